@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from sottovoce.cli.ctc_decode import RememberedWords
 from sottovoce.cli.main import run
+from sottovoce.ctc import CtcDecoder
+from sottovoce.ctc.config import read_config
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.runtime.registry import RuntimeChoice
 
@@ -48,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict]:
-    labels = [] if {"--labels", "--model"} & {*arguments} else ["--labels", "labels.txt"]
+    labels = [] if {"--labels", "--model", "--config"} & {*arguments} else ["--labels", "labels.txt"]
     code = run(["ctc", *map(str, arguments), *labels])
     output = capsys.readouterr()
     assert code == 0, output.err
@@ -138,10 +141,51 @@ def test_greedy_and_logits(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert row["text"] == "ab"
 
 
-def test_tuning_prints_the_best_last(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shared = ["tune", "dev.jsonl", "--lm", "lm.arpa"]
-    found = lines(capsys, *shared, "--lm-weights", "0,0.5", "--word-scores", "0")
-    assert [(row["wer"], row["lm_weight"]) for row in found] == [(1.0, 0.0), (0.0, 0.5)]
+def test_tuning_writes_a_decoder_that_reads_the_set_right(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = ["tune", "dev.jsonl", "--lm", "lm.arpa", "--lm-weight", 0, "--decodings", 24]
+    (row,) = lines(capsys, *shared, "-o", "decoder.toml", "--beam-threshold", 30)
+    assert (row["before"], row["wer"], row["held_out"]) == (1.0, 0.0, None)
+    assert set(row) - {"before", "wer", "held_out", "interval", "decodings"} == {
+        "acoustic_scale",
+        "blank_penalty",
+        "lm_weight",
+        "word_score",
+        "unknown_score",
+    }
+    config = read_config("decoder.toml")
+    assert (config.labels, config.lm) == (Path("labels.txt"), Path("lm.arpa"))
+    assert config.fusion.lm_weight == row["lm_weight"]
+    assert config.options.beam_threshold == 30
+    assert lines(capsys, "three.csv", "--config", "decoder.toml")[0]["text"] == "ab"
+    (typed,) = lines(capsys, "three.csv", "--config", "decoder.toml", "--lm-weight", 0, "--word-score", 0)
+    assert typed["text"] == "ac"
+    (found,) = CtcDecoder.from_config("decoder.toml").decode(emitted("ac", doubt="b"))
+    assert found[0].text == "ab"
+
+
+def test_options_without_a_flag_are_read_from_a_configuration(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("decoder.toml").write_text('labels = ["-", "a", "b", "c", "|"]\ntimes = false\nhotwords = ["ab"]\n')
+    (row,) = lines(capsys, "three.csv", "--config", "decoder.toml")
+    assert (row["text"], row["words"]) == ("ab", [])
+    (row,) = lines(capsys, "three.csv", "--config", "decoder.toml", "--hotwords", _list(folder, "ac"))
+    assert row["text"] == "ac"
+    Path("decoder.toml").write_text("beam = 3\n")
+    assert run(["ctc", "three.csv", "--config", "decoder.toml"]) == 2
+    assert "error: decoder.toml: unknown key 'beam'; did you mean 'beam_size'?" in capsys.readouterr().err
+
+
+def test_what_is_held_out_is_said_with_an_interval(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights of a speaker are chosen on the other's: "ab" and "ac" have the same emissions."""
+    rows = [{"emissions": "dev.npy", "text": text, "speaker": text} for text in ("ab", "ac", "ab", "ac")]
+    Path("dev.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    shared = ["tune", "dev.jsonl", "--lm", "lm.arpa", "--decodings", 16, "--tune", "lm-weight=-1..1"]
+    (row,) = lines(capsys, *shared)
+    assert (row["before"], row["wer"], row["held_out"], row["interval"]) == (0.5, 0.5, 1.0, [1.0, 1.0])
+    assert lines(capsys, *shared, "--folds", 1)[0]["held_out"] is None
 
 
 def test_tuning_builds_the_lexicon_once(
@@ -156,25 +200,57 @@ def test_tuning_builds_the_lexicon_once(
         make(self, *given, **named)
 
     monkeypatch.setattr(Lexicon, "__init__", counted)
-    shared = ["tune", "dev.jsonl", "--lm", "lm.arpa"]
-    found = lines(capsys, *shared, "--lm-weights", "0,0.5", "--word-scores", "0,1")
-    assert len(found) == 4
+    (row,) = lines(capsys, "tune", "dev.jsonl", "--lm", "lm.arpa", "--decodings", 4)
+    assert row["decodings"] >= 4
     assert len(built) == 1
 
 
-def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("hot.txt").write_text("ab\n")
-    shared = ["tune", "dev.jsonl", "--labels", "labels.txt", "--hotwords", "hot.txt", "--word-scores", "0,1"]
-    found = lines(capsys, *shared, "--hotword-weights", "0,3")
-    assert sorted((row["word_score"], row["hotword_weight"], row["wer"]) for row in found) == [
-        (0.0, 0.0, 1.0),
-        (0.0, 3.0, 0.0),
-        (1.0, 0.0, 1.0),
-        (1.0, 3.0, 0.0),
-    ]
-    assert "lm_weight" not in found[0]  # there is none to weigh
-    assert run(["ctc", *map(str, shared), "--hotword-weights", "much"]) == 2
-    assert "--hotword-weights: expected numbers separated by commas, got 'much'" in capsys.readouterr().err
+def test_words_of_a_neural_model_are_scored_once_for_all_weights() -> None:
+    class Counted:
+        n_pairs = n_ends = 0
+
+        def begin(self) -> None: ...
+
+        def score_words(self, pairs: Any) -> dict[Any, float]:
+            self.n_pairs += len(pairs)
+            return dict.fromkeys(pairs, -1.0)
+
+        def score_ends(self, histories: Any) -> dict[Any, float]:
+            self.n_ends += len(histories)
+            return dict.fromkeys(histories, -2.0)
+
+    model = Counted()
+    kept = RememberedWords(model)
+    for _ in range(2):
+        assert kept.score_words([((), "a"), (("a",), "b")]) == {((), "a"): -1.0, (("a",), "b"): -1.0}
+        assert kept.score_ends([("a",)]) == {("a",): -2.0}
+        kept.begin()
+    assert (model.n_pairs, model.n_ends) == (2, 1)
+
+
+def test_a_tuned_beam_is_a_whole_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = ["tune", "dev.jsonl", "--lm", "lm.arpa", "--decodings", 12, "--tune", "beam_size=2..16"]
+    (row,) = lines(capsys, *shared, "-o", "decoder.toml")
+    assert row["beam_size"] < 16  # narrower ones read it as well
+    assert read_config("decoder.toml").options.beam_size == row["beam_size"]
+    lines(capsys, *shared, "--decodings", 2, "--beam-size", 2, "-o", "decoder.toml")
+    assert read_config("decoder.toml").options.beam_size == 2
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ("lm_weight", "--tune: expected some of blank_penalty, word_score, beam_size, got 'lm_weight'"),
+        ("word_score=a..b", "--tune: expected word_score=LOW..HIGH, got 'word_score=a..b'"),
+        ("word_score=2..1", "--tune: expected word_score=LOW..HIGH, got 'word_score=2..1'"),
+        ("beam_size=0..8", "--tune: expected beam_size=LOW..HIGH, got 'beam_size=0..8'"),
+    ],
+)
+def test_weights_that_cannot_be_tuned(
+    tune: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["ctc", "tune", "dev.jsonl", "--labels", "labels.txt", "--tune", tune]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
 
 
 @pytest.mark.parametrize(
@@ -243,28 +319,6 @@ def test_one_bad_utterance_of_a_batch_does_not_stop_the_others(
     assert "narrow.npy" in errors[1]
 
 
-def test_labels_of_other_toolkits(tmp_path: Path) -> None:
-    from sottovoce.ctc.labels import labels_of_nemo, labels_of_processor, read_labels
-
-    class HubTokenizer:
-        pad_token_id = 1
-
-        def get_vocab(self) -> dict[str, int]:
-            return {"a": 0, "<pad>": 1, "|": 2}
-
-    class HubProcessor:
-        tokenizer = HubTokenizer()
-
-    assert labels_of_processor(HubProcessor()) == labels_of_processor(HubTokenizer())
-    assert labels_of_processor(HubProcessor()) == (("a", "<pad>", "|"), 1)
-    assert labels_of_nemo(["a", "b"]) == (("a", "b", "<blank>"), 2)
-    path = tmp_path / "vocab.json"
-    path.write_text(json.dumps({"vocab": ["-", "a"], "blank": 0}))
-    assert read_labels(path) == (("-", "a"), 0)
-    path.write_text(json.dumps({"a": 0, "<pad>": 1}))
-    assert read_labels(path) == (("a", "<pad>"), 1)
-
-
 @pytest.mark.shared
 def test_a_recording_through_the_bundled_ctc_head(
     shared_dir: Path, capsys: pytest.CaptureFixture[str]
@@ -320,7 +374,7 @@ def test_engines_unknown_words_and_look_ahead(folder: Path, capsys: pytest.Captu
     assert "--engine" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["one.npy"], ["tune", "dev.jsonl", "--word-scores", "0"]])
+@pytest.mark.parametrize("command", [["one.npy"], ["tune", "dev.jsonl", "--decodings", "2"]])
 def test_the_search_has_the_threads_that_are_asked_for(
     command: list[str], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

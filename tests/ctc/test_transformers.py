@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.ctc.labels import labels_of_processor
+from sottovoce.ctc.labels import labels_of
 
 transformers = pytest.importorskip("transformers", reason="the extra neural-lm is not installed")
 
@@ -40,7 +40,7 @@ def test_wav2vec2_logits_become_the_text_of_its_tokenizer(tmp_path: Path) -> Non
     model.lm_head.bias.data[1:4] = -1e4  # no special tokens
     with torch.no_grad():
         logits = model(torch.randn(3, 4000)).logits
-    decoder = CtcDecoder(*labels_of_processor(tokenizer), beam_size=32)
+    decoder = CtcDecoder(*labels_of(tokenizer), beam_size=32)
     theirs = [" ".join(text.split()) for text in tokenizer.batch_decode(logits.argmax(dim=2))]
     assert all(theirs)
     assert [h.text for h in decoder.greedy(logits.log_softmax(dim=2))] == theirs

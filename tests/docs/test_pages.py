@@ -94,6 +94,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "notebooks").mkdir()
     for name, clip in (("en", "en"), ("de", "de"), ("mixed", "de")):
         shutil.copy(ROOT / "examples" / "clips" / f"{clip}.flac", folder / "clips" / f"{name}.flac")
+    shutil.copytree(ROOT / "examples" / "phonemes", folder / "phonemes")
     return folder
 
 

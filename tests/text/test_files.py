@@ -12,9 +12,10 @@ import pytest
 
 from sottovoce.archive.results import list_recordings
 from sottovoce.cli.align import read_text as text_to_align
-from sottovoce.cli.ctc_decode import read_emissions, read_priors
+from sottovoce.cli.ctc_decode import read_emissions
 from sottovoce.cli.serve import read_toml
-from sottovoce.ctc.labels import read_labels
+from sottovoce.ctc.config import read_priors
+from sottovoce.ctc.labels import labels_of
 from sottovoce.errors import InputError, LanguageModelError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document_words import document_text
@@ -34,8 +35,8 @@ KEY = '[press]\nkey = "a-secret-of-the-press"\n'
 
 Reader = Callable[[Path], object]
 READERS: dict[str, tuple[str, str, Reader]] = {
-    "labels": ("labels.txt", "-\né\n|\n", read_labels),
-    "labels of JSON": ("labels.json", '["-", "é"]', read_labels),
+    "labels": ("labels.txt", "-\né\n|\n", labels_of),
+    "labels of JSON": ("labels.json", '["-", "é"]', labels_of),
     "lexicon": ("words.txt", "é é\nb b\n", lambda path: read_lexicon(path, ["-", "é", "b"])),
     "hotwords": ("hotwords.txt", "[drinks] 9\ncafé\n", lambda path: [
         phrase[:2] for phrase in read_phrases(path, default_weight=1.0)

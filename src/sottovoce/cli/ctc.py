@@ -5,31 +5,26 @@ Only the options; `ctc_decode` does the work. Imports nothing heavy, so that `--
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.flags import (
-    SectionedCommand,
-    check_exclusive,
-    flag_of,
-    given_as,
-    grouped,
-    read_list,
-    value_of,
-)
+from sottovoce.cli.flags import SectionedCommand, check_exclusive, given_as, grouped, typed_options
 from sottovoce.cli.options import DecoderOptions
-from sottovoce.errors import SottovoceError
+from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.options.schema import Option, options_of
 from sottovoce.types import Hypothesis, Word
 
 if TYPE_CHECKING:
     from sottovoce.ctc.decoder import StreamUpdate
+
+if TYPE_CHECKING:
+    from sottovoce.ctc.tuning import Range
 
 DECODER = options_of(DecoderOptions)
 SECTIONS = {
@@ -46,11 +41,16 @@ OUTPUT = (
     ),
     Option("Milliseconds of a chunk.", key="chunk_ms", kind="number", default=80.0, above=0.0),
 )
-TRIED = (
-    Option("For --lm-weight.", key="lm_weights", kind="numbers", default="0.2,0.4,0.6,0.8,1.0"),
-    Option("For --word-score.", key="word_scores", kind="numbers", default="-1,0,1,2"),
-    Option("For --neural-weight.", key="neural_weights", kind="numbers", unset="that one alone"),
-    Option("For --hotword-weight.", key="hotword_weights", kind="numbers", unset="that one alone"),
+TUNING = (
+    Option(
+        "Weights to tune, `NAME` or `NAME=LOW..HIGH`, separated by commas; beam_size too.",
+        key="tune",
+        unset="those of what is given",
+    ),
+    Option("Times that a search decodes the set.", key="decodings", kind="integer", default=64, least=2),
+    Option("Parts of the set for cross-validation.", key="folds", kind="integer", default=5, least=1),
+    Option("Of the random part of the search.", key="seed", kind="integer", default=0, least=0),
+    Option("The decoder.toml to write.", key="output", short="-o", kind="file"),
 )
 EXCLUSIVE = {
     "model": ("labels", "blank", "frame_ms", "logits"),
@@ -101,7 +101,7 @@ def decode(
     check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.ctc_decode import Utterances, decoded, streamed
 
-    utterances = Utterances.opened(given_as(DecoderOptions, given))
+    utterances = Utterances.opened(given_as(DecoderOptions, given), typed_options(context))
     found: Iterator[tuple[str, Iterator[dict[str, object]] | SottovoceError]]
     if stream:
         updates = streamed(utterances, files, nbest, chunk_ms)
@@ -171,31 +171,79 @@ def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:
     }
 
 
-@ctc.command("tune", cls=SectionedCommand, sections={"Values to try": TRIED, **SECTIONS})
+@ctc.command("tune", cls=SectionedCommand, sections={"Tuning": TUNING, **SECTIONS})
 @click.argument("manifest", type=click.Path(path_type=Path))
 @click.pass_context
-def tune(context: click.Context, /, manifest: Path, **given: object) -> None:
-    """Try weights over a development set and print the word error rate of each, best last.
+def tune(
+    context: click.Context,
+    /,
+    manifest: Path,
+    tune: str | None,
+    decodings: int,
+    folds: int,
+    seed: int,
+    output: Path | None,
+    **given: object,
+) -> None:
+    """Choose the weights of a decoder on a development set, and write its decoder.toml.
 
-    MANIFEST: JSON lines with "emissions" (or "file", with --model) and "text".
+    Prints one JSON line: words wrong before and after, and held out (on utterances whose weights were chosen
+    on the others) with a 95 % interval. MANIFEST: JSON lines with "emissions" (or "file", with --model) and
+    "text"; utterances of one "speaker" stay together.
     """
     check_exclusive(context, EXCLUSIVE)
-    from sottovoce.cli.ctc_decode import Utterances, word_error_rates
+    from sottovoce.cli.ctc_decode import Utterances, tunable, tuned
+    from sottovoce.ctc.config import write_config
 
-    options = given_as(DecoderOptions, given)
-    lists = {one.key: value_of(given, one.param, str) for one in TRIED}
-    tried = {
-        key.removesuffix("s"): read_list("numbers", flag_of(key), text)
-        for key, text in lists.items()
-        if text is not None
-    }
-    if options.lm is None:
-        del tried["lm_weight"]
-    choices = [dict(zip(tried, chosen, strict=True)) for chosen in itertools.product(*tried.values())]
-    results = word_error_rates(Utterances.opened(options), manifest, choices)
+    utterances = Utterances.opened(given_as(DecoderOptions, given), typed_options(context))
+    ranges = _ranges(tune, tunable(utterances.options))
+    hidden = not sys.stderr.isatty()
     with click.progressbar(
-        results, length=len(choices), label="weights", file=sys.stderr, hidden=not sys.stderr.isatty()
-    ) as rows:
-        found = list(rows)
-    for row in sorted(found, key=lambda row: -row["wer"]):
-        click.echo(json.dumps(row))
+        length=decodings * (folds + 1), label="tune", file=sys.stderr, hidden=hidden
+    ) as bar:
+        found = tuned(
+            utterances,
+            manifest,
+            ranges,
+            n_folds=folds,
+            n_decodings=decodings,
+            seed=seed,
+            progress=lambda: bar.update(1),
+        )
+    if output is not None:
+        write_config(output, found.config)
+    held_out = found.held_out
+    row = {
+        "wer": _rounded(found.after.rate),
+        "before": _rounded(found.before.rate),
+        "held_out": held_out and _rounded(held_out.rate),
+        "interval": held_out and [_rounded(held_out.low), _rounded(held_out.high)],
+        **found.weights,
+        "decodings": found.n_decodings,
+    }
+    click.echo(json.dumps(row))
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 4)
+
+
+def _ranges(text: str | None, tunable: tuple[str, ...]) -> dict[str, Range]:
+    """Read `--tune`. Raises: OptionError."""
+    from sottovoce.ctc.tuning import RANGES
+
+    names = (*tunable, "beam_size")
+    found: dict[str, Range] = {}
+    for part in tunable if text is None else text.split(","):
+        name, _, limits = part.strip().partition("=")
+        name = name.replace("-", "_")
+        if name not in names:
+            raise OptionError(f"--tune: expected some of {', '.join(names)}, got '{part.strip()}'")
+        found[name] = RANGES[name]
+        if limits:
+            low, _, high = limits.partition("..")
+            try:
+                found[name] = replace(RANGES[name], low=float(low), high=float(high))
+            except ValueError:
+                raise OptionError(f"--tune: expected {name}=LOW..HIGH, got '{part.strip()}'") from None
+    return found

@@ -1,6 +1,6 @@
 """Decoding of emissions (npy, npz and csv files, or recordings through a CTC head) for `sottovoce ctc`.
 
-`tune` measures the word error rate of a development set for every choice of weights.
+`tune` chooses weights by the word error rate of a development set.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import io
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,19 +26,23 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
 from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, load_ngram
+from sottovoce.ctc.config import DecoderConfig, known_keys, read_config, read_priors
 from sottovoce.ctc.decoder import StreamUpdate
-from sottovoce.ctc.labels import LabelList, read_labels
+from sottovoce.ctc.labels import LabelList, labels_of
 from sottovoce.ctc.models import WordOrTokenModel
 from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.tuning import Range, Weights, folds_of, tune
 from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
-from sottovoce.evaluation.wer import ErrorCounts, count_edits
+from sottovoce.evaluation.wer import ErrorCounts, ErrorRate, ScoreOptions, count_edits, error_rate
 from sottovoce.formats.document_words import with_vocabulary
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.neural import WordLanguageModel
+from sottovoce.lm.neural import History, WordLanguageModel
+from sottovoce.lm.phrase_lists import Hotwords
 from sottovoce.models.ctc_head import emissions_of_recording
 from sottovoce.models.devices import choose_device
-from sottovoce.text.files import read_lines, read_text
+from sottovoce.options.schema import options_of
+from sottovoce.text.files import read_lines
 from sottovoce.text.normalize import composed
 from sottovoce.types import FRAMES_PER_SECOND, Hypothesis
 
@@ -86,15 +91,6 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
         ) from error
 
 
-def read_priors(path: Path) -> tuple[float, ...]:
-    """Read label priors (V,): a text file with one number a line. Raises: OptionError."""
-    text = read_text(path, "one number a label")
-    try:
-        return tuple(float(line) for line in text.split())
-    except ValueError as error:
-        raise OptionError(f"{path}: expected one number a label, got {cause_of(error)}") from error
-
-
 def recorded_emissions(path: Path, model: Model) -> EmissionSource:
     if model.ctc_head is None:
         raise OptionError(
@@ -131,21 +127,37 @@ def _read_csv(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 @dataclass(frozen=True, slots=True)
 class Utterances:
     options: DecoderOptions
+    config: DecoderConfig
     model: Model | None
     labels: LabelList
 
     @classmethod
-    def opened(cls, options: DecoderOptions) -> Utterances:
+    def opened(cls, options: DecoderOptions, typed: Collection[str] = ()) -> Utterances:
+        """Open the model or the labels. typed: parameters that win over those of `options.config`."""
+        config = DecoderConfig() if options.config is None else read_config(options.config)
+        read = {
+            one.field: config.values[one.field]
+            for one in options_of(DecoderOptions)
+            if one.field in config.values
+            and one.param not in typed
+            # A model has its own labels.
+            and (options.model is None or one.field not in ("labels", "blank"))
+        }
+        options = replace(options, **read)  # type: ignore[arg-type]
         choose_device(options.device)
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         # Weights and penalties were tuned on the states of PyTorch's encoder.
         model = None if options.model is None else load_model(options.model, backend="torch")
         if model is not None and model.ctc_head is not None:
-            return cls(options, model, LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank))
+            own = LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
+            return cls(options, config, model, own)
         if options.labels is None:
             raise OptionError("--labels: expected a file of labels (or --model with a CTC head), got none")
-        return cls(options, model, read_labels(options.labels))
+        names, blank = labels_of(options.labels)
+        return cls(
+            options, config, model, LabelList(names, blank if options.blank is None else options.blank)
+        )
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
         """Yield the utterances of a path, or of the paths of several networks between commas."""
@@ -166,7 +178,7 @@ class Utterances:
             yield EmissionSource(",".join(source.name for source in sources), networks)
 
     def fusion(self) -> CtcFusionOptions:
-        return _shared(CtcFusionOptions, self.options)
+        return _shared(self.config.fusion, self.options)
 
     def decoder(
         self,
@@ -179,32 +191,51 @@ class Utterances:
     ) -> CtcDecoder:
         """Make the decoder of these options with models that are loaded already."""
         options = self.options
-        blank = options.blank if options.blank is not None else self.labels.blank
-        priors = None if options.label_priors is None else read_priors(options.label_priors)
+        priors = options.label_priors
+        priors = read_priors(priors) if isinstance(priors, Path) else priors
         return CtcDecoder(
-            self.labels.names,
-            0 if blank is None else blank,
+            *self.labels,
             lm=lm,
             label_lm=options.label_lm,
             lexicon=options.lexicon if lexicon is None else lexicon,
             neural_lm=options.neural_lm if neural_lm is None else neural_lm,
-            hotwords=with_vocabulary(
-                options.hotwords, options.vocabulary_from, default_weight=fusion.hotword_weight
-            ),
+            hotwords=self._hotwords(fusion.hotword_weight),
             beam_size=options.beam_size,
             n_best=n_best,
             unknown_words=options.unknown_words,
             fusion=fusion,
-            options=_shared(CtcOptions, options, label_priors=priors),
+            options=_shared(self.config.options, options, label_priors=priors),
             device=options.device,
         )
 
+    def _hotwords(self, weight: float) -> Hotwords | None:
+        return with_vocabulary(self.options.hotwords, self.options.vocabulary_from, default_weight=weight)
 
-def _shared(owner: type[Owner], options: DecoderOptions, **others: object) -> Owner:
-    """Make options of a decoder from the fields that both have. others: fields that take precedence."""
+    def config_with(self, weights: Mapping[str, float]) -> dict[str, object]:
+        """Return the values of a `decoder.toml` of this decoder with other weights."""
+        chosen = {one.name: getattr(self.options, one.name) for one in fields(DecoderOptions)}
+        default = DecoderOptions()
+        found = {
+            key: chosen.get(key, self.config.values.get(key))
+            for key in known_keys()
+            if (chosen[key] != getattr(default, key) if key in chosen else key in self.config.values)
+        }
+        names = self.options.labels if self.model is None else self.labels.names
+        found = {"labels": names, "blank": self.labels.blank, **found}
+        if self.options.vocabulary_from:
+            found["hotwords"] = self._hotwords(self.options.hotword_weight)
+        if self.options.neural_lm is not None and Path(self.options.neural_lm).exists():
+            found["neural_lm"] = Path(self.options.neural_lm)
+        return {**found, **weights}
+
+
+def _shared(base: Owner, options: DecoderOptions, **others: object) -> Owner:
+    """Return options of a decoder with the values of the fields that both have. others: fields that take
+    precedence.
+    """
     names = {one.name for one in fields(options)}
-    own = {one.name: getattr(options, one.name) for one in fields(owner) if one.name in names}
-    return owner(**{**own, **others})
+    own = {one.name: getattr(options, one.name) for one in fields(base) if one.name in names}
+    return replace(base, **{**own, **others})
 
 
 def decoded(
@@ -281,42 +312,132 @@ def _decode(decode: Decode, sources: Sequence[EmissionSource]) -> list[list[Hypo
     return decode(networks, [len(source.values) for source in sources])
 
 
-def word_error_rates(
-    utterances: Utterances, manifest: Path, choices: Sequence[Mapping[str, float]]
-) -> Iterator[dict[str, float]]:
-    """Measure the word error rate of a development set for every choice of weights.
+class RememberedWords:
+    """A neural model whose scores are kept, as weights change them by a factor alone."""
 
-    manifest: JSON lines with "emissions" (or "file", with a model) and "text". choices: values of
-    `CtcFusionOptions` fields.
+    def __init__(self, model: WordLanguageModel) -> None:
+        self._model = model
+        self._words: dict[tuple[History, str], float] = {}
+        self._ends: dict[History, float] = {}
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
+        new = [pair for pair in pairs if pair not in self._words]
+        self._words.update(self._model.score_words(new) if new else {})
+        return {pair: self._words[pair] for pair in pairs}
+
+    def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
+        new = [history for history in histories if history not in self._ends]
+        self._ends.update(self._model.score_ends(new) if new else {})
+        return {history: self._ends[history] for history in histories}
+
+
+@dataclass(frozen=True, slots=True)
+class TunedDecoder:
+    """weights: the best. before, after: errors with the weights at the start, and with these. held_out: of
+    weights chosen on the other folds, with a 95 % interval; None with fewer than two folds. config: values
+    of a `decoder.toml`.
+    """
+
+    weights: Mapping[str, float]
+    before: ErrorRate
+    after: ErrorRate
+    held_out: ErrorRate | None
+    n_decodings: int
+    config: Mapping[str, object]
+
+
+def tunable(options: DecoderOptions) -> tuple[str, ...]:
+    """Return the weights that have something to weigh with these options."""
+    scored = bool(options.lm or options.label_lm or options.neural_lm or options.hotwords)
+    has_unknown = options.lexicon is None if options.unknown_words is None else options.unknown_words
+    applies = {
+        "acoustic_scale": scored or bool(options.vocabulary_from),
+        "blank_penalty": True,
+        "lm_weight": options.lm is not None,
+        "label_lm_weight": options.label_lm is not None,
+        "word_score": True,
+        "unknown_score": has_unknown and bool(options.lm or options.lexicon),
+        "neural_weight": options.neural_lm is not None,
+        "lm_kept": bool(options.neural_lm and options.lm),
+        "hotword_weight": bool(options.hotwords or options.vocabulary_from),
+    }
+    return tuple(name for name, does in applies.items() if does)
+
+
+def tuned(
+    utterances: Utterances,
+    manifest: Path,
+    ranges: Mapping[str, Range],
+    *,
+    n_folds: int,
+    n_decodings: int,
+    seed: int,
+    progress: Callable[[], None],
+) -> TunedDecoder:
+    """Choose weights by the word errors of a development set.
+
+    manifest: JSON lines with "emissions" (or "file", with a model), "text", and "speaker" if known: a speaker
+    is in one fold. progress: called after each decoding of the set.
     Raises: ManifestError, InputError.
     """
-    paths, texts = _listed(manifest)
+    paths, texts, speakers = _listed(manifest)
     sources = [next(utterances.of(path)) for path in paths]
-    options, fusion = utterances.options, utterances.fusion()
+    options = utterances.options
     lm, lexicon = load_ngram(options.lm), None
-    neural_lm = (
-        None
-        if options.neural_lm is None
-        else CausalWordModel.load(
-            options.neural_lm, dtype=options.neural_dtype, cache_mb=options.neural_cache_mb
+    neural_lm = None
+    if options.neural_lm is not None:
+        neural_lm = RememberedWords(
+            CausalWordModel.load(
+                options.neural_lm, dtype=options.neural_dtype, cache_mb=options.neural_cache_mb
+            )
         )
-    )
-    for chosen in choices:
-        weighted: CtcFusionOptions = replace(fusion, **chosen)  # type: ignore[arg-type]
-        decoder = utterances.decoder(1, weighted, lm, lexicon=lexicon, neural_lm=neural_lm)
+    references = [composed(text).split() for text in texts]
+
+    def count(weights: Weights) -> list[ErrorCounts]:
+        nonlocal lexicon
+        weighted = replace(utterances, options=replace(options, **weights))  # type: ignore[arg-type]
+        decoder = weighted.decoder(1, weighted.fusion(), lm, lexicon=lexicon, neural_lm=neural_lm)
         lexicon = decoder.lexicon  # spellings do not depend on weights
         found = _decode(decoder.decode, sources)
-        counts = [
-            count_edits(composed(text).split(), composed(best[0].text if best else "").split())
-            for text, best in zip(texts, found, strict=True)
+        progress()
+        return [
+            count_edits(reference, composed(best[0].text if best else "").split())
+            for reference, best in zip(references, found, strict=True)
         ]
-        total: ErrorCounts = sum(counts[1:], start=counts[0])
-        yield {"wer": round(total.n_errors / max(total.n_reference, 1), 4), **chosen}
+
+    known: dict[tuple[float, ...], list[ErrorCounts]] = {}
+
+    def errors(weights: Weights) -> npt.NDArray[np.int64]:
+        counts = known[tuple(weights.values())] = count(weights)
+        return np.array([each.n_errors for each in counts], np.int64)
+
+    start = {name: getattr(options, name) for name in ranges}
+    folds = folds_of(speakers, n_folds)
+    best = tune(errors, start, ranges, folds, n_decodings=n_decodings, seed=seed)
+    before, after = (
+        error_rate(known[tuple(each.values())], ScoreOptions()) for each in (start, best.weights)
+    )
+    held_out = None
+    if best.held_out is not None:
+        sizes = [each.n_reference for each in known[tuple(start.values())]]
+        held_out = error_rate(
+            # The interval needs errors and sizes alone.
+            [
+                ErrorCounts(hits=n - e, substitutions=e)
+                for e, n in zip(best.held_out.tolist(), sizes, strict=True)
+            ],
+            ScoreOptions(),
+        )
+    return TunedDecoder(
+        best.weights, before, after, held_out, best.n_decodings, utterances.config_with(best.weights)
+    )
 
 
-def _listed(manifest: Path) -> tuple[list[Path], list[str]]:
+def _listed(manifest: Path) -> tuple[list[Path], list[str], list[str]]:
+    """Return paths, texts and speakers; an utterance without one is a speaker of its own."""
     paths: list[Path] = []
     texts: list[str] = []
+    speakers: list[str] = []
     for number, line in enumerate(read_lines(manifest, "JSON lines", ManifestError), 1):
         if not line.strip():
             continue
@@ -324,10 +445,11 @@ def _listed(manifest: Path) -> tuple[list[Path], list[str]]:
             row = json.loads(line)
             paths.append(manifest.parent / str(row.get("emissions") or row["file"]))
             texts.append(str(row["text"]))
+            speakers.append(str(row.get("speaker") or f"line {number}"))
         except (ValueError, KeyError, AttributeError) as error:
             raise ManifestError(
                 f"{manifest}, line {number}: expected JSON with 'emissions' and 'text', got {error}"
             ) from error
     if not paths:
         raise ManifestError(f"{manifest}: expected at least one utterance, got none")
-    return paths, texts
+    return paths, texts, speakers

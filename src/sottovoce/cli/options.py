@@ -6,7 +6,7 @@ Imports nothing heavy, so that `--help` is fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -437,10 +437,15 @@ _words = partial(Option, group="Words")
 class DecoderOptions:
     """Options of `sottovoce ctc`: a decoder and its language models."""
 
-    labels: Path | None = _emissions(
-        "Labels: one a line, or JSON (a list, or vocab.json).", kind="file"
+    config: Path | None = _emissions(
+        "decoder.toml, as `ctc tune` writes it; options that are given here win.", kind="file"
     ).as_field(None)
-    blank: int | None = _emissions("Index of the blank; -1 is the last.", unset="default: 0").as_field(None)
+    labels: Path | tuple[str, ...] | None = _emissions(
+        "Labels: text, JSON, .nemo, model_config.yaml, or a Hugging Face folder.", kind="file"
+    ).as_field(None)
+    blank: int | None = _emissions(
+        "Index of the blank; -1 is the last.", unset="default: as --labels names it, else 0"
+    ).as_field(None)
     model: str | None = _emissions(
         "A model with a CTC head, such as nano: the files are then recordings."
     ).as_field(None)
@@ -462,7 +467,7 @@ class DecoderOptions:
     ).as_field(None)
     acoustic_scale: float = _emissions("Times the emissions.").as_field(1.0)
     blank_penalty: float = _emissions("Nats taken off the blank.").as_field(0.0)
-    label_priors: Path | None = _emissions(
+    label_priors: Path | tuple[float, ...] | None = _emissions(
         "Frequencies of the labels, one a line: divided out.", kind="file"
     ).as_field(None)
     prior_scale: float = _emissions("Exponent of the priors.").as_field(1.0)
@@ -534,7 +539,7 @@ class DecoderOptions:
     case: Case = _words(
         "Case of the words of --lm and --hotwords.", choices=("keep", "lower", "upper")
     ).as_field("keep")
-    hotwords: Path | None = _words(
+    hotwords: Path | tuple[str, ...] | Mapping[str, float] | None = _words(
         "Phrases, one a line; a weight after a tab, `[class] weight` above several.", kind="file"
     ).as_field(None)
     vocabulary_from: tuple[Path, ...] = _words(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sottovoce.ctc.align import NEVER, TokenTimes, token_times
 from sottovoce.ctc.commit import Committer, newly_committed
+from sottovoce.ctc.config import read_config
 from sottovoce.ctc.emissions import (
     Emissions,
     EmissionScaling,
@@ -806,3 +807,25 @@ class CtcDecoder(EmissionDecoder):
         found = [as_tensors(each, lengths, self._device) for each in networks_of(logits)]
         networks = [values.float().log_softmax(dim=-1) for values, _ in found]
         return self.decode(networks if len(networks) > 1 else networks[0], found[0][1])
+
+    @classmethod
+    def from_config(cls, path: str | Path, *, device: str | torch.device = "cpu") -> CtcDecoder:
+        """Make the decoder of a `decoder.toml`, such as `sottovoce ctc tune` writes; see `read_config`.
+
+        Raises:
+            OptionError: the file cannot be read, an unknown key, or a value of another type.
+            LanguageModelError, MissingExtraError: as the class.
+        """
+        config = read_config(path)
+        return cls(
+            *config.label_list(),
+            lm=config.lm,
+            label_lm=config.label_lm,
+            lexicon=config.lexicon,
+            hotwords=config.hotwords,
+            neural_lm=config.neural_lm,
+            unknown_words=config.unknown_words,
+            fusion=config.fusion,
+            options=config.options,
+            device=device,
+        )

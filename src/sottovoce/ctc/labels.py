@@ -1,15 +1,16 @@
-"""The labels of a CTC model: read from files and other toolkits' objects, and spelled as text."""
+"""The labels of a CTC model: read from other toolkits' files and objects, and spelled as text."""
 
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.text.files import read_lines, read_text
+from sottovoce.text.files import decode_text, read_lines, read_text
 
 PIECE_START = "▁"
 """Marks the beginning of a word in SentencePiece's pieces."""
@@ -205,10 +206,10 @@ class Speller:
 
 
 class LabelList(NamedTuple):
-    """One name per output, and the blank's index, or None if the source does not name it."""
+    """One name per output, and the blank's index."""
 
     names: tuple[str, ...]
-    blank: int | None
+    blank: int
 
 
 class VocabularyTokenizer(Protocol):
@@ -227,59 +228,169 @@ class Processor(Protocol):
     def tokenizer(self) -> VocabularyTokenizer: ...
 
 
-def labels_of_processor(processor: Processor | VocabularyTokenizer) -> LabelList:
-    """Read the labels of a Hugging Face processor or tokenizer; the padding token is the blank.
+LabelSource = str | Path | Sequence[str] | Processor | VocabularyTokenizer
+
+_BLANKS = ("<blank>", "<blk>", "<ctc_blank>", "<pad>", "[pad]")
+"""Names of the blank in small letters, by precedence."""
+_FORMATS = "labels (text, JSON, .nemo, model_config.yaml, or a Hugging Face folder)"
+
+
+def labels_of(source: LabelSource) -> LabelList:
+    """Read the labels of a CTC model: `CtcDecoder(*labels_of("model.nemo"))`.
+
+    The blank is where its source says, else at `<blank>`, `<blk>` or `<pad>`, else 0.
+
+    source: names, such as those of a torchaudio bundle; a Hugging Face processor or tokenizer, whose padding
+    token is the blank; or a path, which is recognised by what it holds:
+
+    - text: one label a line, spaces kept (flashlight's tokens), or `label id` lines in any order (the
+      `tokens.txt` of Kaldi, icefall and sherpa), without `#0` and the like;
+    - JSON: a list; {"vocab": [...], "blank": n}; Hugging Face's `vocab.json` or `tokenizer.json`;
+    - a folder of a Hugging Face processor or model, with one of these two;
+    - NeMo: a `.nemo` file or its `model_config.yaml`; the blank is last.
 
     Raises:
-        OptionError: ids with gaps, or no padding token.
+        OptionError: the file cannot be read, holds no labels, or its ids have gaps.
     """
+    if isinstance(source, Path | str):
+        try:
+            return _of_path(Path(source))
+        except (KeyError, TypeError, ValueError, tarfile.TarError) as error:
+            if isinstance(error, OptionError):
+                raise
+            raise OptionError(f"{source}: expected {_FORMATS}, got {cause_of(error)}") from error
+    if isinstance(source, Sequence):
+        return LabelList(tuple(source), _blank_of(source))
     # Not `isinstance`: from Python 3.12 on it ignores a tokenizer's `__getattr__`.
-    tokenizer = cast(VocabularyTokenizer, getattr(processor, "tokenizer", None) or processor)
-    names = _by_id(tokenizer.get_vocab())
+    tokenizer = cast(VocabularyTokenizer, getattr(source, "tokenizer", None) or source)
+    names = _by_id(tokenizer.get_vocab(), "processor")
     if tokenizer.pad_token_id is None:
         raise OptionError("processor: expected a padding token (the blank), got none")
     return LabelList(names, tokenizer.pad_token_id)
 
 
-def labels_of_nemo(vocabulary: Sequence[str]) -> LabelList:
-    """Make labels of a NeMo CTC model's `decoder.vocabulary`, with the blank last."""
+def _blank_of(names: Sequence[str]) -> int:
+    folded = [name.lower() for name in names]
+    return next((folded.index(name) for name in _BLANKS if name in folded), 0)
+
+
+def _of_path(path: Path) -> LabelList:
+    if path.is_dir():
+        return _of_folder(path)
+    if path.suffix == ".nemo":
+        return _of_nemo(path)
+    if path.suffix in (".yaml", ".yml"):
+        return _of_nemo_config(read_text(path, _FORMATS), str(path))
+    if path.suffix == ".json":
+        return _of_json(json.loads(read_text(path, _FORMATS)), str(path))
+    lines = read_lines(path, _FORMATS)
+    numbered = [line.rpartition("\t" if "\t" in line else " ") for line in lines]
+    if not lines or not all(gap and number.isdecimal() for _, gap, number in numbered):
+        return LabelList(tuple(lines), _blank_of(lines))
+    ids = {symbol or " ": int(number) for symbol, _, number in numbered if not is_disambiguation(symbol)}
+    names = _by_id(ids, str(path))
+    return LabelList(names, _blank_of(names))
+
+
+def is_disambiguation(symbol: str) -> bool:
+    """Return whether a symbol of Kaldi is #0, #1, …, which no model puts out."""
+    return symbol[:1] == "#" and symbol[1:].isdecimal()
+
+
+def _of_json(document: object, name: str) -> LabelList:
+    if isinstance(document, list):
+        names = tuple(str(label) for label in document)
+        return LabelList(names, _blank_of(names))
+    if not isinstance(document, dict):
+        raise ValueError("neither a list nor an object")
+    if isinstance(document.get("model"), dict):  # tokenizer.json
+        vocabulary = document["model"]["vocab"]
+        if isinstance(vocabulary, list):  # of a unigram model: pairs of a piece and its score
+            vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
+        added = {token["content"]: token["id"] for token in document.get("added_tokens") or ()}
+        names = _by_id({**vocabulary, **added}, name)
+        return LabelList(names, _blank_of(names))
+    if isinstance(document.get("vocab"), list):
+        names = tuple(str(label) for label in document["vocab"])
+        blank = document.get("blank")
+        return LabelList(names, _blank_of(names) if blank is None else int(blank))
+    if not document or not all(type(value) is int for value in document.values()):
+        raise ValueError("neither 'vocab' and 'blank', nor a vocabulary of one language, nor a tokenizer")
+    names = _by_id(document, name)
+    return LabelList(names, _blank_of(names))
+
+
+def _of_folder(folder: Path) -> LabelList:
+    """Read a Hugging Face folder; the blank is the padding token of its configurations."""
+    documents: dict[str, dict[str, object]] = {}
+    for name in ("vocab", "added_tokens", "tokenizer", "tokenizer_config", "special_tokens_map", "config"):
+        path = folder / f"{name}.json"
+        if path.exists():
+            documents[name] = json.loads(read_text(path, "JSON"))
+    if "vocab" in documents:
+        found = _of_json({**documents["vocab"], **documents.get("added_tokens", {})}, str(folder))
+    elif "tokenizer" in documents:
+        found = _of_json(documents["tokenizer"], str(folder))
+    else:
+        raise ValueError("a folder without vocab.json and tokenizer.json")
+    for name in ("tokenizer_config", "special_tokens_map"):
+        pad = documents.get(name, {}).get("pad_token")
+        pad = pad.get("content") if isinstance(pad, dict) else pad
+        if pad in found.names:
+            return LabelList(found.names, found.names.index(str(pad)))
+    blank = documents.get("config", {}).get("pad_token_id")
+    return LabelList(found.names, blank) if isinstance(blank, int) else found
+
+
+def _of_nemo(path: Path) -> LabelList:
+    """Read the configuration, else the pieces of the tokenizer, in a .nemo file (a tar archive)."""
+    try:
+        with tarfile.open(path) as archive:
+            members = {Path(one.name).name: one for one in archive.getmembers() if one.isfile()}
+            texts = {
+                name: decode_text(file.read())
+                for name, member in members.items()
+                if name.endswith(("model_config.yaml", "tokenizer.vocab", "vocab.txt"))
+                and (file := archive.extractfile(member)) is not None
+            }
+    except OSError as error:
+        raise OptionError(f"{path}: expected {_FORMATS}, got {cause_of(error)}") from error
+    config = texts.pop("model_config.yaml", None)
+    if config is None:
+        raise ValueError("an archive without model_config.yaml")
+    try:
+        return _of_nemo_config(config, f"{path}: model_config.yaml")
+    except OptionError:
+        # SentencePiece's list of pieces; NeMo's vocab.txt is of a WordPiece tokenizer where there is no list.
+        for suffix in ("tokenizer.vocab", "vocab.txt"):
+            for name, text in texts.items():
+                if name.endswith(suffix):
+                    return _with_blank([line.split("\t")[0] for line in text.splitlines()])
+        raise
+
+
+def _of_nemo_config(text: str, name: str) -> LabelList:
+    import yaml
+
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise OptionError(f"{name}: expected YAML, got {cause_of(error)}") from error
+    for keys in (("decoder", "vocabulary"), ("aux_ctc", "decoder", "vocabulary"), ("labels",)):
+        found = config
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        if isinstance(found, list) and found:
+            return _with_blank([str(label) for label in found])
+    raise OptionError(f"{name}: expected decoder.vocabulary, aux_ctc.decoder.vocabulary or labels, got none")
+
+
+def _with_blank(vocabulary: Sequence[str]) -> LabelList:
     return LabelList((*vocabulary, "<blank>"), len(vocabulary))
 
 
-def read_labels(path: str | Path) -> LabelList:
-    """Read the labels of a file.
-
-    Text: one label a line, spaces kept. JSON: a list; {"vocab": [...], "blank": n}; or a vocabulary
-    {label: id} as Hugging Face's `vocab.json`, with "<pad>" or "[PAD]" as the blank.
-
-    Raises:
-        OptionError: the file cannot be read, or holds no labels.
-    """
-    path = Path(path)
-    if path.suffix != ".json":
-        return LabelList(tuple(read_lines(path, "labels")), None)
-    try:
-        return _of_json(json.loads(read_text(path, "labels")))
-    except OptionError:
-        raise
-    except ValueError as error:
-        raise OptionError(f"{path}: expected labels, got {cause_of(error)}") from error
-
-
-def _of_json(document: object) -> LabelList:
-    if isinstance(document, list):
-        return LabelList(tuple(str(name) for name in document), None)
-    if isinstance(document, dict) and isinstance(document.get("vocab"), list):
-        return LabelList(tuple(str(name) for name in document["vocab"]), document.get("blank"))
-    if isinstance(document, dict) and all(isinstance(value, int) for value in document.values()):
-        names = _by_id(document)
-        pad = next((i for i, name in enumerate(names) if name.lower() in ("<pad>", "[pad]")), None)
-        return LabelList(names, pad)
-    raise ValueError("neither a list, nor 'vocab' and 'blank', nor a vocabulary")
-
-
-def _by_id(vocabulary: Mapping[str, int]) -> tuple[str, ...]:
-    names = sorted(vocabulary, key=lambda name: vocabulary[name])
-    if [vocabulary[name] for name in names] != list(range(len(names))):
-        raise OptionError(f"labels: expected ids 0 to {len(names) - 1}, each once, got others")
+def _by_id(vocabulary: Mapping[str, int], name: str) -> tuple[str, ...]:
+    names = sorted(vocabulary, key=lambda label: vocabulary[label])
+    if [vocabulary[label] for label in names] != list(range(len(names))):
+        raise OptionError(f"{name}: expected label ids 0 to {len(names) - 1}, each once, got others")
     return tuple(names)

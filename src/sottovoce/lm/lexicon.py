@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
@@ -349,13 +350,18 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tup
     """Read a file of words and spellings: a word, then its labels, separated by spaces or tabs.
 
     A file without any spelling is a word list, spelled by characters. Words and labels may be in any
-    Unicode form. Words that the labels cannot spell are skipped, with a warning.
+    Unicode form. Words that the labels cannot spell are skipped, with a warning. Read are also:
+
+    - CMUdict: comments (`;;;` and ` # `), variants (`READ(1)`), and stress (`EH1`) where labels have none;
+    - Kaldi's `lexiconp.txt` (a probability, not used, after the word), and `#1` at the end of a spelling;
+    - Kaldi's `words.txt` (a word and its id), a word list without `<eps>`, `<s>`, `#0` and the like.
 
     Raises:
         LanguageModelError: the file is unreadable, or no word can be spelled.
     """
     lines = read_lines(path, "a lexicon", LanguageModelError)
     rows = [(number, fields_of(line)) for number, line in enumerate(lines, start=1) if line.strip(BLANKS)]
+    rows = _plain_rows(rows, set(labels))
     is_list = all(len(fields) == 1 for _, fields in rows)
     ids = ids_by_form(labels)
     spellings: list[tuple[str, tuple[int, ...]]] = []
@@ -381,6 +387,43 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tup
         count = f"{len(faults)} word{'s' if len(faults) > 1 else ''}"
         logger.warning("%s: %s left out that the labels cannot spell: %s", path, count, named)
     return spellings
+
+
+_Row = tuple[int, list[str]]
+"""The number of a line, a word and its spelling."""
+_VARIANT = re.compile(r"(?<=.)\(\d+\)$")
+_STRESSED = re.compile(r"[A-Z]+[012]")
+
+
+def _plain_rows(rows: list[_Row], labels: Collection[str]) -> list[_Row]:
+    """Return the rows of CMUdict and Kaldi files without all that is no word and no label."""
+    rows = [(number, fields) for number, fields in rows if not fields[0].startswith(";;;")]
+    ids = {fields[1] for _, fields in rows if len(fields) == 2}
+    if ids and ids == set(map(str, range(len(rows)))):  # words.txt
+        return [(number, fields[:1]) for number, fields in rows if not _SYMBOL.fullmatch(fields[0])]
+    if rows and all(len(fields) > 2 and _is_probability(fields[1], labels) for _, fields in rows):
+        rows = [(number, [fields[0], *fields[2:]]) for number, fields in rows]
+    return [
+        (number, [_VARIANT.sub("", word), *_phones(spelling, labels)]) for number, (word, *spelling) in rows
+    ]
+
+
+_SYMBOL = re.compile(r"<.+>|#\d+")
+
+
+def _is_probability(field: str, labels: Collection[str]) -> bool:
+    try:
+        return field not in labels and 0 < float(field) <= 1
+    except ValueError:
+        return False
+
+
+def _phones(spelling: Sequence[str], labels: Collection[str]) -> list[str]:
+    if "#" in spelling and "#" not in labels:
+        spelling = spelling[: spelling.index("#")]
+    if spelling and re.fullmatch(r"#\d+", spelling[-1]) and spelling[-1] not in labels:
+        spelling = spelling[:-1]
+    return [phone[:-1] if phone not in labels and _STRESSED.fullmatch(phone) else phone for phone in spelling]
 
 
 def _with_marks(spelling: Sequence[str], ids: Mapping[str, int]) -> list[str]:

@@ -1,0 +1,230 @@
+"""Labels of other toolkits: one function, and the format recognised by the file."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from sottovoce.ctc.labels import LabelList, labels_of
+from sottovoce.errors import OptionError
+from sottovoce.lm.lexicon import read_lexicon
+
+CONFIG = """\
+target: nemo.collections.asr.models.ctc_bpe_models.EncDecCTCModelBPE
+tokenizer: {type: bpe, model_path: "nemo:0a_tokenizer.model"}
+decoder:
+  num_classes: 3
+  vocabulary: ["▁the", a, "no"]
+"""
+
+
+def archive(path: Path, members: Mapping[str, str], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as file:  # type: ignore[call-overload]
+        for name, text in members.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            file.addfile(entry, io.BytesIO(data))
+    return path
+
+
+def folder(path: Path, **documents: object) -> Path:
+    path.mkdir()
+    for name, document in documents.items():
+        (path / f"{name}.json").write_text(json.dumps(document))
+    return path
+
+
+def text(path: Path, lines: str) -> Path:
+    path.write_text(lines)
+    return path
+
+
+TOKENIZER = {
+    "added_tokens": [{"id": 2, "content": "<pad>", "special": True}],
+    "model": {"type": "BPE", "vocab": {"▁a": 0, "b": 1}},
+}
+UNIGRAM = {"added_tokens": [], "model": {"type": "Unigram", "vocab": [["<pad>", 0.0], ["▁a", -1.5]]}}
+WAV2VEC2 = {"<pad>": 0, "<unk>": 1, "|": 2, "E": 3}
+
+FILES: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], int]] = {
+    "text": (lambda p: text(p / "labels.txt", "-\na\n \n"), ("-", "a", " "), 0),
+    "flashlight's tokens": (
+        lambda p: text(p / "tokens.txt", "|\nE\nT\n<blank>\n"),
+        ("|", "E", "T", "<blank>"),
+        3,
+    ),
+    "icefall's tokens": (
+        lambda p: text(p / "tokens.txt", "<blk> 0\n<sos/eos> 1\n▁THE 2\n#0 3\n#1 4\n"),
+        ("<blk>", "<sos/eos>", "▁THE"),
+        0,
+    ),
+    "Kaldi's table in another order, with tabs": (
+        lambda p: text(p / "tokens.txt", "a\t1\n \t2\n<blk>\t0\n"),
+        ("<blk>", "a", " "),
+        0,
+    ),
+    "a list": (lambda p: text(p / "labels.json", '["-", "a"]'), ("-", "a"), 0),
+    "names and blank": (
+        lambda p: text(p / "labels.json", '{"vocab": ["a", "-"], "blank": 1}'),
+        ("a", "-"),
+        1,
+    ),
+    "vocab.json": (
+        lambda p: text(p / "vocab.json", json.dumps({"a": 0, "[PAD]": 1})),
+        ("a", "[PAD]"),
+        1,
+    ),
+    "tokenizer.json": (lambda p: text(p / "tokenizer.json", json.dumps(TOKENIZER)), ("▁a", "b", "<pad>"), 2),
+    "a unigram tokenizer": (lambda p: text(p / "tokenizer.json", json.dumps(UNIGRAM)), ("<pad>", "▁a"), 0),
+    "a folder with vocab.json": (
+        lambda p: folder(
+            p / "hf", vocab=WAV2VEC2, added_tokens={"<s>": 4}, tokenizer_config={"pad_token": "|"}
+        ),
+        ("<pad>", "<unk>", "|", "E", "<s>"),
+        2,
+    ),
+    "a folder with a padding token of many keys": (
+        lambda p: folder(
+            p / "hf",
+            tokenizer=TOKENIZER,
+            special_tokens_map={"pad_token": {"content": "<pad>", "lstrip": False}},
+        ),
+        ("▁a", "b", "<pad>"),
+        2,
+    ),
+    "a folder with a model's configuration": (
+        lambda p: folder(p / "hf", vocab={"a": 0, "b": 1}, config={"pad_token_id": 1}, processor_config={}),
+        ("a", "b"),
+        1,
+    ),
+    "model_config.yaml": (lambda p: text(p / "model_config.yaml", CONFIG), ("▁the", "a", "no", "<blank>"), 3),
+    "a hybrid model's configuration": (
+        lambda p: text(
+            p / "m.yaml", "decoder: {prednet: {}}\naux_ctc:\n  decoder:\n    vocabulary: [a, b]\n"
+        ),
+        ("a", "b", "<blank>"),
+        2,
+    ),
+    "a character model's configuration": (
+        lambda p: text(p / "m.yaml", "labels: [' ', a, \"'\"]\n"),
+        (" ", "a", "'", "<blank>"),
+        3,
+    ),
+    ".nemo": (
+        lambda p: archive(p / "m.nemo", {"./model_config.yaml": CONFIG, "./model_weights.ckpt": "x"}),
+        ("▁the", "a", "no", "<blank>"),
+        3,
+    ),
+    "a gzipped .nemo": (
+        lambda p: archive(p / "m.nemo", {"model_config.yaml": CONFIG}, "w:gz"),
+        ("▁the", "a", "no", "<blank>"),
+        3,
+    ),
+    "a .nemo whose tokenizer alone has the pieces": (
+        lambda p: archive(
+            p / "m.nemo",
+            {
+                "model_config.yaml": "decoder: {}\n",
+                "0a_tokenizer.vocab": "<unk>\t0\n▁a\t-1.5\n",
+                "0b_vocab.txt": "x\n",
+            },
+        ),
+        ("<unk>", "▁a", "<blank>"),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_labels_of_a_file(kind: str, tmp_path: Path) -> None:
+    write, names, blank = FILES[kind]
+    assert labels_of(write(tmp_path)) == LabelList(names, blank)
+
+
+class HubTokenizer:
+    pad_token_id: int | None = 1
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"a": 0, "<pad>": 1, "|": 2}
+
+
+class HubProcessor:
+    tokenizer = HubTokenizer()
+
+
+def test_labels_of_objects() -> None:
+    assert labels_of(HubProcessor()) == labels_of(HubTokenizer()) == (("a", "<pad>", "|"), 1)
+    assert labels_of(("-", "|", "E", "T")) == (("-", "|", "E", "T"), 0)  # a torchaudio bundle's
+    assert labels_of([" ", "a", "<blank>"]).blank == 2
+    tokenizer = HubTokenizer()
+    tokenizer.pad_token_id = None
+    with pytest.raises(OptionError, match="expected a padding token"):
+        labels_of(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda p: p / "none.txt", "none.txt: expected labels .* got No such file"),
+        (lambda p: p / "none.nemo", "none.nemo: expected labels .* got No such file"),
+        (lambda p: text(p / "m.nemo", "no archive"), "m.nemo: expected labels .* got "),
+        (lambda p: archive(p / "m.nemo", {"weights": ""}), "without model_config.yaml"),
+        (
+            lambda p: archive(p / "m.nemo", {"model_config.yaml": "a: 1"}),
+            "m.nemo: model_config.yaml: expected decoder",
+        ),
+        (lambda p: text(p / "m.yaml", "a: [b"), "m.yaml: expected YAML"),
+        (
+            lambda p: text(p / "m.yaml", "a: 1"),
+            "expected decoder.vocabulary, aux_ctc.decoder.vocabulary or labels",
+        ),
+        (lambda p: text(p / "t.txt", "a 0\nb 2\n"), "t.txt: expected label ids 0 to 1, each once"),
+        (lambda p: text(p / "t.json", "{"), "t.json: expected labels"),
+        (lambda p: text(p / "t.json", '{"eng": {"a": 0}}'), "nor a vocabulary of one language"),
+        (lambda p: text(p / "t.json", '{"model": {}}'), "t.json: expected labels"),
+        (lambda p: folder(p / "hf", config={}), "hf: expected labels .* a folder without vocab.json"),
+    ],
+)
+def test_errors_name_the_file_and_what_was_expected(
+    write: Callable[[Path], Path], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=message) as caught:
+        labels_of(write(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+LEXICONS = {
+    "flashlight": ("read\tr eh d |\nred\tr eh d |\n", [("read", "r eh d |"), ("red", "r eh d |")]),
+    "Kaldi's lexicon.txt": ("red r eh d\n", [("red", "r eh d")]),
+    "Kaldi's lexiconp.txt": (
+        "red 1.0 r eh d #1\nread 0.5 r eh d #2\n",
+        [("red", "r eh d"), ("read", "r eh d")],
+    ),
+    "Kaldi's words.txt": ("<eps> 0\nabe 1\n#0 2\n<s> 3\n", [("abe", "a b e")]),
+    "CMUdict": (
+        ";;; # CMUdict\nread  R EH1 D\nread(2)  R IY0 D # tense\n",
+        [("read", "R EH D"), ("read", "R IY D")],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LEXICONS)
+def test_lexicons_of_other_toolkits(kind: str, tmp_path: Path) -> None:
+    labels = ["-", "|", "r", "eh", "d", "R", "EH", "D", "IY", "a", "b", "e"]
+    lines, expected = LEXICONS[kind]
+    found = read_lexicon(text(tmp_path / "lexicon.txt", lines), labels)
+    assert found == [
+        (word, tuple(labels.index(label) for label in spelt.split())) for word, spelt in expected
+    ]
+
+
+def test_a_label_keeps_its_stress(tmp_path: Path) -> None:
+    path = text(tmp_path / "dict", "read R EH1 D\n")
+    assert read_lexicon(path, ["-", "R", "EH", "EH1", "D"]) == [("read", (1, 3, 4))]
+    assert read_lexicon(path, ["-", "R", "EH", "D"]) == [("read", (1, 2, 3))]
