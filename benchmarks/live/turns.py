@@ -17,18 +17,16 @@ nothing. It needs pyarrow.
 
 from __future__ import annotations
 
-import argparse
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.harness.clips import VOXLINGUA, Clip, Part, clips
 from benchmarks.harness.report import (
@@ -87,7 +85,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause and what the decoder said of it. late_s: from the true end of speech to where voice activity ends."""
+    """A pause and what the decoder said of it.
+
+    late_s: from the true end of speech to where voice activity ends.
+    """
 
     is_end: bool
     kind: str
@@ -194,8 +195,8 @@ def with_quiet(samples: Samples, cut: int) -> Samples:
 
 
 def asked(bench: Bench, model: str, cut: Cut, samples: Samples) -> tuple[TextEnd, float] | None:
-    """Return what the rule of a session was asked in the pause after a cut, and the seconds from the cut to where
-    voice activity ends; None: no pause was found there.
+    """Return what the rule of a session was asked in the pause after a cut, and the seconds from the cut to
+    where voice activity ends; None: no pause was found there.
 
     One update is read before the pause, as of a session that is late.
     """
@@ -268,9 +269,9 @@ def loud_until(samples: Samples) -> int:
 
 
 PAUSES_FROM_S, PAUSE_EXPONENT = 0.2, 1.44
-"""Of the pauses of 0.2 s or more inside turns of eot-bench's English conversations, the share that lasts t seconds or
-longer is (t / 0.2) ** -1.44: 0.56 for 0.3 s, 0.21 for 0.6 s, 0.10 for 1 s, 0.05 for 1.6 s. Source: the silence-only
-baseline of https://github.com/livekit/eot-bench, 55.6, 21.7, 10 and 5 %.
+"""Of the pauses of 0.2 s or more inside turns of eot-bench's English conversations, the share that lasts t
+seconds or longer is (t / 0.2) ** -1.44: 0.56 for 0.3 s, 0.21 for 0.6 s, 0.10 for 1 s, 0.05 for 1.6 s.
+Source: the silence-only baseline of https://github.com/livekit/eot-bench, 55.6, 21.7, 10 and 5 %.
 """
 FIXED_S = {"high": 0.5, "medium": 0.9, "low": 1.5}
 """An eagerness has the false ends of a fixed pause of so many seconds."""
@@ -363,7 +364,9 @@ def interval(values: Sequence[float]) -> str:
 
 def auc(pauses: Sequence[Pause], rule: FittedTurnRule) -> float:
     """Return how often an end has a higher probability than a pause."""
-    scores = [[rule.probability(one.text_end, 1.0) for one in pauses if one.is_end == end] for end in (True, False)]
+    scores = [
+        [rule.probability(one.text_end, 1.0) for one in pauses if one.is_end == end] for end in (True, False)
+    ]
     ends, others = map(np.array, scores)
     above = (ends[:, None] > others[None]).mean() + 0.5 * (ends[:, None] == others[None]).mean()
     return float(above)
@@ -428,7 +431,9 @@ def draw(path: Path, pauses: Sequence[Pause], languages: Sequence[str]) -> None:
         fixed = [PAUSES_FROM_S * share ** (-1 / PAUSE_EXPONENT) + late_s for share in shares]
         rules = [at_false_ends(medium(), some, float(share)) for share in shares]
         axes.plot(100 * shares, fixed, color="#555555", ls="--", label="fixed pause")
-        axes.plot(100 * shares, [np.median(delays(rule, some)) for rule in rules], color="#4477aa", label="semantic")
+        axes.plot(
+            100 * shares, [np.median(delays(rule, some)) for rule in rules], color="#4477aa", label="semantic"
+        )
         share = survival(FIXED_S["medium"])
         axes.plot(100 * share, FIXED_S["medium"] + late_s, "o", color="#555555", ms=4)
         point = 100 * false_ends(medium(), some), float(np.median(delays(medium(), some)))
@@ -442,3 +447,152 @@ def draw(path: Path, pauses: Sequence[Pause], languages: Sequence[str]) -> None:
     figure.savefig(path, dpi=130)
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A recorded turn. pauses_s: start and end of each silence, the last of which ends the turn; or none."""
+
+    name: str
+    language: str
+    samples: Samples
+    pauses_s: tuple[tuple[float, float], ...] = ()
+    is_complete: bool = True
+
+
+def turns_of(folder: Path) -> Iterator[Turn]:
+    """Read the Parquet files of a folder, in the layout of eot-bench or of Smart Turn's data."""
+    import pyarrow.parquet as pq
+
+    files = sorted(folder.rglob("*.parquet"))
+    if not files:
+        raise SystemExit(f"{folder}: expected Parquet files, got none")
+    for file in files:
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=16):
+            for row in batch.to_pylist():
+                spans = tuple((span["start"], span["end"]) for span in row.get("silence_spans") or ())
+                samples = load_audio(io.BytesIO(row["audio"]["bytes"]))
+                yield Turn(row["id"], row["language"], samples, spans, bool(row.get("endpoint_bool", True)))
+
+
+def answers_of(bench: Bench, model: str, turn: Turn) -> list[tuple[float, TextEnd]]:
+    """Return where each pause of a turn begins (s), by voice activity, and what the decoder said of it."""
+    found = bench.log.get(f"answers {model}", turn.name)
+    if found is None:
+        rule = Recorder()
+        session = bench.model(model, "auto").session(
+            turn.language, switching="off", stream=StreamOptions(turns=rule)
+        )
+        audio = with_quiet(turn.samples, len(turn.samples))
+        at_s: list[float] = []
+        for start in range(0, len(audio), WINDOW_SAMPLES):
+            session.push(audio[start : start + WINDOW_SAMPLES])
+            end_s = min(len(audio), start + WINDOW_SAMPLES) / SAMPLE_RATE
+            at_s += [end_s - PAUSE_MS / 1000] * (len(rule.asked) - len(at_s))
+        found = {"answers": [[at, asdict(one)] for at, one in zip(at_s, rule.asked, strict=True)]}
+        bench.log.add(f"answers {model}", turn.name, found)
+    return [(at, TextEnd(**one)) for at, one in found["answers"]]
+
+
+HOLDS_S = (0.2, 5.0)
+"""Pauses inside turns that count, as eot-bench's report has them by default."""
+ALLOWED = (0.05, 0.1)
+THRESHOLDS = tuple(1 / (1 + math.exp(-x / 4)) for x in range(-16, 25))
+
+
+def score_pauses(turns: Sequence[tuple[Turn, list[tuple[float, TextEnd]]]]) -> None:
+    """Print, by language, the mean time after the end of turns at 5 and 10 % of false ends."""
+    rows, figures = [], {}
+    for language in sorted({turn.language for turn, _ in turns}):
+        some = [(turn, answers) for turn, answers in turns if turn.language == language]
+        holds_s = [
+            b - a for turn, _ in some for a, b in turn.pauses_s[:-1] if HOLDS_S[0] <= b - a <= HOLDS_S[1]
+        ]
+        silence = [
+            (sum(one > s for one in holds_s) / max(1, len(holds_s)), s) for s in np.arange(0.2, 4.0, 0.05)
+        ]
+        semantic = [
+            outcome(some, replace(medium(), threshold=one, most_s=most_s))
+            for one in THRESHOLDS
+            for most_s in MOST_S
+        ]
+        cells, found = [], {}
+        for allowed in ALLOWED:
+            for name, points in (("silence", silence), ("semantic", semantic)):
+                best = min((delay for share, delay in points if share <= allowed), default=math.nan)
+                found[f"{name} {allowed:g}"] = best
+                cells.append(seconds(best))
+        figures[language] = found
+        rows.append([language, f"{len(some)}, {len(holds_s)}", *cells])
+    heads = [f"{name} at {allowed:.0%}" for allowed in ALLOWED for name in ("silence", "semantic")]
+    show_table(["language", "turns, pauses", *heads], rows)
+    show_json("live turns score", {"found": figures})
+
+
+def outcome(
+    turns: Sequence[tuple[Turn, list[tuple[float, TextEnd]]]], rule: FittedTurnRule
+) -> tuple[float, float]:
+    """Return the share of pauses inside turns that a rule ends, and the mean time after turns (s)."""
+    n_holds, n_false, delays_s = 0, 0, []
+    for turn, answers in turns:
+        fired = [at + rule.pause_s(text_end) for at, text_end in answers]
+        for start_s, end_s in turn.pauses_s[:-1]:
+            if HOLDS_S[0] <= end_s - start_s <= HOLDS_S[1]:
+                n_holds += 1
+                n_false += any(start_s < at < end_s for at in fired)
+        last_s = turn.pauses_s[-1][0]
+        delays_s.append(min((at - last_s for at in fired if at > last_s), default=rule.most_s))
+    return n_false / max(1, n_holds), float(np.mean(delays_s))
+
+
+def score_clips(turns: Sequence[tuple[Turn, list[tuple[float, TextEnd]]]]) -> None:
+    """Print, by language, how well the last pause tells complete clips from incomplete ones."""
+    rows, figures = [], {}
+    for language in sorted({turn.language for turn, _ in turns}):
+        pauses = [
+            Pause(turn.is_complete, "", language, "", answers[-1][1], 0.0)
+            for turn, answers in turns
+            if turn.language == language and answers
+        ]
+        right = [(medium().probability(one.text_end, 0.2) >= 0.5) == one.is_end for one in pauses]
+        figures[language] = {"n": len(pauses), "auc": auc(pauses, medium()), "right": float(np.mean(right))}
+        rows.append(
+            [language, str(len(pauses)), f"{figures[language]['auc']:.3f}", percent(float(np.mean(right)))]
+        )
+    show_table(["language", "clips", "AUC", "right"], rows)
+    show_json("live turns score", {"found": figures})
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("fit", "show", "score"):
+        one = commands.add_parser(name)
+        if name == "score":
+            one.add_argument("folder", type=Path, help="of Parquet files")
+            one.add_argument("--layout", choices=("eot-bench", "smart-turn"), required=True)
+            one.add_argument("--most", type=int, help="turns")
+        else:
+            add_shared(one)
+        one.add_argument("--log", type=Path, help="what was done so far: JSON lines that are added to")
+        one.add_argument("--model", default="base")
+        if name == "show":
+            one.add_argument("--picture", type=Path, metavar="PNG")
+    given = parser.parse_args()
+    bench = Bench(Log(given.log))
+    if given.command == "score":
+        turns = islice(turns_of(given.folder), given.most)
+        nothing = np.zeros(0, np.float32)
+        answered = [
+            (replace(turn, samples=nothing), answers_of(bench, given.model, turn)) for turn in turns
+        ]
+        (score_pauses if given.layout == "eot-bench" else score_clips)(answered)
+        return
+    part: Part = "dev" if given.command == "fit" else "test"
+    found = pauses_of(bench, given.shared / "data", part, given.model)
+    if given.command == "fit":
+        fit(found)
+    else:
+        show(found, given.picture)
+
+
+if __name__ == "__main__":
+    main()

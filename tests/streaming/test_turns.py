@@ -91,12 +91,17 @@ def test_a_turn_ends_after_the_pause_of_its_rule() -> None:
         audio, words = talk(2.0)
         events = listen(turns(Fixed(pause_s)), audio)
         (final,), (ended,), (turn,) = finals_of(events), of(SpeechEnded, events), of(TurnEnded, events)
-        assert isinstance(ended, SpeechEnded) and isinstance(turn, TurnEnded)
+        assert isinstance(ended, SpeechEnded)
+        assert isinstance(turn, TurnEnded)
         assert words_of(events) == words
         end_s = 0.512 + 6 * 0.4 - 0.1
         assert ended.emission_time - end_s == pytest.approx(pause_s, abs=0.032)
         assert turn.probability == pytest.approx(pause_s / 10, abs=1e-3)
-        assert (turn.at, turn.emission_time, turn.utterance) == (ended.at, ended.emission_time, final.utterance)
+        assert (turn.at, turn.emission_time, turn.utterance) == (
+            ended.at,
+            ended.emission_time,
+            final.utterance,
+        )
         assert turn.seq == ended.seq + 1 == final.seq + 2
 
 
@@ -140,7 +145,7 @@ def test_the_end_of_the_audio_ends_a_turn() -> None:
 
 def test_being_asked_leaves_the_transcript_as_it_is() -> None:
     """A rule that is asked and does not end the turn, beside one that is not asked."""
-    audio, words = talk(0.4, 0.4, 2.0)
+    audio, _ = talk(0.4, 0.4, 2.0)
     events = listen(turns(Fixed(0.8)), audio)
     options = SessionOptions(("en",))
     plain = VadStream(VadStreamOptions(hangover_ms=800.0), model=ToneDetector())
@@ -182,7 +187,10 @@ def test_marks_are_of_two_kinds() -> None:
 
 def test_eagerness_needs_voice_activity_and_no_fixed_pause(model: Model) -> None:
     stream = StreamOptions(eagerness="medium")
-    for vad, told in ((False, "voice activity detection"), (VadStreamOptions(hangover_ms=300.0), "hangover_ms")):
+    for vad, told in (
+        (False, "voice activity detection"),
+        (VadStreamOptions(hangover_ms=300.0), "hangover_ms"),
+    ):
         with pytest.raises(OptionError, match=told):
             model.session("en", stream=stream, vad=vad)
     chosen = vad_with_pauses(VadStreamOptions(threshold=0.4))

@@ -373,9 +373,10 @@ FEW = 0.25
 class LiveVocabulary:
     """Token ids of live decoding.
 
-    ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (m,) positions in `ids` of those that
-    may not begin a text. marks: (2, n) bool, punctuation that ends sentences, and any other. others: (k,)
-    int64, predicted at <|startoftranscript|> only: <|nospeech|>, and languages. n_vocab: rows of the model.
+    ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (m,) positions in `ids` of those
+    that may not begin a text. marks: (2, n) bool, punctuation that ends sentences, and any other. others:
+    (k,) int64, predicted at <|startoftranscript|> only: <|nospeech|>, and languages. n_vocab: rows of the
+    model.
     """
 
     ids: Tensor

@@ -185,8 +185,8 @@ class UpdateSchedule:
     """Buffers samples and iterates over the points in them.
 
     vad: voice activity detection; None: all is speech until `stop`. chunk_s: interval between updates.
-    max_pause_s: longest pause after which an utterance is resumed. with_pauses: where voice activity ends, speech
-    pauses, and ends after the pause that `end_after` sets.
+    max_pause_s: longest pause after which an utterance is resumed. with_pauses: where voice activity ends,
+    speech pauses, and ends after the pause that `end_after` sets.
     """
 
     def __init__(
@@ -529,7 +529,8 @@ class Session:
 
     def _pause_speech(self) -> None:
         """Ask the decoder whether what was said is complete, which decides how long a pause ends the turn."""
-        assert self._decoder is not None and self._turns is not None
+        assert self._decoder is not None
+        assert self._turns is not None
         self._feed(self._decoder, self._schedule.now)
         self._text_end = None
         with self._attempt():
@@ -545,7 +546,9 @@ class Session:
         self._events.speech_ended(sample / SAMPLE_RATE, now_s)
         pause_s = self._schedule.pause_s
         if self._turns is not None and self._text_end is not None and pause_s is not None:
-            self._events.turn_ended(sample / SAMPLE_RATE, self._turns.probability(self._text_end, pause_s), now_s)
+            self._events.turn_ended(
+                sample / SAMPLE_RATE, self._turns.probability(self._text_end, pause_s), now_s
+            )
 
     def _update(self, decoder: UtteranceDecoder) -> None:
         if not decoder.is_long_enough or not (

@@ -75,8 +75,8 @@ class TurnRule(Protocol):
 class FittedTurnRule:
     """A logistic model of features of the text and the logarithm of the pause, and a threshold.
 
-    threshold: probability at which a turn ends. bias, weights, pause_weight: of the log-odds. least_s, most_s:
-    limits of the pause that ends a turn.
+    threshold: probability at which a turn ends. bias, weights, pause_weight: of the log-odds. least_s,
+    most_s: limits of the pause that ends a turn.
     """
 
     threshold: float
