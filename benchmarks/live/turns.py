@@ -134,7 +134,7 @@ def cuts(clip: Clip, words: Sequence[Word], samples: Samples) -> Iterator[Cut]:
     if clip.group != VOXLINGUA:
         yield Cut(clip, "end", end)
         for first, last in pauses:
-            yield Cut(clip, "pause", (first + last) // 2)
+            yield Cut(clip, "pause", within(first, last))
         middle = quietest(samples, end / 2 / SAMPLE_RATE, 0.2 * end / SAMPLE_RATE)
         if middle > LEAST_SPEECH_S * SAMPLE_RATE and not any(a <= middle <= b for a, b in pauses):
             yield Cut(clip, "word", middle)
@@ -145,7 +145,7 @@ def cuts(clip: Clip, words: Sequence[Word], samples: Samples) -> Iterator[Cut]:
         if middle_s < LEAST_SPEECH_S:
             continue
         near = [one for one in pauses if abs((one[0] + one[1]) / 2 / SAMPLE_RATE - middle_s) < 0.25]
-        at = (near[0][0] + near[0][1]) // 2 if near else quietest(samples, middle_s, 0.08)
+        at = within(*near[0]) if near else quietest(samples, middle_s, 0.08)
         if word.word.rstrip().endswith(SENTENCE_ENDS):
             yield Cut(clip, "end", at)
         elif near:
@@ -154,6 +154,11 @@ def cuts(clip: Clip, words: Sequence[Word], samples: Samples) -> Iterator[Cut]:
             inside.append(at)
     if inside:
         yield Cut(clip, "word", inside[len(inside) // 2])
+
+
+def within(first: int, last: int) -> int:
+    """Return the middle of a pause, or of its first 0.28 s: voice activity is to end near the cut."""
+    return first + min((last - first) // 2, round(0.14 * SAMPLE_RATE))
 
 
 def voice_pauses(samples: Samples) -> tuple[list[tuple[int, int]], int]:
@@ -328,7 +333,7 @@ def fitted(pauses: Sequence[Pause]) -> FittedTurnRule:
     return FittedTurnRule(
         0.5,
         bias=bias - PAUSE_EXPONENT * math.log(PAUSES_FROM_S),
-        weights=tuple(rest),
+        weights=(rest[0], rest[1]),
         pause_weight=PAUSE_EXPONENT,
     )
 
@@ -373,9 +378,7 @@ def auc(pauses: Sequence[Pause], rule: FittedTurnRule) -> float:
 
 
 def medium() -> FittedTurnRule:
-    rule = EAGERNESS["medium"]
-    assert isinstance(rule, FittedTurnRule)
-    return rule
+    return EAGERNESS["medium"]
 
 
 def show(pauses: Sequence[Pause], picture: Path | None) -> None:
@@ -388,7 +391,6 @@ def show(pauses: Sequence[Pause], picture: Path | None) -> None:
         ends = [one for one in some if one.is_end]
         for name, fixed_s in FIXED_S.items():
             shipped = EAGERNESS[name]  # type: ignore[index]
-            assert isinstance(shipped, FittedTurnRule)
             equal = at_false_ends(shipped, some, survival(fixed_s))
             fixed = [fixed_s + one.late_s for one in ends]
             rows_of[name] = {
@@ -424,7 +426,8 @@ def show(pauses: Sequence[Pause], picture: Path | None) -> None:
 def draw(path: Path, pauses: Sequence[Pause], languages: Sequence[str]) -> None:
     """Draw the median delay over false ends, by language, of fixed pauses and of the rule."""
     figure, places = plt.subplots(2, 3, figsize=(9, 5.4), layout="constrained", sharex=True, sharey=True)
-    shares = np.linspace(0.03, 0.5, 48)
+    least = survival(medium().most_s)  # no rule has fewer
+    shares = np.linspace(least, 0.5, 45)
     for axes, language in zip(places.flat, languages, strict=False):
         some = [one for one in pauses if one.language == language]
         late_s = float(np.median([one.late_s for one in some if one.is_end]))
@@ -494,6 +497,8 @@ def answers_of(bench: Bench, model: str, turn: Turn) -> list[tuple[float, TextEn
 
 HOLDS_S = (0.2, 5.0)
 """Pauses inside turns that count, as eot-bench's report has them by default."""
+APART_S = 0.3
+"""Voice activity and the silence of the data may begin so far apart."""
 ALLOWED = (0.05, 0.1)
 THRESHOLDS = tuple(1 / (1 + math.exp(-x / 4)) for x in range(-16, 25))
 
@@ -533,13 +538,17 @@ def outcome(
     """Return the share of pauses inside turns that a rule ends, and the mean time after turns (s)."""
     n_holds, n_false, delays_s = 0, 0, []
     for turn, answers in turns:
-        fired = [at + rule.pause_s(text_end) for at, text_end in answers]
-        for start_s, end_s in turn.pauses_s[:-1]:
-            if HOLDS_S[0] <= end_s - start_s <= HOLDS_S[1]:
+        for number, (start_s, end_s) in enumerate(turn.pauses_s, 1):
+            ends_s = [
+                max(0.0, at - start_s) + rule.pause_s(text_end)
+                for at, text_end in answers
+                if start_s - APART_S < at < end_s
+            ]
+            if number == len(turn.pauses_s):
+                delays_s.append(min(ends_s, default=rule.most_s))
+            elif HOLDS_S[0] <= end_s - start_s <= HOLDS_S[1]:
                 n_holds += 1
-                n_false += any(start_s < at < end_s for at in fired)
-        last_s = turn.pauses_s[-1][0]
-        delays_s.append(min((at - last_s for at in fired if at > last_s), default=rule.most_s))
+                n_false += min(ends_s, default=math.inf) < end_s - start_s
     return n_false / max(1, n_holds), float(np.mean(delays_s))
 
 
@@ -581,9 +590,7 @@ def main() -> None:
     if given.command == "score":
         turns = islice(turns_of(given.folder), given.most)
         nothing = np.zeros(0, np.float32)
-        answered = [
-            (replace(turn, samples=nothing), answers_of(bench, given.model, turn)) for turn in turns
-        ]
+        answered = [(replace(turn, samples=nothing), answers_of(bench, given.model, turn)) for turn in turns]
         (score_pauses if given.layout == "eot-bench" else score_clips)(answered)
         return
     part: Part = "dev" if given.command == "fit" else "test"

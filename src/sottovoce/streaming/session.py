@@ -38,6 +38,7 @@ from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.turns import PAUSE_MS, USUAL_PAUSE_S, TextEnd
 from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, SingleLanguage, UtteranceDecoder
 from sottovoce.streaming.words import WordBuilder
+from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
@@ -52,8 +53,6 @@ from sottovoce.types import (
     Unstable,
     Word,
 )
-
-SENTENCE_ENDS = (".", "?", "!", "。", "？", "！", "؟", "।", "…")
 
 
 class EventEmitter:
