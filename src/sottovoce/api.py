@@ -386,13 +386,14 @@ class Model:
         runtime: as in `transcribe`.
 
         Raises:
-            OptionError: contradicting options.
+            OptionError: contradicting options, such as an eagerness without `vad`.
             CheckpointError, ModelNotFoundError: a network for speech or speakers cannot be loaded.
         """
         from sottovoce.audio.vad import VadStream
         from sottovoce.speakers.choose import make_live_speakers
         from sottovoce.streaming.options import StreamOptions
         from sottovoce.streaming.session import Session, SessionOptions
+        from sottovoce.streaming.turns import vad_with_pauses
 
         options = replace(
             following or SessionOptions(),
@@ -405,7 +406,7 @@ class Model:
             self.backend,
             self.tokenizer,
             options,
-            vad=VadStream.from_option(vad),
+            vad=VadStream.from_option(vad_with_pauses(vad) if options.stream.turn_rule else vad),
             speakers=None if speakers is None else make_live_speakers(speakers),
             runtime=runtime,
         )

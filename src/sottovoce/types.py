@@ -319,5 +319,16 @@ class SpeechEnded:
     utterance: int | None = None
 
 
-Event: TypeAlias = Partial | Final | Unstable | LanguageChanged | SpeechStarted | SpeechEnded
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """A turn whose speech ended at `at` seconds is over, with this probability; only with an eagerness."""
+
+    at: float
+    probability: float
+    emission_time: float
+    seq: int = 0
+    utterance: int | None = None
+
+
+Event: TypeAlias = Partial | Final | Unstable | LanguageChanged | SpeechStarted | SpeechEnded | TurnEnded
 Task: TypeAlias = Literal["transcribe", "translate"]

@@ -65,6 +65,21 @@ def test_a_file_becomes_events_and_a_log_line(tmp_path: Path, capsys: pytest.Cap
     np.testing.assert_allclose(samples / 32767, load_audio(str(CLIP)), atol=1e-4)
 
 
+def test_an_eagerness_tells_where_a_turn_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = tmp_path / "quiet.wav"
+    audio = np.concatenate([load_audio(str(CLIP)), np.zeros(4 * SAMPLE_RATE, np.float32)])
+    with wave.open(str(quiet), "wb") as file:
+        file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+        file.writeframes((audio * 32767).astype("<i2").tobytes())
+    command = ["stream", str(quiet), *QUICK, "--languages", "en", "--jsonl", "--eagerness"]
+    assert run([*command, "high"]) == 0
+    *_, final, ended, turn = lines(capsys)
+    assert [event["type"] for event in (final, ended, turn)] == ["final", "speech_ended", "turn_ended"]
+    assert 0.5 < turn["probability"] <= 1.0
+    assert (turn["start"], turn["emission_time"]) == (ended["start"], ended["emission_time"])
+    assert run([*command, "extreme"]) == 2
+
+
 def test_standard_input_is_the_same_as_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     pcm = (load_audio(str(CLIP)) * 32768).clip(-32768, 32767).astype("<i2").tobytes()
     command = [sys.executable, "-m", "sottovoce", "stream", "-", *QUICK, "--languages", "en", "--jsonl"]

@@ -446,3 +446,17 @@ def test_telephone_recordings_get_a_header_to_be_read_by(law: str, table: Sample
     found = load_audio(io.BytesIO(wav_header(law, 8_000, len(codes)) + codes.tobytes()))
     assert len(found) == pytest.approx(2 * len(codes), abs=80)
     np.testing.assert_allclose(found[: 2 * len(codes) : 2], table[codes], atol=0.02)
+
+
+def test_endpointing_by_an_eagerness_ends_speech_by_what_was_said(server: ServerThread) -> None:
+    """The last result of the speech is `speech_final`, and `UtteranceEnd` follows it, not a second later."""
+    audio = pcm_of(CLIPS / "en.flac") + bytes(4 * 32_000)
+    where = f"{PLAIN}&model=nano&language=en&punctuate=true&endpointing=high&utterance_end_ms=5000"
+    messages = talk(server, where, audio)
+    ends = [number for number, message in enumerate(messages) if message["type"] == "UtteranceEnd"]
+    assert len(ends) == 1
+    before = messages[ends[0] - 1]
+    assert (before["type"], before["speech_final"]) == ("Results", True)
+    final = [message for message in messages if message["type"] == "Results" and message["is_final"]]
+    text = " ".join(one["channel"]["alternatives"][0]["transcript"] for one in final).strip()
+    assert text.endswith(".")

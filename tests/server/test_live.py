@@ -125,6 +125,14 @@ def test_events_are_numbered_and_share_the_utterance_of_their_final(server: Serv
     assert all(event["utterance"] is None for event in events if event["type"] == "language")
 
 
+def test_an_eagerness_tells_where_a_turn_ends(server: ServerThread) -> None:
+    messages, _, _ = talk(server, saying(clip("en") + bytes(4 * 32_000)), "languages=en&eagerness=high")
+    *_, final, ended, turn = events_of(messages)
+    assert [event["type"] for event in (final, ended, turn)] == ["final", "speech_ended", "turn_ended"]
+    assert 0.5 < turn["probability"] <= 1.0
+    assert turn["utterance"] == ended["utterance"] == final["utterance"]
+
+
 def test_finalize_says_what_was_heard_and_time_goes_on(server: ServerThread) -> None:
     audio = clip("en")
     half = len(audio) // 4 * 2
@@ -199,6 +207,7 @@ def encoded(audio: Any, law: str) -> Any:
         ("sample_rate=12", "sample_rate", "8000 to 96000"),
         ("sample_rate=high", "sample_rate", "whole number"),
         ("unstable=maybe", "unstable", "true or false"),
+        ("eagerness=extreme", "eagerness", "low, medium, high"),
         ("model=other", "model", "expected one of nano"),
     ],
 )

@@ -664,3 +664,26 @@ def test_words_of_nobody_known_go_with_their_neighbours() -> None:
     assert [(name, len(own)) for name, own in speaker_runs(words)] == [("B", 3), ("A", 1)]
     assert [name for name, _ in speaker_runs(words[:1])] == ["A"]
     assert speaker_runs([]) == []
+
+
+@pytest.mark.parametrize(
+    ("eagerness", "chosen"), [("low", "low"), ("auto", "medium"), (None, "medium"), ("high", "high")]
+)
+def test_semantic_detection_has_the_eagerness_that_was_asked_for(eagerness: str | None, chosen: str) -> None:
+    given = {"type": "semantic_vad"} | ({"eagerness": eagerness} if eagerness else {})
+    config = updated_config(RealtimeSessionConfig(), update(turn_detection=given)["session"])
+    assert config.options.decoding.eagerness == chosen
+    assert updated_config(config, BY_SERVER["session"]).options.decoding.eagerness is None
+
+
+def test_a_semantic_turn_ends_with_its_sentence(server: ServerThread) -> None:
+    semantic = update(
+        transcription={"language": "en"}, turn_detection={"type": "semantic_vad", "eagerness": "high"}
+    )
+    audio = pcm24(CLIPS / "en.flac") + bytes(2 * 24_000 * 4)
+    events = talk(server, [semantic, *appended(audio)], n_of(COMPLETED))
+    (session,) = [event["session"] for event in of(events, "session.updated")]
+    assert session["audio"]["input"]["turn_detection"] == {"type": "semantic_vad", "eagerness": "high"}
+    (stopped,), (done,) = of(events, "input_audio_buffer.speech_stopped"), of(events, COMPLETED)
+    assert done["transcript"].endswith(".")
+    assert stopped["audio_end_ms"] <= len(audio) / 48 - 3_000

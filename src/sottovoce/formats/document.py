@@ -26,6 +26,7 @@ from sottovoce.types import (
     Token,
     Transcript,
     Turn,
+    TurnEnded,
     Unstable,
     Word,
 )
@@ -226,6 +227,9 @@ def _document(event: Event) -> dict[str, Json]:
         return _line("speech_started", event.at, event.at, event.emission_time)
     if isinstance(event, SpeechEnded):
         return _line("speech_ended", event.at, event.at, event.emission_time)
+    if isinstance(event, TurnEnded):
+        line = _line("turn_ended", event.at, event.at, event.emission_time)
+        return {**line, "probability": score(event.probability)}
     kind = {Partial: "partial", Final: "final", Unstable: "unstable"}[type(event)]
     words = () if isinstance(event, Unstable) else event.words
     times = (event.start, event.end, event.emission_time)

@@ -17,6 +17,7 @@ Switching: TypeAlias = Literal["off", "restart", "parallel"]
 """How a change of language is followed; "parallel", a mode of earlier versions, means "restart"."""
 SWITCH_CERTAINTY = 0.8
 Latency: TypeAlias = Literal["low", "balanced", "sure"]
+Eagerness: TypeAlias = Literal["low", "medium", "high"]
 _in_policy = partial(Option, group="When words are said")
 _in_language = partial(Option, group="Language")
 _in_python = partial(Option, flag=None)
@@ -63,6 +64,18 @@ class LiveDecodingOptions:
         "frame_threshold when no more audio comes.", least=0.0, may_be_infinite=True
     ).as_field(0)
     """0 decodes to the end of text; SimulStreaming stops 4 frames early."""
+    eagerness: Eagerness | None = _in_policy(
+        "Let a turn end sooner where what was said is complete, later where it is not: high ends it soonest.",
+        unset="after a fixed pause",
+        choices=get_args(Eagerness),
+        apis={
+            "sottovoce": ApiField(
+                "eagerness",
+                "end a turn by what was said, not by a fixed pause: `low` waits longest, `high` least; sends "
+                "`turn_ended`",
+            )
+        },
+    ).as_field(None)
     chunk_s: float = _in_python(
         "Seconds between two updates.", least=0.01, expected="at least 0.01 seconds"
     ).as_field(0.25)

@@ -28,7 +28,17 @@ from sottovoce.streaming.options import SessionOptions, StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
-from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, SpeechEnded, Word
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Samples,
+    SpeechEnded,
+    TurnEnded,
+    Word,
+)
 
 TIME_FIELDS = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
 """Fields of events that are seconds since the beginning."""
@@ -56,7 +66,7 @@ class EventSequencer:
         self._seq += 1
         if isinstance(event, LanguageChanged):
             return replace(event, seq=self._seq, utterance=None)
-        if not self._is_open and not isinstance(event, SpeechEnded):
+        if not self._is_open and not isinstance(event, SpeechEnded | TurnEnded):
             self._utterance += 1
             self._is_open = True
         if isinstance(event, Final | SpeechEnded):

@@ -26,6 +26,8 @@ from sottovoce.decoding.filters import FORBIDDEN, suppressed_tokens
 from sottovoce.decoding.search import FusedRowScores, Fusion
 from sottovoce.models.backend import Backend, RowPrefix
 from sottovoce.options.decoding import NON_SPEECH
+from sottovoce.streaming.turns import TextEnd
+from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
@@ -91,7 +93,7 @@ class AlignAttHypothesis:
     tokens: text ids. frames: the frame attended to most at each. logprobs: of each, in nats. avg_logprob:
     mean over the tokens, and <|endoftext|> if decoded. held_back_token: rejected at the frontier.
     no_speech_prob: at <|startoftranscript|>. mean_score: avg_logprob with language model scores.
-    prefix_cache: for the next update, if requested.
+    prefix_cache: for the next update, if requested. text_end: after the prefix, if requested.
     """
 
     tokens: tuple[int, ...]
@@ -103,6 +105,7 @@ class AlignAttHypothesis:
     no_speech_prob: float = 0.0
     mean_score: float = 0.0
     prefix_cache: PrefixCache | None = field(default=None, compare=False)
+    text_end: TextEnd | None = None
 
     @property
     def is_stuck(self) -> bool:
@@ -370,13 +373,15 @@ FEW = 0.25
 class LiveVocabulary:
     """Token ids of live decoding.
 
-    ids: (n,) int64 ascending, allowed tokens. blank: (m,) positions in `ids` of those that may not begin a
-    text. others: (k,) int64, predicted at <|startoftranscript|> only: <|nospeech|>, and languages.
-    n_vocab: rows of the model.
+    ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (m,) positions in `ids` of those
+    that may not begin a text. marks: (2, n) bool, punctuation that ends sentences, and any other. others:
+    (k,) int64, predicted at <|startoftranscript|> only: <|nospeech|>, and languages. n_vocab: rows of the
+    model.
     """
 
     ids: Tensor
     blank: Tensor
+    marks: Tensor
     others: Tensor
     n_vocab: int
 
@@ -399,7 +404,10 @@ class LiveVocabulary:
         blank = torch.isin(ids, torch.tensor(tokenizer.encode(" "))).nonzero()[:, 0]
         languages = tokenizer.language_tokens if tokenizer.is_multilingual else ()
         others = torch.tensor((tokenizer.no_speech, *languages), dtype=torch.int64)
-        return cls(ids.to(device), blank.to(device), others.to(device), n_vocab)
+        texts = [tokenizer.token_bytes(token).decode(errors="replace").strip() for token in ids[:-1].tolist()]
+        kinds = torch.tensor([*map(mark_kind, texts), 0], device=device)
+        marks = torch.stack((kinds == 1, kinds == 2))
+        return cls(ids.to(device), blank.to(device), marks, others.to(device), n_vocab)
 
     @cached_property
     def rows(self) -> Tensor | None:
@@ -417,6 +425,12 @@ class LiveVocabulary:
         found: list[float] = logits.float().softmax(dim=-1)[:, column].tolist()
         return found
 
+    def text_end(self, logits: Tensor) -> TextEnd:
+        """Return how the text goes on, from the logits (1, n_rows) of `rows` after its last word."""
+        probs = self.log_probs(logits.float())[0].exp()
+        sentence, other = (probs * self.marks).sum(dim=-1).tolist()
+        return TextEnd(sentence, other, float(probs[-1]))
+
     def log_probs(self, logits: Tensor, *, first: Sequence[int] = ()) -> Tensor:
         """Return the log-probabilities (R, n) of `ids`.
 
@@ -430,13 +444,21 @@ class LiveVocabulary:
         return chosen.log_softmax(dim=-1)
 
 
+def mark_kind(text: str) -> int:
+    """Return 1 for punctuation that ends a sentence, 2 for any other, an ellipsis included, else 0."""
+    if not text or "\ufffd" in text or any(map(str.isalnum, text)):
+        return 0
+    return 1 if text.rstrip("\"'»”’)")[-1:] in SENTENCE_ENDS and not text.startswith(("..", "…")) else 2
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignAttRequest:
     """Decode one window.
 
     draft_tokens: verified in the first step (speculative decoding, with one beam); they do not change the
     result. prefix_cache: of an earlier update, used if it applies. n_recomputed: return a `PrefixCache` of
-    the prefix without this many tokens at its end; None: return none.
+    the prefix without this many tokens at its end; None: return none. measures_end: return how the text
+    goes on after the prefix.
     """
 
     prefix: DecoderPrefix
@@ -444,6 +466,7 @@ class AlignAttRequest:
     draft_tokens: tuple[int, ...] = ()
     prefix_cache: PrefixCache | None = None
     n_recomputed: int | None = None
+    measures_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -538,6 +561,8 @@ class ActiveRequest:
         self.lm_rows = decoder.lm_rows(request.prefix.committed)
         self.prefix_statistics: RunningStatistics | None = None
         """Attention statistics of the tokens to cache."""
+        self.measures_end = request.measures_end
+        self.text_end: TextEnd | None = None
         self._new_cache: PrefixCache | None = None
         self._n_recomputed = request.n_recomputed
         self._beam_size = decoder.beam_size
@@ -572,7 +597,12 @@ class ActiveRequest:
     @property
     def hypothesis(self) -> AlignAttHypothesis:
         best = max(self._finished, key=lambda one: one.ranking_score)
-        return replace(best, no_speech_prob=self.no_speech_prob, prefix_cache=self._new_cache)
+        return replace(
+            best,
+            no_speech_prob=self.no_speech_prob,
+            prefix_cache=self._new_cache,
+            text_end=self.text_end,
+        )
 
     def save_cache(self, state: RowPrefix | None) -> None:
         """Store the decoder's state of the first `n_to_cache` tokens; None: the backend has none."""
@@ -751,6 +781,8 @@ class AlignAttBatch:
             one.no_speech_prob = self._vocabulary.no_speech_probs(logits[:1])[0]
             logits = logits[1:]
         one.logits = logits[:1]
+        if one.measures_end:
+            one.text_end = self._vocabulary.text_end(logits[:1])
         cached = None if one.cache is None else one.cache.attention
         self._tracker.admit(one.n_frames, attention[:, :n_unread], cached)
         if one.n_to_cache:

@@ -18,6 +18,7 @@ from sottovoce.options.live import (
     Switching,
     without_parallel,
 )
+from sottovoce.streaming.turns import EAGERNESS, TurnRule
 from sottovoce.text.languages import find_language
 
 
@@ -54,7 +55,8 @@ class StreamOptions(LiveDecodingOptions):
     """How live speech is decoded.
 
     commit: which words are stable; None: by the latency. encoder: how growing audio is encoded; None: the
-    checkpoint's default. fusion: language models, or None.
+    checkpoint's default. fusion: language models, or None. turns: which pause ends a turn; None: by the
+    eagerness.
 
     Raises:
         OptionError: a value is out of range.
@@ -63,6 +65,7 @@ class StreamOptions(LiveDecodingOptions):
     commit: CommitOptions | None = None
     encoder: EncoderMode | None = None
     fusion: Fusion[Tensor] | None = None
+    turns: TurnRule | None = None
 
     def __post_init__(self) -> None:
         LiveDecodingOptions.__post_init__(self)  # without super(): the class with slots is another one
@@ -77,6 +80,11 @@ class StreamOptions(LiveDecodingOptions):
     @property
     def commit_rule(self) -> CommitOptions:
         return self.commit or LATENCIES[self.latency][1]
+
+    @property
+    def turn_rule(self) -> TurnRule | None:
+        """None: a fixed pause ends a turn."""
+        return self.turns or (EAGERNESS[self.eagerness] if self.eagerness else None)
 
     @classmethod
     def of(cls, options: LiveDecodingOptions) -> StreamOptions:

@@ -35,8 +35,10 @@ from sottovoce.streaming.commit_policy import CommitPolicy
 from sottovoce.streaming.language_tracker import LiveLanguageTracker
 from sottovoce.streaming.options import SessionOptions as SessionOptions
 from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.turns import PAUSE_MS, USUAL_PAUSE_S, TextEnd
 from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, SingleLanguage, UtteranceDecoder
 from sottovoce.streaming.words import WordBuilder
+from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
@@ -47,11 +49,10 @@ from sottovoce.types import (
     Samples,
     SpeechEnded,
     SpeechStarted,
+    TurnEnded,
     Unstable,
     Word,
 )
-
-SENTENCE_ENDS = (".", "?", "!", "。", "？", "！", "؟", "।", "…")
 
 
 class EventEmitter:
@@ -91,6 +92,9 @@ class EventEmitter:
 
     def speech_ended(self, at_s: float, now_s: float) -> None:
         self._emit(SpeechEnded(at_s, now_s, utterance=self._utterance))
+
+    def turn_ended(self, at_s: float, probability: float, now_s: float) -> None:
+        self._emit(TurnEnded(at_s, probability, now_s, utterance=self._utterance))
 
     def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
         """Emit partials of committed words, and finals that are due."""
@@ -170,9 +174,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SchedulePoint:
-    """A sample where an update is due, or where speech starts or ends."""
+    """A sample where an update is due, or where speech starts, pauses or ends."""
 
-    kind: Literal["update", "start", "end"]
+    kind: Literal["update", "start", "pause", "end"]
     sample: int
 
 
@@ -180,10 +184,13 @@ class UpdateSchedule:
     """Buffers samples and iterates over the points in them.
 
     vad: voice activity detection; None: all is speech until `stop`. chunk_s: interval between updates.
-    max_pause_s: longest pause after which an utterance is resumed.
+    max_pause_s: longest pause after which an utterance is resumed. with_pauses: where voice activity ends,
+    speech pauses, and ends after the pause that `end_after` sets.
     """
 
-    def __init__(self, vad: VadStream | None, chunk_s: float, max_pause_s: float) -> None:
+    def __init__(
+        self, vad: VadStream | None, chunk_s: float, max_pause_s: float, *, with_pauses: bool = False
+    ) -> None:
         self._vad = vad
         self._buffer = AudioBuffer()
         self._edges: deque[SpeechEdge] = deque()
@@ -191,11 +198,28 @@ class UpdateSchedule:
         self._chunk = round(chunk_s * SAMPLE_RATE)
         self._next_update = self._chunk
         self._max_pause = round(max_pause_s * SAMPLE_RATE)
+        self._with_pauses = with_pauses
+        self._pause: SpeechEdge | None = None
+        """Where voice activity ended, while the pause has not ended speech."""
+        self._silence: int | None = None
+        """First sample of the last pause, if speech has not continued."""
+        self._end = 0
+        """Sample at which that pause ends speech."""
         self.now = 0
 
     @property
     def now_s(self) -> float:
         return self.now / SAMPLE_RATE
+
+    @property
+    def pause_s(self) -> float | None:
+        """Seconds of the pause that lasts, or that has ended speech; None: no pause has."""
+        return None if self._silence is None else (self.now - self._silence) / SAMPLE_RATE
+
+    def end_after(self, pause_s: float) -> None:
+        """Let the present pause end speech when it has lasted so long."""
+        assert self._silence is not None
+        self._end = max(self.now, self._silence + round(pause_s * SAMPLE_RATE))
 
     @property
     def has_vad(self) -> bool:
@@ -231,6 +255,7 @@ class UpdateSchedule:
             self._edges += self._vad.close()
         elif self._is_all_speech:
             self._edges.append(SpeechEdge("end", self.end, self.end))
+        self._with_pauses = False
 
     def points(self, *, newest_only: bool = False) -> Iterator[SchedulePoint]:
         """Advance `now` to the last sample received; edges come at the sample where they were detected.
@@ -239,9 +264,30 @@ class UpdateSchedule:
         """
         while self._edges:
             edge = self._edges.popleft()
-            yield from self._updates(edge.detected_sample, newest_only=newest_only)
-            yield SchedulePoint(edge.kind, edge.sample)
-        yield from self._updates(self.end, newest_only=newest_only)
+            yield from self._until(edge.detected_sample, newest_only=newest_only)
+            if self._pause is not None:  # speech goes on before the pause has ended it
+                self._pause = self._silence = None
+            elif edge.kind == "end" and self._with_pauses:
+                self._pause = edge
+                self._end = self.now
+                self._silence = self.now - round(PAUSE_MS * SAMPLE_RATE / 1000)
+                yield SchedulePoint("pause", edge.sample)
+            else:
+                yield SchedulePoint(edge.kind, edge.sample)
+        yield from self._until(self.end, newest_only=newest_only)
+        if self._pause is not None and not self._with_pauses:  # the audio ends in a pause
+            yield self._end_of_pause(self._pause)
+
+    def _until(self, until: int, *, newest_only: bool) -> Iterator[SchedulePoint]:
+        """Yield the updates up to a sample, and the end of speech if a pause ends it before."""
+        if self._pause is not None and self._end <= until:
+            yield from self._updates(self._end, newest_only=newest_only)
+            yield self._end_of_pause(self._pause)
+        yield from self._updates(until, newest_only=newest_only)
+
+    def _end_of_pause(self, pause: SpeechEdge) -> SchedulePoint:
+        self._pause = None
+        return SchedulePoint("end", pause.sample)
 
     def _updates(self, until: int, *, newest_only: bool) -> Iterator[SchedulePoint]:
         if newest_only and self._next_update + self._chunk <= until:
@@ -345,7 +391,12 @@ class Session:
         self._options = options or SessionOptions()
         self._runtime = runtime or DirectRuntime(backend)
         stream = self._options.stream
-        self._schedule = UpdateSchedule(vad, stream.chunk_s, stream.max_pause_s)
+        self._turns = stream.turn_rule
+        self._text_end: TextEnd | None = None
+        """In a pause."""
+        self._schedule = UpdateSchedule(
+            vad, stream.chunk_s, stream.max_pause_s, with_pauses=self._turns is not None
+        )
         self._tracker = LiveLanguageTracker(self._runtime, tokenizer, self._options)
         self._factory = StrategyFactory(self._runtime, tokenizer, self._options)
         self._events = EventEmitter(
@@ -423,6 +474,8 @@ class Session:
             self._diarize()
             if point.kind == "start":
                 self._start_speech(point.sample)
+            elif point.kind == "pause":
+                self._pause_speech()
             elif point.kind == "end":
                 self._end_speech(point.sample)
             elif self._decoder is not None and self._decoder.is_open:
@@ -473,11 +526,28 @@ class Session:
             retry_after_s=RETRY_AFTER_S if self._schedule.has_vad else math.inf,
         )
 
+    def _pause_speech(self) -> None:
+        """Ask the decoder whether what was said is complete, which decides how long a pause ends the turn."""
+        assert self._decoder is not None
+        assert self._turns is not None
+        self._feed(self._decoder, self._schedule.now)
+        self._text_end = None
+        with self._attempt():
+            self._text_end = self._decoder.text_end()
+        pause_s = USUAL_PAUSE_S if self._text_end is None else self._turns.pause_s(self._text_end)
+        self._schedule.end_after(pause_s)
+
     def _end_speech(self, sample: int) -> None:
         assert self._decoder is not None
         self._flush(self._decoder, sample, goes_on=False)
         self._decoder.is_open = False
-        self._events.speech_ended(sample / SAMPLE_RATE, self._schedule.now_s)
+        now_s = self._schedule.now_s
+        self._events.speech_ended(sample / SAMPLE_RATE, now_s)
+        pause_s = self._schedule.pause_s
+        if self._turns is not None and self._text_end is not None and pause_s is not None:
+            self._events.turn_ended(
+                sample / SAMPLE_RATE, self._turns.probability(self._text_end, pause_s), now_s
+            )
 
     def _update(self, decoder: UtteranceDecoder) -> None:
         if not decoder.is_long_enough or not (

@@ -41,7 +41,8 @@ from sottovoce.streaming.audio_window import (
 )
 from sottovoce.streaming.commit_policy import CommitPolicy, can_commit
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.words import HypothesisWord, WordBuilder
+from sottovoce.streaming.turns import TextEnd
+from sottovoce.streaming.words import HypothesisWord, WordBuilder, is_punctuation
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples, Word
 
@@ -422,6 +423,37 @@ class SingleLanguage:
         self._cached = window.start_sample, hypotheses[0].prefix_cache
         return self._words_to_commit(hypotheses[0], window, after_s, certain_until_s, final=final)
 
+    def text_end(self, utterance: LiveUtterance, window: AudioWindow) -> TextEnd:
+        """Return how the text of a window goes on after its last word; nothing is committed.
+
+        window: the last one encoded of the utterance.
+        """
+        undecoded_s = window.end_s - utterance.committed.until_s
+        rules = replace(self.policy.stop_rules(undecoded_s, final=False), frame_threshold=0)
+        start_sample, cache = self._cached
+        prefix = utterance.prefix(self.language)
+        request = AlignAttRequest(
+            prefix,
+            rules,
+            draft_tokens=self._draft_tokens,
+            prefix_cache=cache if start_sample == window.start_sample else None,
+        )
+        (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
+        n_committed, text = prefix.n_committed, [*prefix.committed, *hypothesis.tokens]
+        while text and is_punctuation(self._builder.tokenizer.decode(text[-1:])):
+            text.pop()
+        whole = (*prefix.tokens[: len(prefix.tokens) - n_committed], *text)
+        request = replace(
+            request,
+            prefix=DecoderPrefix(whole, prefix.sot, len(text)),
+            rules=replace(rules, max_tokens=0),
+            draft_tokens=(),
+            measures_end=True,
+        )
+        (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
+        assert hypothesis.text_end is not None
+        return hypothesis.text_end
+
     def _words_to_commit(
         self,
         hypothesis: AlignAttHypothesis,
@@ -501,6 +533,11 @@ class UtteranceDecoder:
             self._decode(window, certain_until_s=certain_until_s)
             self._trim_stalled(window)
         return window
+
+    def text_end(self) -> TextEnd | None:
+        """Return how the text goes on after the last word of the audio so far; None without audio."""
+        window = self.utterance.encoder.window()
+        return None if window is None else self.strategy.text_end(self.utterance, window)
 
     def flush(self, until_sample: int, *, is_last: bool = False) -> None:
         """Commit all words of the audio up to a sample.

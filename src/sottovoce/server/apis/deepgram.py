@@ -7,6 +7,7 @@ those that would change the text, or send it elsewhere, are refused.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from itertools import pairwise
+from typing import cast, get_args
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
@@ -22,7 +24,7 @@ from starlette.websockets import WebSocket
 from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.subtitles import ends_with
-from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.live import Eagerness, LiveDecodingOptions, LiveOptions
 from sottovoce.options.requests import LANGUAGE_EXAMPLES
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -61,6 +63,7 @@ from sottovoce.types import (
     SpeechEnded,
     SpeechStarted,
     Transcript,
+    TurnEnded,
     Unstable,
     Word,
 )
@@ -129,11 +132,13 @@ class ListenParams:
     is_raw: bool = False
     ignored: tuple[str, ...] = ()
 
-    def live_options(self, pause_ms: float, *, unstable: bool, speakers: str = "") -> LiveOptions:
+    def live_options(
+        self, pause_ms: float, *, unstable: bool, speakers: str = "", eagerness: Eagerness | None = None
+    ) -> LiveOptions:
         return LiveOptions(
             languages=self.languages,
             unstable=unstable,
-            decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms)),
+            decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms), eagerness=eagerness),
             speakers=speakers,
             vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
         )
@@ -144,7 +149,8 @@ class DeepgramParams(ListenParams):
     """Parameters of a stream or a recording.
 
     is_multi: report the language of every word. pause_ms: the pause that ends speech; None: no end of speech
-    is reported. utterance_end_ms: the silence after which `UtteranceEnd` is sent. is_punctuated: text as
+    is reported. eagerness: what was said decides which pause ends speech; None: `pause_ms` does.
+    utterance_end_ms: the silence after which `UtteranceEnd` is sent. is_punctuated: text as
     written, rather than words alone in lower case. has_speakers: report the speaker of every word.
     utt_split_s: the pause that separates utterances of a recording.
     """
@@ -155,6 +161,7 @@ class DeepgramParams(ListenParams):
     interim_results: bool = False
     vad_events: bool = False
     pause_ms: float | None = DEFAULT_PAUSE_MS
+    eagerness: Eagerness | None = None
     utterance_end_ms: float | None = None
     utterances: bool = False
     utt_split_s: float = DEFAULT_SPLIT_S
@@ -164,19 +171,24 @@ class DeepgramParams(ListenParams):
     def options(self) -> LiveOptions:
         speakers = "auto" if self.has_speakers else ""
         return self.live_options(
-            self.pause_ms or DEFAULT_PAUSE_MS, unstable=self.interim_results, speakers=speakers
+            self.pause_ms or DEFAULT_PAUSE_MS,
+            unstable=self.interim_results,
+            speakers=speakers,
+            eagerness=self.eagerness,
         )
 
 
 def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
     """Read the address of a socket. Raises: ApiError 400, 404."""
     last, params, _ = common_params(query, STREAM_PARAMS, registry)
-    end_ms = last.get("utterance_end_ms")
+    end_ms, endpointing = last.get("utterance_end_ms"), last.get("endpointing")
+    is_semantic = endpointing in get_args(Eagerness)
     return replace(
         params,
+        eagerness=cast(Eagerness, endpointing) if is_semantic else None,
         interim_results=flag("interim_results", last),
         vad_events=flag("vad_events", last),
-        pause_ms=read_pause(last.get("endpointing")),
+        pause_ms=DEFAULT_PAUSE_MS if is_semantic else read_pause(endpointing),
         utterance_end_ms=None
         if end_ms is None
         else read_number("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
@@ -504,6 +516,8 @@ class DeepgramResults:
             elif isinstance(event, SpeechEnded):
                 self._is_speech = False
                 yield self._final(event.at, speech_final=self._params.pause_ms is not None)
+            elif isinstance(event, TurnEnded):
+                yield from self._utterance_end(math.inf)
             else:
                 changed = self._take(event) or changed
                 yield from self._split_long()

@@ -12,14 +12,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast, get_args
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, seconds
-from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.live import Eagerness, LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
@@ -56,8 +56,6 @@ DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 10
 """Frames of 20 ms that a word waits, by `delay`."""
 ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
 """Encoding and sample rate, by format."""
-EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
-"""The pause that ends a turn, in ms: semantics are not considered."""
 DIARIZING = "gpt-4o-transcribe-diarize"
 LOGPROBS = "item.input_audio_transcription.logprobs"
 TURN_DETECTION = "session.audio.input.turn_detection"
@@ -74,7 +72,7 @@ SERVER_VAD: Mapping[str, Reader[float]] = {
     "silence_duration_ms": json_number(0, 10_000),
     "idle_timeout_ms": json_number(1_000, 600_000),
 }
-SEMANTIC_VAD: Mapping[str, Reader[str]] = {"eagerness": one_of(*EAGERNESS_MS)}
+SEMANTIC_VAD: Mapping[str, Reader[str]] = {"eagerness": one_of("auto", *get_args(Eagerness))}
 SUBPROTOCOL = "realtime"
 MESSAGES = (
     "session.update",
@@ -100,11 +98,15 @@ MAX_FINISHED = 1000
 
 @dataclass(frozen=True, slots=True)
 class TurnDetection:
-    """Turn detection, by the names of the API and of the library."""
+    """Turn detection, by the names of the API and of the library.
+
+    eagerness: None: a fixed pause ends a turn.
+    """
 
     document: Mapping[str, Json]
     vad: VadStreamOptions
     idle_timeout_s: float | None = None
+    eagerness: Eagerness | None = None
 
 
 def server_vad(given: Mapping[str, object]) -> TurnDetection:
@@ -128,7 +130,8 @@ def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
     read_fields(TURN_DETECTION, given, UNUSED)
     eagerness = read_fields(TURN_DETECTION, given, SEMANTIC_VAD).get("eagerness", "auto")
     document = {"type": "semantic_vad", "eagerness": eagerness}
-    return TurnDetection(document, VadStreamOptions(hangover_ms=EAGERNESS_MS[eagerness]))
+    chosen = "medium" if eagerness == "auto" else cast(Eagerness, eagerness)
+    return TurnDetection(document, VadStreamOptions(), eagerness=chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,7 @@ class RealtimeSessionConfig:
                 init_prompt=self.prompt,
                 static_prompt=", ".join(self.keywords),
                 frame_threshold=DELAYS[self.delay],
+                eagerness=self.turns.eagerness if self.turns else None,
             ),
             speakers="auto" if self.has_speakers else "",
         )
