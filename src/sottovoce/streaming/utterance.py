@@ -380,8 +380,6 @@ class SingleLanguage:
         self._builder = builder
         self._options = options
         self.policy = policy
-        self._draft_tokens: tuple[int, ...] = ()
-        """Tokens of the last hypothesis that were not committed."""
         self._cached: tuple[int, PrefixCache | None] = (0, None)
         """First sample of the last window, and the cache of its decode."""
 
@@ -414,7 +412,6 @@ class SingleLanguage:
         request = AlignAttRequest(
             utterance.prefix(self.language),
             rules,
-            draft_tokens=self._draft_tokens,
             prefix_cache=None if final or start_sample != window.start_sample else cache,
             n_recomputed=None if final else self._options.recompute_tokens,
         )
@@ -432,16 +429,12 @@ class SingleLanguage:
         final: bool,
     ) -> list[HypothesisWord]:
         if not self.policy.is_usable(hypothesis):
-            self._draft_tokens = ()
             self.policy.discard(hypothesis)
             return []
         words = self.policy.usable_words(hypothesis, window, self._builder, after_s=after_s, final=final)
         n_committed = self.policy.decide(
             words, window, is_stuck=hypothesis.is_stuck, certain_until_s=certain_until_s, final=final
         )
-        held_back = hypothesis.held_back_token
-        tokens = hypothesis.tokens if held_back is None else (*hypothesis.tokens, held_back)
-        self._draft_tokens = tokens[sum(len(one.tokens) for one in words[:n_committed]) :]
         return words[:n_committed]
 
 
