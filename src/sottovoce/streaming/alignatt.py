@@ -452,39 +452,6 @@ class NextTokens:
         return [path.extended(token, self.frame, logprob, lm_score) for token, logprob, lm_score in best]
 
 
-class LmRows:
-    """Language-model states of the beams of one request; committed: text tokens (n,) before the first."""
-
-    def __init__(
-        self,
-        fusion: Fusion[Tensor],
-        vocabulary: LiveVocabulary,
-        eot: int,
-        device: torch.device,
-        committed: Sequence[int],
-    ) -> None:
-        self._vocabulary = vocabulary
-        self._device = device
-        self._rows = FusedRowScores(fusion, 1, eot, device)
-        for token in committed:
-            self.advance([0], [token])
-
-    def scores(self, log_probs: Tensor) -> Tensor:
-        """Return the models' weighted scores (n_beams, n) for the log-probabilities of the live
-        vocabulary.
-        """
-        nothing = log_probs.new_zeros(len(log_probs), self._vocabulary.n_vocab)
-        return self._rows.add_to(nothing).index_select(1, self._vocabulary.ids)
-
-    def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> None:
-        """Let beam i continue the former beam parents[i] with tokens[i]."""
-        if parents:
-            self._rows.advance(self._ids(parents), self._ids(tokens))
-
-    def _ids(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self._device)
-
-
 class ActiveRequest:
     """A request in a batch: its beams, each a decoder row, and the hypotheses that stopped.
 
@@ -510,6 +477,7 @@ class ActiveRequest:
         self._n_recomputed = request.n_recomputed
         self._beam_size = decoder.beam_size
         self._eot = decoder.eot
+        self._device = decoder.backend.device
         self._rules = request.rules
         self._most_tokens = min(room, request.rules.max_tokens)
         self._finished: list[AlignAttHypothesis] = []
@@ -562,8 +530,9 @@ class ActiveRequest:
         best = self._prune(extended)
         self.paths = [path for path, _ in best]
         parents = [parent for _, parent in best]
-        if self.lm_rows is not None:
-            self.lm_rows.advance(parents, [path.tokens[-1] for path in self.paths])
+        newest = [path.tokens[-1] for path in self.paths]
+        if self.lm_rows is not None and parents:
+            self.lm_rows.advance(*(torch.tensor(ids, device=self._device) for ids in (parents, newest)))
         return parents
 
     @property
@@ -629,10 +598,14 @@ class AlignAttDecoder:
             found.update(batch.step())
         return [found[ticket] for ticket in tickets]
 
-    def lm_rows(self, committed: Sequence[int]) -> LmRows | None:
+    def lm_rows(self, committed: Sequence[int]) -> FusedRowScores[Tensor] | None:
+        """Return the language models' scores after the committed text tokens, of one row."""
         if self.fusion is None:
             return None
-        return LmRows(self.fusion, self.vocabulary, self.eot, self.backend.device, committed)
+        rows = FusedRowScores(self.fusion, 1, self.eot, self.backend.device)
+        for token in committed:
+            rows.advance(*(torch.tensor([number], device=self.backend.device) for number in (0, token)))
+        return rows
 
 
 class AlignAttBatch:
@@ -734,7 +707,7 @@ class AlignAttBatch:
         first = [place for place, path in enumerate(paths) if not path.tokens]
         log_probs = self._vocabulary.log_probs(logits.float(), first=first)
         n_best = max(one.n_candidates for one in self._active)
-        lm_scores = _lm_scores(self._active, log_probs)
+        lm_scores = _lm_scores(self._active, log_probs, self._vocabulary)
         best = (log_probs if lm_scores is None else log_probs + lm_scores).topk(n_best, dim=-1).indices
         logprobs = log_probs.gather(1, best)
         added = torch.zeros_like(logprobs) if lm_scores is None else lm_scores.gather(1, best)
@@ -743,15 +716,13 @@ class AlignAttBatch:
         return [NextTokens.from_values(row, n_best) for row in values]
 
 
-def _lm_scores(active: Sequence[ActiveRequest], log_probs: Tensor) -> Tensor | None:
+def _lm_scores(
+    active: Sequence[ActiveRequest], log_probs: Tensor, vocabulary: LiveVocabulary
+) -> Tensor | None:
     """Return the language models' scores for the log-probabilities (R, n) of all beams, or None."""
     if all(one.lm_rows is None for one in active):
         return None
-    scores = torch.zeros_like(log_probs)
-    at = 0
-    for one in active:
-        own = slice(at, at + len(one.paths))
-        if one.lm_rows is not None:
-            scores[own] = one.lm_rows.scores(log_probs[own])
-        at += len(one.paths)
-    return scores
+    nothing = log_probs.new_zeros(len(log_probs), vocabulary.n_vocab)
+    parts = zip(active, nothing.split([len(one.paths) for one in active]), strict=True)
+    scores = [part if one.lm_rows is None else one.lm_rows.add_to(part) for one, part in parts]
+    return torch.cat(scores).index_select(1, vocabulary.ids)
