@@ -54,7 +54,7 @@ def test_numbers_count_up_by_one_whatever_happens(calls: Sequence[str]) -> None:
         elif call == "may_say":
             emitter.emit_unstable([word(f"{at // 2}", at)], "en", at, committed_s=at)
         elif call == "changed":
-            emitter.language_changed(LanguageChanged("en", "de", at, at))
+            emitter.emit(LanguageChanged("en", "de", at, at))
         elif call.startswith("final"):
             emitter.emit_final("en", at, goes_on=call == "final on")
         else:

@@ -106,9 +106,7 @@ def test_words_wait_until_their_language_is_certain() -> None:
     first = reading.read(window, certain_until_s=1.2)
     assert first
     assert all(word.end <= 1.2 for word in first)
-    assert [word.word for word in reading.strategy.policy.unstable][:1] == [
-        " " + spoken("en", 10)[len(first)]
-    ]
+    assert [word.word for word in reading.decoder.policy.unstable][:1] == [" " + spoken("en", 10)[len(first)]]
     rest = reading.read(window)
     assert rest
     assert text(first + rest + reading.read(window, final=True)) == spoken("en", 10)

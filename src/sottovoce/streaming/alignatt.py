@@ -430,26 +430,21 @@ class AlignAttRequest:
 
 @dataclass(frozen=True, slots=True)
 class NextTokens:
-    """The best next tokens of one beam, with their log-probabilities and language-model scores.
-
-    frame: the one attended to most.
+    """The frame that one beam attends to most, and its best next tokens with log-probabilities and
+    language-model scores.
     """
 
     frame: int
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    lm_scores: tuple[float, ...]
+    best: tuple[tuple[int, float, float], ...]
 
     @classmethod
     def from_values(cls, values: Sequence[float], n_best: int) -> NextTokens:
         """Parse the frame, and then n_best tokens, log-probabilities and language-model scores."""
-        frame, *others = values
-        tokens, logprobs, lm_scores = (others[i * n_best : (i + 1) * n_best] for i in range(3))
-        return cls(int(frame), tuple(map(int, tokens)), tuple(logprobs), tuple(lm_scores))
+        tokens, *scores = (values[1 + i * n_best : 1 + (i + 1) * n_best] for i in range(3))
+        return cls(int(values[0]), tuple(zip(map(int, tokens), *scores, strict=True)))
 
     def extend(self, path: BeamPath, n_best: int) -> list[BeamPath]:
-        best = list(zip(self.tokens, self.logprobs, self.lm_scores, strict=True))[:n_best]
-        return [path.extended(token, self.frame, logprob, lm_score) for token, logprob, lm_score in best]
+        return [path.extended(token, self.frame, *scores) for token, *scores in self.best[:n_best]]
 
 
 class ActiveRequest:
@@ -541,7 +536,7 @@ class ActiveRequest:
 
     def _stops(self, path: BeamPath, following: NextTokens) -> bool:
         """Return whether attention stops a beam before its next token; <|endoftext|> is always accepted."""
-        token = following.tokens[0]
+        token = following.best[0][0]
         if token == self._eot:
             return False
         stopped = self._rules.stopped_by_attention(path, following.frame, self.n_frames, token)

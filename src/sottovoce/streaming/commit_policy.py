@@ -31,11 +31,6 @@ DECODE_AHEAD = 0.6
 """Decoding continues to this fraction of the frame threshold, as repeated words there are more certain."""
 
 
-def can_commit(options: StreamOptions, undecoded_s: float) -> bool:
-    """Return whether this much audio after the committed words suffices for a commit."""
-    return undecoded_s * FRAMES_PER_SECOND > options.near_frames
-
-
 class CommitPolicy:
     """Decide, update by update, how many words of the hypothesis are committed.
 
@@ -74,9 +69,34 @@ class CommitPolicy:
         silent = hypothesis.no_speech_prob > self._options.no_speech_threshold
         return silent and hypothesis.avg_logprob < self._options.logprob_threshold
 
-    def is_usable(self, hypothesis: AlignAttHypothesis) -> bool:
-        """Return whether a hypothesis has usable words: no backward jump, and speech."""
-        return hypothesis.stop_reason is not StopReason.REWOUND and not self.is_no_speech(hypothesis)
+    def commit(
+        self,
+        hypothesis: AlignAttHypothesis,
+        window: AudioWindow,
+        builder: WordBuilder,
+        *,
+        after_s: float,
+        certain_until_s: float = math.inf,
+        final: bool = False,
+    ) -> list[HypothesisWord]:
+        """Return the words of a hypothesis that are committed.
+
+        after_s: end of the committed words. certain_until_s, final: see `decide`. A jump back, or no speech,
+        makes the hypothesis unusable; without speech in it, those before it are forgotten too.
+        """
+        is_silent = self.is_no_speech(hypothesis)
+        if is_silent or hypothesis.stop_reason is StopReason.REWOUND:
+            self.is_stuck = not is_silent
+            if is_silent:
+                self._agreement.reset()
+            self.unstable = ()
+            return []
+        words = self.usable_words(hypothesis, window, builder, after_s=after_s, final=final)
+        is_stuck = hypothesis.is_stuck
+        n_committed = self.decide(
+            words, window, is_stuck=is_stuck, certain_until_s=certain_until_s, final=final
+        )
+        return words[:n_committed]
 
     def usable_words(
         self,
@@ -87,9 +107,7 @@ class CommitPolicy:
         after_s: float,
         final: bool,
     ) -> list[HypothesisWord]:
-        """Return the complete words of a usable hypothesis, none of which starts before after_s."""
-        if not self.is_usable(hypothesis):
-            return []
+        """Return the complete words of a hypothesis, none of which starts before after_s."""
         groups = builder.group(hypothesis.tokens)
         if groups and not self._is_complete(groups[-1], hypothesis, builder, final=final):
             groups.pop()
@@ -131,13 +149,6 @@ class CommitPolicy:
         self.unstable = tuple(one.word for one in words[n_committed:])
         self.is_stuck = is_stuck
         return n_committed
-
-    def discard(self, hypothesis: AlignAttHypothesis) -> None:
-        """Discard an unusable hypothesis; without speech in it, forget those before it too."""
-        self.is_stuck = not self.is_no_speech(hypothesis)
-        if not self.is_stuck:
-            self._agreement.reset()
-        self.unstable = ()
 
     def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
         """Remove and return the words that two hypotheses agreed on, up to the first whose middle lies after

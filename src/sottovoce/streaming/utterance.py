@@ -23,7 +23,6 @@ from sottovoce.models.dims import FULL_WINDOW_S
 from sottovoce.runtime.calls import Runtime
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
-    AlignAttHypothesis,
     AlignAttRequest,
     DecoderPrefix,
     PrefixCache,
@@ -39,7 +38,7 @@ from sottovoce.streaming.audio_window import (
     quietest_boundary,
     quietest_frame,
 )
-from sottovoce.streaming.commit_policy import CommitPolicy, can_commit
+from sottovoce.streaming.commit_policy import CommitPolicy
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.words import HypothesisWord, WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
@@ -364,106 +363,47 @@ REST_OF_WORD_S = 0.3
 """A word ends within this time after its last attended frame."""
 
 
-class SingleLanguage:
-    """Decode all of the audio in one language, that of the builder."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        decoder: AlignAttDecoder,
-        builder: WordBuilder,
-        options: StreamOptions,
-        policy: CommitPolicy,
-    ) -> None:
-        self._runtime = runtime
-        self._decoder = decoder
-        self._builder = builder
-        self._options = options
-        self.policy = policy
-        self._cached: tuple[int, PrefixCache | None] = (0, None)
-        """First sample of the last window, and the cache of its decode."""
-
-    @property
-    def language(self) -> str:
-        return self._builder.language
-
-    def decode(
-        self,
-        utterance: LiveUtterance,
-        window: AudioWindow,
-        *,
-        certain_until_s: float = math.inf,
-        final: bool = False,
-    ) -> list[HypothesisWord]:
-        """Return the words to commit after the committed ones.
-
-        window: the last one encoded of the utterance. certain_until_s: see `CommitPolicy.decide`. final:
-        no more audio comes.
-        """
-        after_s = utterance.committed.until_s
-        rules = self.policy.stop_rules(
-            window.end_s - after_s,
-            final=final,
-            committed_until=window.frame(after_s) if len(utterance.committed) else None,
-        )
-        if rules.frame_threshold >= window.n_frames:
-            return []
-        start_sample, cache = self._cached
-        request = AlignAttRequest(
-            utterance.prefix(self.language),
-            rules,
-            prefix_cache=None if final or start_sample != window.start_sample else cache,
-            n_recomputed=None if final else self._options.recompute_tokens,
-        )
-        hypotheses = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
-        self._cached = window.start_sample, hypotheses[0].prefix_cache
-        return self._words_to_commit(hypotheses[0], window, after_s, certain_until_s, final=final)
-
-    def _words_to_commit(
-        self,
-        hypothesis: AlignAttHypothesis,
-        window: AudioWindow,
-        after_s: float,
-        certain_until_s: float,
-        *,
-        final: bool,
-    ) -> list[HypothesisWord]:
-        if not self.policy.is_usable(hypothesis):
-            self.policy.discard(hypothesis)
-            return []
-        words = self.policy.usable_words(hypothesis, window, self._builder, after_s=after_s, final=final)
-        n_committed = self.policy.decide(
-            words, window, is_stuck=hypothesis.is_stuck, certain_until_s=certain_until_s, final=final
-        )
-        return words[:n_committed]
-
-
 class UtteranceDecoder:
-    """Decode an utterance during speech, and keep it through a pause.
+    """Decode an utterance during speech, in one language at a time, and keep it through a pause.
 
-    on_words: called at once with committed words and the language.
-    retry_after_s: see `RETRY_AFTER_S`; inf if the audio may hold silence.
+    builder: of the words of its first language. on_words: called at once with committed words and the
+    language. retry_after_s: see `RETRY_AFTER_S`; inf if the audio may hold silence.
     """
 
     def __init__(
         self,
         utterance: LiveUtterance,
-        strategy: SingleLanguage,
+        decoder: AlignAttDecoder,
+        builder: WordBuilder,
         on_words: Callable[[Sequence[Word], str], None],
         *,
+        runtime: Runtime,
         options: StreamOptions,
         retry_after_s: float = RETRY_AFTER_S,
     ) -> None:
         self.utterance = utterance
-        self.strategy = strategy
         self.is_open = True
         """Whether speech continues; False in a pause."""
+        self._runtime = runtime
+        self._decoder = decoder
         self._on_words = on_words
         self._options = options
         self._retry_after_s = retry_after_s
         self._from_s = utterance.start_sample / SAMPLE_RATE
         """Where speech began, after the last pause or after skipped audio."""
         self._was_stuck = False
+        self.begin_language(builder)
+
+    def begin_language(self, builder: WordBuilder) -> None:
+        """Decode in another language from now on."""
+        self._builder = builder
+        self.policy = CommitPolicy(self._options)
+        self._cached: tuple[int, PrefixCache | None] = (0, None)
+        """First sample of the last window, and the cache of its decode."""
+
+    @property
+    def language(self) -> str:
+        return self._builder.language
 
     def resume(self, from_s: float) -> None:
         self.is_open, self._from_s = True, from_s
@@ -482,18 +422,14 @@ class UtteranceDecoder:
         """Return whether an update can commit a word; certain_until_s: see `CommitPolicy.decide`."""
         committed_s = self.utterance.committed.until_s
         undecoded_s = self.utterance.end_sample / SAMPLE_RATE - committed_s
-        return can_commit(self._options, undecoded_s) and certain_until_s > committed_s
+        return undecoded_s * FRAMES_PER_SECOND > self._options.near_frames and certain_until_s > committed_s
 
-    def update(self, certain_until_s: float) -> AudioWindow | None:
-        """Encode and decode new audio, and commit words; return the window, None without audio.
-
-        certain_until_s: see `CommitPolicy.decide`.
-        """
+    def update(self, certain_until_s: float) -> None:
+        """Encode and decode new audio, and commit words; certain_until_s: see `CommitPolicy.decide`."""
         window = self.utterance.encoder.window()
-        if window is not None and certain_until_s > self.utterance.committed.until_s:
-            self._decode(window, certain_until_s=certain_until_s)
+        if window is not None:
+            self.decode(window, certain_until_s=certain_until_s)
             self._trim_stalled(window)
-        return window
 
     def flush(self, until_sample: int, *, is_last: bool = False) -> None:
         """Commit all words of the audio up to a sample.
@@ -507,29 +443,52 @@ class UtteranceDecoder:
             window = encoder.window(mode, until_sample=until_sample, is_last=is_last)
             if window is None:
                 return
-            self._decode(window, final=True)
+            self.decode(window, final=True)
             if is_retry:
                 self._commit_agreed(window.end_s)
-            if not self.strategy.policy.is_stuck and self.undecoded_s(window.end_s) < self._retry_after_s:
+            if not self.policy.is_stuck and self.undecoded_s(window.end_s) < self._retry_after_s:
                 return
             self._restart_after_last_word(window)
 
-    def _decode(self, window: AudioWindow, *, certain_until_s: float = math.inf, final: bool = False) -> None:
-        words = self.strategy.decode(self.utterance, window, certain_until_s=certain_until_s, final=final)
+    def decode(self, window: AudioWindow, *, certain_until_s: float = math.inf, final: bool = False) -> None:
+        """Decode after the committed words, and commit words.
+
+        window: the last one encoded. certain_until_s: see `CommitPolicy.decide`. final: no more audio comes.
+        """
+        after_s = self.utterance.committed.until_s
+        rules = self.policy.stop_rules(
+            window.end_s - after_s,
+            final=final,
+            committed_until=window.frame(after_s) if len(self.utterance.committed) else None,
+        )
+        if rules.frame_threshold >= window.n_frames:
+            return
+        start_sample, cache = self._cached
+        request = AlignAttRequest(
+            self.utterance.prefix(self.language),
+            rules,
+            prefix_cache=None if final or start_sample != window.start_sample else cache,
+            n_recomputed=None if final else self._options.recompute_tokens,
+        )
+        (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
+        self._cached = window.start_sample, hypothesis.prefix_cache
+        words = self.policy.commit(
+            hypothesis, window, self._builder, after_s=after_s, certain_until_s=certain_until_s, final=final
+        )
         self._commit(words)
 
     def _commit(self, words: Sequence[HypothesisWord]) -> None:
         self.utterance.commit(words)
-        self._on_words([one.word for one in words], self.strategy.language)
+        self._on_words([one.word for one in words], self.language)
 
     def _commit_agreed(self, until_s: float) -> None:
         """Commit agreed words of audio up to until_s, which is not decoded again."""
         committed_s = self.utterance.committed.until_s
-        self._commit(self.strategy.policy.take_agreed(committed_s, until_s))
+        self._commit(self.policy.take_agreed(committed_s, until_s))
 
     def _trim_stalled(self, window: AudioWindow) -> None:
         """Drop audio where decoding fails: first what precedes the undecoded part, then most of that."""
-        policy = self.strategy.policy
+        policy = self.policy
         is_again, self._was_stuck = self._was_stuck and policy.is_stuck, policy.is_stuck
         is_overdue = self.undecoded_s(window.end_s) > self._options.stall_timeout_s
         is_wordless = is_overdue and not policy.unstable
