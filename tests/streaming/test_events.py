@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import SENTENCE_ENDS, EventEmitter
+from sottovoce.streaming.session import EventEmitter
+from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (
     Event,
     Final,

@@ -486,10 +486,6 @@ class ActiveRequest:
         return 0 if self.cache is None else len(self.cache.tokens)
 
     @property
-    def cached_state(self) -> RowPrefix | None:
-        return None if self.cache is None else self.cache.state
-
-    @property
     def n_to_cache(self) -> int:
         if self._n_recomputed is None:
             return 0
@@ -627,7 +623,7 @@ class AlignAttBatch:
         """Add a request from the next step on; return the ticket of its hypothesis."""
         assert decoder.vocabulary is self._vocabulary, "one vocabulary for all requests of a batch"
         active = ActiveRequest(self._n_admitted, decoder, request, encoded.n_content_frames[0])
-        self._rows.admit(encoded, active.cached_state)
+        self._rows.admit(encoded, None if active.cache is None else active.cache.state)
         self._active.append(active)
         self._n_admitted += 1
         return active.ticket
@@ -718,6 +714,6 @@ def _lm_scores(
     if all(one.lm_rows is None for one in active):
         return None
     nothing = log_probs.new_zeros(len(log_probs), vocabulary.n_vocab)
-    parts = zip(active, nothing.split([len(one.paths) for one in active]), strict=True)
+    parts = zip(active, nothing.split_with_sizes([len(one.paths) for one in active]), strict=True)
     scores = [part if one.lm_rows is None else one.lm_rows.add_to(part) for one, part in parts]
     return torch.cat(scores).index_select(1, vocabulary.ids)

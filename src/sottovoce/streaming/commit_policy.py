@@ -65,10 +65,6 @@ class CommitPolicy:
             committed_until,
         )
 
-    def is_no_speech(self, hypothesis: AlignAttHypothesis) -> bool:
-        silent = hypothesis.no_speech_prob > self._options.no_speech_threshold
-        return silent and hypothesis.avg_logprob < self._options.logprob_threshold
-
     def commit(
         self,
         hypothesis: AlignAttHypothesis,
@@ -84,7 +80,10 @@ class CommitPolicy:
         after_s: end of the committed words. certain_until_s, final: see `decide`. A jump back, or no speech,
         makes the hypothesis unusable; without speech in it, those before it are forgotten too.
         """
-        is_silent = self.is_no_speech(hypothesis)
+        is_silent = (
+            hypothesis.no_speech_prob > self._options.no_speech_threshold
+            and hypothesis.avg_logprob < self._options.logprob_threshold
+        )
         if is_silent or hypothesis.stop_reason is StopReason.REWOUND:
             self.is_stuck = not is_silent
             if is_silent:

@@ -37,6 +37,7 @@ from sottovoce.streaming.options import SessionOptions as SessionOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, UtteranceDecoder
 from sottovoce.streaming.words import WordBuilder
+from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
@@ -50,8 +51,6 @@ from sottovoce.types import (
     Unstable,
     Word,
 )
-
-SENTENCE_ENDS = (".", "?", "!", "。", "？", "！", "؟", "।", "…")
 
 
 class EventEmitter:
@@ -461,8 +460,9 @@ class Session:
 
     def _commit_rest(self, decoder: UtteranceDecoder, until: int) -> None:
         """Commit all audio up to a sample and clear the unstable text."""
-        is_last = self._closed and decoder.utterance.end_sample == self._schedule.buffer.end
-        decoder.flush(until, is_last=is_last)
+        decoder.flush(
+            until, is_last=self._closed and decoder.utterance.end_sample == self._schedule.buffer.end
+        )
         self._emit_unstable(decoder, ())
 
     def _finish_language(self, decoder: UtteranceDecoder, change: LanguageChange) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, takewhile
 
 from torch import Tensor
 
@@ -173,11 +174,8 @@ class LiveUtterance:
     def boundary_s(self, around_s: float, reach_s: float) -> float:
         """Return the quietest time at most reach_s from around_s and after the committed words."""
         start_s, until_s = self.start_sample / SAMPLE_RATE, self.committed.until_s
-        around_s = max(around_s, until_s)
-        boundary, least, reach = (
-            math.ceil(seconds * FRAMES_PER_SECOND)
-            for seconds in (around_s - start_s, until_s - start_s, reach_s)
-        )
+        spans_s = (max(around_s, until_s) - start_s, until_s - start_s, reach_s)
+        boundary, least, reach = (math.ceil(seconds * FRAMES_PER_SECOND) for seconds in spans_s)
         quiet = quietest_boundary(loudness(self.log_mel()), boundary, reach, least=least)
         return max(until_s, start_s + quiet / FRAMES_PER_SECOND)
 
@@ -275,7 +273,8 @@ class CommittedWords:
         self.until_s = max(self.until_s, word.word.end)
 
     def tokens(self, language: str | None = None) -> tuple[int, ...]:
-        return _tokens([word for word in self._words if language in (None, word.word.language)])
+        own = [one for one in self._words if language in (None, one.word.language)]
+        return tuple(token for one in own for token in one.tokens)
 
     def cut_point(self, earliest_s: float, target_s: float) -> float:
         """Return where to cut the buffer: the middle of the widest gap after a word, from earliest_s to
@@ -283,39 +282,31 @@ class CommittedWords:
 
         Without a gap: target_s if all words before it are committed, else earliest_s.
         """
-        words = [word.word for word in self._words]
-        ends = [word.end for word in words]
-        starts = [*(word.start for word in words[1:]), *([self.until_s + 0.2] if words else [])]
-        gaps = [
-            (after - before, (before + after) / 2)
-            for before, after in zip(ends, starts, strict=True)
-            if earliest_s <= (before + after) / 2 <= target_s + 2.0
-        ]
+        gaps = [gap for gap in self._gaps() if earliest_s <= gap[1] <= target_s + 2.0]
         if gaps:
             return max(gaps)[1]
         return target_s if self.until_s >= target_s else earliest_s
 
     def half_point(self) -> float:
         """Return the middle of the widest gap in the middle third of the tokens; without one the end."""
-        n_tokens = [len(one.tokens) for one in self._words]
-        total, so_far, gaps = sum(n_tokens), 0, []
-        for one, after, n in zip(self._words, self._words[1:], n_tokens, strict=False):
-            so_far += n
-            if total / 3 <= so_far <= 2 * total / 3:
-                gaps.append((after.word.start - one.word.end, (one.word.end + after.word.start) / 2))
+        total = len(self.tokens())
+        gaps = [gap for gap in self._gaps() if total / 3 <= gap[2] <= 2 * total / 3]
         return max(gaps)[1] if gaps else self.until_s
+
+    def _gaps(self) -> list[tuple[float, float, int]]:
+        """Return width (s), middle (s) and number of tokens before it of the gap after each word."""
+        n_tokens = accumulate(len(one.tokens) for one in self._words)
+        starts = [*(one.word.start for one in self._words[1:]), self.until_s + 0.2]
+        return [
+            (start_s - one.word.end, (one.word.end + start_s) / 2, n)
+            for one, start_s, n in zip(self._words, starts, n_tokens, strict=False)
+        ]
 
     def drop_before(self, cut_s: float) -> list[HypothesisWord]:
         """Remove the words that end by cut_s, and return them."""
-        n_dropped = 0
-        while n_dropped < len(self._words) and self._words[n_dropped].word.end <= cut_s + 1e-6:
-            n_dropped += 1
-        dropped, self._words = self._words[:n_dropped], self._words[n_dropped:]
+        dropped = [*takewhile(lambda one: one.word.end <= cut_s + 1e-6, self._words)]
+        self._words = self._words[len(dropped) :]
         return dropped
-
-
-def _tokens(words: Sequence[HypothesisWord]) -> tuple[int, ...]:
-    return tuple(token for word in words for token in word.tokens)
 
 
 class PromptContext:
@@ -329,8 +320,8 @@ class PromptContext:
     ) -> None:
         self._tokenizer = tokenizer
         self._limit = options.max_context_tokens
-        self._static = self._encode(options.static_prompt)
-        self._history = self._encode(options.init_prompt) if history is None else tuple(history)
+        self._static = tuple(tokenizer.encode_prompt(options.static_prompt))
+        self._history = tuple(tokenizer.encode_prompt(options.init_prompt) if history is None else history)
 
     def add(self, tokens: Sequence[int]) -> None:
         self._history = (*self._history, *tokens)[-223:]
@@ -350,9 +341,6 @@ class PromptContext:
         prompt = (self._tokenizer.sot_prev, *static, *history) if static or history else ()
         start = self._tokenizer.sot_sequence_including_notimestamps
         return DecoderPrefix((*prompt, *start, *committed), len(prompt), len(committed))
-
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode_prompt(text))
 
 
 RETRY_AFTER_S = 0.8
