@@ -23,7 +23,7 @@ FIELDS: dict[str, tuple[object, Any]] = {
     "switching": ("off", "off"),
     "switch_certainty": (0.95, 0.95),
     "latency": ("low", "low"),
-    "unstable": ("true", True),
+    "captions": ("revisable", "revisable"),
     "vad": (False, False),
     "speakers": ("3", "3"),
     "task": ("translate", "translate"),

@@ -158,7 +158,9 @@ def test_speech_without_a_pause_is_told_by_sentences(unstable: bool, chunk_s: fl
     sentences = [[w for w in spoken("en", n, seed=n) if w != "child"] + ["child"] for n in (12, 15, 4, 14)]
     audio = np.concatenate([silence(0.5), say([w for sentence in sentences for w in sentence]), silence(1.0)])
     stream = StreamOptions(sentence_s=4.0, chunk_s=chunk_s)
-    live = session(["en"], model=FakeBackend(hear_sentences), stream=stream, unstable=unstable)
+    live = session(
+        ["en"], model=FakeBackend(hear_sentences), stream=stream, captions="revisable" if unstable else "firm"
+    )
     events = listen(live, audio)
     assert [event.seq for event in events] == list(range(len(events)))
     finals = finals_of(events)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.streaming.alignatt import AlignAttHypothesis, StopReason
-from sottovoce.streaming.commit_policy import CommitPolicy
-from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.commit_policy import Reading
 from sottovoce.streaming.words import MIN_WORD_S, HypothesisWord, WordBuilder, nondecreasing
 from sottovoce.text.tokenizer import Tokenizer
 from tests.streaming.sessions import blank_window
@@ -77,8 +76,7 @@ def built(
     hypothesis: AlignAttHypothesis, language: str = "en", *, final: bool, after_s: float = 0.0
 ) -> list[HypothesisWord]:
     builder = WordBuilder(TOKENIZER.with_language(language))
-    policy = CommitPolicy(StreamOptions())
-    return policy.usable_words(hypothesis, WINDOW, builder, after_s=after_s, final=final)
+    return Reading(WINDOW, builder, after_s).words(hypothesis, final=final)
 
 
 def texts(words: list[HypothesisWord]) -> list[str]:

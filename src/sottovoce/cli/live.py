@@ -128,6 +128,7 @@ def open_session(model: Model, given: Given, flags: StreamFlags, fusion: FusionO
         switching=flags.switching,
         following=SessionOptions(switch_certainty=flags.switch_certainty),
         vad=False if flags.no_vad else vad,
+        captions=flags.captions,
         unstable=flags.unstable,
         stream=stream,
         speakers=live_speakers_of(flags.speakers, given),

@@ -158,6 +158,7 @@ REQUEST = (
 
 MODEL = _live("model", "text", "one of `/v1/models`; without it the server's")
 LIVE_REQUEST = (
+    _live("unstable", "flag", "`true`: another name of `captions=revisable`"),
     _live(
         "translate_to",
         "language",

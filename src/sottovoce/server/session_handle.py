@@ -344,7 +344,7 @@ class SessionHandle:
             switching=options.switching,
             following=SessionOptions(switch_certainty=options.switch_certainty),
             vad=options.vad,
-            unstable=options.unstable,
+            captions=options.captions,
             stream=StreamOptions.of(options.decoding),
             speakers=self._speakers if options.speakers else None,
             runtime=self._caller,

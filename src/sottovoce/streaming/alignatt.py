@@ -103,6 +103,18 @@ class AlignAttHypothesis:
     mean_score: float = 0.0
     prefix_cache: PrefixCache | None = field(default=None, compare=False)
 
+    def followed_by(self, others: AlignAttHypothesis) -> AlignAttHypothesis:
+        """Return the hypothesis with the held-back token and the tokens that were decoded after it."""
+        held_back = () if self.held_back_token is None else (self.held_back_token,)
+        frames = (*self.frames, *self.frames[-1:] * len(held_back), *others.frames)
+        return replace(
+            self,
+            tokens=(*self.tokens, *held_back, *others.tokens),
+            frames=frames if self.frames else (0,) * len(held_back) + others.frames,
+            logprobs=(*self.logprobs, *(0.0 for _ in held_back), *others.logprobs),
+            stop_reason=others.stop_reason,
+        )
+
     @property
     def is_stuck(self) -> bool:
         """Whether decoding jumped back or looped."""
@@ -207,17 +219,24 @@ def max_tokens_in(seconds: float) -> int:
 def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     """Count the tokens at the end that repeat those before them too often; 0 without a loop.
 
-    A loop is a block of 1 to 24 tokens that occurs more than `max_repeats` times in a row, at least 8
-    tokens; its first occurrence is not counted. A long run of few different tokens is a loop too, and
-    counted whole.
+    A loop is a repeated block (`count_repeated`) of at least 8 tokens in all; its first occurrence is not
+    counted. A long run of few different tokens is a loop too, and counted whole.
     """
-    for period in range(1, min(24, len(tokens) // 2) + 1):
+    n_repeated = count_repeated(tokens, max_repeats, least=8)
+    return n_repeated or (count_babbled(tokens) if max_repeats < BABBLE_TOKENS else 0)
+
+
+def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1) -> int:
+    """Count the items at the end that repeat a block of 1 to 24 before them, which occurs more than
+    `max_repeats` times in a row with at least `least` items; 0 without one.
+    """
+    for period in range(1, min(24, len(items) // 2) + 1):
         n_same = 0
-        while n_same + period < len(tokens) and tokens[-1 - n_same] == tokens[-1 - n_same - period]:
+        while n_same + period < len(items) and items[-1 - n_same] == items[-1 - n_same - period]:
             n_same += 1
-        if n_same + period >= max(8, period * (max_repeats + 1)):
+        if n_same + period >= max(least, period * (max_repeats + 1)):
             return n_same
-    return count_babbled(tokens) if max_repeats < BABBLE_TOKENS else 0
+    return 0
 
 
 def count_babbled(tokens: Sequence[int]) -> int:

@@ -419,6 +419,7 @@ class Session:
             runtime=self._runtime,
             options=stream,
             retry_after_s=RETRY_AFTER_S if self._schedule.has_vad else math.inf,
+            reads_ahead=self._options.captions == "revisable",
         )
 
     def _end_speech(self, sample: int) -> None:
@@ -486,6 +487,6 @@ class Session:
         self._events.emit_words(words, language, self._schedule.now_s)
 
     def _emit_unstable(self, decoder: UtteranceDecoder, words: Sequence[Word]) -> None:
-        if self._options.unstable:
+        if self._options.captions == "revisable":
             language, committed_s = decoder.language, decoder.utterance.committed.until_s
             self._events.emit_unstable(words, language, self._schedule.now_s, committed_s=committed_s)

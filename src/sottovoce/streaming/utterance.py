@@ -24,9 +24,11 @@ from sottovoce.models.dims import FULL_WINDOW_S
 from sottovoce.runtime.calls import Runtime
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
+    AlignAttHypothesis,
     AlignAttRequest,
     DecoderPrefix,
     PrefixCache,
+    StopReason,
 )
 from sottovoce.streaming.audio_window import (
     MELS_PER_FRAME,
@@ -39,7 +41,7 @@ from sottovoce.streaming.audio_window import (
     quietest_boundary,
     quietest_frame,
 )
-from sottovoce.streaming.commit_policy import CommitPolicy
+from sottovoce.streaming.commit_policy import CommitPolicy, Reading
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.words import HypothesisWord, WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
@@ -257,6 +259,10 @@ class CommittedWords:
         return len(self._words)
 
     @property
+    def letters(self) -> list[str]:
+        return [one.letters for one in self._words]
+
+    @property
     def last(self) -> Word | None:
         return self._words[-1].word if self._words else None
 
@@ -355,7 +361,8 @@ class UtteranceDecoder:
     """Decode an utterance during speech, in one language at a time, and keep it through a pause.
 
     builder: of the words of its first language. on_words: called at once with committed words and the
-    language. retry_after_s: see `RETRY_AFTER_S`; inf if the audio may hold silence.
+    language. retry_after_s: see `RETRY_AFTER_S`; inf if the audio may hold silence. reads_ahead: continue the
+    uncommitted words of an update to the end of the audio, greedily, to show them.
     """
 
     def __init__(
@@ -368,6 +375,7 @@ class UtteranceDecoder:
         runtime: Runtime,
         options: StreamOptions,
         retry_after_s: float = RETRY_AFTER_S,
+        reads_ahead: bool = False,
     ) -> None:
         self.utterance = utterance
         self.is_open = True
@@ -377,6 +385,7 @@ class UtteranceDecoder:
         self._on_words = on_words
         self._options = options
         self._retry_after_s = retry_after_s
+        self._reads_ahead = reads_ahead
         self._from_s = utterance.start_sample / SAMPLE_RATE
         """Where speech began, after the last pause or after skipped audio."""
         self._was_stuck = False
@@ -460,10 +469,29 @@ class UtteranceDecoder:
         )
         (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
         self._cached = window.start_sample, hypothesis.prefix_cache
-        words = self.policy.commit(
-            hypothesis, window, self._builder, after_s=after_s, certain_until_s=certain_until_s, final=final
-        )
+        reading = Reading(window, self._builder, after_s, self.utterance.committed.letters)
+        words = self.policy.commit(hypothesis, reading, certain_until_s=certain_until_s, final=final)
+        if self._reads_ahead and hypothesis.stop_reason is StopReason.FRONTIER:
+            whole = self._read_ahead(hypothesis, request, window)
+            self.policy.unstable = tuple(
+                one.word for one in reading.without_loop(whole, final=True)[len(words) :]
+            )
         self._commit(words)
+
+    def _read_ahead(
+        self, hypothesis: AlignAttHypothesis, request: AlignAttRequest, window: AudioWindow
+    ) -> AlignAttHypothesis:
+        """Return a hypothesis that stopped near the end of the audio, continued greedily to its end."""
+        prefix, held_back = request.prefix, hypothesis.held_back_token
+        tokens = (*hypothesis.tokens, *(() if held_back is None else (held_back,)))
+        ahead = AlignAttRequest(
+            DecoderPrefix((*prefix.tokens, *tokens), prefix.sot, prefix.n_committed + len(tokens)),
+            replace(request.rules, frame_threshold=0.0, committed_until=None),
+            prefix_cache=hypothesis.prefix_cache,
+        )
+        greedy = replace(self._decoder, beam_size=1)
+        (rest,) = self._runtime.decode_continuously(greedy, [window.encoded], [ahead])
+        return hypothesis.followed_by(rest)
 
     def _commit(self, words: Sequence[HypothesisWord]) -> None:
         self.utterance.commit(words)

@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.subtitles import ends_with
-from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.live import Captions, LiveDecodingOptions, LiveOptions
 from sottovoce.options.requests import LANGUAGE_EXAMPLES
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -129,10 +129,10 @@ class ListenParams:
     is_raw: bool = False
     ignored: tuple[str, ...] = ()
 
-    def live_options(self, pause_ms: float, *, unstable: bool, speakers: str = "") -> LiveOptions:
+    def live_options(self, pause_ms: float, *, captions: Captions, speakers: str = "") -> LiveOptions:
         return LiveOptions(
             languages=self.languages,
-            unstable=unstable,
+            captions=captions,
             decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms)),
             speakers=speakers,
             vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
@@ -163,9 +163,8 @@ class DeepgramParams(ListenParams):
     @property
     def options(self) -> LiveOptions:
         speakers = "auto" if self.has_speakers else ""
-        return self.live_options(
-            self.pause_ms or DEFAULT_PAUSE_MS, unstable=self.interim_results, speakers=speakers
-        )
+        captions: Captions = "revisable" if self.interim_results else "firm"
+        return self.live_options(self.pause_ms or DEFAULT_PAUSE_MS, captions=captions, speakers=speakers)
 
 
 def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
