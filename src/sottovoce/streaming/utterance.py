@@ -473,9 +473,8 @@ class UtteranceDecoder:
         words = self.policy.commit(hypothesis, reading, certain_until_s=certain_until_s, final=final)
         if self._reads_ahead and hypothesis.stop_reason is StopReason.FRONTIER:
             whole = self._read_ahead(hypothesis, request, window)
-            self.policy.unstable = tuple(
-                one.word for one in reading.without_loop(whole, final=True)[len(words) :]
-            )
+            shown = reading.without_loop(whole, final=True)[len(words) :]
+            self.policy.unstable = tuple(one.word for one in shown)
         self._commit(words)
 
     def _read_ahead(
