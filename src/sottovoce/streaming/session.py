@@ -303,14 +303,15 @@ class Session:
         """The languages over time; read only."""
         return self._tracker.timeline
 
-    def push(self, pcm: Samples | Tensor, *, newest_only: bool = False) -> list[Event]:
+    def push(self, pcm: Samples | Tensor, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         """Push samples (n,) float32, mono, 16 kHz, of any number, and return the resulting events.
 
         If an update fails, it is skipped and the session continues; no committed word or event is lost:
         they come with the next call.
 
         pcm: an array, or a tensor on the CPU. newest_only: of the updates within these samples only do the
-        last one of an utterance, for callers that are late.
+        last one of an utterance, for callers that are late. greedy: decode these updates with one beam, for
+        busy machines; the end of an utterance keeps its beam.
 
         Raises:
             SessionClosedError: after `close`.
@@ -322,7 +323,7 @@ class Session:
         with self._runtime.torch_threads():
             # The buffer raises the error for other types and shapes.
             self._schedule.append(cast(Samples, tensor_array(pcm, "pushed audio") if is_tensor(pcm) else pcm))
-            self._advance(newest_only=newest_only)
+            self._advance(newest_only=newest_only, greedy=greedy)
         return self._take_events()
 
     def close(self) -> list[Event]:
@@ -354,7 +355,7 @@ class Session:
             raise failure
         return self._events.take()
 
-    def _advance(self, *, newest_only: bool = False) -> None:
+    def _advance(self, *, newest_only: bool = False, greedy: bool = False) -> None:
         for point in self._schedule.points(newest_only=newest_only):
             self._diarize()
             if point.kind == "start":
@@ -364,7 +365,7 @@ class Session:
             elif self._decoder is not None and self._decoder.is_open:
                 self._feed(self._decoder, point.sample)
                 with self._attempt():
-                    self._update(self._decoder)
+                    self._update(self._decoder, greedy=greedy)
         self._diarize()
         taken = 0 if self._decoder is None else self._decoder.utterance.end_sample
         self._schedule.discard(taken, is_open=self._decoder is not None and self._decoder.is_open)
@@ -428,14 +429,14 @@ class Session:
         self._decoder.is_open = False
         self._events.speech_ended(sample / SAMPLE_RATE, self._schedule.now_s)
 
-    def _update(self, decoder: UtteranceDecoder) -> None:
+    def _update(self, decoder: UtteranceDecoder, *, greedy: bool) -> None:
         if not decoder.is_long_enough or not (
             self._tracker.is_following or decoder.may_commit(self._tracker.certain_until_s)
         ):
             return
         self._follow_language(decoder, self._schedule.now)
         if decoder.may_commit(self._tracker.certain_until_s):
-            decoder.update(self._tracker.certain_until_s)
+            decoder.update(self._tracker.certain_until_s, greedy=greedy)
             self._emit_unstable(decoder, decoder.policy.unstable)
 
     def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> None:

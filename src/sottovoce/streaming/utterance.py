@@ -381,7 +381,7 @@ class UtteranceDecoder:
         self.is_open = True
         """Whether speech continues; False in a pause."""
         self._runtime = runtime
-        self._decoder = decoder
+        self._decoder, self._greedy = decoder, replace(decoder, beam_size=1)
         self._on_words = on_words
         self._options = options
         self._retry_after_s = retry_after_s
@@ -421,11 +421,14 @@ class UtteranceDecoder:
         undecoded_s = self.utterance.end_sample / SAMPLE_RATE - committed_s
         return undecoded_s * FRAMES_PER_SECOND > self._options.near_frames and certain_until_s > committed_s
 
-    def update(self, certain_until_s: float) -> None:
-        """Encode and decode new audio, and commit words; certain_until_s: see `CommitPolicy.decide`."""
+    def update(self, certain_until_s: float, *, greedy: bool = False) -> None:
+        """Encode and decode new audio, and commit words.
+
+        certain_until_s: see `CommitPolicy.decide`. greedy: with one beam.
+        """
         window = self.utterance.encoder.window()
         if window is not None:
-            self.decode(window, certain_until_s=certain_until_s)
+            self.decode(window, certain_until_s=certain_until_s, greedy=greedy)
             self._trim_stalled(window)
 
     def flush(self, until_sample: int, *, is_last: bool = False) -> None:
@@ -447,10 +450,18 @@ class UtteranceDecoder:
                 return
             self._restart_after_last_word(window)
 
-    def decode(self, window: AudioWindow, *, certain_until_s: float = math.inf, final: bool = False) -> None:
+    def decode(
+        self,
+        window: AudioWindow,
+        *,
+        certain_until_s: float = math.inf,
+        greedy: bool = False,
+        final: bool = False,
+    ) -> None:
         """Decode after the committed words, and commit words.
 
-        window: the last one encoded. certain_until_s: see `CommitPolicy.decide`. final: no more audio comes.
+        window: the last one encoded. certain_until_s: see `CommitPolicy.decide`. greedy: with one beam.
+        final: no more audio comes.
         """
         after_s = self.utterance.committed.until_s
         rules = self.policy.stop_rules(
@@ -467,7 +478,8 @@ class UtteranceDecoder:
             prefix_cache=None if final or start_sample != window.start_sample else cache,
             n_recomputed=None if final else self._options.recompute_tokens,
         )
-        (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
+        decoder = self._greedy if greedy else self._decoder
+        (hypothesis,) = self._runtime.decode_continuously(decoder, [window.encoded], [request])
         self._cached = window.start_sample, hypothesis.prefix_cache
         reading = Reading(window, self._builder, after_s, self.utterance.committed.letters)
         words = self.policy.commit(hypothesis, reading, certain_until_s=certain_until_s, final=final)
@@ -488,8 +500,7 @@ class UtteranceDecoder:
             replace(request.rules, frame_threshold=0.0, committed_until=None),
             prefix_cache=hypothesis.prefix_cache,
         )
-        greedy = replace(self._decoder, beam_size=1)
-        (rest,) = self._runtime.decode_continuously(greedy, [window.encoded], [ahead])
+        (rest,) = self._runtime.decode_continuously(self._greedy, [window.encoded], [ahead])
         return hypothesis.followed_by(rest)
 
     def _commit(self, words: Sequence[HypothesisWord]) -> None:
