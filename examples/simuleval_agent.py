@@ -3,7 +3,7 @@
 
     pip install simuleval sottovoce
     simuleval --agent examples/simuleval_agent.py --source wavs.txt --target references.txt \\
-        --source-segment-size 250 --quality-metrics WER --latency-metrics LAAL --output results
+        --source-segment-size 250 --quality-metrics BLEU --latency-metrics LAAL --output results
 """
 
 from __future__ import annotations
