@@ -206,3 +206,17 @@ def test_no_word_begins_before_what_was_said() -> None:
     words = words_of(" time year", after_s=2.6, final=True)
     assert [read.word.start for read in words] == sorted(read.word.start for read in words)
     assert all(read.word.start >= 2.6 for read in words)
+
+
+def test_words_that_repeat_at_the_end_wait_for_others() -> None:
+    def without_loop(text: str, committed: tuple[str, ...] = ()) -> list[str]:
+        tokens = tuple(TOKENIZER.encode(text))
+        hypothesis = reading(tokens, [20 * i for i in range(len(tokens))], StopReason.END_OF_TEXT, None)
+        found = Reading(WINDOW, WordBuilder(TOKENIZER.with_language("en")), 0.0, committed)
+        return texts(found.without_loop(hypothesis))
+
+    assert without_loop(" yes no no") == [" yes", " no", " no"]
+    assert without_loop(" yes no no, no") == [" yes", " no"]
+    assert without_loop(" no no no yes") == [" no", " no", " no", " yes"]
+    assert without_loop(" I see I see I see") == [" I", " see"]
+    assert without_loop(" no", ("no", "no")) == []

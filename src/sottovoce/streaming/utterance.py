@@ -485,8 +485,10 @@ class UtteranceDecoder:
         words = self.policy.commit(hypothesis, reading, certain_until_s=certain_until_s, final=final)
         if self._reads_ahead and hypothesis.stop_reason is StopReason.FRONTIER:
             whole = self._read_ahead(hypothesis, request, window)
-            shown = reading.without_loop(whole, final=True)[len(words) :]
-            self.policy.unstable = tuple(one.word for one in shown)
+            shown = reading.without_loop(whole, final=True)
+            if shown and rules.at_frontier(shown[-1].last_frame, window.n_frames):
+                shown.pop()  # a word at the end of the audio is often half spoken
+            self.policy.unstable = tuple(one.word for one in shown[len(words) :])
         self._commit(words)
 
     def _read_ahead(
