@@ -157,8 +157,8 @@ REQUEST = (
 
 
 MODEL = _live("model", "text", "one of `/v1/models`; without it the server's")
+UNSTABLE = _live("unstable", "flag", "`true`: another name of `captions=revisable`")
 LIVE_REQUEST = (
-    _live("unstable", "flag", "`true`: another name of `captions=revisable`"),
     _live(
         "translate_to",
         "language",
