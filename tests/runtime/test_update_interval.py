@@ -53,3 +53,6 @@ def test_it_stays_within_its_bounds() -> None:
     assert controller.interval_s == 1.5
     live(controller, now_s, 30.0, busy=0.0, wait_s=0.0)
     assert controller.interval_s == 0.25
+    fixed = UpdateIntervalController(longest_s=0.25)
+    live(fixed, 0.0, 30.0, busy=1.0, wait_s=3.0)
+    assert not fixed.is_greedy, "words are those of the library at any load"

@@ -21,11 +21,12 @@ class UpdateIntervalController:
 
     The first step of load is greedy decoding, and every further one a longer interval.
 
-    longest_s: one of `INTERVALS_S`; it begins with the shortest.
+    longest_s: one of `INTERVALS_S`; it begins with the shortest, and with that as the longest nothing adapts.
     """
 
     def __init__(self, now_s: float = 0.0, longest_s: float = INTERVALS_S[-1]) -> None:
-        self._most = INTERVALS_S.index(longest_s) + 1
+        longest = INTERVALS_S.index(longest_s)
+        self._most = longest + 1 if longest else 0
         self._level = 0
         self._since_s = now_s
         self._busy_s = 0.0
