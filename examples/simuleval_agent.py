@@ -20,8 +20,8 @@ from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import SAMPLE_RATE, Partial
 
 
-@entrypoint  # type: ignore[untyped-decorator]
-class SottovoceAgent(SpeechToTextAgent):  # type: ignore[misc]
+@entrypoint
+class SottovoceAgent(SpeechToTextAgent):
     """Writes words as they are committed, and reads on until then."""
 
     @staticmethod

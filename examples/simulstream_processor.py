@@ -21,7 +21,7 @@ from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import Event, Partial, Samples, Unstable
 
 
-class SottovoceProcessor(SpeechProcessor):  # type: ignore[misc]
+class SottovoceProcessor(SpeechProcessor):
     """Tokens are words. A target language other than that of the speech must be English."""
 
     model: ClassVar[sottovoce.Model]
