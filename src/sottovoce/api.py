@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sottovoce.offline.transcriber import Transcriber
     from sottovoce.offline.transcription import FileTranscription
     from sottovoce.options.align import AlignOptions
-    from sottovoce.options.live import Switching
+    from sottovoce.options.live import Captions, Switching
     from sottovoce.options.vad import VadStreamOptions
     from sottovoce.speakers.choose import Speakers
     from sottovoce.speakers.live_speakers import LiveSpeakers
@@ -367,6 +367,7 @@ class Model:
         *,
         switching: Switching = "restart",
         vad: bool | VadStreamOptions = True,
+        captions: Captions = "firm",
         unstable: bool = False,
         stream: StreamOptions | None = None,
         following: SessionOptions | None = None,
@@ -378,7 +379,8 @@ class Model:
         languages: one code, or several to follow among; None: all of the model.
         switching: "off", or "restart" (between sentences); "parallel" now means "restart".
         vad: decode only speech that Silero detects, or with these options.
-        unstable: also send decoded words that are not committed.
+        captions: "firm": committed words only; "revisable": also those read to the end of the audio, which
+        may change. unstable: True is another name of "revisable".
         stream: how speech is decoded.
         following: how languages are followed; the arguments override it.
         speakers: label the speaker of each word: "auto", the most speakers, or those of an earlier
@@ -395,12 +397,14 @@ class Model:
         from sottovoce.streaming.session import Session, SessionOptions
         from sottovoce.streaming.turns import vad_with_pauses
 
+        if not isinstance(unstable, bool):
+            raise OptionError(f"unstable: expected True or False, got {unstable!r}")
         options = replace(
             following or SessionOptions(),
             languages=self._allowed(languages),
             switching=switching,
             stream=stream or StreamOptions(),
-            unstable=unstable,
+            captions="revisable" if unstable else captions,
         )
         return Session(
             self.backend,

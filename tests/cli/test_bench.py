@@ -61,15 +61,20 @@ def test_a_recording_is_transcribed_and_heard_live(capsys: pytest.CaptureFixture
         "loading",
         "encoder, 30 s",
         "transcription, 2 s, beam 2",
-        "live, updates of 0.25 s",
+        "live sessions",
         MEMORY,
     ]
-    assert 0 <= measures["live, updates of 0.25 s"]["late_updates"] <= 1
+    assert 0 <= measures["live sessions"]["late_updates"] <= 1
     loading = measures["loading"]
     assert 0 < loading["lowest_s"] <= loading["s"] <= loading["highest_s"]
     assert sys.platform != "linux" or measures[MEMORY]["mb"] > 10
     assert measures["transcription, 2 s, beam 2"]["audio_s"] == 2.0
-    assert measures["live, updates of 0.25 s"]["n_words"] > 0
+    assert measures["live sessions"]["n_words"] > 0
+    assert measures["live sessions"]["sessions"] >= 1
+    assert run(["bench", str(CLIP), *arguments, "--live", "--json"]) == 0
+    (live,) = [json.loads(line)["measures"] for line in capsys.readouterr().out.splitlines()]
+    assert list(live) == ["loading", "live sessions", MEMORY]
+    assert run(["bench", "-m", "nano", "--live"]) == 2
 
 
 @pytest.mark.usefixtures("one_part")

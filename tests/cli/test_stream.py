@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import wave
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from sottovoce.cli import live
 from sottovoce.cli.live import EmittedWords, LiveView, append_log, caught_up, file_pieces, n_joined
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
+from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.types import SAMPLE_RATE, Final, LanguageChanged, Partial, Samples, Unstable, Word
 from tests.audio.media import encoded_bytes
 from tests.speakers.somebody import one_speaker
@@ -392,3 +394,42 @@ def test_what_cannot_be_written_is_said_before_the_model_is_loaded(
     assert run(["stream", str(CLIP), "--model", "nothing", option, str(missing)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(missing) in line
+
+
+class Controller(UpdateIntervalController):
+    """Notes what it is told."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._level = level
+        self.waits_s: list[float] = []
+        self.works_s: list[float] = []
+
+    def note_wait(self, seconds: float) -> None:
+        self.waits_s.append(seconds)
+
+    def note_work(self, seconds: float, now_s: float) -> None:
+        self.works_s.append(seconds)
+
+
+def test_audio_in_real_time_is_measured_and_comes_at_the_interval_of_the_load() -> None:
+    piece = np.zeros(800, np.float32)
+
+    def pieces() -> Iterator[Samples]:
+        for _ in range(40):
+            time.sleep(0.05)
+            yield piece
+
+    idle, loaded = Controller(1), Controller(2)
+    assert {len(one) for one in caught_up(pieces(), idle)} == {800}, "with one beam first"
+    assert len(idle.waits_s) == len(idle.works_s) > 30
+    taken = [len(one) for one in caught_up(pieces(), loaded)]
+    assert min(taken[:-1]) >= round(loaded.interval_s * SAMPLE_RATE), "half a second at a time"
+    assert sum(taken) == 40 * len(piece)
+
+
+def test_a_recording_in_a_pipe_is_no_load() -> None:
+    controller = Controller(0)
+    for _ in caught_up(iter([np.zeros(800, np.float32)] * 40), controller):
+        time.sleep(0.005)
+    assert not controller.waits_s

@@ -23,7 +23,7 @@ FIELDS: dict[str, tuple[object, Any]] = {
     "switching": ("off", "off"),
     "switch_certainty": (0.95, 0.95),
     "latency": ("low", "low"),
-    "unstable": ("true", True),
+    "captions": ("revisable", "revisable"),
     "vad": (False, False),
     "speakers": ("3", "3"),
     "task": ("translate", "translate"),
@@ -59,3 +59,10 @@ def test_a_choice_holds_and_live_decoding_is_part_of_a_stream() -> None:
     with pytest.raises(OptionError, match="switching: expected 'off', 'restart' or 'parallel', got 'often'"):
         LiveOptions(switching="often")  # type: ignore[arg-type]
     assert StreamOptions.of(LiveDecodingOptions(frame_threshold=30)) == StreamOptions(frame_threshold=30)
+
+
+def test_the_name_of_earlier_versions_shows_captions_that_may_change() -> None:
+    request = with_changes(SessionRequest(), {"unstable": "true"})
+    assert request.options.captions == "revisable"
+    assert with_changes(request, {"unstable": False}).options.captions == "firm"
+    assert with_changes(request, {"unstable": True, "captions": "firm"}).options.captions == "firm"

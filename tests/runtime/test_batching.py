@@ -111,7 +111,7 @@ def speakers() -> list[Speaker]:
         Speaker(several, np.concatenate([silence(0.5), say(mixed), silence(0.5)]), chunk=3000),
         Speaker(several, say(mixed), chunk=12_000),
         Speaker(several, say(spoken("es", 12))),
-        Speaker(replace(english, unstable=True), say(spoken("en", 5, seed=3)), chunk=16_000),
+        Speaker(replace(english, captions="revisable"), say(spoken("en", 5, seed=3)), chunk=16_000),
     ]
 
 

@@ -54,7 +54,7 @@ WORD_S = 0.1
 class TalkSession(SlowSession):
     """Says `TALK`, a word every 0.1 s; the second turn is given to somebody else until the utterance ends."""
 
-    def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
+    def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         self._n_samples += len(pcm)
         all_words = talk(late=True)
         n = min(int(self._n_samples / SAMPLE_RATE / WORD_S), len(all_words))
@@ -103,7 +103,7 @@ class SentencesSession(SlowSession):
     def probability_of(self, text: str) -> float:
         return 1.0
 
-    def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
+    def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         self._n_samples += len(pcm)
         script = [(language, f" {word}") for language, text in SENTENCES for word in text.split()]
         events: list[Event] = []

@@ -114,7 +114,7 @@ class SlowSession:
         said, self._n_final = self._words[self._n_final :], len(self._words)
         return [self._final(said)] if said else []
 
-    def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
+    def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         self._model.do(self._runtime)
         self._n_samples += len(pcm)
         text, word_s = self._model.word, self._model.word_s

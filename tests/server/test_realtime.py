@@ -268,7 +268,7 @@ class TurnModel(SlowModel):
 
 
 class TurnSession(SlowSession):
-    def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
+    def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         before, after = self._n_samples, self._n_samples + len(pcm)
         events: list[Event] = [SpeechStarted(0.0, 0.1)] if before == 0 < after else []
         if before < 16_000:

@@ -44,7 +44,7 @@ class PausingModel(SlowModel):
 
 
 class PausingSession(SlowSession):
-    def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
+    def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         before = self._n_samples
         events = super().push(pcm) if before < 32_000 else []
         self._n_samples = before + len(pcm)
@@ -169,7 +169,7 @@ def test_a_recording_is_heard_beyond_a_pause(monkeypatch: pytest.MonkeyPatch) ->
             return TwiceSession(self)
 
     class TwiceSession(SlowSession):
-        def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
+        def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
             return [SpeechStarted(0.0, 0.1), *super().push(pcm), SpeechEnded(1.0, 1.7)]
 
     with serving(Twice(), wyoming=ANYWHERE) as server:

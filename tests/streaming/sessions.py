@@ -13,7 +13,7 @@ from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions, StrategyFactory
+from sottovoce.streaming.session import Session, SessionOptions, encoder_mode
 from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
@@ -129,21 +129,22 @@ class Reading:
         self.backend = model or backend()
         self.runtime = Noting(self.backend)
         chosen = SessionOptions((language,), switching="off", stream=options)
-        self.factory = StrategyFactory(self.runtime, tokenizer, chosen)
-        self.strategy = self.factory.single(language)
-        self.utterance = self.factory.utterance(0, None)
+        self.session = Session(self.backend, tokenizer, chosen, runtime=self.runtime)
+        self.decoder = self.session._new_decoder(0, None)
+        self.utterance = self.decoder.utterance
+        self.mode = encoder_mode(options, self.backend)
 
     def append(self, audio: Samples) -> None:
         self.utterance.append(audio)
 
     def encode(self, *, until_sample: int | None = None) -> AudioWindow:
         log_mel = self.utterance.log_mel(until_sample=until_sample)
-        (grown,) = self.backend.encode_incremental([IncrementalWindow(log_mel, self.factory.encoder_mode)])
+        (grown,) = self.backend.encode_incremental([IncrementalWindow(log_mel, self.mode)])
         return AudioWindow(grown.encoded, log_mel, self.utterance.start_sample)
 
     def read(
         self, window: AudioWindow, *, certain_until_s: float = float("inf"), final: bool = False
     ) -> list[Word]:
-        words = self.strategy.decode(self.utterance, window, certain_until_s=certain_until_s, final=final)
-        self.utterance.commit(words)
-        return [read.word for read in words]
+        n_before = len(self.utterance.committed)
+        self.decoder.decode(window, certain_until_s=certain_until_s, final=final)
+        return [read.word for read in self.utterance.committed][n_before:]

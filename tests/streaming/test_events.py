@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import SENTENCE_ENDS, EventEmitter
+from sottovoce.streaming.session import EventEmitter
+from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (
     Event,
     Final,
@@ -54,7 +55,7 @@ def test_numbers_count_up_by_one_whatever_happens(calls: Sequence[str]) -> None:
         elif call == "may_say":
             emitter.emit_unstable([word(f"{at // 2}", at)], "en", at, committed_s=at)
         elif call == "changed":
-            emitter.language_changed(LanguageChanged("en", "de", at, at))
+            emitter.emit(LanguageChanged("en", "de", at, at))
         elif call.startswith("final"):
             emitter.emit_final("en", at, goes_on=call == "final on")
         else:
@@ -157,7 +158,9 @@ def test_speech_without_a_pause_is_told_by_sentences(unstable: bool, chunk_s: fl
     sentences = [[w for w in spoken("en", n, seed=n) if w != "child"] + ["child"] for n in (12, 15, 4, 14)]
     audio = np.concatenate([silence(0.5), say([w for sentence in sentences for w in sentence]), silence(1.0)])
     stream = StreamOptions(sentence_s=4.0, chunk_s=chunk_s)
-    live = session(["en"], model=FakeBackend(hear_sentences), stream=stream, unstable=unstable)
+    live = session(
+        ["en"], model=FakeBackend(hear_sentences), stream=stream, captions="revisable" if unstable else "firm"
+    )
     events = listen(live, audio)
     assert [event.seq for event in events] == list(range(len(events)))
     finals = finals_of(events)

@@ -9,7 +9,7 @@ import pytest
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.runtime.calls import ContinuousDecodeCall, LanguageProbeCall
+from sottovoce.runtime.calls import ContinuousDecodeCall, DirectRuntime, LanguageProbeCall
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import Event, SpeechEnded, SpeechStarted
@@ -159,3 +159,24 @@ def test_a_change_whose_border_cannot_be_probed_is_told_all_the_same() -> None:
     assert n_failed == 1
     assert [one.target for one in changes_of(events)] == [one.target for one in changes_of(told)]
     assert_sound(events)
+
+
+def test_a_busy_machine_decodes_updates_greedily_and_the_end_with_its_beam() -> None:
+    """What one beam commits is committed; the end of the utterance is searched as ever."""
+    sizes: list[int] = []
+
+    class Sized(DirectRuntime):
+        def decode_continuously(self, decoder, encoded, requests):  # type: ignore[no-untyped-def]
+            sizes.append(decoder.beam_size)
+            return super().decode_continuously(decoder, encoded, requests)
+
+    model = backend()
+    live = Session(model, TOKENIZER, SessionOptions(("en",)), runtime=Sized(model))
+    words = spoken("en", 8)
+    audio = say(words)
+    events = live.push(audio, greedy=True)
+    assert set(sizes) == {1}
+    sizes.clear()
+    events += live.close()
+    assert set(sizes) == {5}
+    assert words_of(events) == words

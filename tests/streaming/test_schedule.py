@@ -61,7 +61,7 @@ def test_who_is_late_gets_the_newest_update_alone() -> None:
     one.append(silence(2.3))
     kinds = [(point.kind, point.sample) for point in one.points(newest_only=True)]
     assert kinds == [("start", 0), ("update", 4 * CHUNK)]
-    assert one.now == one.end
+    assert one.now == one.buffer.end
 
 
 @pytest.mark.parametrize("max_pause_s", [0.0, 3.0, 8.0])
@@ -69,7 +69,7 @@ def test_a_pause_is_held_as_long_as_an_utterance_may_be_held_over(max_pause_s: f
     one = clock(max_pause_s=max_pause_s)
     one.append(silence(20.0))
     one.discard(SAMPLE_RATE, is_open=False)
-    kept_s = (one.end - one.start) / SAMPLE_RATE
+    kept_s = (one.buffer.end - one.buffer.start) / SAMPLE_RATE
     assert kept_s == max(IDLE_S, max_pause_s + ONSET_S)
     held_over = round(max_pause_s * SAMPLE_RATE)
     assert one.resumes(0, held_over)
@@ -80,6 +80,6 @@ def test_what_an_utterance_has_taken_is_let_go() -> None:
     one = clock()
     one.append(silence(4.0))
     one.discard(SAMPLE_RATE, is_open=True)
-    assert one.start == SAMPLE_RATE, "what it has not taken stays"
+    assert one.buffer.start == SAMPLE_RATE, "what it has not taken stays"
     one.discard(2 * SAMPLE_RATE, is_open=False)
-    assert one.start == 2 * SAMPLE_RATE, "a pause that is short enough stays whole"
+    assert one.buffer.start == 2 * SAMPLE_RATE, "a pause that is short enough stays whole"

@@ -272,7 +272,7 @@ def test_switches_leave_no_trace() -> None:
         words += len(words_of(events))
         n_found += len(changes_of(events))
         said = (utterance_of(live).history or {}).values()
-        n_samples = live._schedule.end - live._schedule.start
+        n_samples = live._schedule.buffer.end - live._schedule.buffer.start
         held.append((n_samples, held_s(live), len(live.timeline.frames), sum(map(len, said))))
     words += len(words_of(live.close()))
     assert n_found >= n_switches - 2

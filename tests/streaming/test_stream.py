@@ -15,7 +15,7 @@ from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.dims import BASE, DENSE
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import encoder_mode
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.types import SAMPLE_RATE, Unstable
 from tests.models import tiny
 from tests.streaming.sessions import (
     ALIGNATT,
@@ -23,9 +23,11 @@ from tests.streaming.sessions import (
     Reading,
     held_s,
     run,
+    session,
     spoken,
     text,
     utterance_of,
+    words_of,
 )
 from tests.streaming.speech import backend, say, silence
 
@@ -106,9 +108,7 @@ def test_words_wait_until_their_language_is_certain() -> None:
     first = reading.read(window, certain_until_s=1.2)
     assert first
     assert all(word.end <= 1.2 for word in first)
-    assert [word.word for word in reading.strategy.policy.unstable][:1] == [
-        " " + spoken("en", 10)[len(first)]
-    ]
+    assert [word.word for word in reading.decoder.policy.unstable][:1] == [" " + spoken("en", 10)[len(first)]]
     rest = reading.read(window)
     assert rest
     assert text(first + rest + reading.read(window, final=True)) == spoken("en", 10)
@@ -202,3 +202,19 @@ def test_an_utterance_that_is_never_read_is_cut() -> None:
     for _ in range(20):
         utterance.append(silence(1.0))
     assert utterance.end_sample - utterance.start_sample <= 6.0 * SAMPLE_RATE
+
+
+def test_revisable_captions_go_beyond_the_words_that_are_committed_and_change_none() -> None:
+    words = spoken("en", 12)
+    audio = say(words)
+    shown: dict[str, list[str]] = {}
+    for captions in ("firm", "revisable"):
+        live = session(["en"], vad=False, captions=captions)
+        events = live.push(audio)
+        committed = words_of(events)
+        unstable = [event.text for event in events if isinstance(event, Unstable)]
+        shown[captions] = [*committed, *(unstable[-1].split() if unstable else [])]
+        assert shown[captions] == words[: len(shown[captions])]
+        assert committed == shown["firm"]
+    assert len(shown["revisable"]) > len(shown["firm"])
+    assert len(words) - len(shown["revisable"]) <= 2

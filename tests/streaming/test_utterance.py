@@ -35,7 +35,7 @@ OPTIONS = StreamOptions(init_prompt="once", static_prompt="always")
 def utterance(
     said: dict[str, tuple[int, ...]] | None = None, options: StreamOptions = OPTIONS
 ) -> LiveUtterance:
-    return Reading(options).factory.utterance(0, said)
+    return Reading(options).session._new_decoder(0, said).utterance
 
 
 def commit(spoken_to: LiveUtterance, text: str, *, language: str = "en", at_s: float = 1.0) -> None:

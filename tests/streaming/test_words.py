@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.streaming.alignatt import AlignAttHypothesis, StopReason
-from sottovoce.streaming.commit_policy import CommitPolicy
-from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.commit_policy import Reading
 from sottovoce.streaming.words import MIN_WORD_S, HypothesisWord, WordBuilder, nondecreasing
 from sottovoce.text.tokenizer import Tokenizer
 from tests.streaming.sessions import blank_window
@@ -77,8 +76,7 @@ def built(
     hypothesis: AlignAttHypothesis, language: str = "en", *, final: bool, after_s: float = 0.0
 ) -> list[HypothesisWord]:
     builder = WordBuilder(TOKENIZER.with_language(language))
-    policy = CommitPolicy(StreamOptions())
-    return policy.usable_words(hypothesis, WINDOW, builder, after_s=after_s, final=final)
+    return Reading(WINDOW, builder, after_s).words(hypothesis, final=final)
 
 
 def texts(words: list[HypothesisWord]) -> list[str]:
@@ -208,3 +206,17 @@ def test_no_word_begins_before_what_was_said() -> None:
     words = words_of(" time year", after_s=2.6, final=True)
     assert [read.word.start for read in words] == sorted(read.word.start for read in words)
     assert all(read.word.start >= 2.6 for read in words)
+
+
+def test_words_that_repeat_at_the_end_wait_for_others() -> None:
+    def without_loop(text: str, committed: tuple[str, ...] = ()) -> list[str]:
+        tokens = tuple(TOKENIZER.encode(text))
+        hypothesis = reading(tokens, [20 * i for i in range(len(tokens))], StopReason.END_OF_TEXT, None)
+        found = Reading(WINDOW, WordBuilder(TOKENIZER.with_language("en")), 0.0, committed)
+        return texts(found.without_loop(hypothesis))
+
+    assert without_loop(" yes no no") == [" yes", " no", " no"]
+    assert without_loop(" yes no no, no") == [" yes", " no"]
+    assert without_loop(" no no no yes") == [" no", " no", " no", " yes"]
+    assert without_loop(" I see I see I see") == [" I", " see"]
+    assert without_loop(" no", ("no", "no")) == []

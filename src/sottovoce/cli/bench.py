@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +20,6 @@ from sottovoce.cli.flags import SectionedCommand, given_as
 from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, beam_size, open_model
 from sottovoce.cli.progress import source_of
 from sottovoce.errors import OptionError
-from sottovoce.options.live import LiveDecodingOptions
 from sottovoce.options.schema import Option, options_of
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class MeasureOptions:
     repeats: int = Option("Of each measure.", least=1).as_field(3)
     seconds: float = Option("Of the recording, from its start; 0.1 at least.", least=LEAST_S).as_field(60.0)
     no_live: bool = Option("Leave the live session out.").as_field(False)
+    live: bool = Option("Only the live session of FILE.").as_field(False)
     json: bool = Option("One JSON document a model instead of a table.").as_field(False)
     language: str = "auto"
     beam_size: int = 5
 
 
 MEASURE = (*LANGUAGE, *beam_size(5), *options_of(MeasureOptions))
-UPDATE_S = LiveDecodingOptions().chunk_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,13 @@ def bench(file: str | None, **given: object) -> None:
     """Measure how fast models are on this machine.
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
-    transcription and a live session of it, as fast as they go. --model, --dtype and --backend take several,
-    separated by commas.
+    transcription and a live session of it, as fast as they go: at the shortest interval of updates that this
+    machine holds, with the number of such sessions it has processors for. --model, --dtype and --backend take
+    several, separated by commas.
     """
     options = given_as(MeasureOptions, given)
+    if options.live and (options.no_live or file is None):
+        raise OptionError("--live: expected FILE, and not --no-live")
     model = given_as(ModelOptions, given)
     chosen = product(_several(model.model), _names(model.dtype), _names(model.backend))
     models = [replace(model, model=name, dtype=dtype, backend=backend) for name, dtype, backend in chosen]
@@ -98,12 +101,13 @@ def measures(opened: ModelOptions, options: MeasureOptions, samples: Samples | N
     numbers = {"s": loading.median_s, "lowest_s": loading.lowest_s, "highest_s": loading.highest_s}
     shown = f"{loading.median_s:.2f} s ({loading.lowest_s:.2f}-{loading.highest_s:.2f})"
     yield Measured("loading", shown, {name: round(seconds, 4) for name, seconds in numbers.items()})
-    for name, timing in model_parts(model.backend, options.beam_size, options.repeats):
+    parts = [] if options.live else model_parts(model.backend, options.beam_size, options.repeats)
+    for name, timing in parts:
         yield _of_timing(name, timing)
-    if samples is not None:
+    if samples is not None and not options.live:
         yield _transcribed(model, samples, options)
-        if not options.no_live:
-            yield _live(model, samples, options.language)
+    if samples is not None and not options.no_live:
+        yield _live(model, samples, options.language)
     peak = peak_bytes()  # peak memory since the model was opened
     if peak is None:
         yield Measured("peak memory", "unknown here", {})
@@ -144,25 +148,38 @@ def _transcribed(model: Model, samples: Samples, options: MeasureOptions) -> Mea
 
 
 def _live(model: Model, samples: Samples, language: str) -> Measured:
+    """Measure a live session at the shortest interval of updates that this machine holds."""
     import statistics
 
     from sottovoce.evaluation.latency import run_live
+    from sottovoce.runtime.update_interval import BUSY, INTERVALS_S
+    from sottovoce.streaming.options import StreamOptions
 
-    run = run_live(model.session(None if language == "auto" else language), samples, chunk_s=UPDATE_S)
-    load = run.cpu_s / run.duration_s
+    for interval_s in INTERVALS_S:
+        stream = StreamOptions(chunk_s=interval_s)
+        session = model.session(None if language == "auto" else language, stream=stream)
+        run = run_live(session, samples, chunk_s=interval_s)
+        if run.compute_s <= BUSY * run.duration_s:
+            break
+    load, n_sessions = run.cpu_s / run.duration_s, BUSY * run.duration_s / run.compute_s
+    if model.backend.device.type == "cpu":
+        n_sessions = BUSY * (os.cpu_count() or 1) / load
     numbers = {
+        "interval_s": interval_s,
+        "sessions": float(int(n_sessions)),
         "processor_s_a_second": round(load, 4),
         "late_updates": round(run.late_updates, 4),
         "n_words": float(len(run.words)),
     }
-    shown = f"{load:.2f} processor s/s, {run.late_updates:.0%} of updates late"
+    shown = f"{int(n_sessions)} at a time, updates of {interval_s:g} s, {load:.2f} processor s/s each, "
+    shown += f"{run.late_updates:.0%} of updates late"
     if run.words:
         late = statistics.median(
             elapsed - word.end for word, elapsed in zip(run.words, run.elapsed_s, strict=True)
         )
         numbers["word_delay_s"] = round(late, 3)
         shown += f", words {late:.2f} s late"
-    return Measured(f"live, updates of {UPDATE_S:g} s", shown, numbers)
+    return Measured("live sessions", shown, numbers)
 
 
 def _print(found: Mapping[str, list[Measured]]) -> None:
@@ -212,7 +229,7 @@ def _names(text: str) -> list[str]:
 
 def _n_measures(has_file: bool, options: MeasureOptions) -> int:
     of_file = 1 + (not options.no_live) if has_file else 0
-    return 7 + int(options.beam_size > 1) + of_file
+    return 4 if options.live else 7 + int(options.beam_size > 1) + of_file
 
 
 def _rounded(ms: float) -> str:

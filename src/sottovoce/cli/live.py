@@ -46,6 +46,7 @@ from sottovoce.formats.output import label_of
 from sottovoce.models.backend import EXACT, EncoderMode
 from sottovoce.options.schema import made
 from sottovoce.options.vad import VadStreamOptions
+from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.streaming.options import SessionOptions, StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
@@ -74,8 +75,9 @@ def transcribe_live(source: str | None, given: Given, interrupts: Interrupts) ->
             source, chunk_samples, realtime=flags.realtime, input_format=flags.input_format
         )
         comes_in_time = not flags.unaware and (flags.realtime or source is None or is_pipe(source))
-        if comes_in_time:
-            pieces = caught_up(pieces)
+        controller = UpdateIntervalController(time.monotonic()) if comes_in_time else None
+        if controller is not None:
+            pieces = caught_up(pieces, controller)
         if flags.save_audio:
             recorder = stack.enter_context(WaveRecorder(Path(flags.save_audio)))
             pieces = recorder.through(pieces)
@@ -83,7 +85,7 @@ def transcribe_live(source: str | None, given: Given, interrupts: Interrupts) ->
         translator, pieces = live_translator(translation, model, pieces)
         session = open_session(model, given, flags, fusion)
         show = sink(stack, translator, as_json=flags.jsonl)
-        emitted = run(session, pieces, show, interrupts, newest_only=comes_in_time)
+        emitted = run(session, pieces, show, interrupts, controller)
     if flags.log_path:
         append_log(Path(flags.log_path), emitted, source or "microphone")
     return interrupts.exit_code if emitted.is_polite_end else 0
@@ -128,6 +130,7 @@ def open_session(model: Model, given: Given, flags: StreamFlags, fusion: FusionO
         switching=flags.switching,
         following=SessionOptions(switch_certainty=flags.switch_certainty),
         vad=False if flags.no_vad else vad,
+        captions=flags.captions,
         unstable=flags.unstable,
         stream=stream,
         speakers=live_speakers_of(flags.speakers, given),
@@ -173,10 +176,13 @@ def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[S
         yield piece
 
 
-def caught_up(pieces: Iterator[Samples]) -> Generator[Samples, None, None]:
+def caught_up(
+    pieces: Iterator[Samples], controller: UpdateIntervalController | None = None
+) -> Generator[Samples, None, None]:
     """Yield pieces of audio; those that arrived in real time during the previous step are joined.
 
-    A thread reads up to 2 `MOST_WAITING` pieces ahead and notes their arrival.
+    A thread reads up to 2 `MOST_WAITING` pieces ahead and notes their arrival. controller: learns from audio
+    that comes in real time how long it waits and how long the consumer works, and says how much is joined.
     """
     came: queue.Queue[tuple[Samples, float] | BaseException | None] = queue.Queue(MOST_WAITING)
     is_left = threading.Event()
@@ -205,9 +211,16 @@ def caught_up(pieces: Iterator[Samples]) -> Generator[Samples, None, None]:
     waiting: deque[tuple[Samples, float]] = deque()
     end: BaseException | None = None
     is_open = True
+    pace = RealTime()
+
+    def is_due() -> bool:
+        if not waiting or controller is None or not controller.is_stretched:
+            return bool(waiting)
+        return sum(len(piece) for piece, _ in waiting) >= controller.interval_s * SAMPLE_RATE
+
     try:
         while is_open or waiting:
-            while is_open and len(waiting) < MOST_WAITING and not (waiting and came.empty()):
+            while is_open and len(waiting) < MOST_WAITING and not (is_due() and came.empty()):
                 try:
                     received = came.get(timeout=0.5)  # a limit lets Ctrl-C through on every platform
                 except queue.Empty:
@@ -217,8 +230,15 @@ def caught_up(pieces: Iterator[Samples]) -> Generator[Samples, None, None]:
                 else:
                     is_open, end = False, received
             if waiting:
-                joined = [waiting.popleft()[0] for _ in range(n_joined(waiting, time.monotonic()))]
-                yield np.concatenate(joined)
+                now_s, came_s = time.monotonic(), waiting[0][1]
+                least_s = controller.interval_s if controller is not None and controller.is_stretched else 0.0
+                joined = [waiting.popleft()[0] for _ in range(n_joined(waiting, now_s, least_s))]
+                audio = np.concatenate(joined)
+                is_live = pace.add(came_s, len(audio))
+                yield audio
+                if controller is not None and is_live:
+                    controller.note_wait(now_s - came_s)
+                    controller.note_work(time.monotonic() - now_s, time.monotonic())
         if end is not None:
             raise end
     finally:
@@ -226,18 +246,33 @@ def caught_up(pieces: Iterator[Samples]) -> Generator[Samples, None, None]:
         reader.join(1.0)  # the thread closes a microphone; a pipe may block for long
 
 
-def n_joined(waiting: Sequence[tuple[Samples, float]], now_s: float) -> int:
+class RealTime:
+    """Whether audio comes at most at twice real time, from when its first piece came."""
+
+    def __init__(self) -> None:
+        self._first_s: float | None = None
+        self._n_samples = 0
+
+    def add(self, came_s: float, n_samples: int) -> bool:
+        """Add a piece of audio; return whether all before it came in real time."""
+        self._first_s = came_s if self._first_s is None else self._first_s
+        is_live = self._n_samples > 0 and came_s - self._first_s >= self._n_samples / SAMPLE_RATE / 2
+        self._n_samples += n_samples
+        return is_live
+
+
+def n_joined(waiting: Sequence[tuple[Samples, float]], now_s: float, least_s: float = 0.0) -> int:
     """Return how many of the waiting pieces, with their times of arrival, are processed as one.
 
-    Several, of `JOINED_S` together, if the first one has waited longer than `LATE_S` and they arrived at most
-    at twice real time. Faster pieces (`cat FILE |`) stay separate, so that the result does not depend on the
-    machine.
+    Those of least_s seconds; or, if the first one has waited longer than `LATE_S` and they arrived at most at
+    twice real time, those of `JOINED_S`. Faster pieces (`cat FILE |`) stay separate, so that the result does
+    not depend on the machine.
     """
     _, first_s = waiting[0]
     _, last_s = waiting[-1]
     seconds = np.cumsum([len(piece) for piece, _ in waiting]) / SAMPLE_RATE
     if now_s - first_s <= LATE_S or last_s - first_s < (seconds[-1] - seconds[0]) / 2:
-        return 1
+        return min(len(waiting), 1 + int(np.searchsorted(seconds, least_s)))
     return max(1, int(np.searchsorted(seconds, JOINED_S, side="right")))
 
 
@@ -270,12 +305,11 @@ def run(
     pieces: Iterator[Samples],
     show: Show,
     interrupts: Interrupts,
-    *,
-    newest_only: bool = False,
+    controller: UpdateIntervalController | None = None,
 ) -> EmittedWords:
     """Push every piece and show the events; an interrupt ends the recording and finalises its tail.
 
-    newest_only: see `Session.push`.
+    controller: of audio that comes in time, of which late updates are left out; None: every update is done.
     """
     emitted = EmittedWords()
     began = time.monotonic()
@@ -284,7 +318,11 @@ def run(
             interrupts.check()
             with interrupts.deferred():  # an interrupt half-way would lose committed text
                 emitted.n_samples += len(piece)
-                events = session.push(np.ascontiguousarray(piece), newest_only=newest_only)
+                events = session.push(
+                    np.ascontiguousarray(piece),
+                    newest_only=controller is not None,
+                    greedy=controller is not None and controller.is_greedy,
+                )
                 emitted.take(events, time.monotonic() - began)
                 show(events)
     except KeyboardInterrupt:

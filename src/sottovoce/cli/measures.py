@@ -210,13 +210,14 @@ def latencies(
     StreamLAAL: by sentence, if known. Word latency: emission minus the word's end in the offline alignment,
     for words in both.
     """
-    lags, aware, streamed, latencies_s, aware_s = [], [], [], [], []
+    lags, aware, streamed, streamed_aware, latencies_s, aware_s = [], [], [], [], [], []
     for entry, (_, words), run in zip(entries, whole, runs, strict=True):
         n_reference = len(_units(entry.text, entry.language))
         lags.append(laal(run.delays_s, run.duration_s, n_reference))
         aware.append(laal(run.elapsed_s, run.duration_s, n_reference))
         ours = [_plain(word.word, entry.language) for word in run.words]
         streamed.append(stream_laal(ours, run.delays_s, _segments(entry)))
+        streamed_aware.append(stream_laal(ours, run.elapsed_s, _segments(entry)))
         theirs, ends = [_plain(word.word, entry.language) for word in words], [word.end for word in words]
         latencies_s += word_latencies(ours, run.delays_s, theirs, ends)
         aware_s += word_latencies(ours, run.elapsed_s, theirs, ends)
@@ -226,6 +227,7 @@ def latencies(
         "laal_s": _mean(lags),
         "laal_aware_s": _mean(aware),
         "stream_laal_s": _mean(streamed),
+        "stream_laal_aware_s": _mean(streamed_aware),
         "word_latency_s": _mean(latencies_s),
         "word_latency_aware_s": _mean(aware_s),
         "n_words_timed": len(latencies_s),

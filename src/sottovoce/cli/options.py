@@ -18,7 +18,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.writers import FORMATS
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions
-from sottovoce.options.live import SWITCH_CERTAINTY, Switching
+from sottovoce.options.live import SWITCH_CERTAINTY, Captions, Switching
 from sottovoce.options.schema import Option, changed, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.types import Task
@@ -414,14 +414,13 @@ class StreamFlags:
     ).as_field("auto")
     no_vad: bool = Option("Decode silence too.").as_field(False)
     jsonl: bool = Option("One JSON event a line.").as_field(False)
-    unstable: bool = Option(
-        "Also show text that may still change: words that were read but not committed."
-    ).as_field(False)
+    unstable: bool = Option("Another name of --captions revisable.").as_field(False)
     save_audio: str | None = None
     log_path: str | None = None
     languages: str | None = None
     switching: Switching = "restart"
     switch_certainty: float = SWITCH_CERTAINTY
+    captions: Captions = "firm"
     speakers: str | None = None
     beam_size: int = 5
     task: Task = "transcribe"

@@ -23,7 +23,7 @@ LIVE = (*options_of(LiveOptions), *options_of(LiveDecodingOptions), *options_of(
 POLICY = (*grouped("When words are said", of=LIVE), CHUNK_MS, ENCODER, *grouped("Padding", of=LIVE))
 VAD = (NO_VAD, *grouped("Edges", of=LIVE))
 SINKS = (
-    *(JSONL, UNSTABLE),
+    *(JSONL, *grouped("Captions", of=LIVE), UNSTABLE),
     click.option(
         "--log", "log_path", type=click.Path(dir_okay=False), help="Add a SimulEval-style line a recording."
     ),

@@ -16,6 +16,7 @@ from sottovoce.types import Task
 Switching: TypeAlias = Literal["off", "restart", "parallel"]
 """How a change of language is followed; "parallel", a mode of earlier versions, means "restart"."""
 SWITCH_CERTAINTY = 0.8
+Captions: TypeAlias = Literal["firm", "revisable"]
 Latency: TypeAlias = Literal["low", "balanced", "sure"]
 Eagerness: TypeAlias = Literal["low", "medium", "high"]
 _in_policy = partial(Option, group="When words are said")
@@ -216,10 +217,17 @@ class LiveOptions:
             )
         },
     ).as_field(SWITCH_CERTAINTY)
-    unstable: bool = _in_python(
-        "Also send text that may still change.",
-        apis={"sottovoce": ApiField("unstable", "`true`: send text that may still change too")},
-    ).as_field(False)
+    captions: Captions = Option(
+        "firm: only words that stay; revisable: also those read to the end of the audio, which may change.",
+        group="Captions",
+        choices=get_args(Captions),
+        apis={
+            "sottovoce": ApiField(
+                "captions",
+                "`firm`, the default: only words that stay; `revisable`: text that may still change too",
+            )
+        },
+    ).as_field("firm")
     vad: bool | VadStreamOptions = _in_python(
         "Decode only where speech is.",
         kind="flag",

@@ -157,6 +157,7 @@ REQUEST = (
 
 
 MODEL = _live("model", "text", "one of `/v1/models`; without it the server's")
+UNSTABLE = _live("unstable", "flag", "`true`: another name of `captions=revisable`")
 LIVE_REQUEST = (
     _live(
         "translate_to",

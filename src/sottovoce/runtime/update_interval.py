@@ -1,6 +1,7 @@
-"""The update interval of live sessions, which grows under load, before sessions are refused.
+"""Width of the beam and interval of live updates, which adapt to load before sessions are refused or late.
 
-Twice the interval takes 0.7 of the work and delays words slightly; a queue would delay them ever more.
+A beam of one takes 0.85 of the work of a beam of five, twice the interval 0.6; both cost words or delay them
+slightly, where a queue would delay them ever more.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ LATE = 0.25
 class UpdateIntervalController:
     """Adapts the interval to the model's utilisation and the waiting times of updates.
 
-    longest_s: one of `INTERVALS_S`; it begins with the shortest.
+    The first step of load is greedy decoding, and every further one a longer interval.
+
+    longest_s: one of `INTERVALS_S`; it begins with the shortest, and with that as the longest nothing adapts.
     """
 
     def __init__(self, now_s: float = 0.0, longest_s: float = INTERVALS_S[-1]) -> None:
-        self._most = INTERVALS_S.index(longest_s)
+        longest = INTERVALS_S.index(longest_s)
+        self._most = longest + 1 if longest else 0
         self._level = 0
         self._since_s = now_s
         self._busy_s = 0.0
@@ -32,7 +36,17 @@ class UpdateIntervalController:
     @property
     def interval_s(self) -> float:
         """Seconds of audio between two updates of a session."""
-        return INTERVALS_S[self._level]
+        return INTERVALS_S[max(0, self._level - 1)]
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether updates are decoded with one beam."""
+        return self._level > 0
+
+    @property
+    def is_stretched(self) -> bool:
+        """Whether updates come at longer intervals, of which the sessions do the newest."""
+        return self._level > 1
 
     def note_wait(self, seconds: float) -> None:
         self._waits_s.append(seconds)

@@ -19,7 +19,7 @@ from sottovoce.formats.document import Json
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
-from sottovoce.options.requests import LIVE_REQUEST, MODEL, REQUEST
+from sottovoce.options.requests import LIVE_REQUEST, MODEL, REQUEST, UNSTABLE
 from sottovoce.options.schema import Api, ApiField, Kind, Option, Values, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions, VadStreamOptions
@@ -279,6 +279,7 @@ LIVE: tuple[Option, ...] = (
     *options_of(LiveOptions),
     *options_of(LiveDecodingOptions),
     *options_of(VadStreamOptions),
+    UNSTABLE,
     *LIVE_REQUEST,
 )
 READERS: Mapping[Kind, Reader[object]] = {

@@ -299,12 +299,12 @@ class SessionHandle:
 
     def _process(self) -> list[Event]:
         """Run one update: of all waiting audio under load, otherwise of the usual amount."""
-        interval_s = self.interval_s
+        interval_s, is_greedy = self.interval_s, self._worker.interval_controller.is_greedy
         is_stretched = interval_s > INTERVALS_S[0]
         most_s = LOADED_UPDATE_MAX_S if is_stretched else UPDATE_MAX_S
         pcm = self._pending_audio.take(round(most_s * SAMPLE_RATE))
         try:
-            events = self._current_session().push(pcm, newest_only=is_stretched)
+            events = self._current_session().push(pcm, newest_only=is_stretched, greedy=is_greedy)
         finally:
             self._n_taken = min(self._n_taken + len(pcm), self._n_samples)
             self.load.add_audio(len(pcm) / SAMPLE_RATE, interval_s)
@@ -354,7 +354,7 @@ class SessionHandle:
             switching=options.switching,
             following=SessionOptions(switch_certainty=options.switch_certainty),
             vad=options.vad,
-            unstable=options.unstable,
+            captions=options.captions,
             stream=StreamOptions.of(options.decoding),
             speakers=self._speakers if options.speakers else None,
             runtime=self._caller,

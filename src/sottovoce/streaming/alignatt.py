@@ -11,7 +11,6 @@ Sources: Papi et al., AlignAtt (2023), https://arxiv.org/abs/2305.11408; Wang et
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -106,6 +105,18 @@ class AlignAttHypothesis:
     mean_score: float = 0.0
     prefix_cache: PrefixCache | None = field(default=None, compare=False)
     text_end: TextEnd | None = None
+
+    def followed_by(self, others: AlignAttHypothesis) -> AlignAttHypothesis:
+        """Return the hypothesis with the held-back token and the tokens that were decoded after it."""
+        held_back = () if self.held_back_token is None else (self.held_back_token,)
+        frames = (*self.frames, *self.frames[-1:] * len(held_back), *others.frames)
+        return replace(
+            self,
+            tokens=(*self.tokens, *held_back, *others.tokens),
+            frames=frames if self.frames else (0,) * len(held_back) + others.frames,
+            logprobs=(*self.logprobs, *(0.0 for _ in held_back), *others.logprobs),
+            stop_reason=others.stop_reason,
+        )
 
     @property
     def is_stuck(self) -> bool:
@@ -211,17 +222,24 @@ def max_tokens_in(seconds: float) -> int:
 def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     """Count the tokens at the end that repeat those before them too often; 0 without a loop.
 
-    A loop is a block of 1 to 24 tokens that occurs more than `max_repeats` times in a row, at least 8
-    tokens; its first occurrence is not counted. A long run of few different tokens is a loop too, and
-    counted whole.
+    A loop is a repeated block (`count_repeated`) of at least 8 tokens in all; its first occurrence is not
+    counted. A long run of few different tokens is a loop too, and counted whole.
     """
-    for period in range(1, min(24, len(tokens) // 2) + 1):
+    n_repeated = count_repeated(tokens, max_repeats, least=8)
+    return n_repeated or (count_babbled(tokens) if max_repeats < BABBLE_TOKENS else 0)
+
+
+def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1) -> int:
+    """Count the items at the end that repeat a block of 1 to 24 before them, which occurs more than
+    `max_repeats` times in a row with at least `least` items; 0 without one.
+    """
+    for period in range(1, min(24, len(items) // 2) + 1):
         n_same = 0
-        while n_same + period < len(tokens) and tokens[-1 - n_same] == tokens[-1 - n_same - period]:
+        while n_same + period < len(items) and items[-1 - n_same] == items[-1 - n_same - period]:
             n_same += 1
-        if n_same + period >= max(8, period * (max_repeats + 1)):
+        if n_same + period >= max(least, period * (max_repeats + 1)):
             return n_same
-    return count_babbled(tokens) if max_repeats < BABBLE_TOKENS else 0
+    return 0
 
 
 def count_babbled(tokens: Sequence[int]) -> int:
@@ -287,24 +305,12 @@ class AttentionTracker:
             self._joined(others.squares, new.squares),
         )
 
-    def extend(self, rows: Sequence[int], attention: Sequence[Tensor]) -> None:
-        """Add the attention (n_heads, 1, n_frames or more) of one new token of each of these rows."""
+    def extend(self, attention: Sequence[Tensor]) -> None:
+        """Add the attention (n_heads, 1, n_frames or more) of one new token of each row."""
         assert self._statistics is not None
         newest = torch.stack([self._cut(one.float()) for one in attention])
-        counted = newest.new_ones(len(rows), 1, 1)
-        if list(rows) == list(range(self.n_rows)):
-            self._statistics, self._last = self._statistics.updated(newest, counted), newest
-            return
-        index = torch.tensor(rows, device=newest.device)
-        updated = self._statistics.select(index).updated(newest, counted)
-        current = self._statistics
-        for whole, part in (
-            (current.n_tokens, updated.n_tokens),
-            (current.mean, updated.mean),
-            (current.squares, updated.squares),
-            (self._last, newest),
-        ):
-            whole.index_copy_(0, index, part)
+        counted = newest.new_ones(self.n_rows, 1, 1)
+        self._statistics, self._last = self._statistics.updated(newest, counted), newest
 
     def select(self, rows: Sequence[int]) -> None:
         if not rows:
@@ -320,13 +326,10 @@ class AttentionTracker:
             chosen.n_tokens, self._cut(chosen.mean), self._cut(chosen.squares)
         )
 
-    def frontier(self, rows: Sequence[int] | None = None) -> Tensor:
-        """Return the frame (n,) int64 that each row's newest token attends to most; rows None: of all."""
+    def frontier(self) -> Tensor:
+        """Return the frame (R,) int64 that each row's newest token attends to most."""
         assert self._statistics is not None
         statistics, last, n_frames = self._statistics, self._last, self._n_frames
-        if rows is not None and list(rows) != list(range(self.n_rows)):
-            index = torch.tensor(rows, device=last.device)
-            statistics, last, n_frames = statistics.select(index), last[index], n_frames[index]
         floor = SPREAD_FLOOR / n_frames[:, None, None]  # (R, 1, 1)
         score = statistics.normalize(last, floor=floor)
         several = statistics.n_tokens.unsqueeze(-2) > 1
@@ -455,84 +458,35 @@ def mark_kind(text: str) -> int:
 class AlignAttRequest:
     """Decode one window.
 
-    draft_tokens: verified in the first step (speculative decoding, with one beam); they do not change the
-    result. prefix_cache: of an earlier update, used if it applies. n_recomputed: return a `PrefixCache` of
-    the prefix without this many tokens at its end; None: return none. measures_end: return how the text
-    goes on after the prefix.
+    prefix_cache: of an earlier update, used if it applies. n_recomputed: return a `PrefixCache` of the prefix
+    without this many tokens at its end; None: return none. measures_end: return how the text goes on after
+    the prefix.
     """
 
     prefix: DecoderPrefix
     rules: StopRules
-    draft_tokens: tuple[int, ...] = ()
     prefix_cache: PrefixCache | None = None
     n_recomputed: int | None = None
     measures_end: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DraftStep:
-    """A computed draft token: its attention (n_heads, 1, n_frames), and the logits after it (1, n_rows)."""
-
-    token: int
-    logits: Tensor
-    attention: Tensor
-
-
 @dataclass(frozen=True, slots=True)
 class NextTokens:
-    """The best next tokens of one beam, with their log-probabilities and language-model scores.
-
-    frame: the one attended to most.
+    """The frame that one beam attends to most, and its best next tokens with log-probabilities and
+    language-model scores.
     """
 
     frame: int
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    lm_scores: tuple[float, ...]
+    best: tuple[tuple[int, float, float], ...]
 
     @classmethod
     def from_values(cls, values: Sequence[float], n_best: int) -> NextTokens:
         """Parse the frame, and then n_best tokens, log-probabilities and language-model scores."""
-        frame, *others = values
-        tokens, logprobs, lm_scores = (others[i * n_best : (i + 1) * n_best] for i in range(3))
-        return cls(int(frame), tuple(map(int, tokens)), tuple(logprobs), tuple(lm_scores))
+        tokens, *scores = (values[1 + i * n_best : 1 + (i + 1) * n_best] for i in range(3))
+        return cls(int(values[0]), tuple(zip(map(int, tokens), *scores, strict=True)))
 
     def extend(self, path: BeamPath, n_best: int) -> list[BeamPath]:
-        best = list(zip(self.tokens, self.logprobs, self.lm_scores, strict=True))[:n_best]
-        return [path.extended(token, self.frame, logprob, lm_score) for token, logprob, lm_score in best]
-
-
-class LmRows:
-    """Language-model states of the beams of one request; committed: text tokens (n,) before the first."""
-
-    def __init__(
-        self,
-        fusion: Fusion[Tensor],
-        vocabulary: LiveVocabulary,
-        eot: int,
-        device: torch.device,
-        committed: Sequence[int],
-    ) -> None:
-        self._vocabulary = vocabulary
-        self._device = device
-        self._rows = FusedRowScores(fusion, 1, eot, device)
-        for token in committed:
-            self.advance([0], [token])
-
-    def scores(self, log_probs: Tensor) -> Tensor:
-        """Return the models' weighted scores (n_beams, n) for the log-probabilities of the live
-        vocabulary.
-        """
-        nothing = log_probs.new_zeros(len(log_probs), self._vocabulary.n_vocab)
-        return self._rows.add_to(nothing).index_select(1, self._vocabulary.ids)
-
-    def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> None:
-        """Let beam i continue the former beam parents[i] with tokens[i]."""
-        if parents:
-            self._rows.advance(self._ids(parents), self._ids(tokens))
-
-    def _ids(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self._device)
+        return [path.extended(token, self.frame, *scores) for token, *scores in self.best[:n_best]]
 
 
 class ActiveRequest:
@@ -549,15 +503,10 @@ class ActiveRequest:
         self.prefix = request.prefix
         self.n_frames = n_frames
         self.paths = [BeamPath()]
-        self.logits: Tensor | None = None
-        """(n_beams, n_rows) after each beam, once computed."""
         self.is_new = True
         cache = request.prefix_cache
         self.cache = cache if cache and cache.applies_to(self.prefix.tokens, n_frames) else None
         self.no_speech_prob = 0.0 if self.cache is None else self.cache.no_speech_prob
-        self.draft_tokens = request.draft_tokens[:room] if decoder.beam_size == 1 else ()
-        self.draft_steps: deque[DraftStep] = deque()
-        """Computed draft tokens that are not yet accepted."""
         self.lm_rows = decoder.lm_rows(request.prefix.committed)
         self.prefix_statistics: RunningStatistics | None = None
         """Attention statistics of the tokens to cache."""
@@ -567,6 +516,7 @@ class ActiveRequest:
         self._n_recomputed = request.n_recomputed
         self._beam_size = decoder.beam_size
         self._eot = decoder.eot
+        self._device = decoder.backend.device
         self._rules = request.rules
         self._most_tokens = min(room, request.rules.max_tokens)
         self._finished: list[AlignAttHypothesis] = []
@@ -578,10 +528,6 @@ class ActiveRequest:
     @property
     def n_cached(self) -> int:
         return 0 if self.cache is None else len(self.cache.tokens)
-
-    @property
-    def cached_state(self) -> RowPrefix | None:
-        return None if self.cache is None else self.cache.state
 
     @property
     def n_to_cache(self) -> int:
@@ -624,8 +570,9 @@ class ActiveRequest:
         best = self._prune(extended)
         self.paths = [path for path, _ in best]
         parents = [parent for _, parent in best]
-        if self.lm_rows is not None:
-            self.lm_rows.advance(parents, [path.tokens[-1] for path in self.paths])
+        newest = [path.tokens[-1] for path in self.paths]
+        if self.lm_rows is not None and parents:
+            self.lm_rows.advance(*(torch.tensor(ids, device=self._device) for ids in (parents, newest)))
         return parents
 
     @property
@@ -634,7 +581,7 @@ class ActiveRequest:
 
     def _stops(self, path: BeamPath, following: NextTokens) -> bool:
         """Return whether attention stops a beam before its next token; <|endoftext|> is always accepted."""
-        token = following.tokens[0]
+        token = following.best[0][0]
         if token == self._eot:
             return False
         stopped = self._rules.stopped_by_attention(path, following.frame, self.n_frames, token)
@@ -691,10 +638,14 @@ class AlignAttDecoder:
             found.update(batch.step())
         return [found[ticket] for ticket in tickets]
 
-    def lm_rows(self, committed: Sequence[int]) -> LmRows | None:
+    def lm_rows(self, committed: Sequence[int]) -> FusedRowScores[Tensor] | None:
+        """Return the language models' scores after the committed text tokens, of one row."""
         if self.fusion is None:
             return None
-        return LmRows(self.fusion, self.vocabulary, self.eot, self.backend.device, committed)
+        rows = FusedRowScores(self.fusion, 1, self.eot, self.backend.device)
+        for token in committed:
+            rows.advance(*(torch.tensor([number], device=self.backend.device) for number in (0, token)))
+        return rows
 
 
 class AlignAttBatch:
@@ -721,138 +672,99 @@ class AlignAttBatch:
         """Add a request from the next step on; return the ticket of its hypothesis."""
         assert decoder.vocabulary is self._vocabulary, "one vocabulary for all requests of a batch"
         active = ActiveRequest(self._n_admitted, decoder, request, encoded.n_content_frames[0])
-        self._rows.admit(encoded, active.cached_state)
+        self._rows.admit(encoded, None if active.cache is None else active.cache.state)
         self._active.append(active)
         self._n_admitted += 1
         return active.ticket
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, AlignAttHypothesis]]:
-        """Run one decoder step for all requests, and accept the draft tokens that match.
+        """Run one decoder step for all requests.
 
         Returns (ticket, hypothesis) of the requests that are done. If it raises, discard the batch.
         """
-        self._compute()
-        ready = list(self._active)
+        candidates = iter(self._next_tokens(self._compute()))
         finished: list[tuple[int, AlignAttHypothesis]] = []
-        while ready:
-            self._extend(ready)
-            finished += [(one.ticket, one.hypothesis) for one in ready if not one.paths]
-            ready = [one for one in ready if one.paths and self._accepts_draft(one)]
+        rows: list[int] = []
+        at = 0
+        for one in self._active:
+            n_rows = len(one.paths)
+            rows += [at + parent for parent in one.extend([next(candidates) for _ in one.paths])]
+            if not one.paths:
+                if one.n_to_cache:
+                    one.save_cache(self._rows.prefix_of(at, one.n_to_cache))
+                finished.append((one.ticket, one.hypothesis))
+            at += n_rows
+        self._active = [one for one in self._active if one.paths]
+        if rows != list(range(at)):
+            self._rows.select(rows)
+            self._tracker.select(rows)
         return finished
 
-    def _compute(self) -> None:
+    def _compute(self) -> Tensor:
+        """Return the logits (R, n_rows) after every beam."""
         tokens: list[Sequence[int]] = []
         positions: list[Sequence[int]] = []
         for one in self._active:
             if one.is_new:
                 unread = one.prefix.tokens[one.n_cached :]
                 first = [one.prefix.sot - one.n_cached] if one.computes_sot else []
-                tokens.append([*unread, *one.draft_tokens])
-                positions.append([*first, *range(len(unread) - 1, len(unread) + len(one.draft_tokens))])
+                tokens.append(unread)
+                positions.append([*first, len(unread) - 1])
             else:
                 tokens += [path.tokens[-1:] for path in one.paths]
                 positions += [[0]] * len(one.paths)
-        heads, rows = self._backend.alignment_heads, self._vocabulary.rows
-        output = self._rows.step(tokens, positions, vocabulary=rows, capture=heads)
+        heads, vocabulary = self._backend.alignment_heads, self._vocabulary
+        output = self._rows.step(tokens, positions, vocabulary=vocabulary.rows, capture=heads)
         n_old = self._tracker.n_rows
         if n_old:
-            self._tracker.extend(range(n_old), output.attention[:n_old])
+            self._tracker.extend(output.attention[:n_old])
         attention = iter(output.attention[n_old:])
+        after: list[int] = []
         at = 0
         for one in self._active:
-            n_logits = 1 + one.computes_sot + len(one.draft_tokens) if one.is_new else len(one.paths)
-            logits = output.logits[at : at + n_logits]
-            at += n_logits
+            if one.is_new and one.computes_sot:
+                one.no_speech_prob = vocabulary.no_speech_probs(output.logits[at : at + 1])[0]
+                at += 1
             if one.is_new:
-                self._begin(one, logits, next(attention))
-            else:
-                one.logits = logits
+                self._begin(one, next(attention))
+                if one.measures_end:
+                    one.text_end = vocabulary.text_end(output.logits[at : at + 1])
+            after += range(at, at + len(one.paths))
+            at += len(one.paths)
+        return output.logits if len(after) == at else output.logits[after]
 
-    def _begin(self, one: ActiveRequest, logits: Tensor, attention: Tensor) -> None:
-        """Store the results for the prefix of a new request and its draft tokens.
-
-        logits: (n, n_rows) at <|startoftranscript|> if computed, after the prefix, and after each draft
-        token. attention: (n_heads, n_tokens, n_frames) of all tokens computed.
-        """
-        n_unread = len(one.prefix.tokens) - one.n_cached
+    def _begin(self, one: ActiveRequest, attention: Tensor) -> None:
+        """Store the attention (n_heads, n_tokens, n_frames) of the prefix of a new request."""
         one.is_new = False
-        if one.computes_sot:
-            one.no_speech_prob = self._vocabulary.no_speech_probs(logits[:1])[0]
-            logits = logits[1:]
-        one.logits = logits[:1]
-        if one.measures_end:
-            one.text_end = self._vocabulary.text_end(logits[:1])
         cached = None if one.cache is None else one.cache.attention
-        self._tracker.admit(one.n_frames, attention[:, :n_unread], cached)
+        self._tracker.admit(one.n_frames, attention, cached)
         if one.n_to_cache:
             n_new = one.n_to_cache - one.n_cached
             one.prefix_statistics = statistics_of(attention[:, :n_new], one.n_frames, cached)
-        for i, token in enumerate(one.draft_tokens):
-            after = attention[:, n_unread + i : n_unread + i + 1]
-            one.draft_steps.append(DraftStep(token, logits[1 + i : 2 + i], after))
 
-    def _accepts_draft(self, one: ActiveRequest) -> bool:
-        """Return whether the newest token was drafted, so that its logits exist; else drop the draft."""
-        one.logits = None
-        if not one.draft_steps:
-            return False
-        drafted, row = one.draft_steps.popleft(), self._first_row(one)
-        if drafted.token == one.paths[0].tokens[-1]:
-            self._tracker.extend([row], [drafted.attention])
-            one.logits = drafted.logits
-            return True
-        self._rows.cut(row, len(one.draft_steps) + 1)
-        one.draft_steps.clear()
-        return False
-
-    def _first_row(self, one: ActiveRequest) -> int:
-        return sum(len(other.paths) for other in self._active[: self._active.index(one)])
-
-    def _extend(self, ready: Sequence[ActiveRequest]) -> None:
-        places: dict[int, range] = {}
-        at = 0
-        for one in self._active:
-            places[one.ticket] = range(at, at + len(one.paths))
-            at += len(one.paths)
-        candidates = iter(self._next_tokens(ready, [row for one in ready for row in places[one.ticket]]))
-        parents = {one.ticket: one.extend([next(candidates) for _ in one.paths]) for one in ready}
-        rows: list[int] = []
-        for one in self._active:
-            own = places[one.ticket]
-            if not one.paths and one.n_to_cache:
-                one.save_cache(self._rows.prefix_of(own[0], one.n_to_cache))
-            rows += [own[parent] for parent in parents[one.ticket]] if one.ticket in parents else own
-        self._active = [one for one in self._active if one.paths]
-        if rows != list(range(at)):
-            self._rows.select(rows)
-            self._tracker.select(rows)
-
-    def _next_tokens(self, ready: Sequence[ActiveRequest], rows: Sequence[int]) -> list[NextTokens]:
+    def _next_tokens(self, logits: Tensor) -> list[NextTokens]:
         """Return the best next tokens of all beams, with one transfer from the device."""
-        logits = [one.logits for one in ready if one.logits is not None]
-        paths = [path for one in ready for path in one.paths]
+        paths = [path for one in self._active for path in one.paths]
         first = [place for place, path in enumerate(paths) if not path.tokens]
-        log_probs = self._vocabulary.log_probs(torch.cat(logits).float(), first=first)
-        n_best = max(one.n_candidates for one in ready)
-        lm_scores = _lm_scores(ready, log_probs)
+        log_probs = self._vocabulary.log_probs(logits.float(), first=first)
+        n_best = max(one.n_candidates for one in self._active)
+        lm_scores = _lm_scores(self._active, log_probs, self._vocabulary)
         best = (log_probs if lm_scores is None else log_probs + lm_scores).topk(n_best, dim=-1).indices
         logprobs = log_probs.gather(1, best)
         added = torch.zeros_like(logprobs) if lm_scores is None else lm_scores.gather(1, best)
-        frames, tokens = self._tracker.frontier(rows).to(logprobs), self._vocabulary.ids[best].to(logprobs)
+        frames, tokens = self._tracker.frontier().to(logprobs), self._vocabulary.ids[best].to(logprobs)
         values = torch.cat([frames[:, None], tokens, logprobs, added], dim=1).tolist()
         return [NextTokens.from_values(row, n_best) for row in values]
 
 
-def _lm_scores(ready: Sequence[ActiveRequest], log_probs: Tensor) -> Tensor | None:
+def _lm_scores(
+    active: Sequence[ActiveRequest], log_probs: Tensor, vocabulary: LiveVocabulary
+) -> Tensor | None:
     """Return the language models' scores for the log-probabilities (R, n) of all beams, or None."""
-    if all(one.lm_rows is None for one in ready):
+    if all(one.lm_rows is None for one in active):
         return None
-    scores = torch.zeros_like(log_probs)
-    at = 0
-    for one in ready:
-        own = slice(at, at + len(one.paths))
-        if one.lm_rows is not None:
-            scores[own] = one.lm_rows.scores(log_probs[own])
-        at += len(one.paths)
-    return scores
+    nothing = log_probs.new_zeros(len(log_probs), vocabulary.n_vocab)
+    parts = zip(active, nothing.split_with_sizes([len(one.paths) for one in active]), strict=True)
+    scores = [part if one.lm_rows is None else one.lm_rows.add_to(part) for one, part in parts]
+    return torch.cat(scores).index_select(1, vocabulary.ids)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 from sottovoce.streaming.alignatt import (
@@ -17,6 +18,7 @@ from sottovoce.streaming.alignatt import (
     AlignAttHypothesis,
     StopReason,
     StopRules,
+    count_repeated,
     max_tokens_in,
 )
 from sottovoce.streaming.audio_window import AudioWindow
@@ -31,16 +33,11 @@ DECODE_AHEAD = 0.6
 """Decoding continues to this fraction of the frame threshold, as repeated words there are more certain."""
 
 
-def can_commit(options: StreamOptions, undecoded_s: float) -> bool:
-    """Return whether this much audio after the committed words suffices for a commit."""
-    return undecoded_s * FRAMES_PER_SECOND > options.near_frames
-
-
 class CommitPolicy:
     """Decide, update by update, how many words of the hypothesis are committed.
 
     A word is committed if decoding reached it (`stop_rules`), the hypothesis is usable and the word
-    complete (`usable_words`), and it is stable and ends where the language is certain (`decide`); at the
+    complete (`Reading`), and it is stable and ends where the language is certain (`decide`); at the
     end of the audio, all usable words are. If decoding fails for good, words that two hypotheses agreed on
     are (`take_agreed`).
     """
@@ -70,45 +67,34 @@ class CommitPolicy:
             committed_until,
         )
 
-    def is_no_speech(self, hypothesis: AlignAttHypothesis) -> bool:
-        silent = hypothesis.no_speech_prob > self._options.no_speech_threshold
-        return silent and hypothesis.avg_logprob < self._options.logprob_threshold
-
-    def is_usable(self, hypothesis: AlignAttHypothesis) -> bool:
-        """Return whether a hypothesis has usable words: no backward jump, and speech."""
-        return hypothesis.stop_reason is not StopReason.REWOUND and not self.is_no_speech(hypothesis)
-
-    def usable_words(
+    def commit(
         self,
         hypothesis: AlignAttHypothesis,
-        window: AudioWindow,
-        builder: WordBuilder,
+        reading: Reading,
         *,
-        after_s: float,
-        final: bool,
+        certain_until_s: float = math.inf,
+        final: bool = False,
     ) -> list[HypothesisWord]:
-        """Return the complete words of a usable hypothesis, none of which starts before after_s."""
-        if not self.is_usable(hypothesis):
-            return []
-        groups = builder.group(hypothesis.tokens)
-        if groups and not self._is_complete(groups[-1], hypothesis, builder, final=final):
-            groups.pop()
-        return builder.words(groups, hypothesis, window, after_s=after_s)
+        """Return the words of a hypothesis that are committed.
 
-    def _is_complete(
-        self, last: TokenWord, hypothesis: AlignAttHypothesis, builder: WordBuilder, *, final: bool
-    ) -> bool:
-        """Return whether nothing more can belong to the last word."""
-        detokenizer = Detokenizer(builder.tokenizer)
-        detokenizer.push(last.tokens)
-        if detokenizer.pending or (is_punctuation(last.text) and not final):
-            return False
-        if final or hypothesis.stop_reason in (StopReason.END_OF_TEXT, StopReason.REPEATED):
-            return True
-        following = hypothesis.held_back_token
-        if hypothesis.stop_reason is not StopReason.FRONTIER or following is None:
-            return False
-        return not builder.has_spaces or builder.tokenizer.token_bytes(following).startswith(b" ")
+        certain_until_s, final: see `decide`. A jump back or no speech makes the hypothesis unusable; without
+        speech, those before it are forgotten too.
+        """
+        is_silent = (
+            hypothesis.no_speech_prob > self._options.no_speech_threshold
+            and hypothesis.avg_logprob < self._options.logprob_threshold
+        )
+        if is_silent or hypothesis.stop_reason is StopReason.REWOUND:
+            self.is_stuck = not is_silent
+            if is_silent:
+                self._agreement.reset()
+            self.unstable = ()
+            return []
+        words = reading.words(hypothesis, final=True) if final else reading.without_loop(hypothesis)
+        n_committed = self.decide(
+            words, reading.window, is_stuck=hypothesis.is_stuck, certain_until_s=certain_until_s, final=final
+        )
+        return words[:n_committed]
 
     def decide(
         self,
@@ -132,13 +118,6 @@ class CommitPolicy:
         self.is_stuck = is_stuck
         return n_committed
 
-    def discard(self, hypothesis: AlignAttHypothesis) -> None:
-        """Discard an unusable hypothesis; without speech in it, forget those before it too."""
-        self.is_stuck = not self.is_no_speech(hypothesis)
-        if not self.is_stuck:
-            self._agreement.reset()
-        self.unstable = ()
-
     def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
         """Remove and return the words that two hypotheses agreed on, up to the first whose middle lies after
         until_s.
@@ -149,6 +128,51 @@ class CommitPolicy:
             lambda one: (one.word.start + one.word.end) / 2 <= until_s, self._agreement.take_agreed()
         )
         return [one.not_before(after_s) for one in within]
+
+
+MAX_WORD_REPEATS = 2
+"""How often words are said in a row before more of them wait for others: speech seldom repeats them more
+often, and a decoder that lost the audio does.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a hypothesis becomes words.
+
+    after_s: end of the committed words, before which none starts. committed: their letters.
+    """
+
+    window: AudioWindow
+    builder: WordBuilder
+    after_s: float
+    committed: Sequence[str] = ()
+
+    def words(self, hypothesis: AlignAttHypothesis, *, final: bool) -> list[HypothesisWord]:
+        """Return the complete words; final: nothing more can belong to the last one."""
+        groups = self.builder.group(hypothesis.tokens)
+        if groups and not self._is_complete(groups[-1], hypothesis, final=final):
+            groups.pop()
+        return self.builder.words(groups, hypothesis, self.window, after_s=self.after_s)
+
+    def without_loop(self, hypothesis: AlignAttHypothesis, *, final: bool = False) -> list[HypothesisWord]:
+        """Return the complete words up to the first time of one that is repeated at the end."""
+        words = self.words(hypothesis, final=final)
+        letters = [*self.committed, *(one.letters for one in words)]
+        return words[: max(0, len(words) - count_repeated(letters, MAX_WORD_REPEATS))]
+
+    def _is_complete(self, last: TokenWord, hypothesis: AlignAttHypothesis, *, final: bool) -> bool:
+        detokenizer = Detokenizer(self.builder.tokenizer)
+        detokenizer.push(last.tokens)
+        if detokenizer.pending or (is_punctuation(last.text) and not final):
+            return False
+        if final or hypothesis.stop_reason in (StopReason.END_OF_TEXT, StopReason.REPEATED):
+            return True
+        following = hypothesis.held_back_token
+        if hypothesis.stop_reason is not StopReason.FRONTIER or following is None:
+            return False
+        has_spaces, tokenizer = self.builder.has_spaces, self.builder.tokenizer
+        return not has_spaces or tokenizer.token_bytes(following).startswith(b" ")
 
 
 class Agreement:

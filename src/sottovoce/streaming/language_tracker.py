@@ -88,27 +88,18 @@ class LiveLanguageTracker:
         self.timeline.begin(sample / SAMPLE_RATE)
         self._probed_until = sample
 
-    def update(self, utterance: LiveUtterance, until: int) -> LanguageChange | None:
-        """Probe new audio up to a sample; return the change that is due, or None."""
+    def update(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> LanguageChange | None:
+        """Probe new audio up to a sample; return the change that is due, or None.
+
+        final: the utterance ends there: the rest is probed too, and its language decided.
+        """
         if not self.is_following:
             return None
         since_s = self.timeline.since_s
-        self._probe_new(utterance, until)
-        change = self._take_unplaced() or self.timeline.decide()
-        return self._placed(change, utterance, since_s)
-
-    def resolve(self, utterance: LiveUtterance, until: int) -> LanguageChange | None:
-        """Probe the rest of an utterance that ends at a sample, and decide its language."""
-        if not self.is_following:
-            return None
-        since_s = self.timeline.since_s
-        self._probe_new(utterance, min(until, utterance.end_sample), final=True)
-        change = self._take_unplaced() or self.timeline.decide(at_end=True)
-        return self._placed(change, utterance, since_s)
-
-    def _take_unplaced(self) -> LanguageChange | None:
+        self._probe_new(utterance, min(until, utterance.end_sample), final=final)
         change, self._unplaced = self._unplaced, None
-        return change
+        change = change or self.timeline.decide(at_end=final)
+        return self._placed(change, utterance, since_s)
 
     def _placed(
         self, change: LanguageChange | None, utterance: LiveUtterance, since_s: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import get_args
 
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import EXACT, EncoderMode
 from sottovoce.options.live import (
     SWITCH_CERTAINTY,
+    Captions,
     Latency,
     LiveDecodingOptions,
     Switching,
@@ -101,7 +103,7 @@ class SessionOptions:
     new language; "parallel" is accepted for "restart".
     switch_certainty: posterior of another language from which a session switches to it.
     first_language_s: seconds of speech after which the first language is decided by any posterior.
-    unstable: also emit decoded words that are not committed.
+    captions: "revisable" also emits words that are not committed, read to the end of the audio.
 
     Raises:
         OptionError: a value is out of range.
@@ -113,7 +115,7 @@ class SessionOptions:
     probe: ProbeOptions = field(default_factory=ProbeOptions)
     switch_certainty: float = SWITCH_CERTAINTY
     first_language_s: float = 3.5
-    unstable: bool = False
+    captions: Captions = "firm"
 
     def __post_init__(self) -> None:
         if self.switching not in ("off", "restart", "parallel"):
@@ -126,5 +128,5 @@ class SessionOptions:
             raise OptionError(f"switch_certainty: expected 0.5 to 1, got {self.switch_certainty}")
         if not self.first_language_s >= 0.0:
             raise OptionError(f"first_language_s: expected seconds from 0, got {self.first_language_s}")
-        if not isinstance(self.unstable, bool):
-            raise OptionError(f"unstable: expected True or False, got {self.unstable!r}")
+        if self.captions not in get_args(Captions):
+            raise OptionError(f"captions: expected firm or revisable, got {self.captions!r}")

@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, cast
 
 from torch import Tensor
@@ -31,12 +32,11 @@ from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.alignatt import AlignAttDecoder, LiveVocabulary
 from sottovoce.streaming.audio_window import SNAP_S
-from sottovoce.streaming.commit_policy import CommitPolicy
 from sottovoce.streaming.language_tracker import LiveLanguageTracker
 from sottovoce.streaming.options import SessionOptions as SessionOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.turns import PAUSE_MS, USUAL_PAUSE_S, TextEnd
-from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, SingleLanguage, UtteranceDecoder
+from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, UtteranceDecoder
 from sottovoce.streaming.words import WordBuilder
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
@@ -88,31 +88,25 @@ class EventEmitter:
 
     def speech_started(self, at_s: float, now_s: float) -> None:
         self._utterance += 1
-        self._emit(SpeechStarted(at_s, now_s, utterance=self._utterance))
+        self.emit(SpeechStarted(at_s, now_s, utterance=self._utterance))
 
     def speech_ended(self, at_s: float, now_s: float) -> None:
-        self._emit(SpeechEnded(at_s, now_s, utterance=self._utterance))
+        self.emit(SpeechEnded(at_s, now_s, utterance=self._utterance))
 
     def turn_ended(self, at_s: float, probability: float, now_s: float) -> None:
-        self._emit(TurnEnded(at_s, probability, now_s, utterance=self._utterance))
+        self.emit(TurnEnded(at_s, probability, now_s, utterance=self._utterance))
 
     def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
         """Emit partials of committed words, and finals that are due."""
-        for part in self._split_at_finals(words):
-            self._emit_partial(part, language, now_s)
-            if self._is_final_due(self._words[0].start, part[-1]):
-                self.emit_final(language, now_s, goes_on=True)
-
-    def _split_at_finals(self, words: Sequence[Word]) -> list[list[Word]]:
-        parts: list[list[Word]] = [[]]
-        start_s = self._words[0].start if self._words else None
+        part: list[Word] = []
         for word in words:
-            start_s = word.start if start_s is None else start_s
-            parts[-1].append(word)
-            if self._is_final_due(start_s, word):
-                parts.append([])
-                start_s = None
-        return [part for part in parts if part]
+            part.append(word)
+            if self._is_final_due((self._words or part)[0].start, word):
+                self._emit_partial(part, language, now_s)
+                self.emit_final(language, now_s, goes_on=True)
+                part = []
+        if part:
+            self._emit_partial(part, language, now_s)
 
     def _emit_partial(self, words: Sequence[Word], language: str, now_s: float) -> None:
         if self._speakers is not None:
@@ -120,7 +114,7 @@ class EventEmitter:
         self._words += words
         text = "".join(word.word for word in words)
         span = (words[0].start, words[-1].end)
-        self._emit(Partial(*span, text, language, tuple(words), now_s, utterance=self._utterance))
+        self.emit(Partial(*span, text, language, tuple(words), now_s, utterance=self._utterance))
 
     def emit_unstable(
         self, words: Sequence[Word], language: str, now_s: float, *, committed_s: float
@@ -134,10 +128,7 @@ class EventEmitter:
             return
         self._unstable = text
         span = (words[0].start, words[-1].end) if words else (committed_s, committed_s)
-        self._emit(Unstable(*span, text, language, now_s, utterance=self._utterance))
-
-    def language_changed(self, change: LanguageChanged) -> None:
-        self._emit(change)
+        self.emit(Unstable(*span, text, language, now_s, utterance=self._utterance))
 
     def emit_final(self, language: str, now_s: float, *, goes_on: bool) -> None:
         """Emit the words since the last final as one; nothing without words.
@@ -154,7 +145,7 @@ class EventEmitter:
         most = Counter(word.language for word in words).most_common(1)[0][0] or language
         span = (words[0].start, words[-1].end)
         mass = self._allowed_mass(*span)
-        self._emit(Final(*span, text, most, words, now_s, mass, utterance=self._utterance))
+        self.emit(Final(*span, text, most, words, now_s, mass, utterance=self._utterance))
         self._utterance += goes_on
 
     def _is_final_due(self, start_s: float, last: Word) -> bool:
@@ -162,7 +153,7 @@ class EventEmitter:
         ends = last.word.rstrip().endswith(SENTENCE_ENDS)
         return span_s > self._longest_s or (ends and span_s > self._sentence_s)
 
-    def _emit(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         self._events.append(replace(event, seq=self._n_emitted))
         self._n_emitted += 1
 
@@ -192,7 +183,8 @@ class UpdateSchedule:
         self, vad: VadStream | None, chunk_s: float, max_pause_s: float, *, with_pauses: bool = False
     ) -> None:
         self._vad = vad
-        self._buffer = AudioBuffer()
+        self.buffer = AudioBuffer()
+        self.has_vad = vad is not None
         self._edges: deque[SpeechEdge] = deque()
         self._is_all_speech = False
         self._chunk = round(chunk_s * SAMPLE_RATE)
@@ -221,28 +213,13 @@ class UpdateSchedule:
         assert self._silence is not None
         self._end = max(self.now, self._silence + round(pause_s * SAMPLE_RATE))
 
-    @property
-    def has_vad(self) -> bool:
-        return self._vad is not None
-
-    @property
-    def start(self) -> int:
-        return self._buffer.start
-
-    @property
-    def end(self) -> int:
-        return self._buffer.end
-
-    def view(self, start: int, end: int) -> Samples:
-        return self._buffer.view(start, end)
-
     def append(self, pcm: Samples) -> None:
         """Append samples (n,) float32.
 
         Raises:
             AudioError: as `Session.push`.
         """
-        self._buffer.append(pcm)
+        self.buffer.append(pcm)
         if self._vad is not None:
             self._edges += self._vad.push(pcm)
         elif not self._is_all_speech and len(pcm):
@@ -254,7 +231,7 @@ class UpdateSchedule:
         if self._vad is not None:
             self._edges += self._vad.close()
         elif self._is_all_speech:
-            self._edges.append(SpeechEdge("end", self.end, self.end))
+            self._edges.append(SpeechEdge("end", self.buffer.end, self.buffer.end))
         self._with_pauses = False
 
     def points(self, *, newest_only: bool = False) -> Iterator[SchedulePoint]:
@@ -274,7 +251,7 @@ class UpdateSchedule:
                 yield SchedulePoint("pause", edge.sample)
             else:
                 yield SchedulePoint(edge.kind, edge.sample)
-        yield from self._until(self.end, newest_only=newest_only)
+        yield from self._until(self.buffer.end, newest_only=newest_only)
         if self._pause is not None and not self._with_pauses:  # the audio ends in a pause
             yield self._end_of_pause(self._pause)
 
@@ -309,51 +286,8 @@ class UpdateSchedule:
         continues.
         """
         idle = max(round(IDLE_S * SAMPLE_RATE), self._max_pause + round(ONSET_S * SAMPLE_RATE))
-        first = taken if is_open else max(taken, self.end - idle)
-        self._buffer.drop_before(min(first, self.end))
-
-
-class StrategyFactory:
-    """Makes the utterances and strategies of one session; word builders are cached by language."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        tokenizer: Tokenizer,
-        options: SessionOptions,
-    ) -> None:
-        stream, backend = options.stream, runtime.backend
-        self._runtime = runtime
-        self._options = options
-        self._tokenizer = tokenizer.with_task(stream.task)
-        self._builders: dict[str, WordBuilder] = {}
-        vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
-        self._decoder = AlignAttDecoder(backend, tokenizer.eot, vocabulary, stream.beam_size, stream.fusion)
-        self.encoder_mode = encoder_mode(stream, backend)
-
-    def utterance(self, start_sample: int, history: Mapping[str, tuple[int, ...]] | None) -> LiveUtterance:
-        return LiveUtterance(
-            lambda language: self.builder(language).tokenizer,
-            self._options.stream,
-            self._runtime,
-            self.encoder_mode,
-            start_sample=start_sample,
-            history=history,
-        )
-
-    def single(self, language: str) -> SingleLanguage:
-        return SingleLanguage(
-            self._runtime,
-            self._decoder,
-            self.builder(language),
-            self._options.stream,
-            CommitPolicy(self._options.stream),
-        )
-
-    def builder(self, language: str) -> WordBuilder:
-        if language not in self._builders:
-            self._builders[language] = WordBuilder(self._tokenizer.with_language(language))
-        return self._builders[language]
+        first = taken if is_open else max(taken, self.buffer.end - idle)
+        self.buffer.drop_before(min(first, self.buffer.end))
 
 
 def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
@@ -390,7 +324,7 @@ class Session:
     ) -> None:
         self._options = options or SessionOptions()
         self._runtime = runtime or DirectRuntime(backend)
-        stream = self._options.stream
+        stream, backend = self._options.stream, self._runtime.backend
         self._turns = stream.turn_rule
         self._text_end: TextEnd | None = None
         """In a pause."""
@@ -398,7 +332,10 @@ class Session:
             vad, stream.chunk_s, stream.max_pause_s, with_pauses=self._turns is not None
         )
         self._tracker = LiveLanguageTracker(self._runtime, tokenizer, self._options)
-        self._factory = StrategyFactory(self._runtime, tokenizer, self._options)
+        of_task = tokenizer.with_task(stream.task)
+        self._builder = cache(lambda language: WordBuilder(of_task.with_language(language)))
+        vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
+        self._aligner = AlignAttDecoder(backend, tokenizer.eot, vocabulary, stream.beam_size, stream.fusion)
         self._events = EventEmitter(
             stream.sentence_s, stream.longest_final_s, speakers, allowed_mass=self.timeline.allowed_mass
         )
@@ -418,14 +355,15 @@ class Session:
         """The languages over time; read only."""
         return self._tracker.timeline
 
-    def push(self, pcm: Samples | Tensor, *, newest_only: bool = False) -> list[Event]:
+    def push(self, pcm: Samples | Tensor, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         """Push samples (n,) float32, mono, 16 kHz, of any number, and return the resulting events.
 
         If an update fails, it is skipped and the session continues; no committed word or event is lost:
         they come with the next call.
 
         pcm: an array, or a tensor on the CPU. newest_only: of the updates within these samples only do the
-        last one of an utterance, for callers that are late.
+        last one of an utterance, for callers that are late. greedy: decode these updates with one beam, for
+        busy machines; the end of an utterance keeps its beam.
 
         Raises:
             SessionClosedError: after `close`.
@@ -437,7 +375,7 @@ class Session:
         with self._runtime.torch_threads():
             # The buffer raises the error for other types and shapes.
             self._schedule.append(cast(Samples, tensor_array(pcm, "pushed audio") if is_tensor(pcm) else pcm))
-            self._advance(newest_only=newest_only)
+            self._advance(newest_only=newest_only, greedy=greedy)
         return self._take_events()
 
     def close(self) -> list[Event]:
@@ -460,7 +398,7 @@ class Session:
         decoder = self._decoder
         if decoder is not None and decoder.is_open and not self._closed:
             with self._runtime.torch_threads():
-                self._flush(decoder, self._schedule.end, goes_on=True)
+                self._flush(decoder, self._schedule.buffer.end, goes_on=True)
         return self._take_events()
 
     def _take_events(self) -> list[Event]:
@@ -469,7 +407,7 @@ class Session:
             raise failure
         return self._events.take()
 
-    def _advance(self, *, newest_only: bool = False) -> None:
+    def _advance(self, *, newest_only: bool = False, greedy: bool = False) -> None:
         for point in self._schedule.points(newest_only=newest_only):
             self._diarize()
             if point.kind == "start":
@@ -481,7 +419,7 @@ class Session:
             elif self._decoder is not None and self._decoder.is_open:
                 self._feed(self._decoder, point.sample)
                 with self._attempt():
-                    self._update(self._decoder)
+                    self._update(self._decoder, greedy=greedy)
         self._diarize()
         taken = 0 if self._decoder is None else self._decoder.utterance.end_sample
         self._schedule.discard(taken, is_open=self._decoder is not None and self._decoder.is_open)
@@ -498,32 +436,45 @@ class Session:
     def _diarize(self) -> None:
         """Feed audio up to the current sample to live diarization; silence only advances its clock."""
         if self._speakers is not None:
-            pcm = self._schedule.view(self._speakers.n_samples, self._schedule.now)
+            pcm = self._schedule.buffer.view(self._speakers.n_samples, self._schedule.now)
             self._speakers.push(pcm, is_speech=self._decoder is not None and self._decoder.is_open)
 
     def _feed(self, decoder: UtteranceDecoder, until: int) -> None:
         end = decoder.utterance.end_sample
         if until > end:
-            decoder.utterance.append(self._schedule.view(end, until).copy())
+            decoder.utterance.append(self._schedule.buffer.view(end, until).copy())
 
     def _start_speech(self, sample: int) -> None:
         """Begin or resume an utterance at a sample (before the current one, by onset and pre-roll)."""
-        at = max(sample, self._schedule.start)
+        at = max(sample, self._schedule.buffer.start)
         self._tracker.begin(at)
         last = self._decoder
         if last is not None and self._schedule.resumes(last.utterance.end_sample, at):
             last.resume(at / SAMPLE_RATE)
         else:
-            self._decoder = self._new_decoder(at, last)
+            self._decoder = self._new_decoder(at, None if last is None else last.utterance.history)
         self._events.speech_started(at / SAMPLE_RATE, self._schedule.now_s)
 
-    def _new_decoder(self, sample: int, last: UtteranceDecoder | None) -> UtteranceDecoder:
+    def _new_decoder(self, sample: int, history: Mapping[str, tuple[int, ...]] | None) -> UtteranceDecoder:
+        """Return the decoder of a new utterance from a sample on; history: see `LiveUtterance`."""
+        stream = self._options.stream
+        utterance = LiveUtterance(
+            lambda language: self._builder(language).tokenizer,
+            stream,
+            self._runtime,
+            encoder_mode(stream, self._runtime.backend),
+            start_sample=sample,
+            history=history,
+        )
         return UtteranceDecoder(
-            self._factory.utterance(sample, None if last is None else last.utterance.history),
-            self._factory.single(self._tracker.language),
+            utterance,
+            self._aligner,
+            self._builder(self._tracker.language),
             self._emit_words,
-            options=self._options.stream,
+            runtime=self._runtime,
+            options=stream,
             retry_after_s=RETRY_AFTER_S if self._schedule.has_vad else math.inf,
+            reads_ahead=self._options.captions == "revisable",
         )
 
     def _pause_speech(self) -> None:
@@ -549,47 +500,43 @@ class Session:
                 sample / SAMPLE_RATE, self._turns.probability(self._text_end, pause_s), now_s
             )
 
-    def _update(self, decoder: UtteranceDecoder) -> None:
+    def _update(self, decoder: UtteranceDecoder, *, greedy: bool) -> None:
         if not decoder.is_long_enough or not (
             self._tracker.is_following or decoder.may_commit(self._tracker.certain_until_s)
         ):
             return
-        change = self._tracker.update(decoder.utterance, self._schedule.now)
-        if change is not None:
-            self._switch(decoder, change)
+        self._follow_language(decoder, self._schedule.now)
         if decoder.may_commit(self._tracker.certain_until_s):
-            window = decoder.update(self._tracker.certain_until_s)
-            if window is not None:
-                self._emit_unstable(decoder, decoder.strategy.policy.unstable)
+            decoder.update(self._tracker.certain_until_s, greedy=greedy)
+            self._emit_unstable(decoder, decoder.policy.unstable)
 
     def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> None:
         """Commit all audio up to a sample and emit a final. goes_on: speech continues."""
-        self._feed(decoder, min(sample, self._schedule.end))
+        self._feed(decoder, min(sample, self._schedule.buffer.end))
         with self._attempt():
-            self._resolve_language(decoder, sample)
+            self._follow_language(decoder, sample, final=True)
         with self._attempt():
             self._commit_rest(decoder, sample)
-        self._emit_final(decoder, goes_on=goes_on)
+        self._events.emit_final(decoder.language, self._schedule.now_s, goes_on=goes_on)
 
-    def _resolve_language(self, decoder: UtteranceDecoder, until: int) -> None:
-        change = self._tracker.resolve(decoder.utterance, until)
-        if change is not None:
-            self._switch(decoder, change)
+    def _follow_language(self, decoder: UtteranceDecoder, until: int, *, final: bool = False) -> None:
+        """Probe up to a sample; at a change, finish the old language and continue in the new one."""
+        change = self._tracker.update(decoder.utterance, until, final=final)
+        if change is None:
+            return
+        at_s = self._finish_language(decoder, change)
+        decoder.begin_language(self._builder(change.target))
+        confirmed_s = max(change.confirmed_s, at_s)
+        self._events.emit(
+            LanguageChanged(change.source, change.target, at_s, confirmed_s, self.timeline.belief)
+        )
 
     def _commit_rest(self, decoder: UtteranceDecoder, until: int) -> None:
         """Commit all audio up to a sample and clear the unstable text."""
-        is_last = self._closed and decoder.utterance.end_sample == self._schedule.end
-        decoder.flush(until, is_last=is_last)
-        self._emit_unstable(decoder, ())
-
-    def _switch(self, decoder: UtteranceDecoder, change: LanguageChange) -> None:
-        """Switch languages: finish the old one at the change point, and continue in the new one."""
-        at_s = self._finish_language(decoder, change)
-        decoder.strategy = self._factory.single(change.target)
-        confirmed_s = max(change.confirmed_s, at_s)
-        self._events.language_changed(
-            LanguageChanged(change.source, change.target, at_s, confirmed_s, self.timeline.belief)
+        decoder.flush(
+            until, is_last=self._closed and decoder.utterance.end_sample == self._schedule.buffer.end
         )
+        self._emit_unstable(decoder, ())
 
     def _finish_language(self, decoder: UtteranceDecoder, change: LanguageChange) -> float:
         """Commit and drop the audio before a change; return where (s) the new language begins."""
@@ -602,7 +549,7 @@ class Session:
         if decoder.undecoded_s(at_s) > 0.0:
             with self._attempt():
                 self._commit_rest(decoder, round(at_s * SAMPLE_RATE))
-        self._emit_final(decoder, goes_on=True)
+        self._events.emit_final(decoder.language, self._schedule.now_s, goes_on=True)
         until_s = max(at_s, utterance.committed.until_s)
         utterance.drop_before(at_s, words_until_s=until_s)
         utterance.committed.until_s = until_s
@@ -611,10 +558,7 @@ class Session:
     def _emit_words(self, words: Sequence[Word], language: str) -> None:
         self._events.emit_words(words, language, self._schedule.now_s)
 
-    def _emit_final(self, decoder: UtteranceDecoder, *, goes_on: bool) -> None:
-        self._events.emit_final(decoder.strategy.language, self._schedule.now_s, goes_on=goes_on)
-
     def _emit_unstable(self, decoder: UtteranceDecoder, words: Sequence[Word]) -> None:
-        if self._options.unstable:
-            language, committed_s = decoder.strategy.language, decoder.utterance.committed.until_s
+        if self._options.captions == "revisable":
+            language, committed_s = decoder.language, decoder.utterance.committed.until_s
             self._events.emit_unstable(words, language, self._schedule.now_s, committed_s=committed_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, takewhile
 
 from torch import Tensor
 
@@ -27,6 +28,7 @@ from sottovoce.streaming.alignatt import (
     AlignAttRequest,
     DecoderPrefix,
     PrefixCache,
+    StopReason,
 )
 from sottovoce.streaming.audio_window import (
     MELS_PER_FRAME,
@@ -39,7 +41,7 @@ from sottovoce.streaming.audio_window import (
     quietest_boundary,
     quietest_frame,
 )
-from sottovoce.streaming.commit_policy import CommitPolicy, can_commit
+from sottovoce.streaming.commit_policy import CommitPolicy, Reading
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.turns import TextEnd
 from sottovoce.streaming.words import HypothesisWord, WordBuilder, is_punctuation
@@ -175,11 +177,8 @@ class LiveUtterance:
     def boundary_s(self, around_s: float, reach_s: float) -> float:
         """Return the quietest time at most reach_s from around_s and after the committed words."""
         start_s, until_s = self.start_sample / SAMPLE_RATE, self.committed.until_s
-        around_s = max(around_s, until_s)
-        boundary, least, reach = (
-            math.ceil(seconds * FRAMES_PER_SECOND)
-            for seconds in (around_s - start_s, until_s - start_s, reach_s)
-        )
+        spans_s = (max(around_s, until_s) - start_s, until_s - start_s, reach_s)
+        boundary, least, reach = (math.ceil(seconds * FRAMES_PER_SECOND) for seconds in spans_s)
         quiet = quietest_boundary(loudness(self.log_mel()), boundary, reach, least=least)
         return max(until_s, start_s + quiet / FRAMES_PER_SECOND)
 
@@ -261,6 +260,10 @@ class CommittedWords:
         return len(self._words)
 
     @property
+    def letters(self) -> list[str]:
+        return [one.letters for one in self._words]
+
+    @property
     def last(self) -> Word | None:
         return self._words[-1].word if self._words else None
 
@@ -277,7 +280,8 @@ class CommittedWords:
         self.until_s = max(self.until_s, word.word.end)
 
     def tokens(self, language: str | None = None) -> tuple[int, ...]:
-        return _tokens([word for word in self._words if language in (None, word.word.language)])
+        own = [one for one in self._words if language in (None, one.word.language)]
+        return tuple(token for one in own for token in one.tokens)
 
     def cut_point(self, earliest_s: float, target_s: float) -> float:
         """Return where to cut the buffer: the middle of the widest gap after a word, from earliest_s to
@@ -285,39 +289,31 @@ class CommittedWords:
 
         Without a gap: target_s if all words before it are committed, else earliest_s.
         """
-        words = [word.word for word in self._words]
-        ends = [word.end for word in words]
-        starts = [*(word.start for word in words[1:]), *([self.until_s + 0.2] if words else [])]
-        gaps = [
-            (after - before, (before + after) / 2)
-            for before, after in zip(ends, starts, strict=True)
-            if earliest_s <= (before + after) / 2 <= target_s + 2.0
-        ]
+        gaps = [gap for gap in self._gaps() if earliest_s <= gap[1] <= target_s + 2.0]
         if gaps:
             return max(gaps)[1]
         return target_s if self.until_s >= target_s else earliest_s
 
     def half_point(self) -> float:
         """Return the middle of the widest gap in the middle third of the tokens; without one the end."""
-        n_tokens = [len(one.tokens) for one in self._words]
-        total, so_far, gaps = sum(n_tokens), 0, []
-        for one, after, n in zip(self._words, self._words[1:], n_tokens, strict=False):
-            so_far += n
-            if total / 3 <= so_far <= 2 * total / 3:
-                gaps.append((after.word.start - one.word.end, (one.word.end + after.word.start) / 2))
+        total = len(self.tokens())
+        gaps = [gap for gap in self._gaps() if total / 3 <= gap[2] <= 2 * total / 3]
         return max(gaps)[1] if gaps else self.until_s
+
+    def _gaps(self) -> list[tuple[float, float, int]]:
+        """Return width (s), middle (s) and number of tokens before it of the gap after each word."""
+        n_tokens = accumulate(len(one.tokens) for one in self._words)
+        starts = [*(one.word.start for one in self._words[1:]), self.until_s + 0.2]
+        return [
+            (start_s - one.word.end, (one.word.end + start_s) / 2, n)
+            for one, start_s, n in zip(self._words, starts, n_tokens, strict=False)
+        ]
 
     def drop_before(self, cut_s: float) -> list[HypothesisWord]:
         """Remove the words that end by cut_s, and return them."""
-        n_dropped = 0
-        while n_dropped < len(self._words) and self._words[n_dropped].word.end <= cut_s + 1e-6:
-            n_dropped += 1
-        dropped, self._words = self._words[:n_dropped], self._words[n_dropped:]
+        dropped = [*takewhile(lambda one: one.word.end <= cut_s + 1e-6, self._words)]
+        self._words = self._words[len(dropped) :]
         return dropped
-
-
-def _tokens(words: Sequence[HypothesisWord]) -> tuple[int, ...]:
-    return tuple(token for word in words for token in word.tokens)
 
 
 class PromptContext:
@@ -331,8 +327,8 @@ class PromptContext:
     ) -> None:
         self._tokenizer = tokenizer
         self._limit = options.max_context_tokens
-        self._static = self._encode(options.static_prompt)
-        self._history = self._encode(options.init_prompt) if history is None else tuple(history)
+        self._static = tuple(tokenizer.encode_prompt(options.static_prompt))
+        self._history = tuple(tokenizer.encode_prompt(options.init_prompt) if history is None else history)
 
     def add(self, tokens: Sequence[int]) -> None:
         self._history = (*self._history, *tokens)[-223:]
@@ -353,9 +349,6 @@ class PromptContext:
         start = self._tokenizer.sot_sequence_including_notimestamps
         return DecoderPrefix((*prompt, *start, *committed), len(prompt), len(committed))
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode_prompt(text))
-
 
 RETRY_AFTER_S = 0.8
 """Seconds of speech without words after the last word that are decoded again."""
@@ -365,144 +358,50 @@ REST_OF_WORD_S = 0.3
 """A word ends within this time after its last attended frame."""
 
 
-class SingleLanguage:
-    """Decode all of the audio in one language, that of the builder."""
+class UtteranceDecoder:
+    """Decode an utterance during speech, in one language at a time, and keep it through a pause.
+
+    builder: of the words of its first language. on_words: called at once with committed words and the
+    language. retry_after_s: see `RETRY_AFTER_S`; inf if the audio may hold silence. reads_ahead: continue the
+    uncommitted words of an update to the end of the audio, greedily, to show them.
+    """
 
     def __init__(
         self,
-        runtime: Runtime,
+        utterance: LiveUtterance,
         decoder: AlignAttDecoder,
         builder: WordBuilder,
+        on_words: Callable[[Sequence[Word], str], None],
+        *,
+        runtime: Runtime,
         options: StreamOptions,
-        policy: CommitPolicy,
+        retry_after_s: float = RETRY_AFTER_S,
+        reads_ahead: bool = False,
     ) -> None:
+        self.utterance = utterance
+        self.is_open = True
+        """Whether speech continues; False in a pause."""
         self._runtime = runtime
-        self._decoder = decoder
-        self._builder = builder
+        self._decoder, self._greedy = decoder, replace(decoder, beam_size=1)
+        self._on_words = on_words
         self._options = options
-        self.policy = policy
-        self._draft_tokens: tuple[int, ...] = ()
-        """Tokens of the last hypothesis that were not committed."""
+        self._retry_after_s = retry_after_s
+        self._reads_ahead = reads_ahead
+        self._from_s = utterance.start_sample / SAMPLE_RATE
+        """Where speech began, after the last pause or after skipped audio."""
+        self._was_stuck = False
+        self.begin_language(builder)
+
+    def begin_language(self, builder: WordBuilder) -> None:
+        """Decode in another language from now on."""
+        self._builder = builder
+        self.policy = CommitPolicy(self._options)
         self._cached: tuple[int, PrefixCache | None] = (0, None)
         """First sample of the last window, and the cache of its decode."""
 
     @property
     def language(self) -> str:
         return self._builder.language
-
-    def decode(
-        self,
-        utterance: LiveUtterance,
-        window: AudioWindow,
-        *,
-        certain_until_s: float = math.inf,
-        final: bool = False,
-    ) -> list[HypothesisWord]:
-        """Return the words to commit after the committed ones.
-
-        window: the last one encoded of the utterance. certain_until_s: see `CommitPolicy.decide`. final:
-        no more audio comes.
-        """
-        after_s = utterance.committed.until_s
-        rules = self.policy.stop_rules(
-            window.end_s - after_s,
-            final=final,
-            committed_until=window.frame(after_s) if len(utterance.committed) else None,
-        )
-        if rules.frame_threshold >= window.n_frames:
-            return []
-        start_sample, cache = self._cached
-        request = AlignAttRequest(
-            utterance.prefix(self.language),
-            rules,
-            draft_tokens=self._draft_tokens,
-            prefix_cache=None if final or start_sample != window.start_sample else cache,
-            n_recomputed=None if final else self._options.recompute_tokens,
-        )
-        hypotheses = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
-        self._cached = window.start_sample, hypotheses[0].prefix_cache
-        return self._words_to_commit(hypotheses[0], window, after_s, certain_until_s, final=final)
-
-    def text_end(self, utterance: LiveUtterance, window: AudioWindow) -> TextEnd:
-        """Return how the text of a window goes on after its last word; nothing is committed.
-
-        window: the last one encoded of the utterance.
-        """
-        undecoded_s = window.end_s - utterance.committed.until_s
-        rules = replace(self.policy.stop_rules(undecoded_s, final=False), frame_threshold=0)
-        start_sample, cache = self._cached
-        prefix = utterance.prefix(self.language)
-        request = AlignAttRequest(
-            prefix,
-            rules,
-            draft_tokens=self._draft_tokens,
-            prefix_cache=cache if start_sample == window.start_sample else None,
-        )
-        (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
-        n_committed, text = prefix.n_committed, [*prefix.committed, *hypothesis.tokens]
-        while text and is_punctuation(self._builder.tokenizer.decode(text[-1:])):
-            text.pop()
-        whole = (*prefix.tokens[: len(prefix.tokens) - n_committed], *text)
-        request = replace(
-            request,
-            prefix=DecoderPrefix(whole, prefix.sot, len(text)),
-            rules=replace(rules, max_tokens=0),
-            draft_tokens=(),
-            measures_end=True,
-        )
-        (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
-        assert hypothesis.text_end is not None
-        return hypothesis.text_end
-
-    def _words_to_commit(
-        self,
-        hypothesis: AlignAttHypothesis,
-        window: AudioWindow,
-        after_s: float,
-        certain_until_s: float,
-        *,
-        final: bool,
-    ) -> list[HypothesisWord]:
-        if not self.policy.is_usable(hypothesis):
-            self._draft_tokens = ()
-            self.policy.discard(hypothesis)
-            return []
-        words = self.policy.usable_words(hypothesis, window, self._builder, after_s=after_s, final=final)
-        n_committed = self.policy.decide(
-            words, window, is_stuck=hypothesis.is_stuck, certain_until_s=certain_until_s, final=final
-        )
-        held_back = hypothesis.held_back_token
-        tokens = hypothesis.tokens if held_back is None else (*hypothesis.tokens, held_back)
-        self._draft_tokens = tokens[sum(len(one.tokens) for one in words[:n_committed]) :]
-        return words[:n_committed]
-
-
-class UtteranceDecoder:
-    """Decode an utterance during speech, and keep it through a pause.
-
-    on_words: called at once with committed words and the language.
-    retry_after_s: see `RETRY_AFTER_S`; inf if the audio may hold silence.
-    """
-
-    def __init__(
-        self,
-        utterance: LiveUtterance,
-        strategy: SingleLanguage,
-        on_words: Callable[[Sequence[Word], str], None],
-        *,
-        options: StreamOptions,
-        retry_after_s: float = RETRY_AFTER_S,
-    ) -> None:
-        self.utterance = utterance
-        self.strategy = strategy
-        self.is_open = True
-        """Whether speech continues; False in a pause."""
-        self._on_words = on_words
-        self._options = options
-        self._retry_after_s = retry_after_s
-        self._from_s = utterance.start_sample / SAMPLE_RATE
-        """Where speech began, after the last pause or after skipped audio."""
-        self._was_stuck = False
 
     def resume(self, from_s: float) -> None:
         self.is_open, self._from_s = True, from_s
@@ -521,23 +420,44 @@ class UtteranceDecoder:
         """Return whether an update can commit a word; certain_until_s: see `CommitPolicy.decide`."""
         committed_s = self.utterance.committed.until_s
         undecoded_s = self.utterance.end_sample / SAMPLE_RATE - committed_s
-        return can_commit(self._options, undecoded_s) and certain_until_s > committed_s
+        return undecoded_s * FRAMES_PER_SECOND > self._options.near_frames and certain_until_s > committed_s
 
-    def update(self, certain_until_s: float) -> AudioWindow | None:
-        """Encode and decode new audio, and commit words; return the window, None without audio.
+    def update(self, certain_until_s: float, *, greedy: bool = False) -> None:
+        """Encode and decode new audio, and commit words.
 
-        certain_until_s: see `CommitPolicy.decide`.
+        certain_until_s: see `CommitPolicy.decide`. greedy: with one beam.
         """
         window = self.utterance.encoder.window()
-        if window is not None and certain_until_s > self.utterance.committed.until_s:
-            self._decode(window, certain_until_s=certain_until_s)
+        if window is not None:
+            self.decode(window, certain_until_s=certain_until_s, greedy=greedy)
             self._trim_stalled(window)
-        return window
 
     def text_end(self) -> TextEnd | None:
         """Return how the text goes on after the last word of the audio so far; None without audio."""
         window = self.utterance.encoder.window()
-        return None if window is None else self.strategy.text_end(self.utterance, window)
+        if window is None:
+            return None
+        undecoded_s = window.end_s - self.utterance.committed.until_s
+        rules = replace(self.policy.stop_rules(undecoded_s, final=False), frame_threshold=0)
+        start_sample, cache = self._cached
+        prefix = self.utterance.prefix(self.language)
+        request = AlignAttRequest(
+            prefix, rules, prefix_cache=cache if start_sample == window.start_sample else None
+        )
+        (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
+        n_committed, text = prefix.n_committed, [*prefix.committed, *hypothesis.tokens]
+        while text and is_punctuation(self._builder.tokenizer.decode(text[-1:])):
+            text.pop()
+        whole = (*prefix.tokens[: len(prefix.tokens) - n_committed], *text)
+        request = replace(
+            request,
+            prefix=DecoderPrefix(whole, prefix.sot, len(text)),
+            rules=replace(rules, max_tokens=0),
+            measures_end=True,
+        )
+        (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
+        assert hypothesis.text_end is not None
+        return hypothesis.text_end
 
     def flush(self, until_sample: int, *, is_last: bool = False) -> None:
         """Commit all words of the audio up to a sample.
@@ -551,29 +471,80 @@ class UtteranceDecoder:
             window = encoder.window(mode, until_sample=until_sample, is_last=is_last)
             if window is None:
                 return
-            self._decode(window, final=True)
+            self.decode(window, final=True)
             if is_retry:
                 self._commit_agreed(window.end_s)
-            if not self.strategy.policy.is_stuck and self.undecoded_s(window.end_s) < self._retry_after_s:
+            if not self.policy.is_stuck and self.undecoded_s(window.end_s) < self._retry_after_s:
                 return
             self._restart_after_last_word(window)
 
-    def _decode(self, window: AudioWindow, *, certain_until_s: float = math.inf, final: bool = False) -> None:
-        words = self.strategy.decode(self.utterance, window, certain_until_s=certain_until_s, final=final)
+    def decode(
+        self,
+        window: AudioWindow,
+        *,
+        certain_until_s: float = math.inf,
+        greedy: bool = False,
+        final: bool = False,
+    ) -> None:
+        """Decode after the committed words, and commit words.
+
+        window: the last one encoded. certain_until_s: see `CommitPolicy.decide`. greedy: with one beam.
+        final: no more audio comes.
+        """
+        after_s = self.utterance.committed.until_s
+        rules = self.policy.stop_rules(
+            window.end_s - after_s,
+            final=final,
+            committed_until=window.frame(after_s) if len(self.utterance.committed) else None,
+        )
+        if rules.frame_threshold >= window.n_frames:
+            return
+        start_sample, cache = self._cached
+        request = AlignAttRequest(
+            self.utterance.prefix(self.language),
+            rules,
+            prefix_cache=None if final or start_sample != window.start_sample else cache,
+            n_recomputed=None if final else self._options.recompute_tokens,
+        )
+        decoder = self._greedy if greedy else self._decoder
+        (hypothesis,) = self._runtime.decode_continuously(decoder, [window.encoded], [request])
+        self._cached = window.start_sample, hypothesis.prefix_cache
+        reading = Reading(window, self._builder, after_s, self.utterance.committed.letters)
+        words = self.policy.commit(hypothesis, reading, certain_until_s=certain_until_s, final=final)
+        if self._reads_ahead and hypothesis.stop_reason is StopReason.FRONTIER:
+            whole = self._read_ahead(hypothesis, request, window)
+            shown = reading.without_loop(whole, final=True)
+            if shown and rules.at_frontier(shown[-1].last_frame, window.n_frames):
+                shown.pop()  # a word at the end of the audio is often half spoken
+            self.policy.unstable = tuple(one.word for one in shown[len(words) :])
         self._commit(words)
+
+    def _read_ahead(
+        self, hypothesis: AlignAttHypothesis, request: AlignAttRequest, window: AudioWindow
+    ) -> AlignAttHypothesis:
+        """Return a hypothesis that stopped near the end of the audio, continued greedily to its end."""
+        prefix, held_back = request.prefix, hypothesis.held_back_token
+        tokens = (*hypothesis.tokens, *(() if held_back is None else (held_back,)))
+        ahead = AlignAttRequest(
+            DecoderPrefix((*prefix.tokens, *tokens), prefix.sot, prefix.n_committed + len(tokens)),
+            replace(request.rules, frame_threshold=0.0, committed_until=None),
+            prefix_cache=hypothesis.prefix_cache,
+        )
+        (rest,) = self._runtime.decode_continuously(self._greedy, [window.encoded], [ahead])
+        return hypothesis.followed_by(rest)
 
     def _commit(self, words: Sequence[HypothesisWord]) -> None:
         self.utterance.commit(words)
-        self._on_words([one.word for one in words], self.strategy.language)
+        self._on_words([one.word for one in words], self.language)
 
     def _commit_agreed(self, until_s: float) -> None:
         """Commit agreed words of audio up to until_s, which is not decoded again."""
         committed_s = self.utterance.committed.until_s
-        self._commit(self.strategy.policy.take_agreed(committed_s, until_s))
+        self._commit(self.policy.take_agreed(committed_s, until_s))
 
     def _trim_stalled(self, window: AudioWindow) -> None:
         """Drop audio where decoding fails: first what precedes the undecoded part, then most of that."""
-        policy = self.strategy.policy
+        policy = self.policy
         is_again, self._was_stuck = self._was_stuck and policy.is_stuck, policy.is_stuck
         is_overdue = self.undecoded_s(window.end_s) > self._options.stall_timeout_s
         is_wordless = is_overdue and not policy.unstable

@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket
 from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.subtitles import ends_with
-from sottovoce.options.live import Eagerness, LiveDecodingOptions, LiveOptions
+from sottovoce.options.live import Captions, Eagerness, LiveDecodingOptions, LiveOptions
 from sottovoce.options.requests import LANGUAGE_EXAMPLES
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -133,11 +133,11 @@ class ListenParams:
     ignored: tuple[str, ...] = ()
 
     def live_options(
-        self, pause_ms: float, *, unstable: bool, speakers: str = "", eagerness: Eagerness | None = None
+        self, pause_ms: float, *, captions: Captions, speakers: str = "", eagerness: Eagerness | None = None
     ) -> LiveOptions:
         return LiveOptions(
             languages=self.languages,
-            unstable=unstable,
+            captions=captions,
             decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms), eagerness=eagerness),
             speakers=speakers,
             vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
@@ -170,9 +170,10 @@ class DeepgramParams(ListenParams):
     @property
     def options(self) -> LiveOptions:
         speakers = "auto" if self.has_speakers else ""
+        captions: Captions = "revisable" if self.interim_results else "firm"
         return self.live_options(
             self.pause_ms or DEFAULT_PAUSE_MS,
-            unstable=self.interim_results,
+            captions=captions,
             speakers=speakers,
             eagerness=self.eagerness,
         )

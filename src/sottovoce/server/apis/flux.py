@@ -110,7 +110,7 @@ class FluxParams(ListenParams):
 
     @property
     def options(self) -> LiveOptions:
-        return self.live_options(1000 * self.thresholds.hangover_s, unstable=True)
+        return self.live_options(1000 * self.thresholds.hangover_s, captions="revisable")
 
 
 def pause_of(confidence: float) -> float:

@@ -44,7 +44,7 @@ function underlineDoubts() {
 
 // The parameters of a live session.
 export function liveParameters() {
-  const parameters = { unstable: $("unstable").checked, switching: $("switching").value };
+  const parameters = { captions: $("unstable").checked ? "revisable" : "firm", switching: $("switching").value };
   if ($("speakers").checked) parameters.speakers = "auto";
   for (const name of ["languages", "translate_to", "model", "terms"]) if ($(name).value.trim()) parameters[name] = $(name).value.trim();
   return parameters;
