@@ -37,10 +37,10 @@ class DecoderAttention(Protocol):
     def positions(self) -> Tensor: ...
 
     def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        """Return the self-attention of a layer for normed x (R, n_new, d), in the shape of x."""
+        """Return the self-attention of a layer for normed x (n, d), in the shape of x."""
 
     def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        """Return the cross-attention of a layer for normed x (R, n_new, d), broadcastable to its shape."""
+        """Return the cross-attention of a layer for normed x (n, d), in the shape of x."""
 
 
 def sinusoids(length: int, channels: int) -> Tensor:
@@ -160,7 +160,7 @@ class TextDecoder(nn.Module):
         return [(keys.contiguous(), values.contiguous()) for keys, values in pairs]
 
     def forward(self, tokens: Tensor, attention: DecoderAttention) -> Tensor:
-        """Run tokens (R, n_new) int64; returns normalised hidden states (R, n_new, d)."""
+        """Run the new tokens (n,) int64 of all rows; returns normalised hidden states (n, d)."""
         embedding = self.token_embedding
         x = (embedding(tokens) + self.positional_embedding[attention.positions]).to(embedding.dtype)
         for layer, block in enumerate(self.layers):
@@ -171,7 +171,7 @@ class TextDecoder(nn.Module):
         return hidden
 
     def logits(self, hidden: Tensor, vocabulary: Tensor | None = None) -> Tensor:
-        """Project hidden states (R, n, d) to logits (R, n, n_rows) float32.
+        """Project hidden states (n, d) to logits (n, n_rows) float32.
 
         vocabulary: (n_rows,) int64 rows to compute, or None for all.
         """
