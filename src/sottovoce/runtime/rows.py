@@ -12,18 +12,23 @@ no shape depends on the text, so the operators of a step can be recorded as a CU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import math
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sottovoce.errors import OptionError
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head_weights
+from sottovoce.models.whisper import TextDecoder
 
-FIRST_CELLS = 64
-"""Cells of an arena at first; a full one doubles."""
+FIRST_CELLS = 63
+"""Cells of an arena at first; with the one that is nobody's, a full arena doubles."""
 ALIGNED = 16
 """Rows of masks begin at multiples of so many numbers, as fused kernels require."""
 
@@ -43,6 +48,7 @@ class RowMemory:
         n_recordings: int = 0,
         n_cells: int = FIRST_CELLS,
     ) -> None:
+        self.dims = dims
         d_head = dims.n_text_state // dims.n_text_head
         size = (dims.n_text_layer, 2, n_recordings, dims.n_text_head, 1 + n_cells, d_head)
         with torch.inference_mode(False):
@@ -63,7 +69,7 @@ class RowMemory:
     def grow(self, n_recordings: int, n_cells: int) -> None:
         """Make room for recordings and cells; doubles what is full."""
         more_recordings = _doubled(self.n_recordings, n_recordings) - self.n_recordings
-        more_cells = _doubled(self.n_cells, n_cells) - self.n_cells
+        more_cells = _doubled(1 + self.n_cells, aligned(1 + n_cells)) - (1 + self.n_cells)
         if more_recordings or more_cells:
             with torch.inference_mode(False):
                 self._set(F.pad(self.text, (0, 0, 0, more_cells, 0, 0, 0, more_recordings)))
@@ -76,6 +82,10 @@ class RowMemory:
         self.text[:, :, slot].zero_()
         if prefix is not None:
             self.text[:, :, slot, :, 1 : 1 + prefix.shape[3]] = prefix
+
+
+def aligned(n: int) -> int:
+    return -(-n // ALIGNED) * ALIGNED
 
 
 def _doubled(size: int, needed: int) -> int:
@@ -103,8 +113,8 @@ class Run:
 
     The rows are those of neighbouring recordings (slots and windows), with n_queries new tokens for each
     recording, at `tokens` of the batch. cells, frames: those attended to. mask: (n_recordings, 1, n_queries,
-    n_cells), added to the attention logits, or None. bias: (n_recordings, 1, 1 or n_queries, n_frames), the
-    same for the audio, or None.
+    n_cells), added to the attention logits, or None. bias: (n_recordings, 1, 1 or n_queries, n_frames)
+    float32, the same for the audio, or None; audio_mask: the bias in the dtype of the queries.
     """
 
     slots: slice
@@ -115,6 +125,7 @@ class Run:
     frames: slice
     mask: Tensor | None
     bias: Tensor | None
+    audio_mask: Tensor | None
 
     @property
     def n_recordings(self) -> int:
@@ -163,8 +174,7 @@ class RowsAttention:
         for place, run in enumerate(self.runs):
             own = self._of_run(queries, run, attention.n_head)
             keys, values = (each[run.windows, :, run.frames] for each in run.keys_values[layer])
-            mask = None if run.bias is None else run.bias.to(own.dtype)
-            parts.append(attend(own, keys, values, mask).transpose(1, 2).reshape(-1, x.shape[1]))
+            parts.append(attend(own, keys, values, run.audio_mask).transpose(1, 2).reshape(-1, x.shape[1]))
             if heads:
                 self.found[place, layer] = head_weights(own, keys, heads, run.bias).flatten(1, 2)
         merged: Tensor = attention.out(_joined(parts))
@@ -187,3 +197,293 @@ class RowsAttention:
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+class StaticMemory(RowMemory):
+    """The memory of rows on an accelerator, with their audio; steps are computed in place.
+
+    audio: (n_layers, 2, n_recordings, H, n_audio_ctx, d_head). frame_bias: (n_recordings, n_audio_ctx)
+    float32, added to the attention logits: -inf beyond a window.
+    """
+
+    def __init__(self, dims: ModelDims, dtype: torch.dtype, device: torch.device, n_recordings: int) -> None:
+        super().__init__(dims, dtype, device, n_recordings, aligned(1 + dims.n_text_ctx) - 1)
+        *size, _, d_head = self.text.shape
+        n_frames = dims.n_audio_ctx
+        with torch.inference_mode(False):
+            self.audio = torch.zeros((*size, n_frames, d_head), dtype=dtype, device=device)
+            self.frame_bias = torch.zeros(n_recordings, aligned(n_frames), device=device)[:, :n_frames]
+        self.windows = [(pair[0], pair[1]) for pair in self.audio]
+        self.steps: dict[StepShape, StaticStep] = {}
+
+    @property
+    def n_bytes(self) -> int:
+        return (self.text.numel() + self.audio.numel()) * self.text.element_size()
+
+    def grow(self, n_recordings: int, n_cells: int) -> None:
+        assert n_recordings <= self.n_recordings, "a larger memory is another one"
+        before = self.n_cells
+        super().grow(n_recordings, n_cells)
+        if self.n_cells != before:
+            self.steps.clear()
+
+    def take_over(self, other: StaticMemory) -> None:
+        """Copy what a smaller memory holds."""
+        n = other.n_recordings
+        if n:
+            self.grow(n, other.n_cells)
+            self.text[:, :, :n, :, : 1 + other.n_cells] = other.text
+            self.audio[:, :, :n], self.frame_bias[:n] = other.audio, other.frame_bias
+
+    def placed(self, recording: Recording) -> Recording:
+        """Copy the keys and values of a recording's window to its slot; return it with these."""
+        slot, n_frames = recording.slot, recording.n_frames
+        self.audio[:, :, slot, :, n_frames:].zero_()
+        for pair, given in zip(self.windows, recording.keys_values, strict=True):
+            for own, one in zip(pair, given, strict=True):
+                own[slot, :, :n_frames].copy_(one[recording.index])
+        bias, weights = self.frame_bias[slot], recording.log_weights
+        bias[:n_frames] = 0.0 if weights is None else weights
+        bias[n_frames:] = -torch.inf
+        return self.recording(slot, n_frames)
+
+    def recording(self, slot: int, n_frames: int) -> Recording:
+        return Recording(slot, self.windows, slot, n_frames, self.frame_bias[slot, :n_frames])
+
+
+Outputs = tuple[Tensor, ...]
+Record = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
+"""Records a function over static tensors; the result computes it again, into the same outputs."""
+
+
+class CudaGraphs:
+    """Records functions as CUDA graphs that share one pool of memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool: tuple[int, int] | None = None
+
+    def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
+        with torch.cuda.device(self._device):
+            stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                function()  # libraries allocate at their first use, which cannot be recorded
+            current.wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                outputs = function()
+            self._pool = self._pool or graph.pool()
+
+        def replay() -> Outputs:
+            graph.replay()
+            return outputs
+
+        return replay
+
+
+def eagerly(function: Callable[[], Outputs]) -> Callable[[], Outputs]:
+    return function
+
+
+def recorder_of(device: torch.device) -> Record:
+    return CudaGraphs(device) if device.type == "cuda" else eagerly
+
+
+STEP_SIZES = (1, 2, 4, 8, 16, 32, 64)
+"""Recordings of a static step; more are multiples of the last."""
+FRAME_PARTS = 3
+"""A static step attends to a third, two thirds or all frames of a full window."""
+
+
+def step_sizes(n_recordings: int) -> list[int]:
+    """Return the sizes of static steps up to the smallest that has room for so many recordings."""
+    largest = STEP_SIZES[-1]
+    more = range(2 * largest, n_recordings + largest, largest)
+    sizes = [*STEP_SIZES, *more]
+    return sizes[: 1 + next(place for place, size in enumerate(sizes) if size >= n_recordings)]
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What the operators of a static step depend on.
+
+    n_rows: of each recording. n_frames: attended to. n_best, time_begin: of a choice of tokens; None: the
+    step returns logits.
+    """
+
+    n_recordings: int
+    n_rows: int
+    n_frames: int
+    capture: AlignmentHeads = ()
+    n_best: int | None = None
+    time_begin: int = 0
+
+
+class StaticStep:
+    """A decoder step of one token a row, over static memory: one upload, one replay.
+
+    Row `k` of the recording in slot `s` is at `s * n_rows + k`. The arrays are those of the host; rows that
+    are not written compute nothing: tokens, positions: (n,) int64. entries: (n, H) int64. allowed: (n, 3)
+    int64, as `AllowedTokens`. visible: (n, 1 + n_cells) bool. forbidden: (n_vocab,) float32 on the device,
+    added to the logits of a choice.
+    """
+
+    def __init__(self, decoder: TextDecoder, memory: StaticMemory, shape: StepShape, record: Record) -> None:
+        self._decoder, self._memory, self.shape = decoder, memory, shape
+        n, n_head, n_total = shape.n_recordings * shape.n_rows, memory.dims.n_text_head, 1 + memory.n_cells
+        self._sizes = (n, n, n * n_head, 3 * n)
+        n_bytes = 8 * sum(self._sizes) + n * n_total
+        device, is_pinned = memory.text.device, memory.text.is_cuda
+        with torch.inference_mode(False):
+            self._host = torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=is_pinned)
+            self._device = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
+            n_vocab = memory.dims.n_vocab
+            self.forbidden = torch.zeros(n_vocab, device=device)
+            self._ids = torch.arange(n_vocab, device=device)
+            self._hidden = torch.tensor([-torch.inf, 0.0], dtype=memory.text.dtype, device=device).unbind()
+        numbers, visible = self._parts(self._host)
+        self.tokens, self.positions, entries, allowed = (one.numpy() for one in numbers)
+        self.entries, self.allowed = entries.reshape(n, n_head), allowed.reshape(n, 3)
+        self.visible = visible.numpy()
+        slots = np.arange(n)[:, None] // shape.n_rows
+        self.entries[:] = (slots * n_head + np.arange(n_head)) * n_total
+        self.allowed[:] = (0, n_vocab, n_vocab)
+        self.visible[:, 0] = True
+        self._idle = self._host.numpy().copy()
+        self._uploaded = torch.cuda.Event() if is_pinned else None
+        self._forbidden_ids: Tensor | None = None
+        self._device.copy_(self._host)
+        with torch.inference_mode(False), torch.no_grad():
+            self._replay = record(self._compute)
+
+    def _parts(self, packed: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        n_bytes = 8 * sum(self._sizes)
+        numbers = packed[:n_bytes].view(torch.int64).split(self._sizes)
+        return numbers, packed[n_bytes:].view(torch.bool).view(self._sizes[0], -1)
+
+    def clear(self) -> None:
+        """Reset the host's arrays to those of rows that compute nothing."""
+        if self._uploaded is not None:
+            self._uploaded.synchronize()
+        np.copyto(self._host.numpy(), self._idle)
+
+    def forbid(self, ids: Tensor) -> None:
+        """Set the forbidden tokens (n,) of the next choices; the same tensor as before changes nothing."""
+        if ids is not self._forbidden_ids:
+            self._forbidden_ids = ids
+            self.forbidden.zero_().index_fill_(0, ids.to(self.forbidden.device, torch.int64), -torch.inf)
+
+    def run(self) -> Outputs:
+        """Compute the step: the best tokens of a choice, or logits and captured attention.
+
+        The outputs are those of `choose`; or (n, n_vocab) float32 and, with captured heads, (n_captured, n,
+        n_frames) float32. They are valid until the next run.
+        """
+        self._device.copy_(self._host, non_blocking=True)
+        if self._uploaded is not None:
+            self._uploaded.record()
+        return self._replay()
+
+    def _compute(self) -> Outputs:
+        shape, memory = self.shape, self._memory
+        (tokens, positions, entries, allowed), visible = self._parts(self._device)
+        floor, zero = self._hidden
+        slots, frames = slice(0, shape.n_recordings), slice(0, shape.n_frames)
+        bias = memory.frame_bias[slots, None, None, frames]
+        run = Run(
+            slots=slots,
+            windows=slots,
+            keys_values=memory.windows,
+            tokens=slice(0, len(tokens)),
+            cells=slice(0, 1 + memory.n_cells),
+            frames=frames,
+            mask=torch.where(visible, zero, floor).view(shape.n_recordings, 1, shape.n_rows, -1),
+            bias=bias,
+            audio_mask=bias.to(memory.text.dtype),
+        )
+        attention = RowsAttention(memory, [run], positions, entries, shape.capture)
+        logits = self._decoder.logits(self._decoder(tokens, attention))
+        if shape.n_best is not None:
+            return (choose(logits + self.forbidden, allowed.view(-1, 3), self._ids, shape),)
+        return (logits, attention.captured(0)) if shape.capture else (logits,)
+
+
+def choose(logits: Tensor, allowed: Tensor, ids: Tensor, shape: StepShape) -> Tensor:
+    """Choose the most probable tokens that may follow, as `TokenChoice`: (n, 2 * n_best) float32.
+
+    logits: (n, n_vocab), -inf where forbidden. allowed: (n, 3). ids: (n_vocab,). Returns the
+    log-probabilities, best first, and then the tokens.
+    """
+    assert shape.n_best is not None
+    begin = shape.time_begin
+    first_text, first_time, end_time = allowed.split(1, dim=1)
+    text = logits[:, :begin].masked_fill(ids[:begin] < first_text, -torch.inf)
+    if begin < len(ids):
+        beyond = (ids[begin:] < first_time) | (ids[begin:] >= end_time)
+        times = logits[:, begin:].masked_fill(beyond, -torch.inf)
+        forced = times.logsumexp(dim=1, keepdim=True) > text.amax(dim=1, keepdim=True)
+        text = torch.cat((text.masked_fill(forced, -torch.inf), times), dim=1)
+    best, tokens = text.log_softmax(dim=1).topk(shape.n_best, dim=1)
+    return torch.cat((best, tokens.to(best.dtype)), dim=1)
+
+
+class RowPool:
+    """The static memories of a model, which rows borrow. most_bytes: of all of them together."""
+
+    def __init__(
+        self,
+        dims: ModelDims,
+        dtype: torch.dtype,
+        device: torch.device,
+        record: Record,
+        most_bytes: float = math.inf,
+    ) -> None:
+        self._dims, self.dtype, self.device = dims, dtype, device
+        self.record = record
+        self._most_bytes = most_bytes
+        self.nothing = StaticMemory(dims, dtype, device, 0)
+        self.free: list[StaticMemory] = []
+        self._lent: set[StaticMemory] = set()
+        self._lock = threading.Lock()
+
+    def borrow(self, n_recordings: int) -> StaticMemory:
+        """Return a memory with room for so many recordings.
+
+        Raises:
+            OptionError: it does not fit into the memory allowed.
+        """
+        size = step_sizes(n_recordings)[-1]
+        with self._lock:
+            fitting = [one for one in self.free if one.n_recordings >= size]
+            if fitting:
+                memory = min(fitting, key=lambda one: one.n_recordings)
+                self.free.remove(memory)
+            else:
+                needed = n_row_bytes(self._dims, self.dtype) * size
+                while self.free and self._n_bytes + needed > self._most_bytes:
+                    self.free.pop(0)
+                if self._n_bytes + needed > self._most_bytes:
+                    left = (self._most_bytes - self._n_bytes) / 1e6
+                    raise OptionError(
+                        f"decoder rows of {size} recordings: expected {needed / 1e6:.0f} MB of device memory, "
+                        f"got {left:.0f}"
+                    )
+                memory = StaticMemory(self._dims, self.dtype, self.device, size)
+            self._lent.add(memory)
+        return memory
+
+    @property
+    def _n_bytes(self) -> int:
+        return sum(one.n_bytes for one in (*self._lent, *self.free))
+
+    def give_back(self, memory: StaticMemory) -> None:
+        with self._lock:
+            self._lent.remove(memory)
+            self.free.append(memory)
+
+
+def n_row_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
+    """Return the bytes of keys and values of one recording: its text and its audio."""
+    n_cells = aligned(1 + dims.n_text_ctx)
+    return 2 * dims.n_text_layer * dims.n_text_state * (n_cells + dims.n_audio_ctx) * dtype.itemsize

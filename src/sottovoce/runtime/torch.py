@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +16,13 @@ from torch.nn import functional as F
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
     AlignmentHeads,
+    BestTokens,
     IncrementalResult,
     IncrementalWindow,
     RowPrefix,
     RowsOutput,
     Span,
+    TokenChoice,
     check_admitted,
     check_heads,
     check_selected,
@@ -37,7 +41,19 @@ from sottovoce.runtime.incremental_encoder import (
     plan_updates,
     result_of,
 )
-from sottovoce.runtime.rows import Recording, RowMemory, RowsAttention, Run
+from sottovoce.runtime.rows import (
+    FRAME_PARTS,
+    Recording,
+    RowMemory,
+    RowPool,
+    RowsAttention,
+    Run,
+    StaticMemory,
+    StaticStep,
+    StepShape,
+    recorder_of,
+    step_sizes,
+)
 from sottovoce.types import EncoderOutput, Features
 
 
@@ -122,22 +138,21 @@ class TorchRows:
     """`RunningRows` of one model.
 
     keys_values: computes the cross-attention keys and values of windows, per layer (B, H, n_frames,
-    d_head). dtype: of keys and values.
+    d_head). memory: of the rows' text.
     """
 
     def __init__(
         self,
         model: Whisper,
         keys_values: Callable[[EncoderOutput], Sequence[KeysValues]],
-        dtype: torch.dtype,
+        memory: RowMemory,
         name: str,
     ) -> None:
         self._model = model
         self._keys_values = keys_values
         self._name = name
-        self._dtype = dtype
-        self._device = model.decoder.positional_embedding.device
-        self._memory = RowMemory(model.dims, dtype, self._device)
+        self._dtype, self._device = memory.text.dtype, memory.text.device
+        self._memory = memory
         self._recordings: list[Recording] = []
         """Of each row."""
         self._table = np.zeros((0, self._memory.n_cells), np.int16)
@@ -155,18 +170,23 @@ class TorchRows:
     @torch.no_grad()
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         cached = check_admitted(encoded, prefix, TorchPrefix, self._name)
+        n_cached = 0 if cached is None else cached.n_tokens
         keys_values = self._keys_values(encoded)
-        for index in range(encoded.batch_size):
-            taken = {recording.slot for recording in self._recordings}
-            slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-            n_cached = 0 if cached is None else cached.n_tokens
-            self._reserve(slot + 1, n_cached)
+        taken = {recording.slot for recording in self._recordings}
+        slots = list(islice((slot for slot in count() if slot not in taken), encoded.batch_size))
+        self._reserve(max((*taken, *slots)) + 1, n_cached)
+        for index, slot in enumerate(slots):
             self._memory.clear(slot, None if cached is None else cached.keys_values)
             weights = None if encoded.log_weights is None else encoded.log_weights[index]
-            self._recordings.append(Recording(slot, keys_values, index, encoded.n_frames, weights))
-            row = np.zeros((1, self._memory.n_cells), np.int16)
-            row[0, :n_cached] = range(1, n_cached + 1)
-            self._table = np.concatenate((self._table, row))
+            recording = Recording(slot, keys_values, index, encoded.n_frames, weights)
+            self._recordings.append(self._placed(recording))
+        rows = np.zeros((len(slots), self._memory.n_cells), np.int16)
+        rows[:, :n_cached] = range(1, n_cached + 1)
+        self._table = np.concatenate((self._table, rows))
+
+    def _placed(self, recording: Recording) -> Recording:
+        """Return a new recording with its keys and values as the steps read them: where they are."""
+        return recording
 
     def _reserve(self, n_recordings: int, n_cells: int) -> None:
         self._memory.grow(n_recordings, n_cells)
@@ -210,9 +230,7 @@ class TorchRows:
         if spans is None:
             self._table = batch.table
         places = [batch.starts[row] + one for row, own in enumerate(wanted) for one in own]
-        if places != list(range(len(hidden))):
-            hidden = hidden[torch.tensor(places, dtype=torch.int64, device=self._device)]
-        logits = decoder.logits(hidden, None if vocabulary is None else vocabulary.to(self._device))
+        logits = decoder.logits(_rows_of(hidden, places), None if vocabulary is None else vocabulary.to(self._device))
         return RowsOutput(logits, self._captured(batch, attention, [len(new) for new in tokens]))
 
     def _batch(self, tokens: Sequence[Sequence[int]], spans: Sequence[Span] | None) -> _Batch:
@@ -276,6 +294,7 @@ class TorchRows:
         mask = None
         if hidden.any():
             mask = self._minus_infinity(torch.from_numpy(hidden).view(n, 1, -1, n_cells))
+        bias = self._bias(piece)
         return Run(
             slots=slice(first.slot, first.slot + n),
             windows=slice(first.index, first.index + n),
@@ -284,7 +303,8 @@ class TorchRows:
             cells=slice(1, 1 + n_cells),
             frames=slice(*piece.frames),
             mask=None if mask is None else mask.to(self._dtype),
-            bias=self._bias(piece),
+            bias=bias,
+            audio_mask=None if bias is None else bias.to(self._dtype),
         )
 
     def _minus_infinity(self, hidden: Tensor) -> Tensor:
@@ -325,6 +345,166 @@ def _join(pieces: list[_Piece], piece: _Piece) -> None:
         pieces.append(piece)
 
 
+class StaticRows(TorchRows):
+    """Rows on an accelerator, whose steps of single tokens are static: they are `ChoosingRows` too.
+
+    Other steps, of prefixes, within spans or over some of the vocabulary, run as on a CPU, over the same
+    memory.
+    """
+
+    _memory: StaticMemory
+
+    def __init__(
+        self,
+        model: Whisper,
+        keys_values: Callable[[EncoderOutput], Sequence[KeysValues]],
+        pool: RowPool,
+        name: str,
+    ) -> None:
+        super().__init__(model, keys_values, pool.nothing, name)
+        self._pool = pool
+        self._borrowed: list[StaticMemory] = []
+        weakref.finalize(self, _give_back, pool, self._borrowed)
+
+    def _reserve(self, n_recordings: int, n_cells: int) -> None:
+        if n_recordings > self._memory.n_recordings:
+            larger = self._pool.borrow(n_recordings)
+            larger.take_over(self._memory)
+            _give_back(self._pool, self._borrowed)
+            self._borrowed.append(larger)
+            self._memory = larger
+            self._recordings = [larger.recording(one.slot, one.n_frames) for one in self._recordings]
+        super()._reserve(self._memory.n_recordings, n_cells)
+
+    def _placed(self, recording: Recording) -> Recording:
+        return self._memory.placed(recording)
+
+    @torch.no_grad()
+    def step(
+        self,
+        tokens: Sequence[Sequence[int]],
+        wanted: Sequence[Sequence[int]],
+        *,
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+        spans: Sequence[Span] | None = None,
+    ) -> RowsOutput:
+        """See `RunningRows.step`; the output is valid until the next step."""
+        single = [row for row, new in enumerate(tokens) if len(new) == 1]
+        if vocabulary is not None or spans is not None or not single:
+            return super().step(tokens, wanted, vocabulary=vocabulary, capture=capture, spans=spans)
+        check_step(tokens, wanted, self._lengths, longest=self._model.dims.n_text_ctx, name=self._name)
+        check_heads(capture, self._model.dims)
+        before = self._table
+        step, found = self._static_step(single, [tokens[row][0] for row in single], tuple(capture))
+        logits, *captured = step.run()
+        places = dict(zip(single, found, strict=True))
+        others: Iterator[Tensor] = iter(())
+        following = len(logits)
+        if any(len(new) > 1 for new in tokens):
+            longer = [[] if len(new) == 1 else new for new in tokens]
+            asked = [() if len(new) == 1 else own for new, own in zip(tokens, wanted, strict=True)]
+            try:
+                rest = super().step(longer, asked, capture=capture)
+            except Exception:
+                self._table = before
+                raise
+            logits, others = torch.cat((logits, rest.logits)), iter(rest.attention)
+        order, attention = [], []
+        for row, (own, recording) in enumerate(zip(wanted, self._recordings, strict=True)):
+            place = places.get(row)
+            given = next(others, None)
+            if place is None:
+                order += range(following, following + len(own))
+                following += len(own)
+                attention.append(logits.new_zeros(len(capture), 0, recording.n_frames) if given is None else given)
+            else:
+                order += [place] * len(own)
+                whole = captured[0] if captured else logits.new_zeros(0, place + 1, recording.n_frames)
+                attention.append(whole[:, place : place + 1, : recording.n_frames])
+        return RowsOutput(_rows_of(logits, order), attention)
+
+    @torch.no_grad()
+    def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens:
+        """See `ChoosingRows.step_best`; the host reads one tensor."""
+        new = [[token] for token in tokens]
+        check_step(new, [(0,)] * len(new), self._lengths, longest=self._model.dims.n_text_ctx, name=self._name)
+        step, places = self._static_step(range(self.n_rows), tokens, (), choice)
+        (found,) = step.run()
+        best = found.cpu()[places]
+        return BestTokens(best[:, choice.n_best :].long(), best[:, : choice.n_best])
+
+    def _static_step(
+        self,
+        rows: Sequence[int],
+        tokens: Sequence[int],
+        capture: AlignmentHeads,
+        choice: TokenChoice | None = None,
+    ) -> tuple[StaticStep, list[int]]:
+        """Return a step with one token of each of these rows, and their places in it."""
+        by_slot: dict[int, list[int]] = {}
+        for row, recording in enumerate(self._recordings):
+            by_slot.setdefault(recording.slot, []).append(row)
+        stepping = set(rows)
+        self._reserve(0, max(int((self._table[own] > 0).any(axis=0).sum()) + len(own) for own in by_slot.values()))
+        n_rows = max(map(len, by_slot.values()))
+        table, lengths = self._table.copy(), self._table.max(axis=1)
+        places, cells = {}, {}
+        for slot, own in by_slot.items():
+            free = iter(np.flatnonzero(~(self._table[own] > 0).any(axis=0))[: len(own)].tolist())
+            for k, row in enumerate(own):
+                if row in stepping:
+                    places[row], cells[row] = slot * n_rows + k, next(free)
+        found = [places[row] for row in rows]
+        chosen, at = list(rows), np.asarray([cells[row] for row in rows])
+        table[chosen, at] = 1 + lengths[chosen]
+        step = self._step_of(
+            StepShape(
+                n_recordings=step_sizes(1 + max(by_slot))[-1],
+                n_rows=n_rows,
+                n_frames=self._n_frames(max(one.n_frames for one in self._recordings)),
+                capture=capture,
+                n_best=None if choice is None else choice.n_best,
+                time_begin=0 if choice is None else choice.time_begin,
+            )
+        )
+        step.clear()
+        step.tokens[found], step.positions[found] = tokens, lengths[chosen]
+        step.entries[found] += 1 + at[:, None]
+        step.visible[found, 0], step.visible[found, 1:] = False, table[chosen] > 0
+        if choice is not None:
+            step.allowed[found] = choice.allowed
+            step.forbid(choice.forbidden)
+        self._table = table
+        return step, found
+
+    def _n_frames(self, longest: int) -> int:
+        n_full = self._model.dims.n_audio_ctx
+        parts = (-(-n_full * part // FRAME_PARTS) for part in range(1, FRAME_PARTS + 1))
+        return next(n_frames for n_frames in parts if n_frames >= longest)
+
+    def _step_of(self, shape: StepShape) -> StaticStep:
+        """Return the step of a shape; at its first use, those of all sizes are recorded, largest first."""
+        memory = self._memory
+        if shape not in memory.steps:
+            for size in reversed(step_sizes(memory.n_recordings)):
+                one = replace(shape, n_recordings=size)
+                memory.steps[one] = StaticStep(self._model.decoder, memory, one, self._pool.record)
+        return memory.steps[shape]
+
+
+def _give_back(pool: RowPool, borrowed: list[StaticMemory]) -> None:
+    while borrowed:
+        pool.give_back(borrowed.pop())
+
+
+def _rows_of(rows: Tensor, order: Sequence[int]) -> Tensor:
+    """Select rows of a tensor in an order."""
+    if list(order) == list(range(len(order))):
+        return rows[: len(order)]
+    return rows[torch.tensor(order, dtype=torch.int64, device=rows.device)]
+
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -343,6 +523,10 @@ class TorchBackend:
         self.device, self.dtype = model.encoder.positional_embedding.device, dtype
         self.runtime = f"torch, {'int8 weights, ' * int8}{str(dtype).removeprefix('torch.')}"
         self.own_threads = False
+        self.pool: RowPool | None = None
+        """Static memory of rows; None: rows grow, as on a CPU, where a launch costs nothing."""
+        if self.device.type != "cpu":
+            self.pool = RowPool(self.dims, dtype, self.device, recorder_of(self.device))
 
     @classmethod
     def from_checkpoint(
@@ -379,7 +563,11 @@ class TorchBackend:
         return [results[at] for at in range(len(windows))]
 
     def rows(self) -> TorchRows:
-        return TorchRows(self._model, self.keys_values, self.dtype, self.name)
+        if self.pool is not None:
+            return StaticRows(self._model, self.keys_values, self.pool, self.name)
+        return TorchRows(
+            self._model, self.keys_values, RowMemory(self.dims, self.dtype, self.device), self.name
+        )
 
     def keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
         """Return cross-attention keys and values, per layer (B, H, n_frames, d_head), computed at the
