@@ -348,8 +348,7 @@ def _join(pieces: list[_Piece], piece: _Piece) -> None:
 class StaticRows(TorchRows):
     """Rows on an accelerator, whose steps of single tokens are static: they are `ChoosingRows` too.
 
-    Other steps, of prefixes, within spans or over some of the vocabulary, run as on a CPU, over the same
-    memory.
+    Other steps, of prefixes and within spans, run as on a CPU, over the same memory.
     """
 
     _memory: StaticMemory
@@ -391,13 +390,15 @@ class StaticRows(TorchRows):
     ) -> RowsOutput:
         """See `RunningRows.step`; the output is valid until the next step."""
         single = [row for row, new in enumerate(tokens) if len(new) == 1]
-        if vocabulary is not None or spans is not None or not single:
+        if spans is not None or not single:
             return super().step(tokens, wanted, vocabulary=vocabulary, capture=capture, spans=spans)
         check_step(tokens, wanted, self._lengths, longest=self._model.dims.n_text_ctx, name=self._name)
         check_heads(capture, self._model.dims)
         before = self._table
         step, found = self._static_step(single, [tokens[row][0] for row in single], tuple(capture))
         logits, *captured = step.run()
+        if vocabulary is not None:
+            logits = logits.index_select(1, vocabulary.to(self._device))
         places = dict(zip(single, found, strict=True))
         others: Iterator[Tensor] = iter(())
         following = len(logits)
@@ -405,7 +406,7 @@ class StaticRows(TorchRows):
             longer = [[] if len(new) == 1 else new for new in tokens]
             asked = [() if len(new) == 1 else own for new, own in zip(tokens, wanted, strict=True)]
             try:
-                rest = super().step(longer, asked, capture=capture)
+                rest = super().step(longer, asked, vocabulary=vocabulary, capture=capture)
             except Exception:
                 self._table = before
                 raise
