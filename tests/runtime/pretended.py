@@ -178,6 +178,8 @@ def _masks(name: str, args: Sequence[object]) -> bool:
 def _kind(func: torch._ops.OpOverload, found: object, args: object, kwargs: object) -> str:
     if func._schema.is_mutable:
         return "in place"
+    if all(one.numel() == 0 for one in tree_leaves(found) if isinstance(one, Tensor)):
+        return "view"  # nothing is allocated for it
     given = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
     made = {one.untyped_storage().data_ptr() for one in tree_leaves(found) if isinstance(one, Tensor)}
     return "view" if made & given else "new"
