@@ -22,7 +22,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 DEVICE = torch.device("meta")
 """PyTorch runs nothing on it, so that a forgotten tensor is noticed."""
-READS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique", "repeat_interleave")
+READS = (
+    "_local_scalar_dense",
+    "nonzero",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "unique",
+    "repeat_interleave",
+)
 SOURCE = "src/sottovoce/"
 
 
@@ -34,7 +42,12 @@ class On(Tensor):
     @staticmethod
     def __new__(cls, elem: Tensor) -> On:
         made: On = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, elem.size(), strides=elem.stride(), storage_offset=elem.storage_offset(), dtype=elem.dtype, device=DEVICE
+            cls,
+            elem.size(),
+            strides=elem.stride(),
+            storage_offset=elem.storage_offset(),
+            dtype=elem.dtype,
+            device=DEVICE,
         )
         made.elem = elem
         return made
@@ -116,7 +129,9 @@ class PretendedDevice(TorchDispatchMode):
         to_device = None if given is None else torch.device(given).type == DEVICE.type
         is_copy = name in ("_to_copy", "copy_")
         if on and host and not is_copy:
-            raise RuntimeError(f"{name} of tensors on both devices at {site}: {[tuple(one.shape) for one in host]}")
+            raise RuntimeError(
+                f"{name} of tensors on both devices at {site}: {[tuple(one.shape) for one in host]}"
+            )
         stays = bool(on) if to_device is None else to_device
         if name == "copy_":
             stays = isinstance(args[0], On)
@@ -125,7 +140,9 @@ class PretendedDevice(TorchDispatchMode):
         if stays and is_copy and not isinstance(args[1 if name == "copy_" else 0], On):
             self.counts.copies[f"{name} {site}"] += 1
         kwargs = dict(kwargs) | ({"device": torch.device("cpu")} if given is not None else {})
-        plain_args, plain_kwargs = tree_map(lambda one: one.elem if isinstance(one, On) else one, (args, kwargs))
+        plain_args, plain_kwargs = tree_map(
+            lambda one: one.elem if isinstance(one, On) else one, (args, kwargs)
+        )
         found = func(*plain_args, **plain_kwargs)
         if not stays:
             return found
@@ -170,7 +187,11 @@ class PretendedDevice(TorchDispatchMode):
 
 def _masks(name: str, args: Sequence[object]) -> bool:
     """Whether an index is a mask, whose number of places the host must read."""
-    if not name.startswith(("index", "_index_put")) or len(args) < 2 or not isinstance(args[1], (list, tuple)):
+    if (
+        not name.startswith(("index", "_index_put"))
+        or len(args) < 2
+        or not isinstance(args[1], (list, tuple))
+    ):
         return False
     return any(isinstance(one, Tensor) and one.dtype == torch.bool for one in args[1])
 
@@ -180,7 +201,9 @@ def _kind(func: torch._ops.OpOverload, found: object, args: object, kwargs: obje
         return "in place"
     if all(one.numel() == 0 for one in tree_leaves(found) if isinstance(one, Tensor)):
         return "view"  # nothing is allocated for it
-    given = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
+    given = {
+        one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)
+    }
     made = {one.untyped_storage().data_ptr() for one in tree_leaves(found) if isinstance(one, Tensor)}
     return "view" if made & given else "new"
 
@@ -223,7 +246,9 @@ def pretended_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevic
 
     made = torch.tensor
 
-    def tensor(data: object, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    def tensor(
+        data: object, *, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         return made(data, dtype=dtype).to(device or "cpu")  # PyTorch would make it past the mode
 
     monkeypatch.setattr(torch, "tensor", tensor)

@@ -14,8 +14,9 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import AllowedTokens, ChoosingRows, IncrementalWindow, TokenChoice
+from sottovoce.models.devices import NumberFormat, plan_memory
 from sottovoce.models.load import load_checkpoint
-from sottovoce.runtime.rows import RowPool, eagerly, n_row_bytes, step_sizes
+from sottovoce.runtime.rows import RowPool, eagerly, step_sizes
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
@@ -184,11 +185,29 @@ def test_memory_is_borrowed_and_given_back() -> None:
 
 def test_rows_beyond_the_memory_are_refused() -> None:
     backend = static(tiny.backend())
-    bytes_of_one = n_row_bytes(backend.dims, backend.dtype)
-    backend.pool = RowPool(backend.dims, backend.dtype, backend.device, eagerly, most_bytes=4 * bytes_of_one)
-    backend.rows().admit(encoded(backend, 4))
-    with pytest.raises(OptionError, match=r"decoder rows of 8 recordings: expected [\d.]+ MB"):
-        backend.rows().admit(encoded(backend, 5))
+    backend.pool = RowPool(backend.dims, backend.dtype, backend.device, eagerly, most_recordings=6)
+    rows = backend.rows()
+    rows.admit(encoded(backend, 5))
+    with pytest.raises(OptionError, match="2 recordings given, expected at most 0"):
+        backend.rows().admit(encoded(backend, 2))
+    rows.step([[5]] * 5, [[0]] * 5)
+    del rows
+    backend.rows().admit(encoded(backend, 2))
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(device: PretendedDevice) -> None:
+    checkpoint = tiny.checkpoint()
+    numbers = NumberFormat(torch.float32)
+    least = plan_memory(checkpoint.dims, numbers, 1e9, "tiny")
+    needed = least.weights + least.work + least.recording
+    assert least.weights == sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    with pytest.raises(OptionError, match=r"^random: expected [\d.]+ MB of device memory \(weights"):
+        TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32, most_bytes=needed - 1)
+    assert not device.counts.allocations
+    made = TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32, most_bytes=needed)
+    made.rows().admit(encoded(made, 1))
+    with pytest.raises(OptionError, match="expected at most 1"):
+        made.rows().admit(encoded(made, 2))
 
 
 def test_sizes_of_steps() -> None:
@@ -202,7 +221,10 @@ def test_a_file_on_the_device_is_the_processors(device: PretendedDevice, beam_si
     """The host reads once a step and a few times a window."""
     checkpoint = load_checkpoint("nano")
     made = [
-        Model(checkpoint, on(device, TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32))),
+        Model(
+            checkpoint,
+            on(device, TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32)),
+        ),
         Model(checkpoint, TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)),
     ]
     device.counts = Counts()
@@ -246,7 +268,9 @@ def test_live_speech_on_the_device_is_the_processors(device: PretendedDevice) ->
         backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
         model = Model(checkpoint, on(device, backend) if where == DEVICE else backend)
         session = model.session(languages=["en", "de"])
-        events = [event for at in range(0, len(samples), 16000) for event in session.push(samples[at : at + 16000])]
+        events = [
+            event for at in range(0, len(samples), 16000) for event in session.push(samples[at : at + 16000])
+        ]
         texts.append([getattr(event, "text", "") for event in [*events, *session.close()]])
     assert texts[0] == texts[1]
     assert any(texts[0])

@@ -12,7 +12,6 @@ no shape depends on the text, so the operators of a step can be recorded as a CU
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +22,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sottovoce.errors import OptionError
+from sottovoce.models.devices import MOST_RECORDINGS, aligned
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head_weights
 from sottovoce.models.whisper import TextDecoder
 
 FIRST_CELLS = 63
 """Cells of an arena at first; with the one that is nobody's, a full arena doubles."""
-ALIGNED = 16
-"""Rows of masks begin at multiples of so many numbers, as fused kernels require."""
 
 
 class RowMemory:
@@ -82,10 +80,6 @@ class RowMemory:
         self.text[:, :, slot].zero_()
         if prefix is not None:
             self.text[:, :, slot, :, 1 : 1 + prefix.shape[3]] = prefix
-
-
-def aligned(n: int) -> int:
-    return -(-n // ALIGNED) * ALIGNED
 
 
 def _doubled(size: int, needed: int) -> int:
@@ -215,10 +209,6 @@ class StaticMemory(RowMemory):
             self.frame_bias = torch.zeros(n_recordings, aligned(n_frames), device=device)[:, :n_frames]
         self.windows = [(pair[0], pair[1]) for pair in self.audio]
         self.steps: dict[StepShape, StaticStep] = {}
-
-    @property
-    def n_bytes(self) -> int:
-        return (self.text.numel() + self.audio.numel()) * self.text.element_size()
 
     def grow(self, n_recordings: int, n_cells: int) -> None:
         assert n_recordings <= self.n_recordings, "a larger memory is another one"
@@ -429,7 +419,7 @@ def choose(logits: Tensor, allowed: Tensor, ids: Tensor, shape: StepShape) -> Te
 
 
 class RowPool:
-    """The static memories of a model, which rows borrow. most_bytes: of all of them together."""
+    """The static memories of a model, which rows borrow. most_recordings: in all of them together."""
 
     def __init__(
         self,
@@ -437,53 +427,47 @@ class RowPool:
         dtype: torch.dtype,
         device: torch.device,
         record: Record,
-        most_bytes: float = math.inf,
+        most_recordings: int = MOST_RECORDINGS,
     ) -> None:
         self._dims, self.dtype, self.device = dims, dtype, device
         self.record = record
-        self._most_bytes = most_bytes
+        self._most = most_recordings
         self.nothing = StaticMemory(dims, dtype, device, 0)
         self.free: list[StaticMemory] = []
-        self._lent: set[StaticMemory] = set()
+        self._n_lent = 0
         self._lock = threading.Lock()
 
     def borrow(self, n_recordings: int) -> StaticMemory:
         """Return a memory with room for so many recordings.
 
         Raises:
-            OptionError: it does not fit into the memory allowed.
+            OptionError: there is no room.
         """
-        size = step_sizes(n_recordings)[-1]
         with self._lock:
-            fitting = [one for one in self.free if one.n_recordings >= size]
-            if fitting:
-                memory = min(fitting, key=lambda one: one.n_recordings)
+            memory = min(
+                (one for one in self.free if one.n_recordings >= n_recordings),
+                key=lambda one: one.n_recordings,
+                default=None,
+            )
+            if memory is not None:
                 self.free.remove(memory)
             else:
-                needed = n_row_bytes(self._dims, self.dtype) * size
-                while self.free and self._n_bytes + needed > self._most_bytes:
-                    self.free.pop(0)
-                if self._n_bytes + needed > self._most_bytes:
-                    left = (self._most_bytes - self._n_bytes) / 1e6
+                size = min(step_sizes(n_recordings)[-1], self._most - self._n_lent)
+                if size < n_recordings:
                     raise OptionError(
-                        f"decoder rows of {size} recordings: expected {needed / 1e6:.0f} MB of device memory, "
-                        f"got {left:.0f}"
+                        f"decoder rows: {n_recordings} recordings given, expected at most {size}, which the "
+                        "memory of the device has room for"
                     )
+                while (
+                    self.free
+                    and self._n_lent + sum(one.n_recordings for one in self.free) + size > self._most
+                ):
+                    self.free.pop(0)
                 memory = StaticMemory(self._dims, self.dtype, self.device, size)
-            self._lent.add(memory)
+            self._n_lent += memory.n_recordings
         return memory
-
-    @property
-    def _n_bytes(self) -> int:
-        return sum(one.n_bytes for one in (*self._lent, *self.free))
 
     def give_back(self, memory: StaticMemory) -> None:
         with self._lock:
-            self._lent.remove(memory)
+            self._n_lent -= memory.n_recordings
             self.free.append(memory)
-
-
-def n_row_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
-    """Return the bytes of keys and values of one recording: its text and its audio."""
-    n_cells = aligned(1 + dims.n_text_ctx)
-    return 2 * dims.n_text_layer * dims.n_text_state * (n_cells + dims.n_audio_ctx) * dtype.itemsize

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +32,7 @@ from sottovoce.models.backend import (
     check_step,
 )
 from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.devices import MOST_RECORDINGS, NumberFormat, free_bytes, plan_memory
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
@@ -55,6 +58,8 @@ from sottovoce.runtime.rows import (
     step_sizes,
 )
 from sottovoce.types import EncoderOutput, Features
+
+logger = logging.getLogger(__name__)
 
 
 class TorchEncoderState(CachedWindow[EncoderKvCache]):
@@ -230,7 +235,9 @@ class TorchRows:
         if spans is None:
             self._table = batch.table
         places = [batch.starts[row] + one for row, own in enumerate(wanted) for one in own]
-        logits = decoder.logits(_rows_of(hidden, places), None if vocabulary is None else vocabulary.to(self._device))
+        logits = decoder.logits(
+            _rows_of(hidden, places), None if vocabulary is None else vocabulary.to(self._device)
+        )
         return RowsOutput(logits, self._captured(batch, attention, [len(new) for new in tokens]))
 
     def _batch(self, tokens: Sequence[Sequence[int]], spans: Sequence[Span] | None) -> _Batch:
@@ -418,7 +425,9 @@ class StaticRows(TorchRows):
             if place is None:
                 order += range(following, following + len(own))
                 following += len(own)
-                attention.append(logits.new_zeros(len(capture), 0, recording.n_frames) if given is None else given)
+                attention.append(
+                    logits.new_zeros(len(capture), 0, recording.n_frames) if given is None else given
+                )
             else:
                 order += [place] * len(own)
                 whole = captured[0] if captured else logits.new_zeros(0, place + 1, recording.n_frames)
@@ -429,7 +438,9 @@ class StaticRows(TorchRows):
     def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens:
         """See `ChoosingRows.step_best`; the host reads one tensor."""
         new = [[token] for token in tokens]
-        check_step(new, [(0,)] * len(new), self._lengths, longest=self._model.dims.n_text_ctx, name=self._name)
+        check_step(
+            new, [(0,)] * len(new), self._lengths, longest=self._model.dims.n_text_ctx, name=self._name
+        )
         step, places = self._static_step(range(self.n_rows), tokens, (), choice)
         (found,) = step.run()
         best = found.cpu()[places]
@@ -447,7 +458,9 @@ class StaticRows(TorchRows):
         for row, recording in enumerate(self._recordings):
             by_slot.setdefault(recording.slot, []).append(row)
         stepping = set(rows)
-        self._reserve(0, max(int((self._table[own] > 0).any(axis=0).sum()) + len(own) for own in by_slot.values()))
+        self._reserve(
+            0, max(int((self._table[own] > 0).any(axis=0).sum()) + len(own) for own in by_slot.values())
+        )
         n_rows = max(map(len, by_slot.values()))
         table, lengths = self._table.copy(), self._table.max(axis=1)
         places, cells = {}, {}
@@ -461,7 +474,7 @@ class StaticRows(TorchRows):
         table[chosen, at] = 1 + lengths[chosen]
         step = self._step_of(
             StepShape(
-                n_recordings=step_sizes(1 + max(by_slot))[-1],
+                n_recordings=min(step_sizes(1 + max(by_slot))[-1], self._memory.n_recordings),
                 n_rows=n_rows,
                 n_frames=self._n_frames(max(one.n_frames for one in self._recordings)),
                 capture=capture,
@@ -489,7 +502,7 @@ class StaticRows(TorchRows):
         memory = self._memory
         if shape not in memory.steps:
             for size in reversed(step_sizes(memory.n_recordings)):
-                one = replace(shape, n_recordings=size)
+                one = replace(shape, n_recordings=min(size, memory.n_recordings))
                 memory.steps[one] = StaticStep(self._model.decoder, memory, one, self._pool.record)
         return memory.steps[shape]
 
@@ -511,9 +524,16 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 class TorchBackend:
     def __init__(
-        self, model: Whisper, checkpoint: Checkpoint, *, dtype: torch.dtype, int8: bool = False
+        self,
+        model: Whisper,
+        checkpoint: Checkpoint,
+        *,
+        dtype: torch.dtype,
+        int8: bool = False,
+        most_recordings: int = MOST_RECORDINGS,
     ) -> None:
         """model: the network of the checkpoint. dtype: of the activations. int8: large tables are int8.
+        most_recordings: decoded at a time on an accelerator.
 
         Logits and attention are always float32.
         """
@@ -527,24 +547,37 @@ class TorchBackend:
         self.pool: RowPool | None = None
         """Static memory of rows; None: rows grow, as on a CPU, where a launch costs nothing."""
         if self.device.type != "cpu":
-            self.pool = RowPool(self.dims, dtype, self.device, recorder_of(self.device))
+            self.pool = RowPool(self.dims, dtype, self.device, recorder_of(self.device), most_recordings)
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype, int8: bool = False
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        int8: bool = False,
+        most_bytes: float | None = None,
     ) -> TorchBackend:
         """Load a checkpoint's weights onto a device.
 
-        dtype: of activations and weights, except large tables if `int8`.
+        dtype: of activations and weights, except large tables if `int8`. most_bytes: of an accelerator's
+        memory, for weights and rows; None: what is free.
 
         Raises:
-            OptionError: a dtype without kernels.
+            OptionError: a dtype without kernels, or a model that does not fit into the memory.
         """
         if dtype not in DTYPES:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
+        most_recordings = MOST_RECORDINGS
+        if device.type != "cpu":
+            most = min(free_bytes(device), math.inf if most_bytes is None else most_bytes)
+            plan = plan_memory(checkpoint.dims, NumberFormat(dtype, int8), most, checkpoint.name)
+            logger.info("%s on %s: %s", checkpoint.name, device, plan)
+            most_recordings = plan.n_recordings
         tensors = checkpoint.tensors
         model = whisper_from_tensors(checkpoint.dims, tensors, device=device, dtype=dtype, int8=int8)
-        return cls(model, checkpoint, dtype=dtype, int8=int8)
+        return cls(model, checkpoint, dtype=dtype, int8=int8, most_recordings=most_recordings)
 
     @torch.no_grad()
     def encode(self, features: Features) -> EncoderOutput:
