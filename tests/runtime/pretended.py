@@ -1,8 +1,9 @@
 """A device that is not there, for tests of what an accelerator would be asked to do.
 
-Tensors "on" it wrap tensors of the host, so it computes what the host computes. Computing with tensors of both
-raises an error. Operators, host reads, copies and allocations are counted by the line that caused them.
-Functions can be recorded as by a CUDA graph: the operators run again on the same tensors, whatever Python does.
+Tensors "on" it wrap tensors of the host, so it computes what the host computes. Computing with tensors of
+both raises an error. Operators, host reads, copies and allocations are counted by the line that caused them.
+Functions can be recorded as by a CUDA graph: the operators run again on the same tensors, whatever Python
+does.
 """
 
 from __future__ import annotations

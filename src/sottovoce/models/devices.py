@@ -104,8 +104,8 @@ MASK_ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes of an accelerator that a model takes: its weights, the encoder's work on a batch, and the keys and
-    values of each recording that is decoded at a time.
+    """Bytes of an accelerator that a model takes: its weights, the encoder's work on a batch, and the keys
+    and values of each recording that is decoded at a time.
     """
 
     weights: int

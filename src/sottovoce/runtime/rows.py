@@ -123,7 +123,8 @@ class Run:
 
     @property
     def n_recordings(self) -> int:
-        return self.slots.stop - self.slots.start
+        n: int = self.slots.stop - self.slots.start
+        return n
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,8 +157,9 @@ class RowsAttention:
         parts = []
         for run in self.runs:
             own = self._of_run(queries, run, attention.n_head)
-            held = (each[run.slots, :, run.cells] for each in (keys, values))
-            parts.append(attend(own, *held, run.mask).transpose(1, 2).reshape(-1, x.shape[1]))
+            held_keys, held_values = (each[run.slots, :, run.cells] for each in (keys, values))
+            attended = attend(own, held_keys, held_values, run.mask)
+            parts.append(attended.transpose(1, 2).reshape(-1, x.shape[1]))
         merged: Tensor = attention.out(_joined(parts))
         return merged
 
@@ -179,7 +181,7 @@ class RowsAttention:
         return own.view(run.n_recordings, -1, n_head, own.shape[1] // n_head).transpose(1, 2)
 
     def captured(self, place: int) -> Tensor:
-        """Return the attention (n_captured, n_tokens, n_frames) float32 of a run, in the order of `capture`."""
+        """Return a run's attention (n_captured, n_tokens, n_frames) float32, in the order of `capture`."""
         layers = sorted({layer for layer, _ in self.capture})
         stacked = torch.cat([self.found[place, layer] for layer in layers])
         by_layer = sorted(range(len(self.capture)), key=lambda at: self.capture[at][0])
@@ -251,19 +253,22 @@ class CudaGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._pool: tuple[int, int] | None = None
+        self._first: torch.cuda.CUDAGraph | None = None
+        """Owns the pool."""
 
     def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
         with torch.cuda.device(self._device):
-            stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            current = torch.cuda.current_stream()
             stream.wait_stream(current)
             with torch.cuda.stream(stream):
                 function()  # libraries allocate at their first use, which cannot be recorded
             current.wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            pool = None if self._first is None else self._first.pool()
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 outputs = function()
-            self._pool = self._pool or graph.pool()
+            self._first = self._first or graph
 
         def replay() -> Outputs:
             graph.replay()
@@ -341,7 +346,7 @@ class StaticStep:
         self.allowed[:] = (0, n_vocab, n_vocab)
         self.visible[:, 0] = True
         self._idle = self._host.numpy().copy()
-        self._uploaded = torch.cuda.Event() if is_pinned else None
+        self._uploaded = torch.cuda.Event() if is_pinned else None  # type: ignore[no-untyped-call]
         self._forbidden_ids: Tensor | None = None
         self._device.copy_(self._host)
         with torch.inference_mode(False), torch.no_grad():
@@ -349,7 +354,7 @@ class StaticStep:
 
     def _parts(self, packed: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         n_bytes = 8 * sum(self._sizes)
-        numbers = packed[:n_bytes].view(torch.int64).split(self._sizes)
+        numbers = torch.split(packed[:n_bytes].view(torch.int64), self._sizes)
         return numbers, packed[n_bytes:].view(torch.bool).view(self._sizes[0], -1)
 
     def clear(self) -> None:
@@ -407,7 +412,7 @@ def choose(logits: Tensor, allowed: Tensor, ids: Tensor, shape: StepShape) -> Te
     """
     assert shape.n_best is not None
     begin = shape.time_begin
-    first_text, first_time, end_time = allowed.split(1, dim=1)
+    first_text, first_time, end_time = torch.split(allowed, 1, dim=1)
     text = logits[:, :begin].masked_fill(ids[:begin] < first_text, -torch.inf)
     if begin < len(ids):
         beyond = (ids[begin:] < first_time) | (ids[begin:] >= end_time)

@@ -81,8 +81,8 @@ class TorchPrefix:
 class _Piece:
     """Rows whose new tokens share a call of attention, before it is known which others join them.
 
-    recordings: neighbours, with equally many of the rows each. n_new: tokens of each row. frames: attended to.
-    spans: within the frames, of each row; or None.
+    recordings: neighbours, with equally many of the rows each. n_new: tokens of each row. frames: attended
+    to. spans: within the frames, of each row; or None.
     """
 
     recordings: list[Recording]
@@ -337,7 +337,7 @@ class TorchRows:
         for place, piece in enumerate(batch.pieces if n_heads else ()):
             first, last = piece.frames
             own = F.pad(attention.captured(place), (first, piece.recordings[0].n_frames - last))
-            found |= zip(piece.rows, own.split(piece.n_new, dim=1), strict=True)
+            found |= zip(piece.rows, torch.split(own, piece.n_new, dim=1), strict=True)
         return [
             found[row] if row in found else torch.zeros(n_heads, n, recording.n_frames, device=self._device)
             for row, (n, recording) in enumerate(zip(n_new, self._recordings, strict=True))
