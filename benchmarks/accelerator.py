@@ -32,6 +32,7 @@ from sottovoce.models.backend import AllowedTokens, ChoosingRows, TokenChoice
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.dims import ModelDims
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import BatchingRuntime
 from sottovoce.runtime.rows import STEP_SIZES
 from sottovoce.runtime.torch import TorchBackend
@@ -185,7 +186,8 @@ def files(model: Model, clips: Sequence[Path]) -> Iterator[Row]:
     samples = np.concatenate([load_audio(clip) for clip in clips] * 4)
     for size in BATCHES:
         begun = time.perf_counter()
-        text = model.transcribe(samples, batch_size=size).text
+        options = TranscribeOptions(mode="vad", batch_size=size)
+        text = model.transcribe(samples, options=options).text
         took_s = time.perf_counter() - begun
         yield str(size), f"{len(samples) / SAMPLE_RATE / took_s:.1f}", str(len(text.split()))
 

@@ -327,7 +327,7 @@ class StaticStep:
     def __init__(self, decoder: TextDecoder, memory: StaticMemory, shape: StepShape, record: Record) -> None:
         self._decoder, self._memory, self.shape = decoder, memory, shape
         n, n_head, n_total = shape.n_recordings * shape.n_rows, memory.dims.n_text_head, 1 + memory.n_cells
-        self._sizes = (n, n, n * n_head, 3 * n)
+        self._sizes = [n, n, n * n_head, 3 * n]
         n_bytes = 8 * sum(self._sizes) + n * n_total
         device, is_pinned = memory.text.device, memory.text.is_cuda
         with torch.inference_mode(False):

@@ -82,18 +82,17 @@ class _Piece:
     """Rows whose new tokens share a call of attention, before it is known which others join them.
 
     recordings: neighbours, with equally many of the rows each. n_new: tokens of each row. frames: attended
-    to. spans: within the frames, of each row; or None.
+    to.
     """
 
     recordings: list[Recording]
     rows: list[int]
     n_new: int
     frames: Span
-    spans: list[Span] | None
 
     def takes(self, other: _Piece) -> bool:
         """Return whether another piece, of one recording, may be added."""
-        if (self.n_new, self.frames, self.spans is None) != (other.n_new, other.frames, other.spans is None):
+        if (self.n_new, self.frames) != (other.n_new, other.frames):
             return False
         last, new = self.recordings[-1], other.recordings[0]
         if last is new:  # more rows of it
@@ -106,8 +105,6 @@ class _Piece:
         if self.recordings[-1] is not other.recordings[0]:
             self.recordings.append(other.recordings[0])
         self.rows += other.rows
-        if self.spans is not None:
-            self.spans += other.spans or []
 
 
 @dataclass(slots=True, eq=False)
@@ -132,11 +129,6 @@ class _Batch:
         self.positions += positions
         self.slots += [slot] * len(cells)
         self.cells += cells
-
-
-def slices_spans(device: torch.device) -> bool:
-    """Return whether each span gets its own call; elsewhere a kernel launch costs more than masked frames."""
-    return device.type == "cpu"
 
 
 class TorchRows:
@@ -199,6 +191,29 @@ class TorchRows:
         if more:
             self._table = np.pad(self._table, ((0, 0), (0, more)))
 
+    def _by_slot(self) -> dict[int, list[int]]:
+        """Return the rows of each recording, by its slot."""
+        found: dict[int, list[int]] = {}
+        for row, recording in enumerate(self._recordings):
+            found.setdefault(recording.slot, []).append(row)
+        return found
+
+    def _free_cells(self, n_new: Sequence[int]) -> list[list[int]]:
+        """Return free cells of its recording's arena for so many new tokens of each row."""
+        by_slot = self._by_slot()
+        needed = [self._n_held(rows) + sum(n_new[row] for row in rows) for rows in by_slot.values()]
+        self._reserve(0, max(needed))
+        cells: list[list[int]] = [[] for _ in n_new]
+        for rows in by_slot.values():
+            n = sum(n_new[row] for row in rows)
+            free = iter(np.flatnonzero(~self._table[rows].any(axis=0))[:n].tolist())
+            for row in rows:
+                cells[row] = list(islice(free, n_new[row]))
+        return cells
+
+    def _n_held(self, rows: Sequence[int]) -> int:
+        return int(self._table[rows].any(axis=0).sum())
+
     def select(self, rows: Sequence[int]) -> None:
         check_selected(rows, self.n_rows)
         self._recordings = [self._recordings[row] for row in rows]
@@ -242,33 +257,19 @@ class TorchRows:
 
     def _batch(self, tokens: Sequence[Sequence[int]], spans: Sequence[Span] | None) -> _Batch:
         """Give each new token a free cell of its recording's arena, and join the rows to pieces."""
-        by_slot: dict[int, list[int]] = {}
-        for row, recording in enumerate(self._recordings):
-            by_slot.setdefault(recording.slot, []).append(row)
-        n_new = {slot: sum(len(tokens[row]) for row in rows) for slot, rows in by_slot.items()}
-        held = {slot: (self._table[rows] > 0).any(axis=0) for slot, rows in by_slot.items()}
-        self._reserve(0, max(int(held[slot].sum()) + n for slot, n in n_new.items()))
+        cells = self._free_cells(list(map(len, tokens)))
         batch = _Batch(self._table.copy(), [0] * self.n_rows)
-        for slot in sorted(by_slot):
-            is_held = np.pad(held[slot], (0, self._memory.n_cells - len(held[slot])))
-            free = np.flatnonzero(~is_held)[: n_new[slot]].tolist()
+        for slot, rows in sorted(self._by_slot().items()):
             pieces: list[_Piece] = []
-            for row in by_slot[slot]:
+            for row in rows:
                 if tokens[row]:
-                    n = len(tokens[row])
-                    batch.add(row, slot, free[:n])
-                    del free[:n]
-                    _join(pieces, self._piece(row, n, None if spans is None else spans[row]))
+                    batch.add(row, slot, cells[row])
+                    recording = self._recordings[row]
+                    frames = (0, recording.n_frames) if spans is None else spans[row]
+                    _join(pieces, _Piece([recording], [row], len(tokens[row]), frames))
             for piece in pieces:
                 _join(batch.pieces, piece)
         return batch
-
-    def _piece(self, row: int, n_new: int, span: Span | None) -> _Piece:
-        recording = self._recordings[row]
-        whole = (0, recording.n_frames)
-        if span is None or slices_spans(self._device):
-            return _Piece([recording], [row], n_new, span or whole, None)
-        return _Piece([recording], [row], n_new, whole, [span])
 
     def _attention(
         self, batch: _Batch, capture: AlignmentHeads, spans: Sequence[Span] | None
@@ -298,10 +299,13 @@ class TorchRows:
         places = np.asarray(batch.positions[tokens]).reshape(len(piece.rows), piece.n_new, 1)
         own = table[:, None, :n_cells]
         hidden = (own == 0) | (own > 1 + places)
-        mask = None
+        mask = bias = None
         if hidden.any():
-            mask = self._minus_infinity(torch.from_numpy(hidden).view(n, 1, -1, n_cells))
-        bias = self._bias(piece)
+            mask = torch.zeros(n, 1, hidden.shape[0] * hidden.shape[1] // n, n_cells, dtype=self._dtype)
+            mask = mask.masked_fill_(torch.from_numpy(hidden).view(mask.shape), -torch.inf).to(self._device)
+        given = [one.log_weights for one in piece.recordings if one.log_weights is not None]  # all or none
+        if given:
+            bias = torch.stack(given)[:, None, None, slice(*piece.frames)]
         return Run(
             slots=slice(first.slot, first.slot + n),
             windows=slice(first.index, first.index + n),
@@ -309,26 +313,10 @@ class TorchRows:
             tokens=tokens,
             cells=slice(1, 1 + n_cells),
             frames=slice(*piece.frames),
-            mask=None if mask is None else mask.to(self._dtype),
+            mask=mask,
             bias=bias,
             audio_mask=None if bias is None else bias.to(self._dtype),
         )
-
-    def _minus_infinity(self, hidden: Tensor) -> Tensor:
-        found = torch.zeros(hidden.shape, device=self._device)
-        return found.masked_fill_(hidden.to(self._device), -torch.inf)
-
-    def _bias(self, piece: _Piece) -> Tensor | None:
-        """Return what is added to the attention of a piece to its frames: float32, as `Run.bias`; or None."""
-        given = [one.log_weights for one in piece.recordings if one.log_weights is not None]  # all or none
-        bias = torch.stack(given)[:, None, None, slice(*piece.frames)] if given else None
-        if piece.spans is None:
-            return bias
-        starts, ends = (torch.tensor(each)[:, None] for each in zip(*piece.spans, strict=True))
-        frames = torch.arange(*piece.frames)
-        hidden = ((frames < starts) | (frames >= ends)).repeat_interleave(piece.n_new, 0)
-        masked = self._minus_infinity(hidden.view(len(piece.recordings), 1, -1, len(frames)))
-        return masked if bias is None else masked + bias
 
     def _captured(self, batch: _Batch, attention: RowsAttention, n_new: Sequence[int]) -> list[Tensor]:
         """Return the captured attention of each row, as in `RowsOutput`."""
@@ -418,7 +406,8 @@ class StaticRows(TorchRows):
                 self._table = before
                 raise
             logits, others = torch.cat((logits, rest.logits)), iter(rest.attention)
-        order, attention = [], []
+        order: list[int] = []
+        attention = []
         for row, (own, recording) in enumerate(zip(wanted, self._recordings, strict=True)):
             place = places.get(row)
             given = next(others, None)
@@ -454,24 +443,15 @@ class StaticRows(TorchRows):
         choice: TokenChoice | None = None,
     ) -> tuple[StaticStep, list[int]]:
         """Return a step with one token of each of these rows, and their places in it."""
-        by_slot: dict[int, list[int]] = {}
-        for row, recording in enumerate(self._recordings):
-            by_slot.setdefault(recording.slot, []).append(row)
         stepping = set(rows)
-        self._reserve(
-            0, max(int((self._table[own] > 0).any(axis=0).sum()) + len(own) for own in by_slot.values())
-        )
+        free = self._free_cells([int(row in stepping) for row in range(self.n_rows)])
+        by_slot = self._by_slot()
         n_rows = max(map(len, by_slot.values()))
+        places = {row: slot * n_rows + k for slot, own in by_slot.items() for k, row in enumerate(own)}
+        found, chosen = [places[row] for row in rows], list(rows)
+        cells = np.asarray([free[row][0] for row in rows])
         table, lengths = self._table.copy(), self._table.max(axis=1)
-        places, cells = {}, {}
-        for slot, own in by_slot.items():
-            free = iter(np.flatnonzero(~(self._table[own] > 0).any(axis=0))[: len(own)].tolist())
-            for k, row in enumerate(own):
-                if row in stepping:
-                    places[row], cells[row] = slot * n_rows + k, next(free)
-        found = [places[row] for row in rows]
-        chosen, at = list(rows), np.asarray([cells[row] for row in rows])
-        table[chosen, at] = 1 + lengths[chosen]
+        table[chosen, cells] = 1 + lengths[chosen]
         step = self._step_of(
             StepShape(
                 n_recordings=min(step_sizes(1 + max(by_slot))[-1], self._memory.n_recordings),
@@ -484,7 +464,7 @@ class StaticRows(TorchRows):
         )
         step.clear()
         step.tokens[found], step.positions[found] = tokens, lengths[chosen]
-        step.entries[found] += 1 + at[:, None]
+        step.entries[found] += 1 + cells[:, None]
         step.visible[found, 0], step.visible[found, 1:] = False, table[chosen] > 0
         if choice is not None:
             step.allowed[found] = choice.allowed
