@@ -126,7 +126,7 @@ def aligned(n: int) -> int:
 
 def recording_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
     """Return the bytes of keys and values of one recording: of its audio and its text."""
-    n_positions = dims.n_audio_ctx + aligned(1 + dims.n_text_ctx)
+    n_positions = aligned(dims.n_audio_ctx) + aligned(1 + dims.n_text_ctx)
     return 2 * dims.n_text_layer * dims.n_text_state * n_positions * dtype.itemsize
 
 

@@ -198,19 +198,21 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 class StaticMemory(RowMemory):
     """The memory of rows on an accelerator, with their audio; steps are computed in place.
 
-    audio: (n_layers, 2, n_recordings, H, n_audio_ctx, d_head). frame_bias: (n_recordings, n_audio_ctx)
-    float32, added to the attention logits: -inf beyond a window.
+    audio: (n_layers, 2, n_recordings, H, n_frames, d_head), of a full window and a few frames that fused
+    kernels need. frame_bias: (n_recordings, n_frames) float32, added to the attention logits: -inf beyond a
+    window. most_rows: of a recording in a step so far, so that beams that end give no new shapes.
     """
 
     def __init__(self, dims: ModelDims, dtype: torch.dtype, device: torch.device, n_recordings: int) -> None:
         super().__init__(dims, dtype, device, n_recordings, aligned(1 + dims.n_text_ctx) - 1)
         *size, _, d_head = self.text.shape
-        n_frames = dims.n_audio_ctx
+        n_frames = aligned(dims.n_audio_ctx)
         with torch.inference_mode(False):
             self.audio = torch.zeros((*size, n_frames, d_head), dtype=dtype, device=device)
-            self.frame_bias = torch.zeros(n_recordings, aligned(n_frames), device=device)[:, :n_frames]
+            self.frame_bias = torch.zeros(n_recordings, n_frames, device=device)
         self.windows = [(pair[0], pair[1]) for pair in self.audio]
         self.steps: dict[StepShape, StaticStep] = {}
+        self.most_rows = 1
 
     def grow(self, n_recordings: int, n_cells: int) -> None:
         assert n_recordings <= self.n_recordings, "a larger memory is another one"

@@ -32,7 +32,7 @@ from sottovoce.models.backend import (
     check_step,
 )
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.devices import MOST_RECORDINGS, NumberFormat, free_bytes, plan_memory
+from sottovoce.models.devices import MOST_RECORDINGS, NumberFormat, aligned, free_bytes, plan_memory
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
@@ -447,6 +447,8 @@ class StaticRows(TorchRows):
         free = self._free_cells([int(row in stepping) for row in range(self.n_rows)])
         by_slot = self._by_slot()
         n_rows = max(map(len, by_slot.values()))
+        if n_rows > 1:
+            n_rows = self._memory.most_rows = max(n_rows, self._memory.most_rows)
         places = {row: slot * n_rows + k for slot, own in by_slot.items() for k, row in enumerate(own)}
         found, chosen = [places[row] for row in rows], list(rows)
         cells = np.asarray([free[row][0] for row in rows])
@@ -474,7 +476,7 @@ class StaticRows(TorchRows):
 
     def _n_frames(self, longest: int) -> int:
         n_full = self._model.dims.n_audio_ctx
-        parts = (-(-n_full * part // FRAME_PARTS) for part in range(1, FRAME_PARTS + 1))
+        parts = (aligned(-(-n_full * part // FRAME_PARTS)) for part in range(1, FRAME_PARTS + 1))
         return next(n_frames for n_frames in parts if n_frames >= longest)
 
     def _step_of(self, shape: StepShape) -> StaticStep:
