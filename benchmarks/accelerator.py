@@ -253,7 +253,8 @@ def plot_steps(path: Path, tables: dict[str, list[Row]]) -> None:
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", label=f"{name}, {what}")
     axes.set(xlabel="rows", ylabel="ms a step", xscale="log", yscale="log")
-    axes.legend(frameon=False)
+    if axes.lines:
+        axes.legend(frameon=False)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -264,7 +265,8 @@ def plot_streams(path: Path, rows: Sequence[Row]) -> None:
         points = [(int(row[1]), float(row[3])) for row in rows if row[0] == chunk]
         axes.plot(*zip(*points, strict=True), marker="o", label=f"chunks of {chunk}")
     axes.set(xlabel="live sessions at once", ylabel="delay, 95th percentile (s)", xscale="log")
-    axes.legend(frameon=False)
+    if axes.lines:
+        axes.legend(frameon=False)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
