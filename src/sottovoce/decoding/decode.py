@@ -179,10 +179,12 @@ class _Decoding:
         no_speech_probs = logits_at_sot.softmax(dim=1)[:, no_speech].tolist()
         n_ctx = self.backend.dims.n_text_ctx
         limits = [min(sample_len, n_ctx + 1 - length) for length in self.prompts.lengths]
-        state = self.search.start(len(limits), self.backend.device)
+        # A search that needs the best tokens alone runs on the host.
+        device = torch.device("cpu") if self.search.n_best else self.backend.device
+        state = self.search.start(len(limits), device)
         if self.search.n_hypotheses > 1:
             rows.select(state.audio)
-            logits = logits[torch.tensor(state.audio, device=self.backend.device)]
+            logits = logits[torch.tensor(state.audio, device=logits.device)]
         output: BestTokens | Tensor = logits
         for n_sampled in range(1, max(limits) + 1):
             kept = self._extend(output, state)
@@ -209,8 +211,9 @@ class _Decoding:
     def _extend(self, output: BestTokens | Tensor, state: SearchState) -> Tensor | None:
         if isinstance(output, BestTokens):
             return self.search.extend(output, state)
+        sampled = state.tokens.to(output.device)
         for rule in self.filters:
-            rule.apply(output, state.tokens)
+            rule.apply(output, sampled)
         return self.search.step(output, state)
 
 

@@ -74,11 +74,19 @@ class ApplyTimestampRules:
             if self.max_initial is not None:
                 logits[:, begin + self.max_initial + 1 :] = FORBIDDEN
         else:
-            self._keep_pairs(logits, sampled)
+            for row, own in enumerate(sampled.tolist()):
+                first_text, first_time, end_time = self.allowed(own, logits.shape[1])
+                logits[row, :first_text] = FORBIDDEN
+                logits[row, begin:first_time] = FORBIDDEN
+                logits[row, end_time:] = FORBIDDEN
         self._prefer_timestamps(logits)
 
     def allowed(self, sampled: Sequence[int], n_vocab: int) -> AllowedTokens:
-        """Return the allowed id spans after `sampled`, at least one token, for one row."""
+        """Return the allowed id spans after `sampled`, at least one token, for one row.
+
+        After a pair of timestamps text follows, after a single one a timestamp or the end; never an earlier
+        time.
+        """
         begin = self.timestamp_begin
         last = sampled[-1] >= begin
         before = sampled[-2] >= begin if len(sampled) > 1 else not self.follows_text
@@ -88,21 +96,6 @@ class ApplyTimestampRules:
         if last:
             return AllowedTokens(self.eot, latest, n_vocab)
         return AllowedTokens(0, latest + 1, n_vocab)
-
-    def _keep_pairs(self, logits: Tensor, sampled: Tensor) -> None:
-        """Allow text after a pair, a timestamp (or the end) after a single one; never an earlier time."""
-        begin = self.timestamp_begin
-        is_timestamp = sampled >= begin
-        last = is_timestamp[:, -1]
-        is_opened = torch.full_like(last, not self.follows_text)
-        before = is_timestamp[:, -2] if sampled.shape[1] > 1 else is_opened
-        _forbid_rows(logits[:, : self.eot], last & ~before)
-        # A closing timestamp may be repeated to open the next segment; a segment needs a duration.
-        latest = torch.where(is_timestamp, sampled, begin - 1).amax(dim=1)
-        first_allowed = torch.where(last & ~before, latest, latest + 1)
-        times = torch.arange(begin, logits.shape[1], device=logits.device)
-        too_early = times[None] < first_allowed[:, None]
-        logits[:, begin:].masked_fill_(too_early | (last & before)[:, None], FORBIDDEN)
 
     def _prefer_timestamps(self, logits: Tensor) -> None:
         """Force a timestamp if all together are more probable than the best other token."""

@@ -159,6 +159,8 @@ class Search(Protocol):
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
         """Extend every row by one token, given its filtered logits (R, n_vocab) float32.
 
+        The state is on the device of the logits; on the host where `n_best` is not None.
+
         Finished windows leave the state. Returns the former rows (R',) int64 that the new ones continue;
         None if every row continues itself.
         """
@@ -234,6 +236,8 @@ class Sampling(Generic[State]):
         return first_state(torch.zeros((n_audio, self._n_hypotheses), device=device), self._fusion, self._eot)
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
+        if self.n_best is not None:
+            return self.extend(best_of(logits, self.n_best), state)
         return self._append(self._choose_and_score(logits, state), state)
 
     @property
@@ -341,6 +345,8 @@ class BeamSearch(Generic[State]):
         return first_state(scores, self._fusion, self._eot)
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
+        if self.n_best is not None:
+            return self.extend(best_of(logits, self.n_best), state)
         return self._take(self._expand(logits, state), state)
 
     @property
@@ -370,10 +376,10 @@ class BeamSearch(Generic[State]):
         return state.select(remaining_rows(state, audio))
 
     def _expand(self, logits: Tensor, state: SearchState) -> _Expansion:
+        assert state.lm_scores is not None
         n_best = min(self._beam_size + 1, logits.shape[1])
         logprobs = logits.float().log_softmax(dim=1)
-        added = logprobs if state.lm_scores is None else state.lm_scores.add_to(logprobs)
-        best, tokens = best_tokens(added, n_best)  # (R, beam_size + 1)
+        best, tokens = best_tokens(state.lm_scores.add_to(logprobs), n_best)  # (R, beam_size + 1)
         return self._ranked(best, logprobs.gather(1, tokens), tokens, state)
 
     def _ranked(self, best: Tensor, logprobs: Tensor, tokens: Tensor, state: SearchState) -> _Expansion:
@@ -409,6 +415,16 @@ class BeamSearch(Generic[State]):
 
     def _is_done(self, state: SearchState, audio: int) -> bool:
         return len(state.candidates[audio]) >= self._max_candidates
+
+
+def best_of(logits: Tensor, n_best: int) -> BestTokens:
+    """Find the most probable tokens of each row of logits (R, n_vocab); they are returned to the host."""
+    logprobs = logits.float().log_softmax(dim=1)
+    if n_best == 1:
+        tokens = logits.argmax(dim=1, keepdim=True)
+        return BestTokens(tokens.cpu(), logprobs.gather(1, tokens).cpu())
+    best, tokens = best_tokens(logprobs, min(n_best, logits.shape[1]))
+    return BestTokens(tokens.cpu(), best.cpu())
 
 
 def best_tokens(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
-"""Choice of a device and a number format by name."""
+"""Choice of a device and a number format by name, and what a model takes of a device's memory."""
 
 from __future__ import annotations
 
+import math
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from types import MappingProxyType
 import torch
 
 from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.base import expected_shapes
+from sottovoce.models.dims import ModelDims
 
 DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
 NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
@@ -87,3 +90,71 @@ def cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
     return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+ENCODED_TOGETHER = 16
+"""Windows of the largest batch that recordings encode."""
+ENCODER_COPIES = 12
+"""Tensors of the size of the states in a layer: input, norm, queries, keys, values, attention, and the inner
+layer of the MLP before and after its activation (four each).
+"""
+MASK_ALIGNMENT = 16
+"""Rows of masks begin at multiples of so many numbers, as fused kernels require."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes of an accelerator that a model takes: its weights, the encoder's work on a batch, and the keys
+    and values of each recording that is decoded at a time.
+    """
+
+    weights: int
+    work: int
+    recording: int
+    n_recordings: int
+
+    def __str__(self) -> str:
+        return (
+            f"weights {self.weights / 1e6:.0f} MB, work {self.work / 1e6:.0f} MB, "
+            f"{self.n_recordings} recordings of {self.recording / 1e6:.0f} MB"
+        )
+
+
+def aligned(n: int) -> int:
+    return -(-n // MASK_ALIGNMENT) * MASK_ALIGNMENT
+
+
+def recording_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
+    """Return the bytes of keys and values of one recording: of its audio and its text."""
+    n_positions = aligned(dims.n_audio_ctx) + aligned(1 + dims.n_text_ctx)
+    return 2 * dims.n_text_layer * dims.n_text_state * n_positions * dtype.itemsize
+
+
+def plan_memory(dims: ModelDims, numbers: NumberFormat, n_bytes: float, name: str) -> MemoryPlan:
+    """Plan the memory of a model before it is loaded. n_bytes: what it may take.
+
+    Raises:
+        OptionError: it does not fit with a single recording.
+    """
+    sizes = [(math.prod(shape), len(shape) == 2) for shape in expected_shapes(dims).values()]
+    weights = sum(n * (1 if numbers.int8 and is_table else numbers.dtype.itemsize) for n, is_table in sizes)
+    states = dims.n_audio_ctx * dims.n_audio_state * numbers.dtype.itemsize
+    work = ENCODED_TOGETHER * ENCODER_COPIES * states
+    each = recording_bytes(dims, numbers.dtype)
+    n_recordings = min((n_bytes - weights - work) / each, MOST_RECORDINGS)
+    if n_recordings < 1:
+        needed = weights + work + each
+        raise OptionError(
+            f"{name}: expected {needed / 1e6:.0f} MB of device memory (weights {weights / 1e6:.0f}, work "
+            f"{work / 1e6:.0f}, a recording {each / 1e6:.0f}), got {n_bytes / 1e6:.0f}"
+        )
+    return MemoryPlan(weights, work, each, int(n_recordings))
+
+
+MOST_RECORDINGS = 512
+"""Decoded at a time, whatever the memory."""
+
+
+def free_bytes(device: torch.device) -> float:
+    """Return the free memory of a CUDA device in bytes; infinite for others, which do not tell."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf

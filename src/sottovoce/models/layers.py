@@ -333,14 +333,13 @@ def _by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | N
 
 
 def head_weights(queries: Tensor, keys: Tensor, heads: Sequence[int], bias: Tensor | None = None) -> Tensor:
-    """Compute attention probabilities of single heads: (B, T, len(heads), S) float32.
+    """Compute attention probabilities of single heads: (len(heads), B, T, S) float32.
 
-    queries: (B, H, T, d_head). keys: (B, H, S, d_head). bias: broadcastable to (B, 1, T, S), added to the
-    logits, or None.
+    queries: (B, H, T, d_head). keys: (B, H, S, d_head). bias: (B, 1, 1 or T, S), added to the logits, or
+    None.
     """
-    scale = queries.shape[-1] ** -0.5
-    logits = [scale * queries[:, head].float() @ keys[:, head].float().transpose(-1, -2) for head in heads]
-    stacked = torch.stack(logits, dim=2)  # (B, T, len(heads), S)
+    scaled = queries.float() * queries.shape[-1] ** -0.5
+    logits = torch.stack([scaled[:, head] @ keys[:, head].float().transpose(-1, -2) for head in heads])
     if bias is not None:
-        stacked = stacked + bias.transpose(1, 2)
-    return stacked.softmax(dim=-1)
+        logits = logits + bias[:, 0]
+    return logits.softmax(dim=-1)

@@ -27,6 +27,7 @@ from sottovoce.models.layers import (
     with_int8_tables,
 )
 
+CPU = torch.device("cpu")
 Extend = Callable[[KeysValues], KeysValues]
 
 
@@ -37,10 +38,10 @@ class DecoderAttention(Protocol):
     def positions(self) -> Tensor: ...
 
     def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        """Return the self-attention of a layer for normed x (R, n_new, d), in the shape of x."""
+        """Return the self-attention of a layer for normed x (n, d), in the shape of x."""
 
     def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        """Return the cross-attention of a layer for normed x (R, n_new, d), broadcastable to its shape."""
+        """Return the cross-attention of a layer for normed x (n, d), in the shape of x."""
 
 
 def sinusoids(length: int, channels: int) -> Tensor:
@@ -54,22 +55,13 @@ def sinusoids(length: int, channels: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-class LayerNorm(nn.LayerNorm):
-    """Layer normalisation in float32 for any input dtype."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cpu":  # the kernel accepts half-precision rows with float32 weights
-            return super().forward(x)
-        return super().forward(x.float()).to(x.dtype)
-
-
 class ResidualAttentionBlock(nn.Module):
     def __init__(self, n_state: int, n_head: int) -> None:
         super().__init__()
         self.attn = MultiHeadAttention(n_state, n_head)
-        self.attn_ln = LayerNorm(n_state)
+        self.attn_ln = nn.LayerNorm(n_state)
         self.mlp = nn.Sequential(Linear(n_state, 4 * n_state), nn.GELU(), Linear(4 * n_state, n_state))
-        self.mlp_ln = LayerNorm(n_state)
+        self.mlp_ln = nn.LayerNorm(n_state)
 
     def forward(self, x: Tensor, extended: Extend | None = None, mask: Tensor | None = None) -> Tensor:
         """Run (B, n_frames, d) -> (B, n_frames, d).
@@ -93,7 +85,7 @@ class DecoderBlock(ResidualAttentionBlock):
     def __init__(self, n_state: int, n_head: int) -> None:
         super().__init__(n_state, n_head)
         self.cross_attn = MultiHeadAttention(n_state, n_head)
-        self.cross_attn_ln = LayerNorm(n_state)
+        self.cross_attn_ln = nn.LayerNorm(n_state)
 
 
 class AudioEncoder(nn.Module):
@@ -109,7 +101,7 @@ class AudioEncoder(nn.Module):
         self.register_buffer("positional_embedding", torch.empty(dims.n_audio_ctx, n_state))
         layers = [ResidualAttentionBlock(n_state, dims.n_audio_head) for _ in range(dims.n_audio_layer)]
         self.blocks = nn.ModuleList(layers)
-        self.ln_post = LayerNorm(n_state)
+        self.ln_post = nn.LayerNorm(n_state)
 
     @property
     def layers(self) -> list[ResidualAttentionBlock]:
@@ -145,7 +137,7 @@ class TextDecoder(nn.Module):
         self.positional_embedding = nn.Parameter(torch.empty(dims.n_text_ctx, n_state))
         layers = [DecoderBlock(n_state, dims.n_text_head) for _ in range(dims.n_text_layer)]
         self.blocks: nn.ModuleList = nn.ModuleList(layers)
-        self.ln = LayerNorm(n_state)
+        self.ln = nn.LayerNorm(n_state)
 
     @property
     def layers(self) -> list[DecoderBlock]:
@@ -160,7 +152,7 @@ class TextDecoder(nn.Module):
         return [(keys.contiguous(), values.contiguous()) for keys, values in pairs]
 
     def forward(self, tokens: Tensor, attention: DecoderAttention) -> Tensor:
-        """Run tokens (R, n_new) int64; returns normalised hidden states (R, n_new, d)."""
+        """Run the new tokens (n,) int64 of all rows; returns normalised hidden states (n, d)."""
         embedding = self.token_embedding
         x = (embedding(tokens) + self.positional_embedding[attention.positions]).to(embedding.dtype)
         for layer, block in enumerate(self.layers):
@@ -171,7 +163,7 @@ class TextDecoder(nn.Module):
         return hidden
 
     def logits(self, hidden: Tensor, vocabulary: Tensor | None = None) -> Tensor:
-        """Project hidden states (R, n, d) to logits (R, n, n_rows) float32.
+        """Project hidden states (n, d) to logits (n, n_rows) float32.
 
         vocabulary: (n_rows,) int64 rows to compute, or None for all.
         """
@@ -188,13 +180,13 @@ class Whisper(nn.Module):
         self.decoder = TextDecoder(dims)
 
 
-def stays_float32(name: str) -> bool:
-    """Return whether a tensor stays float32 in a half-precision model: int8 scales and, as in
-    openai-whisper, norms and positions.
+def stays_float32(name: str, device: torch.device = CPU) -> bool:
+    """Return whether a tensor stays float32 in a half-precision model: int8 scales, positions, and on a CPU
+    norms, whose kernels elsewhere compute in float32 but take weights in the dtype of the activations.
     """
     if name.endswith(("positional_embedding", ".scales")):
         return True
-    return name.split(".")[-2].endswith(("ln", "ln_post"))
+    return device.type == "cpu" and name.split(".")[-2].endswith(("ln", "ln_post"))
 
 
 def whisper_from_tensors(
@@ -217,7 +209,7 @@ def whisper_from_tensors(
     state = {
         name: tensor.to(device)
         if tensor.dtype == torch.int8
-        else tensor.to(device, torch.float32 if stays_float32(name) else dtype)
+        else tensor.to(device, torch.float32 if stays_float32(name, device) else dtype)
         for name, tensor in int8_tables(model, tensors).items()
     }
     model.load_state_dict(state, strict=True, assign=True)

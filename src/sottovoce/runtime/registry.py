@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Protocol
 
 import torch
 
@@ -32,7 +31,16 @@ LEAST_TEXT_STATE = 384
 """Width of Whisper's narrowest decoder, `tiny`; int8 errors of narrower ones were not measured."""
 
 
-BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
+class BackendFactory(Protocol):
+    """Loads a checkpoint. most_bytes: of an accelerator's memory that it may take; None: all that is free."""
+
+    def __call__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        numbers: NumberFormat,
+        most_bytes: float | None = None,
+    ) -> Backend: ...
 
 
 def _keep_few_kernels(device: torch.device) -> None:
@@ -41,12 +49,18 @@ def _keep_few_kernels(device: torch.device) -> None:
             os.environ.setdefault(name, "16")
 
 
-def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> TorchBackend:
+def _torch(
+    checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat, most_bytes: float | None = None
+) -> TorchBackend:
     _keep_few_kernels(device)
-    return TorchBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
+    return TorchBackend.from_checkpoint(
+        checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8, most_bytes=most_bytes
+    )
 
 
-def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> Backend:
+def _native(
+    checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat, most_bytes: float | None = None
+) -> Backend:
     try:
         load_kernels("encoder")
     except ImportError as error:

@@ -1,55 +1,18 @@
-"""The buffers of rows, and steps within spans of frames in every number format."""
+"""Steps within spans of frames, in every number format."""
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
-from sottovoce.models import caches
 from sottovoce.models.backend import Span
-from sottovoce.models.caches import FIRST_CAPACITY, RowBuffers
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.types import EncoderOutput, Features
-from tests.models.tiny import CPU, checkpoint, dims
 from tests.models.tiny import backend as tiny_backend
+from tests.models.tiny import checkpoint, dims
 from tests.runtime.reading import read, start, step
-
-
-def buffers() -> RowBuffers:
-    return RowBuffers(dims(n_text_layer=2, n_text_state=8, n_text_head=2), torch.float32, CPU)
-
-
-@given(st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=6), st.data())
-def test_rows_keep_their_own_positions(steps: list[list[int]], data: st.DataObject) -> None:
-    """Through any order of rows that join, branch, move, leave and grow."""
-    of_rows: list[list[float]] = []
-    memory, counter = buffers(), itertools.count(1)
-    for n_new in steps:
-        memory.add(None)
-        of_rows.append([])
-        n_new = (n_new * len(of_rows) or [1] * len(of_rows))[: len(of_rows)]
-        longest = max(len(row) + n for row, n in zip(of_rows, n_new, strict=True))
-        memory.make_room(longest * FIRST_CAPACITY)
-        for place, (row, n) in enumerate(zip(of_rows, n_new, strict=True)):
-            new = [float(next(counter)) for _ in range(n)]
-            for layer in memory.layers:
-                layer[:, place, :, len(row) : len(row) + n] = torch.tensor(new)[:, None]
-            row += new
-            memory.lengths[place] = len(row)
-        chosen = data.draw(st.lists(st.integers(0, len(of_rows) - 1), min_size=1, max_size=7))
-        memory.select(chosen)
-        of_rows = [list(of_rows[row]) for row in chosen]
-    for place, row in enumerate(of_rows):
-        for first in memory.first(place, 100):
-            assert first[0, 0, :, 0].tolist() == first[1, 1, :, 3].tolist() == row
-
 
 WIDE = dims(n_audio_state=64, n_text_state=64, n_text_head=2)
 IDS = torch.tensor([3, 17, 259, 50, 299])
@@ -104,13 +67,3 @@ def test_frames_outside_of_a_span_are_not_read() -> None:
     for keys, values in of.keys_values(audio):
         keys[:, :, 20:], values[:, :, :8] = torch.nan, torch.nan
     assert torch.equal(within(of, audio, [(8, 20)]), before)
-
-
-def test_masked_spans_equal_sliced_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on an accelerator."""
-    of = backend(torch.float32)
-    audio = replace(encoded(of), log_weights=torch.rand(1, 30))
-    sliced = [within(of, audio, spans) for spans in SPANS]
-    monkeypatch.setattr(caches, "slices_spans", lambda _: False)
-    for spans, expected in zip(SPANS, sliced, strict=True):
-        torch.testing.assert_close(within(of, audio, spans), expected, atol=2e-5, rtol=0)

@@ -1,0 +1,480 @@
+"""Memory of decoder rows, and the decoder's attention to it.
+
+The text of all rows of one recording shares an arena of cells: a token's keys and values are written once,
+to a free cell, and stay there. A table on the host says which cells a row holds, so that branching,
+reordering and dropping beams changes the table and copies no cache. All new tokens of the rows of a recording
+are queries of one attention over its arena, with a mask made from the table, and of one over its audio, whose
+keys and values are thus read once however many beams there are.
+
+On an accelerator the memory is static and every step of single tokens has one of few shapes (`StepShape`):
+no shape depends on the text, so the operators of a step can be recorded as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sottovoce.errors import OptionError
+from sottovoce.models.devices import MOST_RECORDINGS, aligned
+from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head_weights
+from sottovoce.models.whisper import TextDecoder
+
+FIRST_CELLS = 63
+"""Cells of an arena at first; with the one that is nobody's, a full arena doubles."""
+
+
+class RowMemory:
+    """Self-attention keys and values of the rows of up to `n_recordings` recordings.
+
+    text: (n_layers, 2, n_recordings, H, 1 + n_cells, d_head). The first cell of each arena is for rows that
+    compute nothing.
+    """
+
+    def __init__(
+        self,
+        dims: ModelDims,
+        dtype: torch.dtype,
+        device: torch.device,
+        n_recordings: int = 0,
+        n_cells: int = FIRST_CELLS,
+    ) -> None:
+        self.dims = dims
+        d_head = dims.n_text_state // dims.n_text_head
+        size = (dims.n_text_layer, 2, n_recordings, dims.n_text_head, 1 + n_cells, d_head)
+        with torch.inference_mode(False):
+            self._set(torch.zeros(size, dtype=dtype, device=device))
+
+    def _set(self, text: Tensor) -> None:
+        self.text = text
+        self.layers = [(pair[0], pair[1]) for pair in text]
+
+    @property
+    def n_recordings(self) -> int:
+        return self.text.shape[2]
+
+    @property
+    def n_cells(self) -> int:
+        return self.text.shape[4] - 1
+
+    def grow(self, n_recordings: int, n_cells: int) -> None:
+        """Make room for recordings and cells; doubles what is full."""
+        more_recordings = _doubled(self.n_recordings, n_recordings) - self.n_recordings
+        more_cells = _doubled(1 + self.n_cells, aligned(1 + n_cells)) - (1 + self.n_cells)
+        if more_recordings or more_cells:
+            with torch.inference_mode(False):
+                self._set(F.pad(self.text, (0, 0, 0, more_cells, 0, 0, 0, more_recordings)))
+
+    def clear(self, slot: int, prefix: Tensor | None) -> None:
+        """Begin a recording's arena, with the keys and values (n_layers, 2, H, n, d_head) of a prefix.
+
+        A masked key must be finite.
+        """
+        self.text[:, :, slot].zero_()
+        if prefix is not None:
+            self.text[:, :, slot, :, 1 : 1 + prefix.shape[3]] = prefix
+
+
+def _doubled(size: int, needed: int) -> int:
+    return size if needed <= size else max(needed, 2 * size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """The audio of rows: window `index` of cross-attention keys and values, per layer (B, H, n, d_head).
+
+    slot: its arena in the memory. n_frames: of the window. log_weights: (n_frames,) float32, added to the
+    attention logits, or None.
+    """
+
+    slot: int
+    keys_values: Sequence[KeysValues]
+    index: int
+    n_frames: int
+    log_weights: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Attention of the new tokens of some rows, as one call a layer.
+
+    The rows are those of neighbouring recordings (slots and windows), with n_queries new tokens for each
+    recording, at `tokens` of the batch. cells, frames: those attended to. mask: (n_recordings, 1, n_queries,
+    n_cells), added to the attention logits, or None. bias: (n_recordings, 1, 1 or n_queries, n_frames)
+    float32, the same for the audio, or None; audio_mask: the bias in the dtype of the queries.
+    """
+
+    slots: slice
+    windows: slice
+    keys_values: Sequence[KeysValues]
+    tokens: slice
+    cells: slice
+    frames: slice
+    mask: Tensor | None
+    bias: Tensor | None
+    audio_mask: Tensor | None
+
+    @property
+    def n_recordings(self) -> int:
+        n: int = self.slots.stop - self.slots.start
+        return n
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsAttention:
+    """`DecoderAttention` of the new tokens (n, d) of rows, run by run.
+
+    positions: (n,) int64 of the tokens in their rows. entries: (n * H,) int64, where the keys and values of
+    each token and head are written in a layer's memory. capture: (layer, head) pairs; found: of each run,
+    their attention by layer, (n_heads, n_tokens, n_frames) float32. reads_itself: the rows have no other
+    token, and keep none.
+    """
+
+    memory: RowMemory
+    runs: Sequence[Run]
+    positions: Tensor
+    entries: Tensor
+    capture: AlignmentHeads = ()
+    reads_itself: bool = False
+    found: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+
+    def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        if self.reads_itself:
+            only_value: Tensor = attention.out(attention.value(x))
+            return only_value
+        queries = attention.query(x)
+        keys, values = self.memory.layers[layer]
+        d_head = keys.shape[-1]
+        keys.view(-1, d_head).index_copy_(0, self.entries, attention.key(x).view(-1, d_head))
+        values.view(-1, d_head).index_copy_(0, self.entries, attention.value(x).view(-1, d_head))
+        parts = []
+        for run in self.runs:
+            own = self._of_run(queries, run, attention.n_head)
+            held_keys, held_values = (each[run.slots, :, run.cells] for each in (keys, values))
+            attended = attend(own, held_keys, held_values, run.mask)
+            parts.append(attended.transpose(1, 2).reshape(-1, x.shape[1]))
+        merged: Tensor = attention.out(_joined(parts))
+        return merged
+
+    def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        queries = attention.query(x)
+        heads = [head for at, head in self.capture if at == layer]
+        parts = []
+        for place, run in enumerate(self.runs):
+            own = self._of_run(queries, run, attention.n_head)
+            keys, values = (each[run.windows, :, run.frames] for each in run.keys_values[layer])
+            parts.append(attend(own, keys, values, run.audio_mask).transpose(1, 2).reshape(-1, x.shape[1]))
+            if heads:
+                self.found[place, layer] = head_weights(own, keys, heads, run.bias).flatten(1, 2)
+        merged: Tensor = attention.out(_joined(parts))
+        return merged
+
+    def _of_run(self, queries: Tensor, run: Run, n_head: int) -> Tensor:
+        own = queries if len(self.runs) == 1 else queries[run.tokens]
+        return own.view(run.n_recordings, -1, n_head, own.shape[1] // n_head).transpose(1, 2)
+
+    def captured(self, place: int) -> Tensor:
+        """Return a run's attention (n_captured, n_tokens, n_frames) float32, in the order of `capture`."""
+        layers = sorted({layer for layer, _ in self.capture})
+        stacked = torch.cat([self.found[place, layer] for layer in layers])
+        by_layer = sorted(range(len(self.capture)), key=lambda at: self.capture[at][0])
+        if by_layer == list(range(len(self.capture))):
+            return stacked
+        order = sorted(range(len(by_layer)), key=lambda at: by_layer[at])
+        return torch.stack([stacked[at] for at in order])
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+class StaticMemory(RowMemory):
+    """The memory of rows on an accelerator, with their audio; steps are computed in place.
+
+    audio: (n_layers, 2, n_recordings, H, n_frames, d_head), of a full window and a few frames that fused
+    kernels need. frame_bias: (n_recordings, n_frames) float32, added to the attention logits: -inf beyond a
+    window. most_rows: of a recording in a step so far, so that beams that end give no new shapes.
+    """
+
+    def __init__(self, dims: ModelDims, dtype: torch.dtype, device: torch.device, n_recordings: int) -> None:
+        super().__init__(dims, dtype, device, n_recordings, aligned(1 + dims.n_text_ctx) - 1)
+        *size, _, d_head = self.text.shape
+        n_frames = aligned(dims.n_audio_ctx)
+        with torch.inference_mode(False):
+            self.audio = torch.zeros((*size, n_frames, d_head), dtype=dtype, device=device)
+            self.frame_bias = torch.zeros(n_recordings, n_frames, device=device)
+        self.windows = [(pair[0], pair[1]) for pair in self.audio]
+        self.steps: dict[StepShape, StaticStep] = {}
+        self.most_rows = 1
+
+    def grow(self, n_recordings: int, n_cells: int) -> None:
+        assert n_recordings <= self.n_recordings, "a larger memory is another one"
+        before = self.n_cells
+        super().grow(n_recordings, n_cells)
+        if self.n_cells != before:
+            self.steps.clear()
+
+    def take_over(self, other: StaticMemory) -> None:
+        """Copy what a smaller memory holds."""
+        n = other.n_recordings
+        if n:
+            self.grow(n, other.n_cells)
+            self.text[:, :, :n, :, : 1 + other.n_cells] = other.text
+            self.audio[:, :, :n], self.frame_bias[:n] = other.audio, other.frame_bias
+
+    def placed(self, recording: Recording) -> Recording:
+        """Copy the keys and values of a recording's window to its slot; return it with these."""
+        slot, n_frames = recording.slot, recording.n_frames
+        self.audio[:, :, slot, :, n_frames:].zero_()
+        for pair, given in zip(self.windows, recording.keys_values, strict=True):
+            for own, one in zip(pair, given, strict=True):
+                own[slot, :, :n_frames].copy_(one[recording.index])
+        bias, weights = self.frame_bias[slot], recording.log_weights
+        bias[:n_frames] = 0.0 if weights is None else weights
+        bias[n_frames:] = -torch.inf
+        return self.recording(slot, n_frames)
+
+    def recording(self, slot: int, n_frames: int) -> Recording:
+        return Recording(slot, self.windows, slot, n_frames, self.frame_bias[slot, :n_frames])
+
+
+Outputs = tuple[Tensor, ...]
+Record = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
+"""Records a function over static tensors; the result computes it again, into the same outputs."""
+
+
+class CudaGraphs:
+    """Records functions as CUDA graphs that share one pool of memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._first: torch.cuda.CUDAGraph | None = None
+        """Owns the pool."""
+
+    def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
+        with torch.cuda.device(self._device):
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            current = torch.cuda.current_stream()
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                function()  # libraries allocate at their first use, which cannot be recorded
+            current.wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            pool = None if self._first is None else self._first.pool()
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                outputs = function()
+            self._first = self._first or graph
+
+        def replay() -> Outputs:
+            graph.replay()
+            return outputs
+
+        return replay
+
+
+def eagerly(function: Callable[[], Outputs]) -> Callable[[], Outputs]:
+    return function
+
+
+def recorder_of(device: torch.device) -> Record:
+    return CudaGraphs(device) if device.type == "cuda" else eagerly
+
+
+STEP_SIZES = (1, 2, 4, 8, 16, 32, 64)
+"""Recordings of a static step; more are multiples of the last."""
+FRAME_PARTS = 3
+"""A static step attends to a third, two thirds or all frames of a full window."""
+
+
+def step_sizes(n_recordings: int) -> list[int]:
+    """Return the sizes of static steps up to the smallest that has room for so many recordings."""
+    largest = STEP_SIZES[-1]
+    more = range(2 * largest, n_recordings + largest, largest)
+    sizes = [*STEP_SIZES, *more]
+    return sizes[: 1 + next(place for place, size in enumerate(sizes) if size >= n_recordings)]
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What the operators of a static step depend on.
+
+    n_rows: of each recording. n_frames: attended to. n_best, time_begin: of a choice of tokens; None: the
+    step returns logits.
+    """
+
+    n_recordings: int
+    n_rows: int
+    n_frames: int
+    capture: AlignmentHeads = ()
+    n_best: int | None = None
+    time_begin: int = 0
+
+
+class StaticStep:
+    """A decoder step of one token a row, over static memory: one upload, one replay.
+
+    Row `k` of the recording in slot `s` is at `s * n_rows + k`. The arrays are those of the host; rows that
+    are not written compute nothing: tokens, positions: (n,) int64. entries: (n, H) int64. allowed: (n, 3)
+    int64, as `AllowedTokens`. visible: (n, 1 + n_cells) bool. forbidden: (n_vocab,) float32 on the device,
+    added to the logits of a choice.
+    """
+
+    def __init__(self, decoder: TextDecoder, memory: StaticMemory, shape: StepShape, record: Record) -> None:
+        self._decoder, self._memory, self.shape = decoder, memory, shape
+        n, n_head, n_total = shape.n_recordings * shape.n_rows, memory.dims.n_text_head, 1 + memory.n_cells
+        self._sizes = [n, n, n * n_head, 3 * n]
+        n_bytes = 8 * sum(self._sizes) + n * n_total
+        device, is_pinned = memory.text.device, memory.text.is_cuda
+        with torch.inference_mode(False):
+            self._host = torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=is_pinned)
+            self._device = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
+            n_vocab = memory.dims.n_vocab
+            self.forbidden = torch.zeros(n_vocab, device=device)
+            self._ids = torch.arange(n_vocab, device=device)
+            self._hidden = torch.tensor([-torch.inf, 0.0], dtype=memory.text.dtype, device=device).unbind()
+        numbers, visible = self._parts(self._host)
+        self.tokens, self.positions, entries, allowed = (one.numpy() for one in numbers)
+        self.entries, self.allowed = entries.reshape(n, n_head), allowed.reshape(n, 3)
+        self.visible = visible.numpy()
+        slots = np.arange(n)[:, None] // shape.n_rows
+        self.entries[:] = (slots * n_head + np.arange(n_head)) * n_total
+        self.allowed[:] = (0, n_vocab, n_vocab)
+        self.visible[:, 0] = True
+        self._idle = self._host.numpy().copy()
+        self._uploaded = torch.cuda.Event() if is_pinned else None  # type: ignore[no-untyped-call]
+        self._forbidden_ids: Tensor | None = None
+        self._device.copy_(self._host)
+        with torch.inference_mode(False), torch.no_grad():
+            self._replay = record(self._compute)
+
+    def _parts(self, packed: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        n_bytes = 8 * sum(self._sizes)
+        numbers = torch.split(packed[:n_bytes].view(torch.int64), self._sizes)
+        return numbers, packed[n_bytes:].view(torch.bool).view(self._sizes[0], -1)
+
+    def clear(self) -> None:
+        """Reset the host's arrays to those of rows that compute nothing."""
+        if self._uploaded is not None:
+            self._uploaded.synchronize()
+        np.copyto(self._host.numpy(), self._idle)
+
+    def forbid(self, ids: Tensor) -> None:
+        """Set the forbidden tokens (n,) of the next choices; the same tensor as before changes nothing."""
+        if ids is not self._forbidden_ids:
+            self._forbidden_ids = ids
+            self.forbidden.zero_().index_fill_(0, ids.to(self.forbidden.device, torch.int64), -torch.inf)
+
+    def run(self) -> Outputs:
+        """Compute the step: the best tokens of a choice, or logits and captured attention.
+
+        The outputs are those of `choose`; or (n, n_vocab) float32 and, with captured heads, (n_captured, n,
+        n_frames) float32. They are valid until the next run.
+        """
+        self._device.copy_(self._host, non_blocking=True)
+        if self._uploaded is not None:
+            self._uploaded.record()
+        return self._replay()
+
+    def _compute(self) -> Outputs:
+        shape, memory = self.shape, self._memory
+        (tokens, positions, entries, allowed), visible = self._parts(self._device)
+        floor, zero = self._hidden
+        slots, frames = slice(0, shape.n_recordings), slice(0, shape.n_frames)
+        bias = memory.frame_bias[slots, None, None, frames]
+        run = Run(
+            slots=slots,
+            windows=slots,
+            keys_values=memory.windows,
+            tokens=slice(0, len(tokens)),
+            cells=slice(0, 1 + memory.n_cells),
+            frames=frames,
+            mask=torch.where(visible, zero, floor).view(shape.n_recordings, 1, shape.n_rows, -1),
+            bias=bias,
+            audio_mask=bias.to(memory.text.dtype),
+        )
+        attention = RowsAttention(memory, [run], positions, entries, shape.capture)
+        logits = self._decoder.logits(self._decoder(tokens, attention))
+        if shape.n_best is not None:
+            return (choose(logits + self.forbidden, allowed.view(-1, 3), self._ids, shape),)
+        return (logits, attention.captured(0)) if shape.capture else (logits,)
+
+
+def choose(logits: Tensor, allowed: Tensor, ids: Tensor, shape: StepShape) -> Tensor:
+    """Choose the most probable tokens that may follow, as `TokenChoice`: (n, 2 * n_best) float32.
+
+    logits: (n, n_vocab), -inf where forbidden. allowed: (n, 3). ids: (n_vocab,). Returns the
+    log-probabilities, best first, and then the tokens.
+    """
+    assert shape.n_best is not None
+    begin = shape.time_begin
+    first_text, first_time, end_time = torch.split(allowed, 1, dim=1)
+    text = logits[:, :begin].masked_fill(ids[:begin] < first_text, -torch.inf)
+    if begin < len(ids):
+        beyond = (ids[begin:] < first_time) | (ids[begin:] >= end_time)
+        times = logits[:, begin:].masked_fill(beyond, -torch.inf)
+        forced = times.logsumexp(dim=1, keepdim=True) > text.amax(dim=1, keepdim=True)
+        text = torch.cat((text.masked_fill(forced, -torch.inf), times), dim=1)
+    best, tokens = text.log_softmax(dim=1).topk(shape.n_best, dim=1)
+    return torch.cat((best, tokens.to(best.dtype)), dim=1)
+
+
+class RowPool:
+    """The static memories of a model, which rows borrow. most_recordings: in all of them together."""
+
+    def __init__(
+        self,
+        dims: ModelDims,
+        dtype: torch.dtype,
+        device: torch.device,
+        record: Record,
+        most_recordings: int = MOST_RECORDINGS,
+    ) -> None:
+        self._dims, self.dtype, self.device = dims, dtype, device
+        self.record = record
+        self._most = most_recordings
+        self.nothing = StaticMemory(dims, dtype, device, 0)
+        self.free: list[StaticMemory] = []
+        self._n_lent = 0
+        self._lock = threading.Lock()
+
+    def borrow(self, n_recordings: int) -> StaticMemory:
+        """Return a memory with room for so many recordings.
+
+        Raises:
+            OptionError: there is no room.
+        """
+        with self._lock:
+            memory = min(
+                (one for one in self.free if one.n_recordings >= n_recordings),
+                key=lambda one: one.n_recordings,
+                default=None,
+            )
+            if memory is not None:
+                self.free.remove(memory)
+            else:
+                size = min(step_sizes(n_recordings)[-1], self._most - self._n_lent)
+                if size < n_recordings:
+                    raise OptionError(
+                        f"decoder rows: {n_recordings} recordings given, expected at most {size}, which the "
+                        "memory of the device has room for"
+                    )
+                while (
+                    self.free
+                    and self._n_lent + sum(one.n_recordings for one in self.free) + size > self._most
+                ):
+                    self.free.pop(0)
+                memory = StaticMemory(self._dims, self.dtype, self.device, size)
+            self._n_lent += memory.n_recordings
+        return memory
+
+    def give_back(self, memory: StaticMemory) -> None:
+        with self._lock:
+            self._n_lent -= memory.n_recordings
+            self.free.append(memory)

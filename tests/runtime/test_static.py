@@ -1,0 +1,276 @@
+"""Static steps of rows, and what an accelerator would be asked to do in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
+from sottovoce.audio.mel import log_mel
+from sottovoce.errors import OptionError
+from sottovoce.models.backend import AllowedTokens, ChoosingRows, IncrementalWindow, TokenChoice
+from sottovoce.models.devices import NumberFormat, plan_memory
+from sottovoce.models.load import load_checkpoint
+from sottovoce.runtime.rows import RowPool, eagerly, step_sizes
+from sottovoce.runtime.torch import TorchBackend
+from sottovoce.streaming.alignatt import (
+    AlignAttDecoder,
+    AlignAttRequest,
+    DecoderPrefix,
+    LiveVocabulary,
+    StopRules,
+)
+from sottovoce.types import EncoderOutput, Features
+from tests.models import tiny
+from tests.runtime.pretended import DEVICE, Counts, PretendedDevice, pretended_device
+
+N_LAYERS = tiny.dims().n_text_layer
+CLIP = "examples/clips/en.flac"
+FORBIDDEN = torch.tensor([0, 7], dtype=torch.int32)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
+    with pretended_device(monkeypatch) as made:
+        yield made
+
+
+def on(device: PretendedDevice, backend: TorchBackend) -> TorchBackend:
+    """Let a backend on the device record its steps."""
+    backend.pool = RowPool(backend.dims, backend.dtype, backend.device, device.record)
+    return backend
+
+
+def static(backend: TorchBackend) -> TorchBackend:
+    """Let a backend on the CPU take static steps."""
+    backend.pool = RowPool(backend.dims, backend.dtype, backend.device, eagerly)
+    return backend
+
+
+def encoded(backend: TorchBackend, n: int = 1, n_frames: int = 60) -> EncoderOutput:
+    generator = torch.Generator().manual_seed(n)
+    return backend.encode(Features(torch.randn(n, 80, n_frames, generator=generator), (n_frames,) * n))
+
+
+def choice(n_rows: int) -> TokenChoice:
+    allowed = [AllowedTokens(0, 250, 300), AllowedTokens(200, 260, 300), AllowedTokens(0, 300, 300)]
+    return TokenChoice(3, FORBIDDEN, 250, (allowed * n_rows)[:n_rows])
+
+
+@pytest.mark.parametrize("chooses", [True, False])
+def test_a_step_has_a_budget(device: PretendedDevice, chooses: bool) -> None:
+    """At most 20 operators a layer and 30 others, one upload, and after the first nothing is allocated."""
+    backend = on(device, tiny.backend(device=DEVICE))
+    n_operators = []
+    for n_rows in (1, 64):
+        rows = backend.rows()
+        rows.admit(encoded(backend, n_rows, 20))
+        assert isinstance(rows, ChoosingRows)
+        for _ in range(2):
+            device.counts = Counts()
+            if chooses:
+                rows.step_best([5] * n_rows, choice(n_rows))
+            else:
+                rows.step([[5]] * n_rows, [[0]] * n_rows)
+        counts = device.counts
+        assert not counts.allocations, counts.allocations
+        assert sum(counts.copies.values()) == sum(counts.operators.values()) == 1, counts.operators
+        assert sum(counts.reads.values()) == chooses, counts.reads
+        n_operators.append(sum(device.recorded[-1].names.values()))
+    assert len(set(n_operators)) == 1
+    assert n_operators[0] <= 20 * N_LAYERS + 30, device.recorded[-1].names
+
+
+def test_a_recorded_step_computes_what_rows_on_the_processor_compute(device: PretendedDevice) -> None:
+    """With rows that join, branch, leave and read several tokens between recorded steps."""
+    backend, plain = on(device, tiny.backend(device=DEVICE)), tiny.backend()
+    ours, theirs = backend.rows(), plain.rows()
+    for n, order, tokens in (
+        (3, [2, 0, 0, 1], [[1], [2], [3]]),
+        (1, [4, 1, 0, 3, 2], [[4], [5], [6], [7], [8, 9, 10]]),
+        (2, [0, 6, 3, 2], [[1], [2], [3], [4], [5], [6, 7], [8]]),
+        (0, [3, 2, 1, 0], [[9], [8], [7], [6]]),
+    ):
+        if n:
+            ours.admit(encoded(backend, n))
+            theirs.admit(encoded(plain, n))
+        wanted = [[len(new) - 1] for new in tokens]
+        found = ours.step(tokens, wanted, capture=backend.alignment_heads)
+        expected = theirs.step(tokens, wanted, capture=plain.alignment_heads)
+        torch.testing.assert_close(found.logits.cpu(), expected.logits, atol=1e-4, rtol=0)
+        for one, other in zip(found.attention, expected.attention, strict=True):
+            torch.testing.assert_close(one.cpu(), other, atol=1e-4, rtol=0)
+        ours.select(order)
+        theirs.select(order)
+
+
+def test_a_choice_is_that_of_the_rules(device: PretendedDevice) -> None:
+    """Forbidden tokens, spans, and timestamps that are more probable than any text."""
+    backend, plain = on(device, tiny.backend(device=DEVICE)), tiny.backend()
+    ours, theirs = backend.rows(), plain.rows()
+    ours.admit(encoded(backend, 6))
+    theirs.admit(encoded(plain, 6))
+    assert isinstance(ours, ChoosingRows)
+    rules = choice(6)
+    best = ours.step_best([1, 2, 3, 4, 5, 6], rules)
+    assert not isinstance(best, torch.Tensor)
+    logits = theirs.step([[1], [2], [3], [4], [5], [6]], [[0]] * 6).logits
+    logits[:, rules.forbidden.long()] = -torch.inf
+    n_forced = 0
+    for row, (first_text, first_time, end_time) in zip(logits, rules.allowed, strict=True):
+        row[:first_text] = row[250:first_time] = row[end_time:] = -torch.inf
+        if row[250:].logsumexp(0) > row[:250].max():
+            row[:250] = -torch.inf
+            n_forced += 1
+    assert 0 < n_forced < 6
+    logprobs, tokens = logits.log_softmax(1).topk(3)
+    assert torch.equal(best.tokens, tokens)
+    torch.testing.assert_close(best.logprobs, logprobs, atol=1e-4, rtol=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_rows_in_company_are_rows_alone(data: st.DataObject) -> None:
+    """Ragged rows that come, branch, are cut and go at random, in static steps and others."""
+    backend, plain = static(tiny.backend()), tiny.backend()
+    lengths = (20, 36, 60)
+    windows = [encoded(plain, 1, n_frames) for n_frames in lengths]
+    ours = backend.rows()
+    alone: list[tuple[int, list[int]]] = []
+    """Of each row, its window and tokens."""
+    for _ in range(data.draw(st.integers(2, 5))):
+        for window in data.draw(st.lists(st.integers(0, 2), min_size=0 if alone else 1, max_size=3)):
+            ours.admit(windows[window])
+            alone.append((window, []))
+        longest = st.integers(1, 1) if data.draw(st.booleans()) else st.integers(0, 3)
+        n_new = data.draw(st.lists(longest, min_size=len(alone), max_size=len(alone)))
+        room = [min(n, 24 - len(read)) for n, (_, read) in zip(n_new, alone, strict=True)]
+        if any(room):
+            tokens = [data.draw(st.lists(st.integers(0, 299), min_size=n, max_size=n)) for n in room]
+            found = ours.step(tokens, [[n - 1] if n else [] for n in room])
+            at = 0
+            for (window, read), new in zip(alone, tokens, strict=True):
+                read += new
+                if new:
+                    row = plain.rows()
+                    row.admit(windows[window])
+                    expected = row.step([read], [[len(read) - 1]]).logits[0]
+                    torch.testing.assert_close(found.logits[at], expected, atol=1e-4, rtol=0)
+                    at += 1
+        if data.draw(st.booleans()):
+            row, n = data.draw(st.integers(0, len(alone) - 1)), data.draw(st.integers(0, 2))
+            ours.cut(row, n)
+            del alone[row][1][max(0, len(alone[row][1]) - n) :]
+        order = data.draw(st.lists(st.integers(0, len(alone) - 1), min_size=1, max_size=6))
+        ours.select(order)
+        alone = [(alone[row][0], list(alone[row][1])) for row in order]
+
+
+def test_memory_is_borrowed_and_given_back() -> None:
+    backend = static(tiny.backend())
+    assert backend.pool is not None
+    rows = backend.rows()
+    rows.admit(encoded(backend, 3))
+    del rows
+    assert [memory.n_recordings for memory in backend.pool.free] == [4]
+    again = backend.rows()
+    again.admit(encoded(backend, 2))
+    assert not backend.pool.free
+
+
+def test_rows_beyond_the_memory_are_refused() -> None:
+    backend = static(tiny.backend())
+    backend.pool = RowPool(backend.dims, backend.dtype, backend.device, eagerly, most_recordings=6)
+    rows = backend.rows()
+    rows.admit(encoded(backend, 5))
+    with pytest.raises(OptionError, match="2 recordings given, expected at most 0"):
+        backend.rows().admit(encoded(backend, 2))
+    rows.step([[5]] * 5, [[0]] * 5)
+    del rows
+    backend.rows().admit(encoded(backend, 2))
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(device: PretendedDevice) -> None:
+    checkpoint = tiny.checkpoint()
+    numbers = NumberFormat(torch.float32)
+    least = plan_memory(checkpoint.dims, numbers, 1e9, "tiny")
+    needed = least.weights + least.work + least.recording
+    assert least.weights == sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    with pytest.raises(OptionError, match=r"^random: expected [\d.]+ MB of device memory \(weights"):
+        TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32, most_bytes=needed - 1)
+    assert not device.counts.allocations
+    made = TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32, most_bytes=needed)
+    made.rows().admit(encoded(made, 1))
+    with pytest.raises(OptionError, match="expected at most 1"):
+        made.rows().admit(encoded(made, 2))
+
+
+def test_sizes_of_steps() -> None:
+    assert step_sizes(1) == [1]
+    assert step_sizes(5) == [1, 2, 4, 8]
+    assert step_sizes(130)[-3:] == [64, 128, 192]
+
+
+@pytest.mark.parametrize("beam_size", [1, 5])
+def test_a_file_on_the_device_is_the_processors(device: PretendedDevice, beam_size: int) -> None:
+    """The host reads once a step and a few times a window."""
+    checkpoint = load_checkpoint("nano")
+    made = [
+        Model(
+            checkpoint,
+            on(device, TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32)),
+        ),
+        Model(checkpoint, TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)),
+    ]
+    device.counts = Counts()
+    ours, theirs = (model.transcribe(CLIP, language="en", beam_size=beam_size) for model in made)
+    assert ours.text == theirs.text != ""
+    n_steps = sum(n for name, n in device.counts.reads.items() if "runtime/torch.py" in name)
+    assert n_steps > 5
+    assert sum(device.counts.reads.values()) <= n_steps + 8, device.counts.reads
+
+
+def test_sixteen_live_rows_at_once_are_the_processors(device: PretendedDevice) -> None:
+    """Windows of any length, each decoded by AlignAtt in the company of the others; one read a step."""
+    checkpoint = load_checkpoint("nano")
+    samples, texts = load_audio(CLIP), []
+    for where in (DEVICE, tiny.CPU):
+        backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
+        if where == DEVICE:
+            on(device, backend)
+        model = Model(checkpoint, backend)
+        tokenizer = model.tokenizer.with_language("en")
+        vocabulary = LiveVocabulary.of(model.tokenizer, backend.dims.n_vocab, backend.device)
+        prefix = DecoderPrefix(tokenizer.sot_sequence_including_notimestamps, 0, 0)
+        request = AlignAttRequest(prefix, StopRules(frame_threshold=2, max_tokens=8))
+        windows = [
+            IncrementalWindow(log_mel(samples[: 8000 + 1600 * i], 80, backend.device), backend.encoder_mode)
+            for i in range(16)
+        ]
+        encoded_windows = [backend.encode_incremental([window])[0].encoded for window in windows]
+        decoder = AlignAttDecoder(backend, tokenizer.eot, vocabulary)
+        texts.append([found.tokens for found in decoder.decode(encoded_windows, [request] * 16)])
+    assert texts[0] == texts[1]
+    assert sum(map(bool, texts[0])) > 8
+
+
+def test_live_speech_on_the_device_is_the_processors(device: PretendedDevice) -> None:
+    """With a choice of languages, so that the probe runs too."""
+    checkpoint = load_checkpoint("nano")
+    samples = load_audio(CLIP)[: 16000 * 3]
+    texts = []
+    for where in (DEVICE, tiny.CPU):
+        backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
+        model = Model(checkpoint, on(device, backend) if where == DEVICE else backend)
+        session = model.session(languages=["en", "de"])
+        events = [
+            event for at in range(0, len(samples), 16000) for event in session.push(samples[at : at + 16000])
+        ]
+        texts.append([getattr(event, "text", "") for event in [*events, *session.close()]])
+    assert texts[0] == texts[1]
+    assert any(texts[0])
