@@ -199,16 +199,8 @@ def bar(axis: Axes, span: Span, y: float, colours: dict[str, str], theme: Theme)
     width = span.end - span.start
     axis.barh(y + 0.28, width, left=span.start, height=0.56, color=colours.get(span.language, theme.ink))
     name = language_name(span.language).title() if span.language else ""
-    axis.text(
-        span.start + 0.12,
-        y + 0.27,
-        name,
-        va="center",
-        fontsize=14,
-        weight="bold",
-        color=theme.paper,
-        clip_on=True,
-    )
+    x, look = span.start + 0.12, {"fontsize": 14, "weight": "bold", "color": theme.paper}
+    axis.text(x, y + 0.27, name, va="center", clip_on=True, **look)
 
 
 def score_line(clip: Clip, transcript: Transcript) -> str:
