@@ -1,7 +1,7 @@
 """Languages of a recording: of its first windows, and of each window.
 
 openai-whisper 20250625 detects on the first window only; more windows and a prior are more robust
-(docs/benchmarks.md).
+(docs/research/files.md).
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class VadOptions:
 
 WINDOW_VAD = VadOptions(min_silence_ms=160.0, max_speech_s=30.0, speech_pad_ms=200.0)
 """Speech in pieces that fit a window. Source: faster-whisper 1.2.1, batched pipeline, which pads with 400
-ms; 200 cost no word on development clips (docs/benchmarks.md).
+ms; 200 cost no word on development clips (docs/research/files.md).
 """
 
 
