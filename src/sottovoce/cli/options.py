@@ -176,7 +176,7 @@ def is_file(text: str | None) -> bool:
 
 
 def means_file(text: str | None) -> bool:
-    """Return whether hotwords look like a file name, existing or not; AC/DC does not."""
+    """Return whether hotwords look like a file name, existing or not; "AC/DC" does not."""
     if text is None or "\n" in text:
         return False
     return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)

@@ -162,6 +162,5 @@ class WindowLanguages:
 
 
 def _span(window: Window, piece: Piece) -> tuple[int, int]:
-    """Return the encoder frames of a piece of speech in a window, at least one."""
     start = window.window_frame(piece.start) // FRAMES_PER_TIMESTAMP
     return start, max(start + 1, window.window_frame(piece.end) // FRAMES_PER_TIMESTAMP)

@@ -46,9 +46,9 @@ class StoppedError(Exception):
 class RunControl:
     """Progress and cancellation of a transcription.
 
-    on_progress: called with the seconds done and those of the recording (None while unknown) when they
-    grow. abort: called before every call of the model; True ends the transcription, as does setting
-    `stopped` from any thread. Segments found so far stay.
+    on_progress: called with the seconds done and those of the recording (None while unknown) when they grow.
+    abort: called before every call of the model; True ends the transcription, as does setting `stopped` from
+    any thread. Segments found so far are kept.
     """
 
     on_progress: Callable[[float, float | None], None] | None = None

@@ -58,14 +58,14 @@ class SettledWindow(NamedTuple):
 
 
 class WindowOrder(ABC):
-    """Which windows of a recording are read, and in which order.
+    """Plans which windows of a recording are read, and in which order.
 
     next_frame: first log-mel frame of the recording that is not transcribed. last_speech_s: end of the last
     word before it.
     """
 
     finds_again = False
-    """Whether the windows of a batch are found again if its text is not kept."""
+    """Whether the windows of a batch are planned again if its text is not kept."""
     last_speech_s = 0.0
 
     def __init__(
@@ -104,11 +104,11 @@ class WindowOrder(ABC):
 
     @abstractmethod
     def settle(self, decoded: Sequence[DecodedWindow]) -> list[SettledWindow]:
-        """Return the windows whose text is kept, and find where reading goes on after it."""
+        """Return the windows whose text is kept, and plan where reading continues after it."""
 
     @abstractmethod
     def advance(self) -> None:
-        """Go on after the text of the settled windows."""
+        """Continue after the text of the settled windows."""
 
 
 SHORTEST_FRAMES = 10
@@ -258,10 +258,7 @@ class SeekWindows(WindowOrder):
         self.next_frame, self.last_speech_s = self._after
 
     def _after_speech(self, window: Window, spoken_until: float) -> int:
-        """Return the frame after the last word, or after the window if little of it is left.
-
-        Text without timestamps covers the window except for a word that its end cuts.
-        """
+        """Return the frame after the last word, or after the window if little of it is left."""
         if self._options.decoding.without_timestamps:
             is_cut = window.n_frames == self._transcriber.content_frames
             rest_s = window.end / MEL_FRAMES_PER_SECOND - spoken_until
@@ -372,7 +369,7 @@ class PackedWindows(WindowOrder):
         self._n_packed = 0
         self._ahead: deque[Window] = deque()
         self._left: list[Window] = []
-        """Windows that the text of the batch left to be read."""
+        """Windows that remain to be read after the text of the batch."""
         self._end = 0
 
     @property

@@ -21,8 +21,8 @@ class Diarizer(Protocol):
 
     @property
     def turns(self) -> Callable[..., list[Turn]]:
-        """The method that returns the turns of an `audio.recording.Recording` by start; speakers are named A,
-        B, … in order of appearance.
+        """Return the turns of an `audio.recording.Recording` by start; speakers are named A, B, … in order of
+        appearance.
 
         Raises: AudioError.
         """

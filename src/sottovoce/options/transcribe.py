@@ -235,7 +235,7 @@ class TranscribeOptions:
         above=0.0,
         expected="more than 0 s",
     ).as_field(None)
-    """None keeps them."""
+    """None keeps all segments."""
     audio_filter: str | None = Option(
         "Filters of FFmpeg that the recording goes through first, as 'highpass=f=100,afftdn'.",
         group="Speech",

@@ -55,7 +55,7 @@ class VadOptions:
         least=0.0,
         most=1.0,
     ).as_field(None)
-    """None is at least 0.01."""
+    """None: threshold - 0.15, at least 0.01."""
     min_speech_ms: float = _of_recording(
         "Shorter speech is dropped.",
         unset="0",

@@ -60,7 +60,6 @@ def with_english(
 def _translated(
     model: Model, source: AudioSource, own: Sequence[Segment], language: str, options: TranscribeOptions
 ) -> dict[int, str]:
-    """Return English text by sentence id, assigned to the sentence with the nearest middle."""
     chosen = TranscribeOptions(
         decoding=replace(options.decoding, prefix=None, speaker_turns=False),
         fallback=options.fallback,
