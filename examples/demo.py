@@ -35,7 +35,7 @@ from sottovoce.types import Transcript
 HERE = Path(__file__).parent
 OUTPUT = Path("demo")
 CHUNK_S = 0.25
-LETTERS = 96
+LETTERS = 62
 """Letters of a line of text over the whole width of the picture."""
 COLOURS = ("blue", "red", "green", "magenta", "yellow", "cyan")
 """Of the languages on the terminal."""
@@ -166,9 +166,9 @@ def draw(clip: Clip, live: LiveRun, path: Path, theme: Theme) -> None:
 
     A line leads from the end of each word to the moment at which the session committed it.
     """
-    figure = Figure(figsize=(12, 4.2), layout="constrained", facecolor=theme.paper)
+    figure = Figure(figsize=(8.4, 4.7), layout="constrained", facecolor=theme.paper)
     axis = figure.subplots()
-    axis.set(xlim=(0, clip.duration), ylim=(-0.3, 3.3), facecolor=theme.paper)
+    axis.set(xlim=(0, clip.duration), ylim=(-0.9, 3.3), facecolor=theme.paper)
     axis.set_axis_off()
     colours = dict(zip(clip.languages, theme.colours * len(clip.languages), strict=False))
     for span in clip.spans:
@@ -183,14 +183,12 @@ def draw(clip: Clip, live: LiveRun, path: Path, theme: Theme) -> None:
         gap = 0.12 if end < clip.duration else 0.0
         bar(axis, Span(start, end - gap, language, text), 1.1, colours, theme)
         lines = textwrap.wrap(text, max(12, int(LETTERS * (end - start) / clip.duration)))
-        axis.text(
-            start, 0.95, "\n".join(lines), va="top", fontsize=14, color=colours.get(language, theme.ink)
-        )
+        colour = colours.get(language, theme.ink)
+        axis.text(start, 0.95, "\n".join(lines), va="top", fontsize=15, color=colour)
     for second in range(0, int(clip.duration) + 1, 5):
-        axis.text(
-            second, 3.05, f"{second} s", ha="left" if second == 0 else "center", fontsize=13, color=theme.ink
-        )
-    for y, label in ((2.58, "spoken"), (1.38, "written live")):
+        side = "left" if second == 0 else "center"
+        axis.text(second, 3.05, f"{second} s", ha=side, fontsize=14, color=theme.ink)
+    for y, label in ((2.58, "spoken"), (1.38, "written")):
         axis.text(-0.012 * clip.duration, y, label, ha="right", va="center", fontsize=14, color=theme.ink)
     figure.savefig(path, dpi=120)
 
@@ -199,7 +197,7 @@ def bar(axis: Axes, span: Span, y: float, colours: dict[str, str], theme: Theme)
     width = span.end - span.start
     axis.barh(y + 0.28, width, left=span.start, height=0.56, color=colours.get(span.language, theme.ink))
     name = language_name(span.language).title() if span.language else ""
-    x, look = span.start + 0.12, {"fontsize": 14, "weight": "bold", "color": theme.paper}
+    x, look = span.start + 0.12, {"fontsize": 15, "weight": "bold", "color": theme.paper}
     axis.text(x, y + 0.27, name, va="center", clip_on=True, **look)
 
 
