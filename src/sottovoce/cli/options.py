@@ -113,7 +113,10 @@ class FusionOptions:
         return None if is_file(self.hotwords) else self.hotwords
 
     def check(self, beam_size: int, temperatures: Sequence[float] = (0.0,)) -> None:
-        """Raises: OptionError for phrases or models without a beam search, and a missing file of phrases."""
+        """Check that the decoding can use these models.
+
+        Raises: OptionError for phrases or models without a beam search, and a missing file of phrases.
+        """
         if self.phrase_file is None and means_file(self.hotwords):
             raise OptionError(
                 f"--hotwords: expected words or a file of phrases, no such file {self.hotwords}"

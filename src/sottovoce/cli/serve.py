@@ -239,7 +239,7 @@ def serve_on_ray(
 
 @contextmanager
 def needing_extra() -> Iterator[None]:
-    """Raises: MissingExtraError for a missing package of the extra `serve`."""
+    """Turn a missing package of the extra `serve` into one error. Raises: MissingExtraError."""
     try:
         yield
     except ImportError as error:

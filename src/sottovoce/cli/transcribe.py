@@ -1,4 +1,4 @@
-"""`sottovoce transcribe`: the options; `transcribe_files` does the work.
+"""`sottovoce transcribe`: its options; `transcribe_files` does the work.
 
 Imports nothing heavy, so that `--help` is fast.
 """

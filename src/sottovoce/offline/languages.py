@@ -111,7 +111,7 @@ class WindowLanguages:
         return self.follower is not None and self.follower.is_several
 
     def state(self, frame: int) -> FollowerState | None:
-        """Return the state that windows from a frame on need."""
+        """Return the follower's state that windows from a frame on depend on."""
         return None if self.follower is None else self.follower.state(frame)
 
     def restore(self, state: FollowerState | None) -> None:

@@ -56,7 +56,7 @@ class RunControl:
     stopped: Event = field(default_factory=Event)
 
     def check(self) -> None:
-        """Raises: StoppedError."""
+        """Raise if the transcription was stopped. Raises: StoppedError."""
         if self.abort is not None and self.abort():
             self.stopped.set()
         if self.stopped.is_set():

@@ -281,11 +281,11 @@ class SeekWindows(WindowOrder):
         return None if self._features.has(reach) else self._features.n_frames
 
     def _before_divided(self, window: Window, seek: int, text_end: int) -> int:
-        """Return where to go on, before skipped speech that the end of a full window divides.
+        """Return the frame at which to continue, before skipped speech that the end of a full window divides.
 
         Half a second of it is too short to be transcribed separately.
 
-        seek: frame from which to go on otherwise. text_end: frame where the text of the window ends.
+        seek: frame at which to continue otherwise. text_end: frame where the text of the window ends.
         """
         if not self._options.read_again or window.n_frames < self._transcriber.content_frames:
             return seek
@@ -301,11 +301,12 @@ class SeekWindows(WindowOrder):
         return first if is_divided else seek
 
     def _reassigned_tail(self, seek: int, text_end: int) -> int:
-        """Return where to go on, leaving skipped speech before a change to the language that follows.
+        """Return the frame at which to continue; skipped speech before a change goes to the language after
+        it.
 
         A short piece next to a change may be assigned to the wrong language, and that text ends before it.
 
-        seek: frame from which to go on otherwise. text_end: frame where the text of the part ends.
+        seek: frame at which to continue otherwise. text_end: frame where the text of the part ends.
         """
         follower = self._languages.follower
         if follower is None or len(self._parts) < 2 or self._parts[0].end - seek >= SHORTEST_PART_FRAMES:

@@ -45,7 +45,7 @@ style: hesitations alone cost capitals.
 
 
 def check_verbatim(language: str) -> None:
-    """Raises: OptionError for a language without a prompt."""
+    """Check that a language has a prompt for verbatim text. Raises: OptionError otherwise."""
     if find_language(language) not in VERBATIM_PROMPTS:
         measured = ", ".join(VERBATIM_PROMPTS)
         raise OptionError(f"verbatim: expected a language that was measured ({measured}), got '{language}'")
@@ -229,7 +229,7 @@ class _Piece:
 
 
 def check_cleanable(language: str) -> None:
-    """Raises: OptionError for a language (code or English name) without rules."""
+    """Check that a language (code or English name) has rules. Raises: OptionError otherwise."""
     if find_language(language) not in DISFLUENCIES:
         checked = ", ".join(DISFLUENCIES)
         raise OptionError(
