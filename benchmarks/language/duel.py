@@ -4,10 +4,10 @@
     python -m benchmarks language duel
     python -m benchmarks language duel my/manifest.jsonl --recordings 20
 
-Clips of one language with a known text are drawn with a seed and joined, three to five a recording, with half a
-second of silence between them; neighbours differ in language. Both programs have Whisper `base`, a beam of 5,
-one thread and no language; sottovoce also has a list of the languages. The rate counts words, and characters of
-scripts without spaces. Processor seconds leave out loading.
+Clips of one language with a known text are drawn with a seed and joined, three to five a recording, with half
+a second of silence between them; neighbours differ in language. Both programs have Whisper `base`, a beam of
+5, one thread and no language; sottovoce also has a list of the languages. The rate counts words, and
+characters of scripts without spaces. Processor seconds leave out loading.
 """
 
 from __future__ import annotations
