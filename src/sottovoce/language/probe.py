@@ -27,7 +27,7 @@ Posterior: TypeAlias = npt.NDArray[np.float64]
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 SILENCE_CORRECTION = 0.3
 """Factor on the log-probabilities of silence, which are subtracted from those of speech. Chosen on
-development stretches over all languages: 72.0 % correct instead of 69.5 (docs/log.md).
+development stretches over all languages: 72.0 % correct instead of 69.5 (docs/research/log.md).
 """
 SILENCE_MELS = 200
 TAIL_S = 1.0
