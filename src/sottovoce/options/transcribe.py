@@ -25,7 +25,7 @@ LANGUAGE_PRIOR: Mapping[str, float] = MappingProxyType(
     dict.fromkeys(("br", "cy", "fo", "haw", "la", "mi", "nn", "oc", "sa"), math.log(0.2))
 )
 """Natural log of prior language probabilities: Whisper confuses frequent languages with rarely recorded
-relatives (Latin, Nynorsk, Welsh). Training hours as a prior cost more than they gained (docs/research/log.md).
+relatives (Latin, Nynorsk, Welsh). A prior by training hours cost more than it gained (docs/research/log.md).
 """
 VERBATIM_LOOPS = 5
 """A prompt with hesitations makes loops likelier, which the compression ratio misses in short texts: a
