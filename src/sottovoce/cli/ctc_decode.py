@@ -183,6 +183,7 @@ class Utterances:
 
 
 def _shared(owner: type[Owner], options: DecoderOptions, **others: object) -> Owner:
+    """Make options of a decoder from the fields that both have. others: fields that take precedence."""
     names = {one.name for one in fields(options)}
     own = {one.name: getattr(options, one.name) for one in fields(owner) if one.name in names}
     return owner(**{**own, **others})
