@@ -46,7 +46,10 @@ PLAIN = (
     *("docs/architecture.md", "docs/language.md", "docs/benchmarks.md", "docs/compared.md"),
     *(f"docs/from-{name}.md" for name in ("whisper-cpp", "openai-whisper", "faster-whisper")),
     *(f"docs/guides/{name}.md" for name in ("archive", "dictate", "index", "meeting", "runtime", "server")),
-    *(f"docs/{name}.md" for name in ("alignment", "formats", "glossary", "grammar", "models", "scaling", "security")),
+    *(
+        f"docs/{name}.md"
+        for name in ("alignment", "formats", "glossary", "grammar", "models", "scaling", "security")
+    ),
     *(f"docs/{name}.md" for name in ("speakers", "translation", "verbatim", "cli")),
 )
 """Pages that were rewritten in plain English."""
