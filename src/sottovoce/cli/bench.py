@@ -60,7 +60,7 @@ def bench(file: str | None, **given: object) -> None:
     """Measure how fast models are on this machine.
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
-    transcription and a live session, as fast as possible. --model, --dtype and --backend take several values,
+    transcription and a live session of it, as fast as they go. --model, --dtype and --backend take several,
     separated by commas.
     """
     options = given_as(MeasureOptions, given)
