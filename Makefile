@@ -1,10 +1,10 @@
-# sottovoce: make demo | test | check | docs | sanitize | clips | live-tables | clean
+# sottovoce: make demo | test | check | check-docs | docs | sanitize | clips | live-tables | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-fast check docs clips live-tables clean sanitize
+.PHONY: demo test test-fast check check-docs docs clips live-tables clean sanitize
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +56,9 @@ check: $(VENV)/test  ## format, lint, types, tests, docs
 $(VENV)/docs: $(VENV)/base
 	$(PIP) --editable '.[docs]'
 	touch $@
+
+check-docs: $(VENV)/test  ## links, spelling, examples, tables and commands of the pages, and the site
+	$(BIN)/python -m pytest -q tests/docs
 
 docs: $(VENV)/docs  ## the documentation site, into site/; fails on a link that leads nowhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -35,7 +35,7 @@ def listing() -> str:
 def run(room: str, name: str, arguments: list[str]) -> None:
     """Run a benchmark with its arguments. Raises SystemExit if there is none of that name."""
     if room not in ROOMS or name not in benchmarks(room):
-        what = f"there is no '{room} {name}'; scripts of finished experiments: docs/log.md"
+        what = f"there is no '{room} {name}'; scripts of finished experiments: docs/research/log.md"
         raise SystemExit(f"python -m benchmarks: {what}\n\n{listing()}")
     sys.argv = [f"python -m benchmarks {room} {name}", *arguments]
     importlib.import_module(f"benchmarks.{room}.{name}").main()

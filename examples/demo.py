@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +28,32 @@ from sottovoce.evaluation.wer import ScoredUtterance, count_errors
 from sottovoce.formats.base import Writer, write_transcript
 from sottovoce.formats.output import open_output
 from sottovoce.formats.writers import writers_for
-from sottovoce.text.languages import UNSPACED
+from sottovoce.text.languages import UNSPACED, language_name
 from sottovoce.text.normalize import plain
 from sottovoce.types import Transcript
 
 HERE = Path(__file__).parent
 OUTPUT = Path("demo")
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#997722", "#66ccee")
-CHUNK_S = 0.5
+CHUNK_S = 0.25
+LETTERS = 62
+"""Letters of a line of text over the whole width of the picture."""
+COLOURS = ("blue", "red", "green", "magenta", "yellow", "cyan")
+"""Of the languages on the terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Colours of the picture: background, text, and one for each language."""
+
+    paper: str
+    ink: str
+    colours: tuple[str, ...]
+
+
+THEMES = {
+    "languages.png": Theme("#ffffff", "#24292f", ("#1f5fa8", "#b3361e", "#1b7a3d", "#7a3e9d")),
+    "languages-dark.png": Theme("#0d1117", "#d0d7de", ("#79b8ff", "#ff9b85", "#6fdc96", "#d2a8ff")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,65 +161,44 @@ def write(clip: Clip, transcript: Transcript, writers: list[Writer]) -> None:
             output.write(write_transcript(writer, transcript))
 
 
-def draw(clips: list[Clip], transcripts: list[Transcript], live: LiveRun, languages: Sequence[str]) -> Path:
-    """One row a clip: what was spoken above, what was heard below; the last clip once more, live."""
-    n_rows = len(clips) + 1
-    figure = Figure(figsize=(11, 1.05 * n_rows + 0.8), layout="constrained")
-    axes = figure.subplots(n_rows, squeeze=False)[:, 0]
-    for clip, transcript, axis in zip(clips, transcripts, axes, strict=False):
-        heard = tuple(Span(s.start, s.end, s.language, s.text.strip()) for s in transcript.segments)
-        frame(axis, f"{clip.name}.flac", clip.duration, ("spoken", "heard"))
-        draw_spans(axis, clip.spans, 1, clip.duration, languages)
-        draw_spans(axis, heard, 0, clip.duration, languages)
-    clip, axis = clips[-1], axes[-1]
-    frame(
-        axis, f"{clip.name}.flac, live: each word where it was committed", clip.duration, ("spoken", "came")
-    )
-    draw_spans(axis, clip.spans, 1, clip.duration, languages)
-    draw_words(axis, live, clip.duration, languages)
-    axis.set_xlabel("seconds")
-    path = OUTPUT / "languages.png"
+def draw(clip: Clip, live: LiveRun, path: Path, theme: Theme) -> None:
+    """Draw the live session: the languages spoken, when each word came, and the text below its language.
+
+    A line leads from the end of each word to the moment at which the session committed it.
+    """
+    figure = Figure(figsize=(8.4, 4.7), layout="constrained", facecolor=theme.paper)
+    axis = figure.subplots()
+    axis.set(xlim=(0, clip.duration), ylim=(-0.9, 3.3), facecolor=theme.paper)
+    axis.set_axis_off()
+    colours = dict(zip(clip.languages, theme.colours * len(clip.languages), strict=False))
+    for span in clip.spans:
+        bar(axis, span, 2.3, colours, theme)
+    switches = [(0.0, live.first_language or ""), *((s.at_s, s.target) for s in live.switches)]
+    ends = [*(at for at, _ in switches[1:]), clip.duration]
+    for word, shown in zip(live.words, live.delays_s, strict=True):
+        colour = colours.get(word.language or "", theme.ink)
+        axis.plot([word.end, min(shown, clip.duration)], [2.28, 1.72], color=colour, lw=1.8)
+    for (start, language), end in zip(switches, ends, strict=True):
+        text = "".join(w.word for w in live.words if start <= w.start < end).strip()
+        gap = 0.12 if end < clip.duration else 0.0
+        bar(axis, Span(start, end - gap, language, text), 1.1, colours, theme)
+        lines = textwrap.wrap(text, max(12, int(LETTERS * (end - start) / clip.duration)))
+        colour = colours.get(language, theme.ink)
+        axis.text(start, 0.95, "\n".join(lines), va="top", fontsize=15, color=colour)
+    for second in range(0, int(clip.duration) + 1, 5):
+        side = "left" if second == 0 else "center"
+        axis.text(second, 3.05, f"{second} s", ha=side, fontsize=14, color=theme.ink)
+    for y, label in ((2.58, "spoken"), (1.38, "written")):
+        axis.text(-0.012 * clip.duration, y, label, ha="right", va="center", fontsize=14, color=theme.ink)
     figure.savefig(path, dpi=120)
-    return path
 
 
-def frame(axis: Axes, title: str, duration: float, rows: tuple[str, str]) -> None:
-    axis.set_title(title, loc="left", fontsize=9)
-    axis.set_yticks([1.4, 0.4], list(rows))
-    axis.set(xlim=(0, duration), ylim=(0, 2))
-    axis.spines[["top", "right", "left"]].set_visible(False)
-    axis.tick_params(left=False, labelsize=8)
-
-
-def draw_spans(
-    axis: Axes, spans: tuple[Span, ...], row: int, duration: float, languages: Sequence[str]
-) -> None:
-    for span in spans:
-        colour = colour_of(span.language, languages)
-        axis.barh(row + 0.4, span.end - span.start, left=span.start, height=0.75, color=colour, alpha=0.85)
-        room = int(165 * (span.end - span.start) / duration) - 4  # letters that fit
-        text = span.text if span.language not in UNSPACED else ""  # the default font has no such letters
-        shown = text if len(text) <= room else text[: max(0, room - 1)] + "…"
-        place(axis, span.start, row, f"{span.language}  {shown}", duration, "white")
-
-
-def draw_words(axis: Axes, live: LiveRun, duration: float, languages: Sequence[str]) -> None:
-    """A mark wherever words came, in the colour of their language, and before it what fits of them."""
-    last = 0.0
-    for moment in dict.fromkeys(live.delays_s):
-        words = [w for w, delay in zip(live.words, live.delays_s, strict=True) if delay == moment]
-        colour = colour_of(words[0].language or "", languages)
-        at = min(moment, duration)
-        axis.plot([at, at], [0.05, 0.75], color=colour, lw=2)
-        text = "".join(word.word for word in words).strip()
-        room = int(190 * (at - last) / duration) - 1  # letters that fit
-        shown = text if len(text) <= room else text[: room - 1] + "…" if room > 3 else ""
-        axis.text(at - 0.004 * duration, 0.4, shown, va="center", ha="right", fontsize=6, color=colour)
-        last = at
-
-
-def place(axis: Axes, start: float, row: int, label: str, duration: float, colour: str) -> None:
-    axis.text(start + 0.004 * duration, row + 0.4, label, va="center", fontsize=7, color=colour, clip_on=True)
+def bar(axis: Axes, span: Span, y: float, colours: dict[str, str], theme: Theme) -> None:
+    width = span.end - span.start
+    axis.barh(y + 0.28, width, left=span.start, height=0.56, color=colours.get(span.language, theme.ink))
+    name = language_name(span.language).title() if span.language else ""
+    x, look = span.start + 0.12, {"fontsize": 15, "weight": "bold", "color": theme.paper}
+    axis.text(x, y + 0.27, name, va="center", clip_on=True, **look)
 
 
 def score_line(clip: Clip, transcript: Transcript) -> str:
@@ -228,10 +226,11 @@ def main() -> None:
         write(clip, transcript, writers_for("srt,json"))
         transcripts.append(transcript)
     live = listen(model, clips[-1], transcripts[-1], languages, console)
-    picture = draw(clips, transcripts, live, languages)
+    for name, theme in THEMES.items():
+        draw(clips[-1], live, OUTPUT / name, theme)
     if model.name == "base":
         console.print("\nbase is a small Whisper, and errs as one; --model takes larger ones.")
-    console.print(f"\nSubtitles, JSON and the picture {picture} are in {OUTPUT}/")
+    console.print(f"\nSubtitles, JSON and pictures of the live session are in {OUTPUT}/")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,20 @@ DISTRIBUTIONS = {"rapidocr_onnxruntime": "rapidocr-onnxruntime", "PIL": "pillow"
 FENCE = re.compile(r"^```(\w*)(?: needs=)?([\w,]*)(?: .*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """Blocks: their language, packages that they need and the project does not, and their text."""
 TEST = re.compile(r'^\[yes\]\(\.\./(?P<file>tests/[\w/]+\.py) "(?P<test>test_\w+)"\)$')
+GIVEN_UP = r"(?i)\b(?:mended|seams?|the house|misheard|unheard|is told of|are told of)\b"
+"""Words of an earlier style (style: the field's terms)."""
+PLAIN = (
+    *("README.md", "docs/index.md", "docs/start.md", "docs/troubleshooting.md", "docs/stability.md"),
+    *("docs/architecture.md", "docs/language.md", "docs/benchmarks.md", "docs/compared.md"),
+    *(f"docs/from-{name}.md" for name in ("whisper-cpp", "openai-whisper", "faster-whisper")),
+    *(f"docs/guides/{name}.md" for name in ("archive", "dictate", "index", "meeting", "runtime", "server")),
+    *(
+        f"docs/{name}.md"
+        for name in ("alignment", "formats", "glossary", "grammar", "models", "scaling", "security")
+    ),
+    *(f"docs/{name}.md" for name in ("speakers", "translation", "verbatim", "cli")),
+)
+"""Pages that were rewritten in plain English."""
 REPOSITORY = "https://github.com/sottovoce/sottovoce"
 
 
@@ -155,9 +169,40 @@ def test_the_tables_of_options_are_true(page: Path, marks: Any, made: Any) -> No
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", FENCE.sub("", text(page)))
+    prose = FENCE.sub("", text(page))
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose)
+    targets += re.findall(r' (?:src|srcset|href)="([^"#]+)"', prose)
     local = [target for target in targets if "://" not in target]
     assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+def test_spelling() -> None:
+    pytest.importorskip("codespell_lib", reason="the extra check is not installed")
+    command = [
+        sys.executable,
+        "-m",
+        "codespell_lib",
+        *(str(page) for page in PAGES),
+        str(SOURCE),
+        "benchmarks",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PLAIN)
+def test_words_that_were_given_up_stay_away(page: str) -> None:
+    assert re.findall(GIVEN_UP, FENCE.sub("", text(page))) == []
+
+
+def test_every_table_of_figures_has_its_command() -> None:
+    sections = re.split(
+        r"^##+ ", FENCE.sub(lambda block: block[3], text("docs/benchmarks.md")), flags=re.MULTILINE
+    )
+    with_tables = [section for section in sections if "\n|" in section]
+    assert len(with_tables) > 8
+    heads = [section.split("\n")[0] for section in with_tables if "python -m benchmarks" not in section]
+    assert heads == []
 
 
 def test_a_task_of_a_newcomer_begins_where_it_says() -> None:
@@ -185,7 +230,7 @@ def test_a_term_of_the_glossary_is_in_the_code() -> None:
 
 
 def test_what_is_ours_beside_other_projects_has_its_test() -> None:
-    table = [[cell.strip() for cell in row] for row in rows("compared.md")[1:]]
+    table = [[cell.strip() for cell in row] for row in rows("compared.md") if row[0].strip()]
     assert len(table) > 20
     assert {len(row) for row in table} == {7}
     assert all(all(row) for row in table)

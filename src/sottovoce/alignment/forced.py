@@ -59,7 +59,6 @@ def timed_by_attention(
 
 
 def _regrouped(found: Sequence[TimedWord], units: Sequence[Unit]) -> list[TimedWord]:
-    """Join tokens by the units' bounds, if the words of a window are split otherwise than its lines."""
     pieces = [piece for word in found for piece in word.pieces]
     words, done = [], 0
     for unit in units:
@@ -401,7 +400,7 @@ ROUGH = TranscribeOptions(
 )
 """Options of the rough transcript that locates the text: one greedy pass."""
 LIKELY = 0.2
-"""Mean word probability below which a text probably does not belong to the recording."""
+"""Mean word probability below which a warning says that the text may not belong to the recording."""
 Progress = Callable[[float, float | None], None]
 
 

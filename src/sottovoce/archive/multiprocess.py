@@ -230,7 +230,7 @@ class _PartWorker:
 def _read(
     pipe: Connection, load: Callable[[], Model], source: str, options: TranscribeOptions, threads: int
 ) -> None:
-    """Main function of a process. It ignores Ctrl-C, because the parent ends it."""
+    """Run one process. It ignores Ctrl-C, because the parent ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     answer: _ReadPart | BaseException

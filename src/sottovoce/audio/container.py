@@ -1,25 +1,21 @@
 """Decoding of containers and codecs with PyAV, packet by packet, to 16 kHz 16-bit samples.
 
 A source is a container by its first bytes, or samples without a header by its extension. Packets that cannot
-be decoded are skipped and counted, as in ffmpeg.
+be decoded are skipped and counted, as in ffmpeg. Audio tracks are counted from 1. Languages match by code in
+any standard: `de`, `ger` and `deu` are equal.
 
 Chained Ogg (Internet radio) is a sequence of files. libav refuses a change of channels or rate within one
-container, and some versions lose the first page of a later link, so every link is opened as a container of
-its own.
+container, so every link is opened as a container of its own.
 
-Audio tracks are counted from 1. Languages match by code in any standard: `de`, `ger` and `deu` are equal.
+Samples are positioned by their time stamps, as a player shows them. Frames within 0.1 s of the expected
+position follow on untouched. Otherwise gaps are filled with silence and overlaps trimmed, as by FFmpeg's
+`aresample=async=1`. Deviations of less than half a second are ignored as damaged stamps. An implausible step
+(back by more than ten seconds or to the beginning, or more than an hour ahead) starts a new timeline at the
+end of the sound so far; in MPEG-TS and Ogg so does every step back. Formats without time stamps (MP3, ADTS,
+FLAC, WAV) are joined end to end.
 
-Samples are positioned by their time stamps, as a player shows them, from the start time of the container.
-Frames within 0.1 s of the expected position follow on untouched. Otherwise gaps are filled with silence and
-overlaps trimmed, as by FFmpeg's `aresample=async=1`. Deviations of less than half a second are ignored as
-damaged stamps. Implausible steps (back by more than ten seconds or to the beginning, or more than an hour
-ahead) start a new timeline where the sound so far ends; so does every step back in formats whose stamps may
-begin anew (MPEG-TS, Ogg), as in FFmpeg. Formats without time stamps (MP3, ADTS, FLAC, WAV) are joined end to
-end.
-
-`seek_before` finds a part with the same sample positions. It decodes the first frames for their stamp and
-size, seeks to a little before the part, lets the decoder settle for half a second, and starts at a sample at
-which the grids of 16 kHz and of the source meet.
+`seek_before` decodes a part at the same sample positions: it seeks to a little before the part, lets the
+decoder settle for half a second, and starts at a sample at which the grids of 16 kHz and of the source meet.
 """
 
 from __future__ import annotations
@@ -150,9 +146,6 @@ def is_container(head: bytes) -> bool:
 
 
 def _are_frames(head: bytes, codec: str, known: int, sync: int, shared: int) -> bool:
-    """Whether a codec's parser finds contiguous frames: three from the first byte on, or four later, as in
-    a broadcast.
-    """
     n_alike, before = 0, 0
     for n, packet in enumerate(av.CodecContext.create(codec, "r").parse(head), start=1):
         header = int.from_bytes(bytes(packet)[:4].ljust(4, b"\0"), "big")
@@ -486,10 +479,6 @@ def _first_frames(frames: list[av.AudioFrame], codec: str) -> _FirstFrames | Non
 
 
 def _place_of(frame: av.AudioFrame, first: _FirstFrames) -> int | None:
-    """Return the first sample of a frame in the source; None if uncertain.
-
-    Stamps in milliseconds (Matroska) are exact only if all frames have one size.
-    """
     step = frame.time_base
     if frame.pts is None or step is None or frame.sample_rate != first.rate:
         return None

@@ -56,11 +56,9 @@ class Downmix(Generic[S]):
     The result does not depend on the cuts of the input. weights: (n_channels,) of the downmix. name: for the
     log. first_sample: position in the recording. warned: names of recordings that are already in the log.
 
-    A sum of channels x_k with weights w_k has the energy `E = sum w_k^2 |x_k|^2` if they are uncorrelated.
-    Below E / 10 the correlation of two channels is below -0.9. Then the channels without which the downmix is
-    loudest are left out, until it is above E / 2. A change begins at a block of 0.1 s that has crossed the
-    threshold, as have most blocks of the next half second and their sum, so single sounds and pauses cause
-    none.
+    Uncorrelated channels x_k with weights w_k have the energy `E = sum w_k^2 |x_k|^2`. Where the downmix has
+    less than E / 10, the channels without which it is loudest are left out, until it has more than E / 2. A
+    change needs half a second of blocks that cross the threshold, so single sounds and pauses cause none.
     """
 
     def __init__(
@@ -133,7 +131,6 @@ class Downmix(Generic[S]):
         return block.energy, rounding, float(self._weights**2 @ np.diag(block.products))
 
     def _best_channels(self, stretch: list[_Block[S]]) -> tuple[int, ...]:
-        """Drop channels greedily, maximising the energy of the mean, until the rest do not cancel."""
         products = np.sum([block.products for block in stretch], axis=0)
 
         def energy(kept: Sequence[int]) -> float:

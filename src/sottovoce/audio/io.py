@@ -661,10 +661,12 @@ def probe_audio(
 def read_live(
     stream: BinaryIO, *, input_format: str | None = None, chunk_s: float = 0.1, name: str = "standard input"
 ) -> Iterator[AudioChunk]:
-    """Yield chunks of chunk_s seconds from an unbuffered pipe as they arrive: a container, 16-bit mono PCM at
-    16 kHz, or samples of an input_format (`read_input_format`).
+    """Yield chunks of chunk_s seconds from an unbuffered pipe as they arrive.
 
-    Raises: AudioError for data that is no sound; OptionError for an unknown input format.
+    The pipe holds a container, 16-bit mono PCM at 16 kHz, or samples of an input_format
+    (`read_input_format`).
+
+    Raises: AudioError for data without sound; OptionError for an unknown input format.
     """
     file = _Pipe(stream)
     if input_format is None and not file.is_container():
@@ -682,8 +684,6 @@ def read_live(
 
 
 class _Pipe:
-    """A pipe whose first bytes can be inspected before they are read."""
-
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._is_at_end = False

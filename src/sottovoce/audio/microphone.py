@@ -67,7 +67,6 @@ class Microphone:
                 continue
 
     def _deliver(self, block: Samples, n_samples: int, times: object, status: object) -> None:
-        """Take samples (n, 1) in the device's thread. status: true if the device lost some before them."""
         self._n_losses += bool(status)
         try:
             self._backlog.put_nowait(np.array(block[:, 0]))

@@ -116,8 +116,8 @@ class Recording:
         return [] if self._reader is None else self._reader.silences()
 
     def part(self, start_s: float, duration_s: float | None = None) -> Recording:
-        """Return the part from start_s of at most duration_s. Not readable together with this one, and to
-        be closed first.
+        """Return the part from start_s of at most duration_s. Read one of the two at a time; close the part
+        first.
         """
         part = copy(self)
         part._spool = None

@@ -41,7 +41,7 @@ def tensor_array(tensor: Tensor, name: str) -> Array:
 
 
 def require_finite(samples: Samples, name: str, *, start_sample: int = 0) -> None:
-    """Raises: AudioError for NaN or infinity in samples (..., n), with their number and first position."""
+    """Check samples (..., n). Raises: AudioError for NaN or infinity, with number and first position."""
     if np.isfinite(samples).all():
         return
     bad = ~np.isfinite(samples)

@@ -59,8 +59,7 @@ class SpeechModel(Protocol):
 class SileroModel:
     """Silero VAD for 16 kHz: spectrum, four convolutions, one LSTM.
 
-    Probabilities are bitwise independent of how windows are split into calls. Convolutions are matrix
-    products: for a few windows three times as fast as torch's.
+    Probabilities do not depend on how windows are split into calls, bit by bit.
 
     weights: named and shaped as in the TorchScript model for 16 kHz (`_model`).
     Source: the TorchScript code of silero-vad 6.2.
@@ -100,9 +99,6 @@ class SileroModel:
         return torch.stack(probabilities), state
 
     def _gates(self, windows: Tensor, first: int) -> Tensor:
-        """Compute the LSTM's input gates (n, 512) from samples (n, 576). first: row of the first window in
-        its group.
-        """
         end = first + len(windows)
         rows = windows.new_zeros(-(-end // _GROUP_WINDOWS) * _GROUP_WINDOWS, windows.shape[1])
         rows[first:end] = windows
@@ -339,7 +335,6 @@ class _Segmenter:
             self._close(start, self._silence)
 
     def _cut(self, start: int, now: int) -> None:
-        """End a segment that is too long: at its longest pause, else at the start of silence, else here."""
         if self._pauses:
             pause = max(self._pauses, key=lambda pause: pause.duration_s)
             self._segments.append(SpeechSegment(start, pause.start_sample))

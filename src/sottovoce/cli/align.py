@@ -62,7 +62,7 @@ ALIGNED = (
 @click.argument("text")
 @click.pass_context
 def align(context: click.Context, /, recording: str, text: str, language: str | None, **given: object) -> int:
-    """Find out when each word of a text is said in a recording.
+    """Find the times of the words of a text in a recording.
 
     TEXT is a file: a text, whose lines and sentences become segments, or a transcript (json, srt, vtt) whose
     times are to be refined; `-` reads either from standard input. Every segment has its words with times.
@@ -130,9 +130,10 @@ def karaoke(
     background: str,
     **given: object,
 ) -> int:
-    """Make a video of a recording whose words are lit as they are said (needs the program ffmpeg).
+    """Make a video in which the words of a recording are highlighted as they are spoken (needs the program
+    ffmpeg).
 
-    To burn words into a video that exists: `transcribe -w -f ass`, and `ffmpeg -i talk.mp4 -vf ass=talk.ass`.
+    To add words to an existing video: `transcribe -w -f ass`, and `ffmpeg -i talk.mp4 -vf ass=talk.ass`.
     """
     if recording == "-":
         raise OptionError("karaoke: expected a file, whose sound the video has, got standard input")
@@ -184,10 +185,10 @@ def plot(
     text: str | None,
     **given: object,
 ) -> int:
-    """Draw what is heard in up to 30 s of a recording (extra `plot`).
+    """Draw up to 30 s of a recording (extra `plot`).
 
-    Panels: the log-mel spectrogram with the words, where speech is, the language over time, the attention
-    that words are timed by, and how sure each word is.
+    Panels: the log-mel spectrogram with the words, the speech probability, the language over time, the
+    attention that times the words, and the probability of each word.
     """
     from sottovoce.audio.io import load_audio
     from sottovoce.pictures.draw import LONGEST_S, check_picture, collect, draw, panels_of

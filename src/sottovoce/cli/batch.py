@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """How an archive is worked through: in this process, or by actors of a Ray cluster."""
+    """Where an archive is processed: in this process, or by actors of a Ray cluster."""
 
     files_together: int = Option(
         "Recordings whose windows share the batches of the model.", group="Table", least=1
@@ -82,12 +82,12 @@ SECTIONS = {
 def batch(
     context: click.Context, /, source: str, output: str, language: str, task: Task, **given: object
 ) -> int:
-    """Transcribe an archive into one table, and go on after a crash where it stopped.
+    """Transcribe an archive into one table. After a crash the same command continues.
 
-    INPUT: a folder, a .jsonl list with a `file` and maybe an `id` a line, or a .txt list of names. OUTPUT: a
-    .jsonl file, or a .parquet folder (extra `parquet`); a row for each recording: id, file, error, text,
-    language, duration, model, segments, and turns with --speakers. A recording that cannot be read is a row
-    with its error. Rows that are there are not made again.
+    INPUT: a folder, a .jsonl list with a `file` and an optional `id` a line, or a .txt list of names. OUTPUT:
+    a .jsonl file, or a .parquet folder (extra `parquet`), with a row for each recording: id, file, error,
+    text, language, duration, model, segments, and turns with --speakers. A recording that cannot be read is a
+    row with its error. Recordings that have a row are not read again.
     """
     check_exclusive(context, EXCLUSIVE)
     from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
@@ -145,7 +145,6 @@ def _write(
     left: Sequence[Item],
     invocation: Invocation,
 ) -> int:
-    """Write the rows as they come; return the exit code: 1 if some recordings were unreadable, 2 if all."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

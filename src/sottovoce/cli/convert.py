@@ -53,12 +53,12 @@ def convert(
     recording: str | None,
     **given: object,
 ) -> int:
-    """Write finished transcripts in other formats and layouts, without a model.
+    """Convert transcripts to other formats and layouts, without a model.
 
-    FILE is what `transcribe` wrote as json or json-full, JSON of another program (openai-whisper, WhisperX,
-    whisper.cpp, OpenAI's API …), or subtitles (srt, vtt), which hold less; `-` reads one on standard input.
-    Options that place single words need a transcript with words. Documents are called as those of
-    `transcribe`: talk.srt of talk.json.
+    FILE is a json or json-full document of `transcribe`, JSON of another program (openai-whisper, WhisperX,
+    whisper.cpp, OpenAI's API …), or subtitles (srt, vtt), which hold less; `-` reads one from standard input.
+    Options that place single words need a transcript with words. Documents are named as by `transcribe`:
+    talk.srt for talk.json.
     """
     output = given_as(OutputOptions, given, quiet=True)
     output = with_output_file(files, output, typed_options(context))

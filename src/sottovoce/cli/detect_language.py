@@ -41,9 +41,9 @@ def detect_language(
     timeline: bool,
     **given: object,
 ) -> int:
-    """Tell which language is spoken: one JSON document a line.
+    """Detect the spoken language: one JSON document a line.
 
-    By the rules of `transcribe`: over several windows, or with --timeline wherever it changes.
+    The rules are those of `transcribe`: over several windows, or with --timeline wherever it changes.
     """
     model = open_model(given_as(ModelOptions, given))
     look = languages_over_time if timeline else detection

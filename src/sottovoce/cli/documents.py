@@ -177,8 +177,9 @@ def check_extension(output: str, formats: str) -> None:
 
 
 def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
-    """Raises: OptionError for a binary format on a terminal or together with another document on standard
-    output.
+    """Check that a binary format does not go to a terminal, or to standard output with another document.
+
+    Raises: OptionError.
     """
     extensions = [writer.extension for writer in writers]
     for name in set(extensions) & set(map(extension_of, BINARY)):

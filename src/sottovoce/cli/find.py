@@ -43,11 +43,10 @@ def find(
     json: bool,
     **given: object,
 ) -> int:
-    """Find where a phrase is said: start, end, how like it is, and the words.
+    """Find a spoken phrase: start, end, similarity, and the words.
 
-    RECORDING is transcribed for it; a transcript (json, srt, vtt) is searched as it is. Words need not be
-    heard right: they are compared by their letters.
-    The exit code is 1 where nothing is found.
+    RECORDING is transcribed first; a transcript (json, srt, vtt) is searched as it is. Words are compared by
+    their letters, so misrecognised words are found too. The exit code is 1 if nothing is found.
     """
     from sottovoce.alignment.phrases import Match, find_phrase
     from sottovoce.formats.files import READABLE, load_transcript

@@ -67,7 +67,7 @@ class Interrupts:
         self.check()
 
     def check(self) -> None:
-        """Raises: KeyboardInterrupt for a pending interrupt."""
+        """Raise a pending interrupt. Raises: KeyboardInterrupt."""
         if self._pending is not None:
             raise KeyboardInterrupt
 
@@ -100,7 +100,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _again(self) -> None:
-        """Raise it again in the main thread, waking a blocked call, unless it took effect."""
+        """Raise the interrupt again in the main thread, waking a blocked call, unless it took effect."""
         if self._pending is None:
             return
         if sys.platform == "win32":

@@ -92,8 +92,10 @@ def transcribe_live(source: str | None, given: Given, interrupts: Interrupts) ->
 
 
 def check(source: str | None, flags: StreamFlags, fusion: FusionOptions) -> None:
-    """Raises: OptionError for options that exclude each other, and a log that cannot be written;
-    AudioError for an unreadable recording, except a pipe, which can be read only once.
+    """Check a live call before its model is loaded.
+
+    Raises: OptionError for options that exclude each other, and a log that cannot be written; AudioError for
+    an unreadable recording, except a pipe, which can be read only once.
     """
     if bool(source) == flags.mic:
         raise OptionError("stream: expected one of FILE, - and --mic")

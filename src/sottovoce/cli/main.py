@@ -83,7 +83,7 @@ class LazyGroup(click.Group):
 )
 @click.version_option(package_name="sottovoce")
 def cli() -> None:
-    """Speech into text, live or from files, following the speaker across languages."""
+    """Transcribe speech, live or from files, and follow the speaker across languages."""
 
 
 with_common_options(cli)
@@ -237,7 +237,6 @@ def _stand_in(descriptor: int, flags: int, mode: Literal["r", "w"]) -> TextIO:
 
 
 def _rewrapped(stream: TextIO, kind: type[io.TextIOWrapper]) -> TextIO:
-    """The stream in another class; unchanged if it has no byte layer (tests, notebooks)."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     line_buffering, write_through = stream.line_buffering, stream.write_through

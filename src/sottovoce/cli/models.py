@@ -41,10 +41,10 @@ MODEL_DIR = click.option(
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
 @MODEL_DIR
 def list_(as_json: bool, model_dir: Path | None) -> None:
-    """Names that --model knows; a path or a hub id (org/name) works too.
+    """List the model names; --model also takes a path or a hub id (org/name).
 
-    Here: on this machine. MB: on disk, where it is known without a network. Index: the package index has
-    it, for where the hub is out of reach.
+    Here: on this machine. MB: on disk, if known without a network. Index: available from the package index if
+    the hub cannot be reached.
     """
     rows = [listed(name, Sources(model_dir=model_dir)) for name in list_models()]
     if as_json:
@@ -81,7 +81,7 @@ def size_of(path: Path) -> int:
 @click.argument("model", default=NANO)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
 def info(model: str, as_json: bool) -> None:
-    """Show what a checkpoint holds: dimensions, languages, heads, number formats; and what reads it."""
+    """Show the dimensions, languages, heads and number formats of a checkpoint, and its runtime."""
     from sottovoce.models.load import load_checkpoint
 
     path = resolve(model)
@@ -109,7 +109,7 @@ def info(model: str, as_json: bool) -> None:
 def download(
     names: tuple[str, ...], source: Source | None, model_dir: Path | None, revision: str | None
 ) -> None:
-    """Fetch models into the cache, for use without a network later; what is there is not fetched again."""
+    """Download models into the cache, for later use without a network. Cached models are skipped."""
     sources = Sources(model_dir=model_dir, revision=revision, only=source)
     for name in names:
         click.echo(f"{name}: {resolve(name, sources)}")
@@ -180,10 +180,10 @@ def convert(model: str, output: Path, kind: str | None, number: str) -> None:
 @click.argument("number", metavar="TYPE", default="q5_1")
 @click.option("--json", "as_json", is_flag=True, help="What it cost as a JSON document.")
 def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
-    """Write a model as a quantised ggml file, and tell how far its weights are from those they were.
+    """Write a model as a quantised ggml file, and report the quantisation error.
 
-    TYPE: q4_0, q4_1, q5_0, q5_1 or q8_0. [default: q5_1] RMS: the root of the mean squared error of all
-    quantised weights, beside that of the weights themselves; the worst tensor is that where it is largest.
+    TYPE: q4_0, q4_1, q5_0, q5_1 or q8_0. [default: q5_1] RMS: root mean square error of all quantised weights
+    relative to the weights; the worst tensor is the one with the largest.
     """
     from sottovoce.models.checkpoint.convert import write_checkpoint
     from sottovoce.models.checkpoint.ggml import check_quantized

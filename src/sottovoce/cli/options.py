@@ -119,7 +119,10 @@ class FusionOptions:
         return None if is_file(self.hotwords) else self.hotwords
 
     def check(self, beam_size: int, temperatures: Sequence[float] = (0.0,)) -> None:
-        """Raises: OptionError for phrases or models without a beam search, and a missing file of phrases."""
+        """Check that the decoding can use these models.
+
+        Raises: OptionError for phrases or models without a beam search, and a missing file of phrases.
+        """
         if self.phrase_file is None and means_file(self.hotwords):
             raise OptionError(
                 f"--hotwords: expected words or a file of phrases, no such file {self.hotwords}"
@@ -183,7 +186,7 @@ def is_file(text: str | None) -> bool:
 
 
 def means_file(text: str | None) -> bool:
-    """Return whether hotwords look like a file name, existing or not; AC/DC does not."""
+    """Return whether hotwords look like a file name, existing or not; "AC/DC" does not."""
     if text is None or "\n" in text:
         return False
     return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)

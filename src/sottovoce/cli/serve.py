@@ -62,8 +62,9 @@ EXTRA = frozenset(
 )
 LOOK_EVERY_S = 0.5
 SWITCH_S = 0.0005
-"""Time for which a thread keeps the interpreter while others want it, a tenth of Python's: a thread of the
-model wants it after every operation, and one that prepares phrases does not give it up by itself."""
+"""Time for which a thread keeps the interpreter while others wait for it, a tenth of Python's default:
+threads of the model need it after every operation.
+"""
 
 
 def declared(owner: type) -> tuple[Option, ...]:
@@ -156,8 +157,8 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
 def serve(context: click.Context, /, **given: object) -> int:
     """Serve OpenAI's transcription API, live sockets and a web page (needs the extra `serve`).
 
-    Every option may also stand in the file of --config, or in the environment: SOTTOVOCE_SERVE_PORT is
-    --port. What is typed wins over the environment, and that over the file.
+    Every option can also be set in the file of --config or in the environment: SOTTOVOCE_SERVE_PORT is
+    --port. Flags take precedence over the environment, and the environment over the file.
     """
     return serve_app(given, invocation_of(context))
 
@@ -238,7 +239,7 @@ def serve_on_ray(
 
 @contextmanager
 def needing_extra() -> Iterator[None]:
-    """Raises: MissingExtraError for a missing package of the extra `serve`."""
+    """Turn a missing package of the extra `serve` into one error. Raises: MissingExtraError."""
     try:
         yield
     except ImportError as error:

@@ -45,11 +45,11 @@ SECTIONS = {
 @click.argument("source", required=False, metavar="FILE|-")
 @click.pass_context
 def stream(context: click.Context, /, source: str | None, **given: object) -> int:
-    """Transcribe live: a FILE as if it were spoken now, `-` for a pipe of a sound file or of s16le PCM at
-    16 kHz, or --mic.
+    """Transcribe live: a FILE as if it were spoken now, `-` for a pipe of a sound file or of s16le PCM at 16
+    kHz, or --mic.
 
-    Ctrl-C ends the recording, and what was heard by then is still said; so do SIGTERM and SIGHUP, with the
-    exit codes 143 and 129.
+    Ctrl-C ends the recording; the audio received by then is still transcribed. SIGTERM and SIGHUP do the
+    same, with the exit codes 143 and 129.
     """
     check_exclusive(context, {"realtime": ("unaware",)})
     from sottovoce.cli.live import transcribe_live

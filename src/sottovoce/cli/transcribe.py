@@ -1,4 +1,4 @@
-"""`sottovoce transcribe`: the options; `transcribe_files` does the work.
+"""`sottovoce transcribe`: its options; `transcribe_files` does the work.
 
 Imports nothing heavy, so that `--help` is fast.
 """
@@ -87,10 +87,10 @@ EXCLUSIVE = {
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.pass_context
 def transcribe(context: click.Context, /, files: tuple[str, ...], **given: object) -> int:
-    """Transcribe recordings: any audio or video file, `-` for one on standard input.
+    """Transcribe recordings: any audio or video file, `-` for one from standard input.
 
-    Documents are called like their recordings: talk.srt of talk.mp3. Recordings that would share a name keep
-    more of theirs: talk.mp3.srt and talk.wav.srt, or with their folders monday-talk.mp3.srt and
+    Documents are named after their recordings: talk.srt for talk.mp3. If two recordings would share a name,
+    more of their names is kept: talk.mp3.srt and talk.wav.srt, or with their folders monday-talk.mp3.srt and
     friday-talk.mp3.srt. A recording given twice has one document. Documents are UTF-8, in files and in pipes.
     """
     check_exclusive(context, EXCLUSIVE)
@@ -102,7 +102,6 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: objec
 
 
 def transcribe_options(given: Given) -> TranscribeOptions:
-    """Raises: OptionError for options that contradict each other."""
     values = read_values(given)
     vad = _vad(values)
     implies_vad = values["batch_size"] != 1 or values["channels"] == "apart" or vad is not None
@@ -133,7 +132,6 @@ def _vad(values: Given) -> VadOptions | None:
 
 
 def _check_style(values: Given) -> None:
-    """Raises: OptionError for a language in which a style was not validated."""
     language = LanguageChoice.parse(value_of(values, "language", str), language_codes()).fixed
     if language is None or values["task"] == "translate":
         return

@@ -279,7 +279,7 @@ def _with_files(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class TranscribeRun:
-    """What all files of a call share. given: the options of the call, which a part file has to match."""
+    """State shared by all files of a call. given: the options of the call, which a part file has to match."""
 
     model: Model
     loaded: ModelOptions

@@ -103,7 +103,7 @@ def n_right_speakers(pairs: Sequence[tuple[str, str]]) -> int:
 def best_pairs(weights: Mapping[tuple[str, str], float]) -> dict[str, str]:
     """Match first with second names, one to one, for the greatest sum of weights.
 
-    Exact; the time is exponential in the smaller number of names.
+    Exact; the time grows exponentially with the smaller number of names.
     """
     first, second = ({pair[side] for pair in weights} for side in (0, 1))
     if len(second) > len(first):

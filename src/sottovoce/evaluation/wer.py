@@ -288,11 +288,6 @@ def error_rate(counts: Sequence[ErrorCounts], options: ScoreOptions) -> ErrorRat
 
 
 def _resampled_rates(counts: Sequence[ErrorCounts], options: ScoreOptions) -> npt.NDArray[np.float64]:
-    """Compute the rates (n_resamples,) of sets drawn with replacement from the utterances.
-
-    Source: Bisani and Ney, Bootstrap estimates for confidence intervals in ASR performance evaluation, ICASSP
-        2004. Draws with only empty references are excluded.
-    """
     rng = np.random.default_rng(options.seed)
     table = np.array([(c.n_errors, c.n_reference) for c in counts], dtype=np.float64)
     draws = max(1, _DRAWN_AT_ONCE // len(table))

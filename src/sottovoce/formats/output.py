@@ -139,7 +139,6 @@ class _Held:
 
 
 def _to_standard_output(piece: Piece) -> None:
-    """Raises: OptionError for bytes if a notebook or test has replaced the stream."""
     if isinstance(piece, str):
         sys.stdout.write(piece)
         return

@@ -123,8 +123,6 @@ _AT_START = re.compile(r"^(?:[#>+=-]|\d{1,9}(?=[.)]))")
 
 
 class _ParagraphWriter:
-    """Collects the segments, as a paragraph may go on in the next one."""
-
     extension = ""
     _segments: list[Segment]
 

@@ -143,7 +143,6 @@ def _filled(spans: Sequence[OpenSpan], lengths: Sequence[int], around: OpenSpan)
 
 
 def _segment(number: int, row: Row, span: Span, language: str, has_words: bool) -> Segment:
-    """has_words: whether the document has word times; if so, a segment without text has an empty list."""
     text = _text(_needed(row, "text"), "text")
     own = language if row.get("language") is None else _text(row["language"], "language")
     if (

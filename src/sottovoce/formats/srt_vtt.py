@@ -257,10 +257,6 @@ def _plain_srt(lines: Sequence[str]) -> str:
 
 
 def _plain_vtt(lines: Sequence[str]) -> str:
-    """Remove tags and resolve character references.
-
-    Source: https://www.w3.org/TR/webvtt1/, sections 6.4 and 6.5.
-    """
     return _joined(unescape(_VTT_TAG.sub("", "\n".join(lines))).splitlines())
 
 

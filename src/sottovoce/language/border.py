@@ -1,4 +1,4 @@
-"""Where a language changes: the moment whose sides the probe tells apart best."""
+"""Change point of a language: the moment whose sides the probe tells apart best."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which language is spoken when: a hidden Markov model over spans of speech (docs/language.md).
+"""Hidden Markov model of the spoken language over spans of speech (docs/language.md).
 
-The states are languages. `Emission` turns the language probe of a span into the log-likelihood of its
-audio in every language. A change of language costs `Numbers.change` nats. Languages that were spoken before
-are likelier than others (`prior_after`). Files use both directions of the chain (`posterior`, `best_path`),
-live sessions the forward one (`moved`).
+The states are languages. `Emission` turns the language probe of a span into the log-likelihood of its audio
+in every language. A change of language costs `Numbers.change` nats. Languages that were spoken before are
+likelier than others (`prior_after`). Files use both directions of the chain (`posterior`, `best_path`), live
+sessions the forward one (`moved`).
 
 Source: Rabiner (1989), A tutorial on hidden Markov models, section III.
 """

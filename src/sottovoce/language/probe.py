@@ -27,14 +27,14 @@ Posterior: TypeAlias = npt.NDArray[np.float64]
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 SILENCE_CORRECTION = 0.3
 """Factor on the log-probabilities of silence, which are subtracted from those of speech. Chosen on
-development stretches over all languages: 72.0 % correct instead of 69.5 (docs/log.md).
+development stretches over all languages: 72.0 % correct instead of 69.5 (docs/research/log.md).
 """
 SILENCE_MELS = 200
 TAIL_S = 1.0
 """Seconds of padding behind a separately encoded stretch. On development clips 0.5 to 5 s give the same
-languages (words need 5). The full window, where `EncoderMode.has_sparse_padding` makes it cheap, is
-better: over all languages 90 instead of 68 % of development clips of read speech are correct after one
-second, and 95 instead of 88 % after two.
+languages. The full window, where `EncoderMode.has_sparse_padding` makes it cheap, is better: over all
+languages 90 instead of 68 % of development clips of read speech are correct after one second, and 95
+instead of 88 % after two.
 """
 
 
@@ -159,7 +159,6 @@ class LanguageProbe:
 
     @torch.inference_mode()
     def _raw_logits(self, log_mels: Sequence[Tensor]) -> Tensor:
-        """Return logits (n, L + 1) of a full window with sparse padding, or else with `TAIL_S` of padding."""
         mode = self.window_mode
         rows = self._backend.rows()
         if mode is None:
@@ -192,11 +191,6 @@ class LanguageProbe:
 
 
 def _allowed_indices(languages: Sequence[str], codes: Sequence[str]) -> list[int]:
-    """Return the indices of allowed languages in the model's language codes.
-
-    Raises:
-        OptionError: no language, a repeated code, or an unknown one.
-    """
     if not languages:
         raise OptionError("languages: expected at least one code, got none")
     for language in languages:

@@ -1,9 +1,10 @@
-"""The languages of the spans of a window, and what to ask the model next about them.
+"""Languages of the spans of a window, and the next question to the model about them.
 
 Evidence of a span comes from three sources: the masked probe in the encoder states of the window, which is
 free and weak; the probe of the span encoded separately; and its text, decoded in several languages. The next
-question is the one about the span of which the model is the least certain: entropy of its posterior times its
-duration (`Spans.question`). `ASK` is the least that is asked for, and trades cost for accuracy.
+question is about the span of which the model is the least certain: entropy of its posterior times its
+duration (`Spans.question`). `ASK` is the smallest value that is worth a question; it trades cost for
+accuracy.
 
 A recording is in one language until the best path explains a window better than its one language does
 (`Spans.shows_several`).
@@ -134,7 +135,7 @@ class Spans:
         return None
 
     def shows_several(self) -> bool:
-        """Whether the spans that were heard show languages besides the expected one."""
+        """Return whether the separately encoded spans show languages besides the expected one."""
         if self.expected is None or not self._is_heard.any():
             return self.expected is None
         numbers, evidence = self._emission.numbers, self._sound + self._text

@@ -59,13 +59,12 @@ class LanguageChange:
 class LanguageTimeline:
     """Follow the language of a session through probed stretches.
 
-    A stretch is combined with the posterior before its own audio (before the utterance, or at the end of
-    the last stretch that precedes it), so that overlapping stretches do not count twice.
+    A stretch is combined with the posterior before its own audio (before the utterance, or at the end of the
+    last stretch that precedes it), so that overlapping stretches do not count twice.
 
-    languages: the allowed ones. emission: of these. base: their prior (A,) before any
-    speech. certainty: posterior of another language from which it becomes the current one. first_wait_s:
-    so long after the beginning of speech the first language is decided by any posterior. current: the
-    initial language, or None.
+    languages: the allowed ones. emission: of these. base: their prior (A,) before any speech. certainty:
+    posterior of another language from which it becomes the current one. first_wait_s: seconds of speech after
+    which the first language is decided by any posterior. current: the initial language, or None.
     """
 
     def __init__(
@@ -191,7 +190,6 @@ class LanguageTimeline:
         return prior_after(self._base, self._spoken_s, self._emission.numbers.unspoken_s)
 
     def _known(self, language: int) -> Array:
-        """Return the log-belief (A,) that a language is spoken."""
         found: Array = np.where(np.arange(len(self._languages)) == language, 0.0, np.log(TINY))
         return found
 
@@ -199,7 +197,6 @@ class LanguageTimeline:
         return moved(belief, self._log_prior, self._emission.numbers.change)
 
     def _belief_at(self, start_s: float) -> Array:
-        """Return the log-posterior (A,) before a time, from the stretches that end before it."""
         for frame in reversed(self._frames):
             if frame.end_s <= self._floor_s:
                 break
@@ -220,7 +217,6 @@ class LanguageTimeline:
         return LanguageChange(self._languages[source], self._languages[target], at_s, now_s)
 
     def _change_point(self, source: int, target: int) -> float:
-        """Return the time (s) that splits the stretches since the last change best into two languages."""
         earliest = max(self._floor_s, self._frames[-1].end_s - LOOK_BACK_S)
         frames = [frame for frame in self._frames if frame.centre_s >= earliest]
         kept = [float(frame.evidence[source] - frame.evidence[target]) for frame in frames]

@@ -291,7 +291,6 @@ class LanguageFollower:
                 self._posteriors[piece] = np.array(one.posterior)
 
     def _spans(self, pieces: Sequence[Piece], before: int | None, expected: int | None) -> Spans:
-        """Return the model of pieces that were probed; expected: the language of a monolingual recording."""
         found = [self._detections[piece] for piece in pieces]
         model = Spans(
             self._emission,
@@ -309,12 +308,10 @@ class LanguageFollower:
         return model
 
     def _likeliest(self, pieces: Sequence[Piece]) -> str:
-        """Return the language with the most seconds of probed pieces."""
         model = self._spans(pieces, None, None)
         return self._codes[int((model.seconds @ model.posterior).argmax())]
 
     def _ask(self, model: Spans, pieces: Sequence[Piece]) -> None:
-        """Answer the questions of the model."""
         while (question := model.question()) is not None:
             piece = pieces[question.span]
             match question:
@@ -324,7 +321,6 @@ class LanguageFollower:
                     model.read(question.span, self._text_nats(piece, pieces, question.languages))
 
     def _hear(self, piece: Piece) -> ProbedLanguage:
-        """Probe a piece that is encoded separately, once."""
         detection = self._detections.get(piece)
         if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
             log_mel = self._features.log_mel(piece.start, piece.end)
@@ -350,7 +346,6 @@ class LanguageFollower:
         return self._codes.index(language) if language in self._codes else None
 
     def _spoken_before(self, frame: int) -> Array:
-        """Return the seconds of speech in each language (A,) before a frame."""
         spoken_s = self._spoken_s
         for piece in sorted(self._posteriors, key=lambda piece: piece.end):
             if piece.end <= frame:

@@ -1,7 +1,7 @@
 """Languages of a recording: of its first windows, and of each window.
 
 openai-whisper 20250625 detects on the first window only; more windows and a prior are more robust
-(docs/benchmarks.md).
+(docs/research/files.md).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class WindowLanguages:
         return self.follower is not None and self.follower.is_several
 
     def state(self, frame: int) -> FollowerState | None:
-        """Return the state that windows from a frame on need."""
+        """Return the follower's state that windows from a frame on depend on."""
         return None if self.follower is None else self.follower.state(frame)
 
     def restore(self, state: FollowerState | None) -> None:
@@ -162,6 +162,5 @@ class WindowLanguages:
 
 
 def _span(window: Window, piece: Piece) -> tuple[int, int]:
-    """Return the encoder frames of a piece of speech in a window, at least one."""
     start = window.window_frame(piece.start) // FRAMES_PER_TIMESTAMP
     return start, max(start + 1, window.window_frame(piece.end) // FRAMES_PER_TIMESTAMP)

@@ -169,9 +169,6 @@ def pack_speech(
 
 
 def _pieces(speech: Sequence[SpeechSegment], longest: int) -> Iterator[Piece]:
-    """Yield ascending speech as pieces of at most `longest` frames; a frame that two segments share is in
-    the first.
-    """
     done = 0
     for segment in speech:
         start = max(done, segment.start_sample // HOP_SAMPLES)

@@ -160,7 +160,8 @@ class _Pipeline:
     def _transcribe(self, batch: Sequence[LanguageWindow]) -> bool:
         """Decode and verify windows; return whether their text is kept.
 
-        It is not if it shows that the recording is in several languages: its windows are found again.
+        It is dropped if it shows that the recording is in several languages: the windows are then planned
+        again.
         """
         had_one_language = not self._languages.expects_several
         unread, found = self._state.unread, []
@@ -240,7 +241,6 @@ class _Pipeline:
         ]
 
     def _finished(self) -> Segments:
-        """Yield the segments before the next window, and make them the context of the windows after them."""
         self._read.sort(key=lambda read: read.window.start)
         while self._read and self._read[0].window.start <= self._windows.next_frame:
             read = self._read.pop(0)

@@ -78,7 +78,6 @@ class _Draft:
         self._until_s, self._held = draft.until_s, [*draft.held]
 
     def note(self) -> None:
-        """Update the state from the first model's; set a resume point after each of its windows."""
         own, state = self._own, self._state
         state.detection, state.duration = own.detection, own.duration
         state.language, state.outside_languages = own.language, own.outside_languages
@@ -102,7 +101,6 @@ class _Draft:
         return [*found, segment]
 
     def read(self, end_s: float) -> list[Segment]:
-        """Transcribe the uncertain text before a time with the second model."""
         start_s, held = self._until_s, self._held
         gaps = [gap for gap in self._own.unread if gap[0] < end_s and gap[1] > start_s]
         self._own.unread = tuple(gap for gap in self._own.unread if gap not in gaps)

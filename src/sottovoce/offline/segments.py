@@ -96,7 +96,6 @@ class _Cutter:
         return max(0, token - self.tokenizer.timestamp_begin) * SECONDS_PER_TIMESTAMP
 
     def segment(self, tokens: Sequence[int], start: float, end: float) -> Segment | None:
-        """Make a segment, clipped to the audio; None if it begins after it."""
         if start >= self.length_s:
             return None
         return Segment(
@@ -109,7 +108,6 @@ class _Cutter:
         )
 
     def whole_window(self, tokens: Sequence[int]) -> Segment:
-        """Make one segment up to the last timestamp above 0, or else to the window's end."""
         times = [token for token in tokens if self.tokenizer.is_timestamp(token)]
         timed = bool(times) and times[-1] != self.tokenizer.timestamp_begin
         whole = self.segment(tokens, 0.0, self.time(times[-1]) if timed else self.length_s)

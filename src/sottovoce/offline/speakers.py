@@ -41,9 +41,6 @@ def with_speakers(
 
 
 def _turns(runtime: Runtime, diarizer: Diarizer, recording: Recording) -> list[Turn]:
-    """Diarize; the bundled networks take a few seconds of audio a call, so that other calls can
-    interleave.
-    """
     if not isinstance(diarizer, ClusteringDiarizer):
         return runtime.run_on_host(partial(diarizer.turns, recording))
     diarized: list[DiarizedWindow] = []

@@ -42,10 +42,6 @@ def _reporting(segments: Iterator[Segment], style: str, checked: Collection[str]
 
 
 def _cleaned(segments: Iterator[Segment], written: str | None, state: TranscriptionState) -> Segments:
-    """Yield renumbered segments without hesitations.
-
-    written: the language of the text, None as spoken.
-    """
     for segment in segments:
         cleaned = clean_segment(segment, written or segment.language)
         if cleaned is not None:
@@ -87,7 +83,6 @@ def clean_words(words: Sequence[Word], rules: DisfluencyRules) -> tuple[Word, ..
 
 
 def _rewritten(group: Sequence[Word], text: str) -> Sequence[Word]:
-    """Merge tokens of a space-separated word whose text has changed into one word."""
     if text == "".join(word.word for word in group):
         return group
     return [

@@ -35,7 +35,7 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Span, Task, Turn
 
 Segments: TypeAlias = Generator[Segment, None, None]
-"""Segments as they are found; `close` ends the search for more."""
+"""Segments as they are found; `close` stops the transcription."""
 
 
 def with_arguments(

@@ -46,9 +46,9 @@ class StoppedError(Exception):
 class RunControl:
     """Progress and cancellation of a transcription.
 
-    on_progress: called with the seconds done and those of the recording (None while unknown) when they
-    grow. abort: called before every call of the model; True ends the transcription, as does setting
-    `stopped` from any thread. Segments found so far stay.
+    on_progress: called with the seconds done and those of the recording (None while unknown) when they grow.
+    abort: called before every call of the model; True ends the transcription, as does setting `stopped` from
+    any thread. Segments found so far are kept.
     """
 
     on_progress: Callable[[float, float | None], None] | None = None
@@ -56,7 +56,7 @@ class RunControl:
     stopped: Event = field(default_factory=Event)
 
     def check(self) -> None:
-        """Raises: StoppedError."""
+        """Raise if the transcription was stopped. Raises: StoppedError."""
         if self.abort is not None and self.abort():
             self.stopped.set()
         if self.stopped.is_set():

@@ -131,7 +131,9 @@ def _is_isolated(
 
 
 VOICE_VAD = VadOptions(threshold=0.3, min_silence_ms=100.0, speech_pad_ms=0.0)
-"""A voice, however faint: people's speech has a detector probability of 0.9 somewhere in a segment."""
+"""Least detector probability of a voice, however faint: in people's speech it exceeds 0.9 somewhere in a
+segment.
+"""
 SURE_VOICE_VAD = VadOptions(threshold=0.9, min_silence_ms=100.0, speech_pad_ms=0.0)
 """Improbable text needs a clear voice. Of 43 such segments of development speech (clean, soft, telephone,
 noise at 10 and 0 dB) all but one, in noise as loud as the speech, reach 0.99 somewhere.

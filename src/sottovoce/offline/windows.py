@@ -58,14 +58,14 @@ class SettledWindow(NamedTuple):
 
 
 class WindowOrder(ABC):
-    """Which windows of a recording are read, and in which order.
+    """Plans which windows of a recording are read, and in which order.
 
     next_frame: first log-mel frame of the recording that is not transcribed. last_speech_s: end of the last
     word before it.
     """
 
     finds_again = False
-    """Whether the windows of a batch are found again if its text is not kept."""
+    """Whether the windows of a batch are planned again if its text is not kept."""
     last_speech_s = 0.0
 
     def __init__(
@@ -104,11 +104,11 @@ class WindowOrder(ABC):
 
     @abstractmethod
     def settle(self, decoded: Sequence[DecodedWindow]) -> list[SettledWindow]:
-        """Return the windows whose text is kept, and find where reading goes on after it."""
+        """Return the windows whose text is kept, and plan where reading continues after it."""
 
     @abstractmethod
     def advance(self) -> None:
-        """Go on after the text of the settled windows."""
+        """Continue after the text of the settled windows."""
 
 
 SHORTEST_FRAMES = 10
@@ -258,10 +258,7 @@ class SeekWindows(WindowOrder):
         self.next_frame, self.last_speech_s = self._after
 
     def _after_speech(self, window: Window, spoken_until: float) -> int:
-        """Return the frame after the last word, or after the window if little of it is left.
-
-        Text without timestamps covers the window except for a word that its end cuts.
-        """
+        """Return the frame after the last word, or after the window if little of it is left."""
         if self._options.decoding.without_timestamps:
             is_cut = window.n_frames == self._transcriber.content_frames
             rest_s = window.end / MEL_FRAMES_PER_SECOND - spoken_until
@@ -284,11 +281,11 @@ class SeekWindows(WindowOrder):
         return None if self._features.has(reach) else self._features.n_frames
 
     def _before_divided(self, window: Window, seek: int, text_end: int) -> int:
-        """Return where to go on, before skipped speech that the end of a full window divides.
+        """Return the frame at which to continue, before skipped speech that the end of a full window divides.
 
         Half a second of it is too short to be transcribed separately.
 
-        seek: frame from which to go on otherwise. text_end: frame where the text of the window ends.
+        seek: frame at which to continue otherwise. text_end: frame where the text of the window ends.
         """
         if not self._options.read_again or window.n_frames < self._transcriber.content_frames:
             return seek
@@ -304,11 +301,12 @@ class SeekWindows(WindowOrder):
         return first if is_divided else seek
 
     def _reassigned_tail(self, seek: int, text_end: int) -> int:
-        """Return where to go on, leaving skipped speech before a change to the language that follows.
+        """Return the frame at which to continue; skipped speech before a change goes to the language after
+        it.
 
         A short piece next to a change may be assigned to the wrong language, and that text ends before it.
 
-        seek: frame from which to go on otherwise. text_end: frame where the text of the part ends.
+        seek: frame at which to continue otherwise. text_end: frame where the text of the part ends.
         """
         follower = self._languages.follower
         if follower is None or len(self._parts) < 2 or self._parts[0].end - seek >= SHORTEST_PART_FRAMES:
@@ -372,7 +370,7 @@ class PackedWindows(WindowOrder):
         self._n_packed = 0
         self._ahead: deque[Window] = deque()
         self._left: list[Window] = []
-        """Windows that the text of the batch left to be read."""
+        """Windows that remain to be read after the text of the batch."""
         self._end = 0
 
     @property

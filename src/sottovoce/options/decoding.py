@@ -14,8 +14,8 @@ from sottovoce.types import Task
 
 NON_SPEECH = -1
 HOTTEST = 1.0
-"""At 1 the model's own probabilities are sampled; above it they would be flattened. Source: the range of
-OpenAI's transcription API.
+"""Highest temperature. At 1 the model's own probabilities are sampled; above it they would be flattened.
+Source: the range of OpenAI's transcription API.
 """
 MOST_BEAM = 16
 SPECIALS_ALONE = (50_258,)
@@ -150,8 +150,8 @@ class DecodingOptions:
             )
         },
     ).as_field(False)
-    """Allow the speaker-change token (`<|startoflm|>`) of tinydiarize's checkpoints. Other models write it
-    nowhere, or anywhere.
+    """Allow the speaker-change token (`<|startoflm|>`) of tinydiarize's checkpoints. Other models do not know
+    it.
     """
     suppress_blank: bool = Option(
         "Do not begin with a space or the end of text.",

@@ -21,8 +21,8 @@ class Diarizer(Protocol):
 
     @property
     def turns(self) -> Callable[..., list[Turn]]:
-        """The method that returns the turns of an `audio.recording.Recording` by start; speakers are named A,
-        B, … in order of appearance.
+        """Return the turns of an `audio.recording.Recording` by start; speakers are named A, B, … in order of
+        appearance.
 
         Raises: AudioError.
         """
@@ -104,8 +104,10 @@ class SpeakerOptions:
 
 
 def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarizer | None) -> None:
-    """Raises: OptionError for a name that is empty, duplicate, not one line, or that of a known voice, and
-    for more names than speakers.
+    """Check names of speakers.
+
+    Raises: OptionError for a name that is empty, duplicate, not one line, or that of a known voice, and for
+    more names than speakers.
     """
     for name in names:
         if not name.strip() or not name.isprintable():

@@ -25,7 +25,7 @@ LANGUAGE_PRIOR: Mapping[str, float] = MappingProxyType(
     dict.fromkeys(("br", "cy", "fo", "haw", "la", "mi", "nn", "oc", "sa"), math.log(0.2))
 )
 """Natural log of prior language probabilities: Whisper confuses frequent languages with rarely recorded
-relatives (Latin, Nynorsk, Welsh). Training hours as a prior cost more than they gained (docs/log.md).
+relatives (Latin, Nynorsk, Welsh). A prior by training hours cost more than it gained (docs/research/log.md).
 """
 VERBATIM_LOOPS = 5
 """A prompt with hesitations makes loops likelier, which the compression ratio misses in short texts: a
@@ -235,7 +235,7 @@ class TranscribeOptions:
         above=0.0,
         expected="more than 0 s",
     ).as_field(None)
-    """None keeps them."""
+    """None keeps all segments."""
     audio_filter: str | None = Option(
         "Filters of FFmpeg that the recording goes through first, as 'highpass=f=100,afftdn'.",
         group="Speech",

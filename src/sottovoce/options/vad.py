@@ -55,7 +55,7 @@ class VadOptions:
         least=0.0,
         most=1.0,
     ).as_field(None)
-    """None is at least 0.01."""
+    """None: threshold - 0.15, at least 0.01."""
     min_speech_ms: float = _of_recording(
         "Shorter speech is dropped.",
         unset="0",
@@ -130,7 +130,7 @@ class VadOptions:
 
 WINDOW_VAD = VadOptions(min_silence_ms=160.0, max_speech_s=30.0, speech_pad_ms=200.0)
 """Speech in pieces that fit a window. Source: faster-whisper 1.2.1, batched pipeline, which pads with 400
-ms; 200 cost no word on development clips (docs/benchmarks.md).
+ms; 200 cost no word on development clips (docs/research/files.md).
 """
 
 

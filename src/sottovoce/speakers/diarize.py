@@ -120,7 +120,6 @@ def speaker_vectors(
 
 
 def _given(joins: Sequence[Join], weights: Floats, n_speakers: int) -> tuple[Labels, list[int]]:
-    """Cut the tree for n_speakers: the latest cut whose n-th cluster is heavy enough not to be noise."""
     n = len(weights)
     least = LEAST_SHARE * weights.sum() / n_speakers
     for n_groups in range(n_speakers, n + 1):

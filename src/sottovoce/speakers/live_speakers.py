@@ -243,7 +243,6 @@ class LiveSpeakers:
         return [Turn(offset_s + start, offset_s + end, names[who]) for start, end, who in found]
 
     def _assigned(self, window: DiarizedWindow, *, is_sure: bool) -> list[tuple[int, int]]:
-        """Assign a speaker to each local speaker; index len(names) is an unnamed voice."""
         centres, nobody = self._centres, len(self._names)
         found: list[tuple[int, int]] = []
         for local, speaker in assign_speakers(window, centres):

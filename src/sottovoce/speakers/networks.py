@@ -182,7 +182,6 @@ def _named(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _equal_lengths(items: Sequence[Tensor], most: int, *, shortest: int = 1) -> Iterator[list[int]]:
-    """Yield the indices of items of one length, in batches of up to `most`."""
     long_enough = (index for index in range(len(items)) if len(items[index]) >= shortest)
     order = sorted(long_enough, key=lambda index: len(items[index]))
     for _, group in groupby(order, key=lambda index: len(items[index])):
@@ -313,7 +312,6 @@ class CampPlusEncoder:
         return functional.normalize(vectors, dim=1).numpy()
 
     def _vectors(self, mel: Tensor) -> Tensor:
-        """Map log-mel (n, n_frames, 80) to vectors (n, 192)."""
         x = self._in_two_dimensions(mel.transpose(1, 2)[:, None]).flatten(1, 2)  # (n, 320, n_frames)
         x = self._conv(x, "xvector.tdnn.linear", stride=2, padding=2)
         x = self._normed(x, "xvector.tdnn.nonlinear").relu_()
@@ -328,7 +326,6 @@ class CampPlusEncoder:
         return self._normed(self._conv(pooled, "xvector.dense.linear"), "xvector.dense.nonlinear")[:, :, 0]
 
     def _in_two_dimensions(self, x: Tensor) -> Tensor:
-        """Map (n, 1, 80, n_frames) to (n, 32, 10, n_frames)."""
         x = self._conv2(x, "head.conv1", "head.bn1").relu_()
         for name, stride in (("layer1.0", 2), ("layer1.1", 1), ("layer2.0", 2), ("layer2.1", 1)):
             inner = self._conv2(x, f"head.{name}.conv1", f"head.{name}.bn1", stride).relu_()

@@ -45,7 +45,7 @@ style: hesitations alone cost capitals.
 
 
 def check_verbatim(language: str) -> None:
-    """Raises: OptionError for a language without a prompt."""
+    """Check that a language has a prompt for verbatim text. Raises: OptionError otherwise."""
     if find_language(language) not in VERBATIM_PROMPTS:
         measured = ", ".join(VERBATIM_PROMPTS)
         raise OptionError(f"verbatim: expected a language that was measured ({measured}), got '{language}'")
@@ -222,7 +222,6 @@ class _Piece:
 
     @property
     def is_plain(self) -> bool:
-        """Whether only a space precedes the word."""
         return not self.lead.strip()
 
     def capitalize(self) -> None:
@@ -230,7 +229,7 @@ class _Piece:
 
 
 def check_cleanable(language: str) -> None:
-    """Raises: OptionError for a language (code or English name) without rules."""
+    """Check that a language (code or English name) has rules. Raises: OptionError otherwise."""
     if find_language(language) not in DISFLUENCIES:
         checked = ", ".join(DISFLUENCIES)
         raise OptionError(
@@ -326,7 +325,6 @@ def _is_restart(pieces: Sequence[_Piece], start: int, n_words: int, rules: Disfl
 
 
 def _is_broken_off(first: _Piece, second: _Piece) -> bool:
-    """Whether the first word is a broken-off beginning of the second: "thi- thinking"."""
     whole = second.folded
     return (
         first.tail in BROKEN_OFF
@@ -340,7 +338,6 @@ def _is_broken_off(first: _Piece, second: _Piece) -> bool:
 
 
 def _is_same(first: Sequence[_Piece], second: Sequence[_Piece], opens: bool) -> bool:
-    """Compare letters, except for a capital at the start of a sentence."""
     words, again = [piece.word for piece in first], [piece.word for piece in second]
     if opens and again[0][:1].islower():
         words[0] = words[0][:1].lower() + words[0][1:]
@@ -356,7 +353,6 @@ def _drop_restart(pieces: list[_Piece], start: int, n_words: int) -> None:
 
 
 def _without_stutter(word: str, rules: DisfluencyRules) -> str:
-    """Shorten "I-I" to "I"."""
     parts = word.split("-")
     folded = {part.casefold() for part in parts}
     if len(parts) > 1 and len(folded) == 1 and folded <= rules.restarts:

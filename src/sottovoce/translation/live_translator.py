@@ -122,7 +122,7 @@ class LiveTranslation:
 
     @property
     def document(self) -> dict[str, Json]:
-        """Plain values for JSON: type `translation`, the fields of events, and `final`."""
+        """Return plain values for JSON: type `translation`, the fields of events, and `final`."""
         return {
             "type": "translation",
             "start": seconds(self.start),

@@ -23,7 +23,7 @@ TARGET = "en"
 N_NEW_WORDS = 4
 """New words before an utterance is decoded again, which costs a window of 30 s."""
 HELD_S = 60.0
-"""A final covers some 30 s, and comes shortly after its last word."""
+"""Seconds of audio that are kept: a final covers about 30 s, and comes shortly after its last word."""
 AROUND_S = 0.5
 """Audio added around the words, because their ends are estimated too early."""
 LEAST_TOKENS, TOKENS_A_SECOND = 16, 10
@@ -60,7 +60,6 @@ def with_english(
 def _translated(
     model: Model, source: AudioSource, own: Sequence[Segment], language: str, options: TranscribeOptions
 ) -> dict[int, str]:
-    """Return English text by sentence id, assigned to the sentence with the nearest middle."""
     chosen = TranscribeOptions(
         decoding=replace(options.decoding, prefix=None, speaker_turns=False),
         fallback=options.fallback,

@@ -75,7 +75,6 @@ def _pooled(columns: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.float
 
 
 def _shaded(columns: npt.NDArray[np.float32]) -> Bytes:
-    """(n, n_rows) to shades (n_rows, n), high frequencies on top, down to 60 dB below the maximum."""
     span = DYNAMIC_RANGE * 0.75
     relative = (columns - columns.max()) / span + 1.0
     shades: Bytes = (np.clip(relative, 0.0, 1.0) * (N_SHADES - 1)).round().astype(np.uint8)
