@@ -1,6 +1,6 @@
 """Width of the beam and interval of live updates, which adapt to load before sessions are refused or late.
 
-A beam of one takes 0.85 of the work of a beam of five, twice the interval 0.6; both cost words or delay them
+A beam of one takes 0.9 of the work of a beam of five, twice the interval 0.6; both cost words or delay them
 slightly, where a queue would delay them ever more.
 """
 
