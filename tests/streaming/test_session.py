@@ -180,6 +180,18 @@ def test_a_short_pause_is_read_over_and_a_long_one_leaves_a_prompt() -> None:
         assert [edge.utterance for edge in edges] == [1, 1, 2, 2], "whatever is held"
 
 
+def test_in_a_long_pause_a_session_keeps_the_text_alone() -> None:
+    first, second = spoken("en", 6), spoken("en", 6, seed=1)
+    live, apart = session(["en"]), session(["en"])
+    speech = np.concatenate([silence(0.5), say(first)])
+    events = [*live.push(speech), *live.push(silence(20.0))]
+    assert utterance_of(live).log_mel().shape[1] < 10
+    assert utterance_of(live).encoder._state is None
+    events += [*live.push(say(second)), *live.close()]
+    assert words_of(events) == first + second
+    assert events == listen(apart, np.concatenate([speech, silence(20.0), say(second)]))
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -275,6 +275,12 @@ class UpdateSchedule:
             yield SchedulePoint("update", self.now)
         self.now = until
 
+    @property
+    def idle_start(self) -> int:
+        """The earliest sample at which speech may begin that has not begun yet."""
+        idle = max(round(IDLE_S * SAMPLE_RATE), self._max_pause + round(ONSET_S * SAMPLE_RATE))
+        return self.buffer.end - idle
+
     def resumes(self, end: int, start: int) -> bool:
         """Return whether speech from sample `start` continues an utterance that ended at sample `end`."""
         return start - end <= self._max_pause
@@ -285,8 +291,7 @@ class UpdateSchedule:
         taken: the last utterance has copied everything before this sample. is_open: that utterance
         continues.
         """
-        idle = max(round(IDLE_S * SAMPLE_RATE), self._max_pause + round(ONSET_S * SAMPLE_RATE))
-        first = taken if is_open else max(taken, self.buffer.end - idle)
+        first = taken if is_open else max(taken, self.idle_start)
         self.buffer.drop_before(min(first, self.buffer.end))
 
 
@@ -421,8 +426,12 @@ class Session:
                 with self._attempt():
                     self._update(self._decoder, greedy=greedy)
         self._diarize()
-        taken = 0 if self._decoder is None else self._decoder.utterance.end_sample
-        self._schedule.discard(taken, is_open=self._decoder is not None and self._decoder.is_open)
+        taken, is_open = 0, False
+        if self._decoder is not None:
+            taken, is_open = self._decoder.utterance.end_sample, self._decoder.is_open
+            if not is_open and not self._schedule.resumes(taken, self._schedule.idle_start):
+                self._decoder.release()
+        self._schedule.discard(taken, is_open=is_open)
 
     @contextmanager
     def _attempt(self) -> Iterator[None]:

@@ -406,6 +406,11 @@ class UtteranceDecoder:
     def resume(self, from_s: float) -> None:
         self.is_open, self._from_s = True, from_s
 
+    def release(self) -> None:
+        """Drop the audio and its states after a pause that is too long for `resume`; the text stays."""
+        self.utterance.drop_before(self.utterance.end_sample / SAMPLE_RATE, words_until_s=math.inf)
+        self._cached = 0, None
+
     def undecoded_s(self, end_s: float) -> float:
         """Return the seconds of speech from the last word to end_s."""
         return end_s - max(self.utterance.committed.until_s, self._from_s)
