@@ -76,6 +76,11 @@ def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
     return filters
 
 
+@lru_cache(maxsize=8)
+def _filters_on(n_mels: int, device: torch.device) -> Tensor:
+    return torch.tensor(mel_filters(n_mels), device=device)
+
+
 class MelStream:
     """Computes log-mel frames of audio that comes in pieces; the frames do not depend on the cuts.
 
@@ -84,7 +89,7 @@ class MelStream:
 
     def __init__(self, n_mels: int = 80, device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
-        self._filters = torch.tensor(mel_filters(n_mels), device=self._device)
+        self._filters = _filters_on(n_mels, self._device)
         self._window = torch.hann_window(N_FFT, device=self._device)
         self.reset()
 
