@@ -209,8 +209,6 @@ def test_words_of_a_neural_model_are_scored_once_for_all_weights() -> None:
     class Counted:
         n_pairs = n_ends = 0
 
-        def begin(self) -> None: ...
-
         def score_words(self, pairs: Any) -> dict[Any, float]:
             self.n_pairs += len(pairs)
             return dict.fromkeys(pairs, -1.0)
@@ -224,7 +222,6 @@ def test_words_of_a_neural_model_are_scored_once_for_all_weights() -> None:
     for _ in range(2):
         assert kept.score_words([((), "a"), (("a",), "b")]) == {((), "a"): -1.0, (("a",), "b"): -1.0}
         assert kept.score_ends([("a",)]) == {("a",): -2.0}
-        kept.begin()
     assert (model.n_pairs, model.n_ends) == (2, 1)
 
 

@@ -27,6 +27,7 @@ FIELDS: dict[str, tuple[object, Any]] = {
     "vad": (False, False),
     "speakers": ("3", "3"),
     "task": ("translate", "translate"),
+    "eagerness": ("high", "high"),
     "prompt": ("Anna said", "Anna said"),
     "terms": (["Tisza", "Duna"], "Tisza, Duna"),
 }

@@ -138,7 +138,7 @@ def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
         assert calling(model, lambda: "kept").result(10) == "kept"
 
 
-@pytest.mark.parametrize(("level", "calls"), [(0, [2.0, 4.0, 6.0, 7.0]), (1, [7.0])], ids=["idle", "load"])
+@pytest.mark.parametrize(("level", "calls"), [(0, [2.0, 4.0, 6.0, 7.0]), (2, [7.0])], ids=["idle", "load"])
 def test_under_load_one_update_takes_all_that_came_meanwhile(level: int, calls: list[float]) -> None:
     async def run() -> list[float]:
         heard: list[float] = []
@@ -184,7 +184,7 @@ def test_who_sends_much_faster_than_anybody_speaks_has_the_turn_of_recordings(
 
 def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
     async def run() -> tuple[float, int, list[float]]:
-        async with opened(level=1) as (model, scheduler, session):
+        async with opened(level=2) as (model, scheduler, session):
             inbox: InputQueue[str] = InputQueue(SAMPLE_RATE * 60)
             session.drain_input = inbox.take_audio
             is_free = threading.Event()
@@ -230,7 +230,7 @@ def test_under_load_audio_is_held_until_an_update_is_due() -> None:
         async with opened() as (model, scheduler, session):
             await session.push(TENTH)
             calls.append(model.n_calls)
-            scheduler.worker.interval_controller._level = 2
+            scheduler.worker.interval_controller._level = 3
             for _ in range(9):
                 assert await session.push(TENTH) == []
             calls.append(model.n_calls)

@@ -732,7 +732,9 @@ class AlignAttBatch:
                     one.text_end = vocabulary.text_end(output.logits[at : at + 1])
             after += range(at, at + len(one.paths))
             at += len(one.paths)
-        return output.logits if len(after) == at else output.logits[after]
+        if len(after) == at:
+            return output.logits
+        return output.logits.index_select(0, torch.tensor(after, device=output.logits.device))
 
     def _begin(self, one: ActiveRequest, attention: Tensor) -> None:
         """Store the attention (n_heads, n_tokens, n_frames) of the prefix of a new request."""
