@@ -34,6 +34,7 @@ BLANKS = " \t\r\n"
 """Separators of fields and lines; other white space may be part of a word."""
 _SPECIAL = ("<s>", "</s>", "<unk>")
 """Unigrams that recipes add to files that have them."""
+_BLOCK = 2**18
 _BLOCK_LINES = 2**15
 _IN_MEMORY_BYTES = 2**26
 SmallInts = npt.NDArray[np.int32]
@@ -44,6 +45,11 @@ Report = Callable[[str, int, int], None]
 
 def ignore(step: str, n_done: int, n_all: int) -> None:
     """Report no progress."""
+
+
+def blocks(n: int) -> Iterator[slice]:
+    """Yield slices of n places that are small beside memory."""
+    return (slice(start, min(start + _BLOCK, n)) for start in range(0, n, _BLOCK))
 
 
 def scratch(shape: int | tuple[int, ...], dtype: type[Number], folder: Path | None) -> npt.NDArray[Number]:
