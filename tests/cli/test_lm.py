@@ -53,6 +53,25 @@ def test_counts_give_the_model_of_the_text(folder: Path, capsys: pytest.CaptureF
     assert " 4-grams; " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("estimate text.txt --discount-fallback", "1,368 words: about 0.0 GB of memory"),
+        ("estimate --counts counts --discount-fallback", "891 n-grams: about 0.0 GB of memory"),
+        (f"build {BINARIES}/small.arpa", "n-grams: about 0.0 GB"),
+        (f"build {BINARIES}/trie.bin", "n-grams: about 0.0 GB"),
+    ],
+)
+def test_the_memory_is_told_where_more_is_asked_for(
+    arguments: str, message: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(folder / "counts", counted(text(0), 3))
+    for options, n_told in (["-v"], 1), ([], 0):
+        caplog.clear()
+        assert run(["lm", *arguments.split(), "-o", "lm.trie", *options]) == 0
+        assert [message in each.getMessage() for each in caplog.records] == [True] * n_told
+
+
 @pytest.mark.parametrize("kind", ["trie", "trie-both"])
 def test_kenlm_tries_are_converted(kind: str, folder: Path) -> None:
     assert run(["lm", "build", str(BINARIES / f"{kind}.bin"), "-o", "lm.trie"]) == 0

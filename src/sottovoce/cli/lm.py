@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def lm() -> None:
 def build(model: Path, output: Path, bits: str) -> None:
     """Convert a model: an ARPA file, plain or .gz, or a KenLM trie.
 
-    Large models are sorted in temporary files beside FILE. -v tells the memory that is needed.
+    Large models are sorted in temporary files beside FILE. -v tells how much memory it takes.
     """
     from sottovoce.lm.arpa import read_arpa
     from sottovoce.lm.kenlm import is_kenlm_binary, read_kenlm_trie
@@ -93,7 +94,7 @@ def estimate(
     """Estimate a model by modified Kneser-Ney smoothing from texts or counts, plain or .gz.
 
     Texts have one sentence a line; the model equals that of KenLM's lmplz. Words are what spaces separate;
-    fold their case first. -v tells the memory that is needed.
+    fold their case first. -v tells how much memory it takes.
     """
     from sottovoce.lm.estimate import count_text, read_counts, read_sentences
     from sottovoce.lm.estimate import estimate as estimated
@@ -135,10 +136,12 @@ def write(table: NgramTable, output: Path, bits: int, report: Report) -> None:
 
 
 class Steps(Progress):
-    """A bar for each step on a terminal."""
+    """What memory is needed, and a bar for each step, on a terminal."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
+        if console.is_terminal:
+            logging.getLogger("sottovoce.lm").setLevel(logging.INFO)
         super().__init__(console=console, transient=True, disable=not console.is_terminal)
         self._bars: dict[str, TaskID] = {}
 

@@ -76,7 +76,7 @@ RANGES: Mapping[str, Range] = {
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """weights: the chosen. errors: (n,) of each utterance with these. held_out: (n,) with weights chosen on the
+    """weights: the chosen. errors: (n,) of each utterance with these. held_out: (n,) with those chosen on the
     other folds; None with fewer than two folds. n_decodings: of the whole set.
     """
 

@@ -3,7 +3,7 @@
 Chen and Goodman 1998, as in KenLM's `lmplz` (Heafield et al. 2013): discounts for counts of 1, 2, and 3 or
 more per order (their equation 26); below the highest order, n-grams are counted by the words that precede
 them, unless they begin with <s>; unigrams are interpolated with a uniform distribution, of which <unk> gets
-its share. Texts are kept in memory: about 130 bytes per word for 5-grams, part of them in temporary files.
+its share. Texts are kept in memory.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import LanguageModelError, OptionError, cause_of
-from sottovoce.lm.arpa import BLANKS, Ngrams, NgramTable, Report, SmallInts, ignore, scratch
+from sottovoce.lm.arpa import BLANKS, Ngrams, NgramTable, Report, SmallInts, ignore, scratch, tell_memory
 from sottovoce.lm.base import Ints
 from sottovoce.text.files import text_lines
 
 SPECIAL = ("<unk>", "<s>", "</s>")
+WORD_BYTES, COUNT_BYTES = 130, 130
+"""What a word of a text and a count take, as measured with 5-grams."""
 LONGEST = 10
 """Words of the longest n-grams."""
 _UNKNOWN, _BEGIN, _END = range(3)
@@ -59,6 +61,7 @@ def count_text(lines: Iterable[str], order: int, report: Report = ignore) -> tup
         tokens.append(_END)
     if len(ids) == len(SPECIAL):
         raise LanguageModelError("expected text with words, got none")
+    tell_memory(len(tokens), "words", WORD_BYTES)
     sequence = np.frombuffer(tokens, np.int32).astype(np.int64)
     ends = np.flatnonzero(sequence == _END)
     left = np.repeat(ends, np.diff(ends, prepend=-1)) - np.arange(len(sequence))  # words after each
@@ -109,6 +112,7 @@ def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[s
         raise LanguageModelError("expected lines of words, a tab and a count, got none")
     if order is not None and order > longest:
         raise OptionError(f"order: expected at most the {longest} words of the longest n-grams, got {order}")
+    tell_memory(sum(map(len, numbers)), "n-grams", COUNT_BYTES)
     vocabulary = [*SPECIAL, *list(ids)[2 * len(SPECIAL) :]]
     return vocabulary, _levels(tokens[:longest], numbers[:longest], len(vocabulary))[:order]
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, cause_of
-from sottovoce.lm.arpa import Ngrams, NgramTable, Report, blocks, ignore, scratch
+from sottovoce.lm.arpa import NGRAM_BYTES, Ngrams, NgramTable, Report, blocks, ignore, scratch, tell_memory
 from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm, Floats, Ints, Records, WordIds
 
 _LN10 = math.log(10)
@@ -143,6 +143,7 @@ class _TrieReader:
 
     def read(self) -> NgramTable:
         counts = self._binary.counts
+        tell_memory(sum(counts), "n-grams", NGRAM_BYTES)
         if self._is_quantized:
             self._read_books()
         unigrams = self._take(counts[0] + 2, _UNIGRAM)
