@@ -46,7 +46,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "words.txt").write_text("ab a b |\nac a c |\n")
     np.save(tmp_path / "logits.npy", np.full((3, 5), 4.0, dtype=np.float32))
     np.save(tmp_path / "dev.npy", emitted("ac", doubt="b"))
-    (tmp_path / "dev.jsonl").write_text(json.dumps({"emissions": "dev.npy", "text": "ab"}) + "\n")
+    said = json.dumps({"emissions": "dev.npy", "text": "ab", "speaker": "one"}) + "\n"
+    (tmp_path / "dev.jsonl").write_text(said * 2)
     return tmp_path
 
 
@@ -209,8 +210,6 @@ def test_words_of_a_neural_model_are_scored_once_for_all_weights() -> None:
     class Counted:
         n_pairs = n_ends = 0
 
-        def begin(self) -> None: ...
-
         def score_words(self, pairs: Any) -> dict[Any, float]:
             self.n_pairs += len(pairs)
             return dict.fromkeys(pairs, -1.0)
@@ -224,7 +223,6 @@ def test_words_of_a_neural_model_are_scored_once_for_all_weights() -> None:
     for _ in range(2):
         assert kept.score_words([((), "a"), (("a",), "b")]) == {((), "a"): -1.0, (("a",), "b"): -1.0}
         assert kept.score_ends([("a",)]) == {("a",): -2.0}
-        kept.begin()
     assert (model.n_pairs, model.n_ends) == (2, 1)
 
 
