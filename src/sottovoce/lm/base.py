@@ -6,6 +6,7 @@ is the number of rows (hypotheses).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import Structure
 from dataclasses import dataclass
@@ -52,11 +53,15 @@ class LanguageModel(Protocol):
         ...
 
 
-class WordIds:
+class WordIds(ABC):
     """Ids of words as they are written, else of an equivalent Unicode form. unknown: that of <unk>."""
 
     unknown: int
-    vocabulary: Mapping[str, int]
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> Mapping[str, int]:
+        """Ids by words."""
 
     def __contains__(self, word: str) -> bool:
         return self._id(word) is not None

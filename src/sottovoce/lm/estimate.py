@@ -24,8 +24,8 @@ from sottovoce.lm.base import Ints
 from sottovoce.text.files import text_lines
 
 SPECIAL = ("<unk>", "<s>", "</s>")
-WORD_BYTES, COUNT_BYTES = 130, 130
-"""What a word of a text and a count take, as measured with 5-grams."""
+WORD_BYTES, COUNT_BYTES = 125, 120
+"""What a word of a text, or <s> or </s>, and a count take, as measured with 5-grams."""
 LONGEST = 10
 """Words of the longest n-grams."""
 _UNKNOWN, _BEGIN, _END = range(3)

@@ -12,7 +12,9 @@ import ctypes
 import math
 import mmap
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
@@ -321,7 +323,6 @@ class KenlmModel(WordIds):
         if binary.kind >= _TRIE:
             raise LanguageModelError(f"{path}: expected a KenLM probing table, got a trie")
         self._table = _ProbingTable(binary)
-        self.vocabulary = {word: i for i, word in enumerate(self._table.words)}
         self.unknown = 0
         first = self._table.null_context()
         if "<s>" in self.vocabulary:
@@ -338,6 +339,10 @@ class KenlmModel(WordIds):
         self.n_cached = 0
         """Pairs of state and word in the cache."""
         self._callback = _CALL(self._answer)  # kept alive here, as native code only has its address
+
+    @cached_property
+    def vocabulary(self) -> Mapping[str, int]:
+        return {word: i for i, word in enumerate(self._table.words)}
 
     @property
     def n_tokens(self) -> int:
