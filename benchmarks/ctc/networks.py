@@ -235,7 +235,9 @@ def tuned(
         return words_wrong(task, rows, decode(weights, TUNED_BEAM, [task.emissions[row] for row in rows]))
 
     ranges = {key: RANGES[key] for key in start}
-    return tune(count, start, ranges, [0] * len(rows), n_decodings=options.decodings).weights
+    return tune(
+        count, start, ranges, [0] * len(rows), n_decodings=options.decodings, seed=options.seed
+    ).weights
 
 
 def neural_weights(task: Task, decode: Sottovoce, rows: Sequence[int], options: Any) -> dict[str, float]:
@@ -478,6 +480,7 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", default=list(SIDES), choices=list(SIDES))
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--decodings", type=int, default=32, help="of a search")
+    parser.add_argument("--seed", type=int, default=0, help="of a search")
     parser.add_argument("--repeats", type=int, default=3, help="of the timing; 0: none")
     options = parser.parse_args()
     logging.disable(logging.WARNING)

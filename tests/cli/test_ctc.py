@@ -46,7 +46,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "words.txt").write_text("ab a b |\nac a c |\n")
     np.save(tmp_path / "logits.npy", np.full((3, 5), 4.0, dtype=np.float32))
     np.save(tmp_path / "dev.npy", emitted("ac", doubt="b"))
-    (tmp_path / "dev.jsonl").write_text(json.dumps({"emissions": "dev.npy", "text": "ab"}) + "\n")
+    said = json.dumps({"emissions": "dev.npy", "text": "ab", "speaker": "one"}) + "\n"
+    (tmp_path / "dev.jsonl").write_text(said * 2)
     return tmp_path
 
 

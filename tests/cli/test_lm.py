@@ -11,7 +11,7 @@ from sottovoce.cli.main import run
 from sottovoce.ctc import CtcDecoder
 from sottovoce.lm.ngram import NgramModel
 from tests.ctc.enumeration import emissions
-from tests.lm.test_estimate import text
+from tests.lm.test_estimate import counted, text, written
 from tests.lm.test_ngram import BINARIES, sentences
 
 SAID = [list("abcab"), list("xabde")]
@@ -41,6 +41,37 @@ def test_estimated_models_are_the_same_in_every_format(
         assert torch.allclose(sentences(NgramModel.load(name), SAID), exact, atol=0.01)
 
 
+def test_counts_give_the_model_of_the_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--order", "3", "--discount-fallback"]
+    written(folder / "counts.gz", counted(text(0), 4))
+    assert run(["lm", "estimate", "text.txt", *options, "-o", "text.trie"]) == 0
+    assert run(["lm", "estimate", "--counts", "counts.gz", *options, "-o", "counts.trie"]) == 0
+    expected = sentences(NgramModel.load("text.trie"), SAID)
+    assert torch.allclose(sentences(NgramModel.load("counts.trie"), SAID), expected, atol=0.01)
+    capsys.readouterr()
+    assert run(["lm", "estimate", "--counts", "counts.gz", *options[2:], "-o", "counts.arpa"]) == 0
+    assert " 4-grams; " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("estimate text.txt --discount-fallback", "1,368 words: about 0.0 GB of memory"),
+        ("estimate --counts counts --discount-fallback", "891 n-grams: about 0.0 GB of memory"),
+        (f"build {BINARIES}/small.arpa", "n-grams: about 0.0 GB"),
+        (f"build {BINARIES}/trie.bin", "n-grams: about 0.0 GB"),
+    ],
+)
+def test_the_memory_is_told_where_more_is_asked_for(
+    arguments: str, message: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(folder / "counts", counted(text(0), 3))
+    for options, n_told in (["-v"], 1), ([], 0):
+        caplog.clear()
+        assert run(["lm", *arguments.split(), "-o", "lm.trie", *options]) == 0
+        assert [message in each.getMessage() for each in caplog.records] == [True] * n_told
+
+
 @pytest.mark.parametrize("kind", ["trie", "trie-both"])
 def test_kenlm_tries_are_converted(kind: str, folder: Path) -> None:
     assert run(["lm", "build", str(BINARIES / f"{kind}.bin"), "-o", "lm.trie"]) == 0
@@ -60,6 +91,7 @@ def test_kenlm_tries_are_converted(kind: str, folder: Path) -> None:
         ("estimate none.txt -o lm.trie", "none.txt: expected a text"),
         ("estimate text.txt -o lm.trie --prune 0,x", "--prune: expected numbers separated by commas"),
         ("estimate text.txt -o lm.trie --prune 1", "prune: expected up to 3 numbers that rise from 0"),
+        ("estimate --counts text.txt -o lm.trie", "text.txt, line 1: expected a count above 0, got '' after"),
         ("build text.txt -o lm.trie", "expected a line \\data\\, got none: not an ARPA file"),
         (f"build {BINARIES}/probing.bin -o lm.trie", "a probing table, which can be searched but not listed"),
         ("estimate text.txt --discount-fallback -o text.txt/lm.trie", "expected a file that can be written"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -38,6 +39,20 @@ def test_dependent_weights_are_found() -> None:
 def test_the_start_is_kept_where_nothing_is_better() -> None:
     best = {"lm_weight": 0.3, "word_score": 0.7}
     assert tune(errors, best, BOTH, [0] * N, n_decodings=20).weights == best
+
+
+@pytest.mark.parametrize(("n_better", "n_worse"), [(1, 0), (2, 0), (3, 2), (4, 1), (6, 3), (5, 3)])
+def test_the_start_is_kept_for_less_than_a_standard_error(n_better: int, n_worse: int) -> None:
+    """Other weights make one error fewer in some of twelve utterances, and one more in others."""
+    gains = np.array([1] * n_better + [-1] * n_worse + [0] * (N - n_better - n_worse))
+
+    def doubtful(weights: Mapping[str, float]) -> npt.NDArray[np.int64]:
+        return 1 - gains * (weights["lm_weight"] < 0.9)
+
+    found = tune(doubtful, {"lm_weight": 1.0}, {"lm_weight": RANGES["lm_weight"]}, [0] * N, n_decodings=16)
+    error = gains.std(ddof=1) * math.sqrt(N)
+    assert (found.weights["lm_weight"] == 1.0) == (gains.sum() < error + 1e-9)
+    assert (found.errors == doubtful(found.weights)).all()
 
 
 def test_a_run_can_be_repeated() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import random
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 import torch
 
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.arpa import NgramTable
-from sottovoce.lm.estimate import FALLBACK, SPECIAL, count_text, estimate
+from sottovoce.lm.estimate import FALLBACK, SPECIAL, count_text, estimate, read_counts
 from sottovoce.lm.trie import build_trie, trie_of
 
 Ngram = tuple[str, ...]
@@ -24,13 +26,18 @@ def text(seed: int, n: int = 200) -> list[str]:
     return [" ".join(chooser.choices(words, weights, k=chooser.randint(1, 9))) for _ in range(n)]
 
 
-def by_hand(lines: list[str], order: int, least: list[int]) -> tuple[dict[Ngram, float], dict[Ngram, float]]:
-    """Probabilities and back-off weights of the n-grams that are kept."""
+def counted(lines: list[str], order: int) -> list[Counter[Ngram]]:
     raw: list[Counter[Ngram]] = [Counter() for _ in range(order + 1)]
     for line in lines:
-        words = ["<s>", *line.replace("\u00a0", "\u00a0").split(" "), "</s>"]
+        words = ["<s>", *line.split(" "), "</s>"]
         for length in range(1, order + 1):
             raw[length].update(tuple(words[i : i + length]) for i in range(len(words) - length + 1))
+    return raw
+
+
+def by_hand(lines: list[str], order: int, least: list[int]) -> tuple[dict[Ngram, float], dict[Ngram, float]]:
+    """Probabilities and back-off weights of the n-grams that are kept."""
+    raw = counted(lines, order)
     counts: list[dict[Ngram, int]] = [{}, *map(dict, raw[1:])]
     for length in range(1, order):
         before: dict[Ngram, set[str]] = defaultdict(set)
@@ -136,3 +143,102 @@ def test_impossible_limits_are_refused(prune: list[int]) -> None:
 def test_blanks_separate_words_and_others_belong_to_them() -> None:
     words, _ = count_text(["a\tb\u00a0c \r\n"], 1)
     assert words == [*SPECIAL, "a", "b\u00a0c"]
+
+
+def written(path: Path, levels: list[Counter[Ngram]]) -> Path:
+    lines = [f"{' '.join(ngram)}\t{count}\n" for level in levels for ngram, count in level.items()]
+    random.Random(0).shuffle(lines)
+    content = "".join(lines).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize(("order", "prune"), [(1, []), (3, []), (4, [0, 1, 2])])
+def test_counts_of_a_text_give_the_model_of_the_text(order: int, prune: list[int], tmp_path: Path) -> None:
+    lines = text(0)
+    expected = rows(estimate(*count_text(lines, order), prune=prune, fallback=True))
+    whole = written(tmp_path / "all.txt", counted(lines, order))
+    longer = written(tmp_path / "longer.gz", counted(lines, order + 2))
+    halves = [
+        written(tmp_path / f"{part}.txt", counted(lines[part::2], order)) for part in range(2)
+    ]  # counts add up
+    for words, levels in (read_counts([whole]), read_counts([longer], order), read_counts(halves)):
+        found = rows(estimate(words, levels, prune=prune, fallback=True))
+        assert found.keys() == expected.keys()
+        for ngram, values in expected.items():
+            assert found[ngram] == pytest.approx(values, abs=1e-6)
+
+
+def test_missing_orders_are_those_within_the_longest_ngrams(tmp_path: Path) -> None:
+    lines = [line for line in text(0) if line.count(" ")]  # a shorter sentence has no n-gram of order 4
+    expected = rows(estimate(*count_text(lines, 4), fallback=True))
+    raw = counted(lines, 4)
+    for levels in (raw[4:], [raw[4], raw[2]], [raw[1], raw[4]]):
+        found = rows(estimate(*read_counts([written(tmp_path / "counts", levels)]), fallback=True))
+        assert found.keys() == expected.keys()
+        for ngram, values in expected.items():
+            assert found[ngram] == pytest.approx(values, abs=1e-6)
+
+
+def test_absolute_values_of_a_few_counts(tmp_path: Path) -> None:
+    """Without marks of sentences, as in lists of the web: "a b" three times, "a c" and "b c" once.
+
+    One word was seen before b, two before c, none before a, which counts as one; the discounts are 0.5, 1
+    and 1.5. 2.0 of the four are left to a uniform distribution over a, b, c, </s> and <unk>.
+    """
+    path = tmp_path / "counts"
+    path.write_text("a b\t2\na c\t1\nb c\t1\na b\t1\n")
+    found = rows(estimate(*read_counts([path]), fallback=True))
+    chances = {ngram: 10**log10 for ngram, (log10, _) in found.items()}
+    assert chances == pytest.approx(
+        {
+            ("<unk>",): 0.1,
+            ("<s>",): 1.0,
+            ("</s>",): 0.1,
+            ("a",): (1 - 0.5) / 4 + 0.1,
+            ("b",): (1 - 0.5) / 4 + 0.1,
+            ("c",): (2 - 1) / 4 + 0.1,
+            ("a", "b"): (3 - 1.5) / 4 + 0.5 * 0.225,
+            ("a", "c"): (1 - 0.5) / 4 + 0.5 * 0.35,
+            ("b", "c"): 0.5 + 0.5 * 0.35,
+        }
+    )
+    assert 10 ** found["a",][1] == pytest.approx((1.5 + 0.5) / 4)
+    assert 10 ** found["b",][1] == pytest.approx(0.5)
+
+
+def test_the_marks_of_web_1t_are_those_of_sentences(tmp_path: Path) -> None:
+    path = tmp_path / "counts"
+    path.write_text("<S> a\t12345678901\na <UNK>\t5\n<UNK> </S>\t5\n")
+    words, (unigrams, bigrams) = read_counts([path])
+    assert words == [*SPECIAL, "a"]
+    assert unigrams.counts.tolist() == [5, 12345678901, 5, 12345678901]
+    assert sorted(bigrams.counts.tolist()) == [5, 5, 12345678901]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a b", "line 3: expected a count above 0, got '' after 'a b'"),
+        ("a b\t0", "line 3: expected a count above 0, got '0' after 'a b'"),
+        ("a b\t1.5", "line 3: expected a count above 0, got '1.5'"),
+        ("a b\t1999\t7\t3", r"line 3: expected a count above 0, got '1999\\t7\\t3'"),
+        ("a <s>\t1", "line 3: expected up to 10 words, <s> first and </s> last, got 'a <s>'"),
+        ("a b c d e f g h i j k\t1", "line 3: expected up to 10 words"),
+    ],
+)
+def test_other_lines_are_refused(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "counts"
+    path.write_text(f"a\t1\n\n{line}\n")
+    with pytest.raises(LanguageModelError, match=f"counts, {message}"):
+        read_counts([path])
+
+
+def test_no_counts_or_too_short_ones_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "counts"
+    path.write_text("\n")
+    with pytest.raises(LanguageModelError, match="expected lines of words, a tab and a count, got none"):
+        read_counts([path])
+    path.write_text("a b\t1\n")
+    with pytest.raises(OptionError, match="at most the 2 words of the longest n-grams, got 3"):
+        read_counts([path], 3)

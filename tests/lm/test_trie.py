@@ -144,7 +144,7 @@ def test_large_tables_are_sorted_in_parts_and_from_files(monkeypatch: pytest.Mon
     table = random_table(0, (60, 800, 2000, 1500))
     whole, _ = build_trie(table)
     monkeypatch.setattr(trie, "SORTED_AT_ONCE", 100)
-    monkeypatch.setattr(trie, "_BLOCK", 64)
+    monkeypatch.setattr(arpa, "_BLOCK", 64)
     monkeypatch.setattr(trie, "_SAMPLE", 50)
     monkeypatch.setattr(arpa, "_IN_MEMORY_BYTES", 0)
     parts, _ = build_trie(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from sottovoce.lm.arpa import NgramTable, Report
 
 SUFFIXES = (".trie", ".arpa", ".arpa.gz")
+DEFAULT_ORDER = 3
 OUTPUT = click.option(
     "-o",
     "--output",
@@ -44,7 +46,7 @@ def lm() -> None:
 def build(model: Path, output: Path, bits: str) -> None:
     """Convert a model: an ARPA file, plain or .gz, or a KenLM trie.
 
-    Large models are sorted in temporary files beside FILE, of about 40 bytes per n-gram.
+    Large models are sorted in temporary files beside FILE. -v tells how much memory it takes.
     """
     from sottovoce.lm.arpa import read_arpa
     from sottovoce.lm.kenlm import is_kenlm_binary, read_kenlm_trie
@@ -56,11 +58,16 @@ def build(model: Path, output: Path, bits: str) -> None:
 
 
 @lm.command()
-@click.argument("texts", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @OUTPUT
 @BITS
 @click.option(
-    "--order", type=click.IntRange(1, 10), default=3, show_default=True, help="Of the longest n-grams."
+    "--counts", is_flag=True, help="The files have lines `w1 w2 … wn<TAB>count`, of one or of all orders."
+)
+@click.option(
+    "--order",
+    type=click.IntRange(1, 10),
+    help="Of the longest n-grams.  [default: 3, or that of the counts]",
 )
 @click.option(
     "--prune",
@@ -76,14 +83,20 @@ def build(model: Path, output: Path, bits: str) -> None:
     help="Discounts of 0.5, 1 and 1.5 where the counts of a small text give none.",
 )
 def estimate(
-    texts: tuple[Path, ...], output: Path, bits: str, order: int, prune: str, discount_fallback: bool
+    files: tuple[Path, ...],
+    output: Path,
+    bits: str,
+    counts: bool,
+    order: int | None,
+    prune: str,
+    discount_fallback: bool,
 ) -> None:
-    """Estimate a model from texts with one sentence a line, plain or .gz, by modified Kneser-Ney smoothing.
+    """Estimate a model by modified Kneser-Ney smoothing from texts or counts, plain or .gz.
 
-    The model equals that of KenLM's lmplz. Words are what spaces separate; fold their case first. Takes about
-    130 bytes of memory per word of the texts for 5-grams, part of it in temporary files beside FILE.
+    Texts have one sentence a line; the model equals that of KenLM's lmplz. Words are what spaces separate;
+    fold their case first. -v tells how much memory it takes.
     """
-    from sottovoce.lm.estimate import count_text, read_sentences
+    from sottovoce.lm.estimate import count_text, read_counts, read_sentences
     from sottovoce.lm.estimate import estimate as estimated
 
     check_suffix(output)
@@ -91,7 +104,10 @@ def estimate(
         raise OptionError(f"--prune: expected numbers separated by commas, got {prune!r}")
     least = [int(each) for each in prune.split(",")]
     with Steps() as steps:
-        counted = count_text(read_sentences(texts), order, steps.report)
+        if counts:
+            counted = read_counts(files, order)
+        else:
+            counted = count_text(read_sentences(files), order or DEFAULT_ORDER, steps.report)
         folder = output.absolute().parent
         table = estimated(*counted, prune=least, fallback=discount_fallback, folder=folder)
         write(table, output, int(bits), steps.report)
@@ -120,10 +136,12 @@ def write(table: NgramTable, output: Path, bits: int, report: Report) -> None:
 
 
 class Steps(Progress):
-    """A bar for each step on a terminal."""
+    """What memory is needed, and a bar for each step, on a terminal."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
+        if console.is_terminal:
+            logging.getLogger("sottovoce.lm").setLevel(logging.INFO)
         super().__init__(console=console, transient=True, disable=not console.is_terminal)
         self._bars: dict[str, TaskID] = {}
 

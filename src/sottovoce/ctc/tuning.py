@@ -76,7 +76,7 @@ RANGES: Mapping[str, Range] = {
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """weights: the best. errors: (n,) of each utterance with these. held_out: (n,) with weights chosen on the
+    """weights: the chosen. errors: (n,) of each utterance with these. held_out: (n,) with those chosen on the
     other folds; None with fewer than two folds. n_decodings: of the whole set.
     """
 
@@ -110,6 +110,8 @@ def tune(
 ) -> Tuned:
     """Choose weights that make the fewest errors; of equal ones the narrower beam, then the first found.
 
+    Those of the start stay unless the others gain more than the standard error of the gain over utterances.
+
     start: weights to begin with, which are tried too. ranges: what is tuned; others stay. folds: of each
     utterance, as from `folds_of`. n_decodings: of the search, and of that of each fold.
 
@@ -132,7 +134,10 @@ def tune(
         def cost(weights: Weights) -> tuple[int, float]:
             return int(errors_at(weights)[is_used].sum()), weights.get("beam_size", 0.0)
 
-        return _search(cost, start, ranges, n_decodings, seed)
+        found = _search(cost, start, ranges, n_decodings, seed)
+        gains = (errors_at(start) - errors_at(found))[is_used]
+        is_sure = gains.sum() ** 2 > (gains**2).sum()  # of n: sum > sqrt(n) * gains.std(ddof=1)
+        return found if is_sure or not gains.any() else dict(start)
 
     fold = np.asarray(folds)
     best = searched(np.ones(len(fold), np.bool_))

@@ -34,8 +34,11 @@ BLANKS = " \t\r\n"
 """Separators of fields and lines; other white space may be part of a word."""
 _SPECIAL = ("<s>", "</s>", "<unk>")
 """Unigrams that recipes add to files that have them."""
+_BLOCK = 2**18
 _BLOCK_LINES = 2**15
 _IN_MEMORY_BYTES = 2**26
+NGRAM_BYTES = 60
+"""What an n-gram takes while a trie is built, as measured with 5-grams."""
 SmallInts = npt.NDArray[np.int32]
 Number = TypeVar("Number", bound=np.generic)
 Report = Callable[[str, int, int], None]
@@ -46,12 +49,23 @@ def ignore(step: str, n_done: int, n_all: int) -> None:
     """Report no progress."""
 
 
+def blocks(n: int) -> Iterator[slice]:
+    """Yield slices of n places that are small beside memory."""
+    return (slice(start, min(start + _BLOCK, n)) for start in range(0, n, _BLOCK))
+
+
 def scratch(shape: int | tuple[int, ...], dtype: type[Number], folder: Path | None) -> npt.NDArray[Number]:
     """Make an array that is filled later: in memory, or in a temporary file in `folder` if it is large."""
     if np.prod(shape) * np.dtype(dtype).itemsize < _IN_MEMORY_BYTES:
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile(dir=folder) as file:
         return cast("npt.NDArray[Number]", np.memmap(file, dtype, "w+", shape=shape))
+
+
+def tell_memory(n: int, things: str, bytes_each: int) -> None:
+    logger.info(
+        "%s %s: about %.1f GB of memory, with temporary files", f"{n:,}", things, n * bytes_each / 1e9
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +125,7 @@ class _ArpaReader:
 
     def read(self) -> NgramTable:
         counts, title = self._read_counts()
+        tell_memory(sum(counts), "n-grams", NGRAM_BYTES)
         orders = []
         for order, count in enumerate(counts, start=1):
             if title != f"\\{order}-grams:":

@@ -6,9 +6,11 @@ is the number of rows (hypotheses).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from ctypes import Structure
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
@@ -16,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from sottovoce.text.normalize import composed, indexed_by_form
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -47,6 +51,36 @@ class LanguageModel(Protocol):
     def finish(self, states: Tensor) -> Tensor:
         """Return the log-probability (N,) of ending here."""
         ...
+
+
+class WordIds(ABC):
+    """Ids of words as they are written, else of an equivalent Unicode form. unknown: that of <unk>."""
+
+    unknown: int
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> Mapping[str, int]:
+        """Ids by words."""
+
+    def __contains__(self, word: str) -> bool:
+        return self._id(word) is not None
+
+    def ids(self, words: Sequence[str]) -> list[int]:
+        """Return ids of words, in any Unicode form; unknown ones get that of <unk>."""
+        found = map(self._id, words)
+        return [self.unknown if each is None else each for each in found]
+
+    @cached_property
+    def _by_form(self) -> Mapping[str, str]:
+        return indexed_by_form(self.vocabulary)
+
+    def _id(self, word: str) -> int | None:
+        found = self.vocabulary.get(word)
+        if found is None and not word.isascii():
+            normal = composed(word)
+            found = self.vocabulary.get(self._by_form.get(normal, normal))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Chen and Goodman 1998, as in KenLM's `lmplz` (Heafield et al. 2013): discounts for counts of 1, 2, and 3 or
 more per order (their equation 26); below the highest order, n-grams are counted by the words that precede
 them, unless they begin with <s>; unigrams are interpolated with a uniform distribution, of which <unk> gets
-its share. Texts are kept in memory: about 130 bytes per word for 5-grams, part of them in temporary files.
+its share. Texts are kept in memory.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import LanguageModelError, OptionError, cause_of
-from sottovoce.lm.arpa import BLANKS, Ngrams, NgramTable, Report, SmallInts, ignore, scratch
+from sottovoce.lm.arpa import BLANKS, Ngrams, NgramTable, Report, SmallInts, ignore, scratch, tell_memory
 from sottovoce.lm.base import Ints
 from sottovoce.text.files import text_lines
 
 SPECIAL = ("<unk>", "<s>", "</s>")
+WORD_BYTES, COUNT_BYTES = 125, 120
+"""What a word of a text, or <s> or </s>, and a count take, as measured with 5-grams."""
+LONGEST = 10
+"""Words of the longest n-grams."""
 _UNKNOWN, _BEGIN, _END = range(3)
 FALLBACK = (0.5, 1.0, 1.5)
 """Discounts of `lmplz --discount_fallback`."""
@@ -57,6 +61,7 @@ def count_text(lines: Iterable[str], order: int, report: Report = ignore) -> tup
         tokens.append(_END)
     if len(ids) == len(SPECIAL):
         raise LanguageModelError("expected text with words, got none")
+    tell_memory(len(tokens), "words", WORD_BYTES)
     sequence = np.frombuffer(tokens, np.int32).astype(np.int64)
     ends = np.flatnonzero(sequence == _END)
     left = np.repeat(ends, np.diff(ends, prepend=-1)) - np.arange(len(sequence))  # words after each
@@ -70,6 +75,79 @@ def count_text(lines: Iterable[str], order: int, report: Report = ignore) -> tup
         found.append(Counts(unique, counts.astype(np.int32)))
         report("counting", length, order)
     return list(ids), found
+
+
+def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[str], list[Counts]]:
+    """Read files of lines `w1 w2 … wn<TAB>count`, as SRILM's `ngram-count -write` and Google's Web 1T have
+    them, gzipped if their names end in .gz; return the words and the counts of orders 1, 2, …, order.
+
+    Counts of an n-gram that stands several times are added up. An n-gram occurs at least as often as the
+    longer ones that begin with it, or that end with it: shorter ones may be missing, but then sentences that
+    are shorter than the n-grams are not counted. order: None for that of the longest n-gram. `<S>`, `</S>`
+    and `<UNK>` count as `<s>`, `</s>` and `<unk>`.
+
+    Raises:
+        LanguageModelError: a file that cannot be read, another line, or no n-grams.
+        OptionError: an order above that of the n-grams.
+    """
+    ids = {word: place for place, word in enumerate(SPECIAL)}
+    ids |= {word.upper(): place for word, place in ids.items()}
+    tokens, numbers = ([array(code) for _ in range(LONGEST)] for code in "iq")
+    for path in paths:
+        for number, line in enumerate(read_sentences([path]), start=1):
+            said, _, count = line.strip(BLANKS).partition("\t")
+            words = [ids.setdefault(word, len(ids) - len(SPECIAL)) for word in said.split(" ") if word]
+            if not said:
+                continue
+            if not (count.isascii() and count.isdigit() and 0 < int(count) < 2**63):
+                got = f"{count!r} after {said!r}"
+                raise LanguageModelError(f"{path}, line {number}: expected a count above 0, got {got}")
+            if len(words) > LONGEST or _BEGIN in words[1:] or _END in words[:-1]:
+                expected = f"up to {LONGEST} words, <s> first and </s> last"
+                raise LanguageModelError(f"{path}, line {number}: expected {expected}, got {said!r}")
+            tokens[len(words) - 1].extend(words)
+            numbers[len(words) - 1].append(int(count))
+    longest = max((length for length, each in enumerate(numbers, start=1) if each), default=0)
+    if not longest:
+        raise LanguageModelError("expected lines of words, a tab and a count, got none")
+    if order is not None and order > longest:
+        raise OptionError(f"order: expected at most the {longest} words of the longest n-grams, got {order}")
+    tell_memory(sum(map(len, numbers)), "n-grams", COUNT_BYTES)
+    vocabulary = [*SPECIAL, *list(ids)[2 * len(SPECIAL) :]]
+    return vocabulary, _levels(tokens[:longest], numbers[:longest], len(vocabulary))[:order]
+
+
+def _levels(tokens: Sequence[array[int]], numbers: Sequence[array[int]], n_words: int) -> list[Counts]:
+    """Sort n-grams of orders 1, 2, …, given one word after the other, and add those within longer ones."""
+    sums: list[tuple[SmallInts, Ints]] = []
+    for order in range(len(tokens), 0, -1):
+        rows = np.frombuffer(tokens[order - 1], np.int32).reshape(-1, order)
+        found = [_grouped(rows, np.frombuffer(numbers[order - 1], np.int64), np.add)]
+        for inner in (slice(None, -1), slice(1, None)) if sums else ():
+            found.append(_grouped(sums[-1][0][:, inner], sums[-1][1], np.add))
+        rows, counts = (np.concatenate(each) for each in zip(*found, strict=True))
+        sums.append(_grouped(rows, counts, np.maximum))
+    rows, counts = sums.pop()
+    unigrams = np.zeros(n_words, np.int64)
+    unigrams[rows[:, 0]] = counts
+    levels = [Counts(np.arange(n_words), unigrams)]
+    while sums:
+        rows, counts = sums.pop()
+        keys = rows[:, 0].astype(np.int64)
+        for shorter, word in zip([*levels[1:], None], rows.T[1:], strict=True):
+            keys = keys * n_words + word
+            keys = keys if shorter is None else np.searchsorted(shorter.keys, keys)
+        levels.append(Counts(keys, counts))
+    return levels
+
+
+def _grouped(rows: SmallInts, counts: Ints, combine: np.ufunc) -> tuple[SmallInts, Ints]:
+    """Sort n-grams (n, order), and combine the counts of equal ones."""
+    sorting = np.lexsort(rows.T[::-1])
+    rows, counts = rows[sorting], counts[sorting]
+    is_new = np.ones(len(rows), np.bool_)
+    is_new[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+    return rows[is_new], combine.reduceat(counts, np.flatnonzero(is_new)) if len(rows) else counts
 
 
 def read_sentences(paths: Sequence[Path]) -> Iterator[str]:
@@ -152,11 +230,15 @@ class _Estimator:
         return found
 
     def _adjusted(self, level: Counts, rows: npt.NDArray[np.int32], longer: Ints | None) -> Ints:
-        """Count n-grams by the words before them, if they are not of the highest order or begin with <s>."""
+        """Count n-grams by the words before them, if they are not of the highest order or begin with <s>.
+
+        Those of which no longer one is counted are taken to have had one word before them.
+        """
         begins = rows[:, 0] == _BEGIN
         adjusted: Ints = level.counts.astype(np.int64)
         if longer is not None:
-            adjusted[~begins] = np.bincount(longer, minlength=len(begins))[~begins]
+            n_before = np.bincount(longer, minlength=len(begins)).clip(1)
+            adjusted[~begins] = np.minimum(adjusted, n_before)[~begins]
         if rows.shape[1] == 1:
             adjusted[_BEGIN] = 0
         return adjusted
@@ -181,14 +263,13 @@ class _Estimator:
             return FALLBACK
         counts = ", ".join(f"{int(n[i])} of {i}" for i in range(1, 5))
         raise LanguageModelError(
-            "expected a text whose counts give discounts (--discount-fallback sets them), "
+            "expected counts that give discounts (--discount-fallback sets them), "
             f"got n-grams of an order with counts {counts}"
         )
 
     def _with_backoff(self, ngrams: Ngrams, gamma: Doubles) -> Ngrams:
         """Set the back-offs: log10 of the share of shorter contexts."""
-        is_context = (ngrams.words[:, -1] != _END) & (ngrams.words[:, -1] != _UNKNOWN)
-        backoff = np.log10(np.where(is_context & (gamma > 0), gamma, 1.0))
+        backoff = np.log10(np.where(gamma > 0, gamma, 1.0))
         return Ngrams(ngrams.words, ngrams.log10, backoff.astype(np.float32))
 
 

@@ -12,7 +12,7 @@ import ctypes
 import math
 import mmap
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, cause_of
-from sottovoce.lm.arpa import Ngrams, NgramTable, Report, ignore, scratch
-from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm, Floats, Ints, Records
-from sottovoce.text.normalize import composed, indexed_by_form
+from sottovoce.lm.arpa import NGRAM_BYTES, Ngrams, NgramTable, Report, blocks, ignore, scratch, tell_memory
+from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm, Floats, Ints, Records, WordIds
 
 _LN10 = math.log(10)
 _FREE = 0
@@ -40,7 +39,6 @@ _FIXED = struct.Struct("<B3xfI?3xI")
 _REST_PROBING, _TRIE, _QUANTIZED, _ARRAY = 1, 2, 1, 2
 """The kinds of models are 0, 1 and, for tries, 2 plus those of quantised values and compressed pointers."""
 _UNIGRAM = np.dtype([("log10", "<f4"), ("backoff", "<f4"), ("next", "<u8")])
-_BLOCK = 2**18
 _NO_EXTENSION = 0x80000000
 """The bits of the back-off, -0.0, of an n-gram that begins no longer one."""
 _HASH = (8978948897894561157, 17894857484156487943)
@@ -147,6 +145,7 @@ class _TrieReader:
 
     def read(self) -> NgramTable:
         counts = self._binary.counts
+        tell_memory(sum(counts), "n-grams", NGRAM_BYTES)
         if self._is_quantized:
             self._read_books()
         unigrams = self._take(counts[0] + 2, _UNIGRAM)
@@ -183,7 +182,7 @@ class _TrieReader:
         words = scratch((n, order), np.int32, self._folder)
         log10, backoff = (scratch(n, np.float32, self._folder) for _ in range(2))
         following = scratch(0 if is_last else n + 1, np.int64, self._folder)
-        for rows in _blocks(n + 1):
+        for rows in blocks(n + 1):
             bits = np.arange(rows.start, rows.stop) * total
             if not is_last:
                 at = bits + (total - pointer_bits)
@@ -235,10 +234,6 @@ class _TrieReader:
         array = self._binary.array(self._at, n, dtype)
         self._at += array.nbytes
         return array
-
-
-def _blocks(n: int) -> Iterator[slice]:
-    return (slice(start, min(start + _BLOCK, n)) for start in range(0, n, _BLOCK))
 
 
 def _field(packed: npt.NDArray[np.uint8], bits: Ints, width: int) -> Ints:
@@ -316,7 +311,7 @@ class _ProbingTable:
 _KEY, _VALUE, _VALUES, _KEPT = (struct.Struct(form) for form in ("<Q", "<f", "<ff", "<I"))
 
 
-class KenlmModel:
+class KenlmModel(WordIds):
     """A KenLM probing table over words. States are (N,) int64 indices of contexts seen so far.
 
     Raises:
@@ -328,8 +323,7 @@ class KenlmModel:
         if binary.kind >= _TRIE:
             raise LanguageModelError(f"{path}: expected a KenLM probing table, got a trie")
         self._table = _ProbingTable(binary)
-        self.vocabulary: Mapping[str, int] = {word: i for i, word in enumerate(self._table.words)}
-        """Ids by words."""
+        self.unknown = 0
         first = self._table.null_context()
         if "<s>" in self.vocabulary:
             first = self._table.begin(self.vocabulary["<s>"])
@@ -346,27 +340,13 @@ class KenlmModel:
         """Pairs of state and word in the cache."""
         self._callback = _CALL(self._answer)  # kept alive here, as native code only has its address
 
+    @cached_property
+    def vocabulary(self) -> Mapping[str, int]:
+        return {word: i for i, word in enumerate(self._table.words)}
+
     @property
     def n_tokens(self) -> int:
         return len(self.vocabulary)
-
-    def __contains__(self, word: str) -> bool:
-        return self._id(word) is not None
-
-    def ids(self, words: Sequence[str]) -> list[int]:
-        """Return ids of words, in any Unicode form; unknown ones get that of <unk>, 0."""
-        return [self._id(word) or 0 for word in words]
-
-    @cached_property
-    def _by_form(self) -> Mapping[str, str]:
-        return indexed_by_form(self.vocabulary)
-
-    def _id(self, word: str) -> int | None:
-        found = self.vocabulary.get(word)
-        if found is None and not word.isascii():
-            normal = composed(word)
-            found = self.vocabulary.get(self._by_form.get(normal, normal))
-        return found
 
     def to(self, device: torch.device) -> KenlmModel:
         """Return the model itself: it runs on the CPU."""

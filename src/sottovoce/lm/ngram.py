@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +27,10 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.arpa import NgramTable, read_arpa
 from sottovoce.lm.automata import BackoffTable
-from sottovoce.lm.base import Automaton
+from sottovoce.lm.base import Automaton, WordIds
 from sottovoce.lm.kenlm import is_kenlm_binary, read_kenlm_trie
 from sottovoce.lm.trie import Trie, build_trie, is_trie, open_trie, trie_of, write_trie
 from sottovoce.models.sources.package_index import cache_root
-from sottovoce.text.normalize import composed, indexed_by_form
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def _remove_orphans() -> None:
                 entry.unlink()
 
 
-class NgramModel:
+class NgramModel(WordIds):
     """A back-off n-gram model; its tokens are the words of its vocabulary.
 
     States are (N,) int64: the node of the longest known context. Words are looked up as written, else in
@@ -143,28 +142,6 @@ class NgramModel:
     @property
     def n_tokens(self) -> int:
         return self.trie.n_tokens
-
-    def ids(self, words: Sequence[str]) -> list[int]:
-        """Return ids of words, in any Unicode form; unknown ones get that of <unk>."""
-        found = [self.vocabulary.get(word, -1) for word in words]
-        for i in [i for i, each in enumerate(found) if each < 0]:
-            other = self._id(words[i])
-            found[i] = self.unknown if other is None else other
-        return found
-
-    def __contains__(self, word: str) -> bool:
-        return self._id(word) is not None
-
-    @cached_property
-    def _by_form(self) -> Mapping[str, str]:
-        return indexed_by_form(self.vocabulary)
-
-    def _id(self, word: str) -> int | None:
-        found = self.vocabulary.get(word)
-        if found is None and not word.isascii():
-            normal = composed(word)
-            found = self.vocabulary.get(self._by_form.get(normal, normal))
-        return found
 
     def to(self, device: torch.device) -> NgramModel:
         moved = NgramModel(self.trie.to(device))

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, cause_of
 from sottovoce.kernels import load_kernels
-from sottovoce.lm.arpa import Ngrams, NgramTable, Report, SmallInts, ignore, scratch
+from sottovoce.lm.arpa import Ngrams, NgramTable, Report, SmallInts, blocks, ignore, scratch
 from sottovoce.lm.automata import BackoffTable, KeyTable
 from sottovoce.lm.base import Floats, Ints
 from sottovoce.models.checkpoint.writing import whole_file
@@ -49,7 +49,6 @@ MISSING_UNKNOWN_LOG10 = -100.0
 """log10 probability of unknown words without <unk> in the file: KenLM's default."""
 SORTED_AT_ONCE = 2**25
 _LN10 = np.float32(math.log(10))
-_BLOCK = 2**18
 _CODES = 256
 _SPECIALS = {"unknown": "unk", "begin": "s", "end": "/s"}
 _SAMPLE = 2**21
@@ -340,7 +339,7 @@ def build_trie(
         packed, widths = _packed(level, first, books, n_tokens, starts[place + 1] if place else 1, folder)
         arrays |= {f"{name}_{place + 2}": array for name, array in {**packed, **books}.items()}
         bits_of.append([len(level.keys), *widths])
-        for rows in _blocks(len(level.keys)):
+        for rows in blocks(len(level.keys)):
             np.maximum.at(bounds, level.keys[rows] % n_tokens, level.weights[rows])
         if level.backoff is not None:
             rises += max(float(level.backoff.max()), 0.0)
@@ -365,10 +364,6 @@ def _with_unknown(table: NgramTable) -> NgramTable:
     return NgramTable([*table.words, "<unk>"], (unknown, *table.orders[1:]))
 
 
-def _blocks(n: int) -> Iterator[slice]:
-    return (slice(start, min(start + _BLOCK, n)) for start in range(0, n, _BLOCK))
-
-
 class _Sorter:
     """Sorts the n-grams of one order after the other, and links them to shorter contexts."""
 
@@ -386,7 +381,7 @@ class _Sorter:
             ngrams = self._orders[len(self._levels) + 1]
             contexts = scratch(len(ngrams.log10), np.int64, self._folder)
             missing = []
-            for rows in _blocks(len(contexts)):
+            for rows in blocks(len(contexts)):
                 contexts[rows] = self._contexts(ngrams.words[rows, :-1])
                 missing.append(ngrams.words[rows, :-1][contexts[rows] < 0])
                 self._report(f"sorting {ngrams.words.shape[1]}-grams", rows.stop, len(contexts))
@@ -427,7 +422,7 @@ class _Sorter:
 
     def _level(self, ngrams: Ngrams, contexts: Ints) -> _Level:
         n, order = ngrams.words.shape
-        for rows in _blocks(n):
+        for rows in blocks(n):
             contexts[rows] = contexts[rows] * self._n_tokens + ngrams.words[rows, -1]
         sorting = _sorting(contexts, self._folder)
         keys = scratch(n, np.int64, self._folder)
@@ -436,7 +431,7 @@ class _Sorter:
         backoff = None if is_last else scratch(n, np.float32, self._folder)
         links = None if is_last else scratch(n, np.int64, self._folder)
         last = -1
-        for rows in _blocks(n):
+        for rows in blocks(n):
             chosen = sorting[rows]
             block = contexts[chosen]
             if last == block[0] or (block[1:] == block[:-1]).any():
@@ -495,7 +490,7 @@ def _sorting(keys: Ints, folder: Path | None) -> Ints:
     edges = [0, *(int(sample[len(sample) * part // n_parts]) for part in range(1, n_parts)), 2**63 - 1]
     order, n_sorted = scratch(len(keys), np.int64, folder), 0
     for low, high in itertools.pairwise(edges):
-        parts = [rows.start + _between(keys[rows], low, high) for rows in _blocks(len(keys))]
+        parts = [rows.start + _between(keys[rows], low, high) for rows in blocks(len(keys))]
         part = np.concatenate(parts)
         order[n_sorted : n_sorted + len(part)] = part[keys[part].argsort()]
         n_sorted += len(part)
@@ -509,7 +504,7 @@ def _between(keys: Ints, low: int, high: int) -> Ints:
 def _firsts(level: _Level, n_contexts: int, n_tokens: int, folder: Path | None) -> Ints:
     """Return the first n-gram (n_contexts + 1,) of each context, and the end."""
     first = scratch(n_contexts + 1, np.int64, folder)
-    for rows in _blocks(len(first)):
+    for rows in blocks(len(first)):
         first[rows] = np.searchsorted(level.keys, np.arange(rows.start, rows.stop) * n_tokens)
     return first
 
@@ -553,7 +548,7 @@ def _codebook(values: Floats) -> Floats:
 def _replace(values: Floats, book: Floats) -> None:
     """Replace values by the nearest ones of a codebook."""
     borders = (book[1:] + book[:-1]) / 2
-    for rows in _blocks(len(values)):
+    for rows in blocks(len(values)):
         values[rows] = book[np.searchsorted(borders, values[rows])]
 
 
@@ -583,7 +578,7 @@ def _packed(
     words = scratch(n_bytes // 4 + 3, np.int32, folder)
     words[-3:] = 0
     packed = words.view(np.uint8)
-    for rows in _blocks(n + 1):
+    for rows in blocks(n + 1):
         inside = slice(rows.start, min(rows.stop, n))
         columns = [level.keys[inside] % n_tokens, _codes(level.weights[inside], books.get("weights"))]
         if first is not None and level.backoff is not None and level.links is not None:
