@@ -31,6 +31,11 @@ def speech() -> Samples:
     return np.tile(load_audio(CLIP), 8)[: 25 * SAMPLE_RATE]
 
 
+@pytest.fixture(scope="module")
+def pieces(nano: Model, speech: Samples) -> list[Piece]:
+    return list(encoder_mode.speech_pieces(nano.backend, nano.tokenizer.with_language("en"), speech))
+
+
 def piece(n_frames: int, low: Sequence[int]) -> Piece:
     norms = torch.full((1500,), 20.0)
     norms[list(low)] = 5.0
@@ -44,8 +49,7 @@ def test_anchors_are_padding_of_low_norm_in_a_fifth_of_the_pieces() -> None:
     assert find_anchors([short] * 3 + [long] * 13) == (300, 1200, 1490), "700 in less than a fifth"
 
 
-def test_the_full_window_is_its_own_measure(nano: Model, speech: Samples) -> None:
-    pieces = list(encoder_mode.speech_pieces(nano.backend, nano.tokenizer.with_language("en"), speech))
+def test_the_full_window_is_its_own_measure(nano: Model, pieces: list[Piece]) -> None:
     exact = measure(nano.backend, pieces, EXACT)
     assert exact.mean == pytest.approx(0.0, abs=1e-5)
     n_frames = sum(one.n_frames for one in pieces)
@@ -56,10 +60,8 @@ def test_the_full_window_is_its_own_measure(nano: Model, speech: Samples) -> Non
     assert kept.work < whole.work < exact.work
 
 
-def test_what_is_found_is_as_near_as_dense_padding(nano: Model, speech: Samples) -> None:
-    tokenizer = nano.tokenizer.with_language("en")
-    found = find_encoder_mode(nano.backend, tokenizer, speech)
-    pieces = list(encoder_mode.speech_pieces(nano.backend, tokenizer, speech))
+def test_what_is_found_is_as_near_as_dense_padding(nano: Model, speech: Samples, pieces: list[Piece]) -> None:
+    found = find_encoder_mode(nano.backend, nano.tokenizer.with_language("en"), speech)
     assert measure(nano.backend, pieces, found.mode) == found
     whole = measure(nano.backend, pieces, DENSE.whole())
     if found.mode != EXACT:
@@ -87,12 +89,14 @@ def test_the_cheapest_mode_that_is_near_enough_is_kept(
     chosen: str,
     nano: Model,
     speech: Samples,
+    pieces: list[Piece],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def measured(_: Backend, __: Sequence[Piece], mode: EncoderMode) -> Trial:
         named = {DENSE: dense, DENSE.whole(): whole, EXACT: (0.0, 0.0)}
         return Trial(mode, *named.get(mode, sparse), 1.0)
 
+    monkeypatch.setattr(encoder_mode, "speech_pieces", lambda *_: iter(pieces))
     monkeypatch.setattr(encoder_mode, "measure", measured)
     mode = find_encoder_mode(nano.backend, nano.tokenizer.with_language("en"), speech).mode
     name = {DENSE: "dense", DENSE.whole(): "whole", EXACT: "exact"}.get(mode, "sparse")

@@ -12,7 +12,7 @@ import torch
 
 from sottovoce.api import load_model
 from sottovoce.models.checkpoint.compact import read_compact
-from sottovoce.models.checkpoint.ggml import save_ggml
+from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.dims import BASE, DENSE, EncoderMode
 from sottovoce.models.load import load_checkpoint
@@ -42,8 +42,8 @@ def test_a_stored_mode_is_that_of_the_weights_wherever_they_lie(weights: Path, t
     store_mode(key, EncoderMode(tail_s=8.0))
     store_mode(key, FOUND)
     assert load_model(weights, device="cpu").backend.encoder_mode == FOUND
-    save_ggml(load_checkpoint(weights), tmp_path / "copy.bin", "f32")
-    assert load_checkpoint(tmp_path / "copy.bin").encoder_mode == FOUND
+    save_huggingface(load_checkpoint(weights), tmp_path / "copy", torch.float32)
+    assert load_checkpoint(tmp_path / "copy").encoder_mode == FOUND
     changed = load_checkpoint(weights)
     tensors = {name: tensor.clone() for name, tensor in changed.tensors.items()}
     tensors["decoder.blocks.1.attn.query.weight"][0, 0] += 1.0
@@ -86,7 +86,7 @@ def test_published_modes_and_those_in_the_file_need_no_entry(tmp_path: Path) -> 
     assert (model.mode_key, model.backend.encoder_mode) == (None, BASE)
 
 
-def test_a_model_says_once_that_its_mode_is_not_known(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_says_once_that_its_mode_is_unknown(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     model = load_model(weights, device="cpu")
     model.session("en", vad=False)

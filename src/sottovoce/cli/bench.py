@@ -62,9 +62,9 @@ def bench(file: str | None, **given: object) -> None:
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
     transcription and a live session of it, as fast as they go: at the shortest interval of updates that this
-    machine holds, with the number of such sessions it has processors for. With --live, weights whose cheapest
-    encoder mode is not known are tested on FILE, 24 s of speech or more, and live sessions use it from then on. --model, --dtype and --backend take
-    several, separated by commas.
+    machine holds, with the number of such sessions it has processors for. With --live, FILE (24 s of speech or
+    more) also finds the cheapest encoder mode of weights for which none is known, and stores it for all live
+    sessions. --model, --dtype and --backend take several, separated by commas.
     """
     options = given_as(MeasureOptions, given)
     if options.live and (options.no_live or file is None):
@@ -160,9 +160,10 @@ def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMo
 
     if model.mode_key is None:
         return None, Measured("encoder mode", "known", {})
-    if model.tokenizer.is_multilingual and language == "auto":
-        language = model.detect_language(samples).language
-    tokenizer = model.tokenizer.with_language(language) if model.tokenizer.is_multilingual else model.tokenizer
+    tokenizer = model.tokenizer
+    if tokenizer.is_multilingual:
+        code = model.detect_language(samples).language if language == "auto" else language
+        tokenizer = tokenizer.with_language(code)
     try:
         trial = find_encoder_mode(model.backend, tokenizer, samples)
     except OptionError as error:
@@ -170,8 +171,9 @@ def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMo
     path, mode = store_mode(model.mode_key, trial.mode), trial.mode
     padding = f"{len(mode.anchors)} anchors and 1 frame in {mode.stride}" if mode.stride > 1 else "all frames"
     newest = "everything" if mode.recompute_s is None else f"the newest {mode.recompute_s:g} s"
-    numbers = {"work": round(trial.work, 2), "nats": round(trial.mean, 4), "worst_nats": round(trial.worst, 4)}
-    shown = f"{padding} of the padding, {newest} of the audio; {trial.work:.1f} frames computed a frame; {path}"
+    numbers = {"work": trial.work, "divergence": trial.mean, "worst_divergence": trial.worst}
+    numbers = {name: round(number, 4) for name, number in numbers.items()}
+    shown = f"{padding} of the padding, {newest} of the audio; {trial.work:.1f} frames a frame; in {path}"
     return mode, Measured("encoder mode", shown, numbers)
 
 

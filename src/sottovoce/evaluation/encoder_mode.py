@@ -1,10 +1,10 @@
 """The self-test that finds the encoder mode of a checkpoint, on a recording of speech.
 
-The recording is cut into pieces of several lengths. The full window of 30 s gives each piece its text, and the
-decoder's probabilities along it. A mode encodes the same piece as it grows, update by update, and the decoder
-reads the same text from the last encoding. The cheapest mode whose probabilities are about as near to those
-of the full window as with 5 s of dense padding is kept, since that padding has the errors of the full window
-(docs/figures/live-encoder.md). Cost is counted in encoder frames, not in time, so that the result does not
+The recording is cut into pieces of several lengths. The full window of 30 s gives each piece its text, and
+the decoder's probabilities along it. A mode encodes the same piece as it grows, update by update, and the
+decoder reads the same text from the last encoding. The first mode, by rising cost, whose probabilities are
+about as near to those of the full window as with 5 s of dense padding is kept, since that padding has the
+errors of the full window (docs/figures/live-encoder.md). No time is measured, so that the result does not
 depend on the load of the machine.
 """
 
@@ -33,8 +33,8 @@ UPDATE_S = 0.5
 LONGEST_TEXT = 120
 """Tokens; a loop need not be read to its end."""
 ANCHOR_NORM = 0.6
-"""Of the median norm of the encoder's states. Frames of padding below it attract attention: they have 0.2 of it
-in `base` and 0.5 in `tiny.en`, and almost all others more than 0.85.
+"""Of the median norm of the encoder's states. Frames of padding below it attract attention: they have 0.2 of
+it in `base` and 0.5 in `tiny.en`, and almost all others more than 0.85.
 """
 ANCHOR_SHARE = 0.2
 """Least share of the pieces in which the frame is padding and has such a norm."""
@@ -44,8 +44,8 @@ SPARSE = ((30, 3.5), (20, 3.5), (30, 5.0), (20, 5.0), (10, 3.5))
 lost words on some clips, too rarely for a short test to find.
 """
 TOLERANCE = 1.25
-"""Divergence over that of `DENSE.whole()`. Recomputing 3.5 s instead of everything alone makes 1.03 (`tiny.en`)
-to 1.10 (`base`).
+"""Divergence over that of `DENSE.whole()`. Recomputing only 3.5 s of audio makes it 1.03 (`tiny.en`) to
+1.10 (`base`).
 """
 LOOP = 1.0
 """Nats a token of one piece. Modes of `base` with loops have 1.3 and more, all others at most 0.5."""
@@ -74,8 +74,8 @@ class Piece:
 class Trial:
     """A mode and its results.
 
-    mean, worst: Kullback-Leibler divergence of the decoder's probabilities from those of the full window, over
-    the pieces, in nats a token. work: encoder frames computed for a frame of audio.
+    mean, worst: Kullback-Leibler divergence of the decoder's probabilities from those of the full window,
+    over the pieces, in nats a token. work: encoder frames computed for a frame of audio.
     """
 
     mode: EncoderMode
@@ -87,8 +87,8 @@ class Trial:
 def find_encoder_mode(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> Trial:
     """Return the cheapest valid mode of incremental encoding.
 
-    tokenizer: of the model, with the language that is spoken. samples: (n,) at 16 kHz, 24 s or more of speech;
-    a minute is enough.
+    tokenizer: of the model, with the language that is spoken. samples: (n,) at 16 kHz, 24 s or more of
+    speech; a minute is enough.
 
     Raises:
         OptionError: less audio, or audio without text.
@@ -157,7 +157,7 @@ def measure(backend: Backend, pieces: Sequence[Piece], mode: EncoderMode) -> Tri
 
 
 def _grown(backend: Backend, piece: Piece, mode: EncoderMode) -> tuple[IncrementalResult, int]:
-    """Return the last of a piece's updates, and the frames computed in all; only what it needs is computed."""
+    """Return the last of a piece's updates, and the number of frames that all of them compute."""
     every = round(UPDATE_S * FRAMES_PER_SECOND)
     lengths = [*range(every, piece.n_frames, every), piece.n_frames]
     if mode.recompute_s is None:
