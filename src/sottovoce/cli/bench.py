@@ -62,8 +62,8 @@ def bench(file: str | None, **given: object) -> None:
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
     transcription and a live session of it, as fast as they go: at the shortest interval of updates that this
-    machine holds, with the number of such sessions it has processors for. With --live, FILE (24 s of speech or
-    more) also finds the cheapest encoder mode of weights for which none is known, and stores it for all live
+    machine holds, with the number of such sessions it has processors for. With --live, FILE (24 s of speech
+    or more) also finds the cheapest encoder mode of weights for which none is known, and stores it for live
     sessions. --model, --dtype and --backend take several, separated by commas.
     """
     options = given_as(MeasureOptions, given)
