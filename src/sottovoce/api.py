@@ -71,6 +71,9 @@ class Model:
         """Codes of the languages that the model was trained on."""
         self.ctc_head: CtcHead | None = None
         """The CTC head of the checkpoint (nano and base have one), or None."""
+        self.mode_key = checkpoint.mode_key
+        """Name under which `bench --live` stores the encoder mode of these weights; None if it is known."""
+        self._lacks_mode = checkpoint.mode_key is not None and checkpoint.encoder_mode is None
         if checkpoint.ctc_head:
             from sottovoce.models.ctc_head import CtcHead
 
@@ -397,6 +400,13 @@ class Model:
         from sottovoce.streaming.session import Session, SessionOptions
         from sottovoce.streaming.turns import vad_with_pauses
 
+        if self._lacks_mode and (stream is None or stream.encoder is None):
+            self._lacks_mode = False
+            logger.warning(
+                "%s: the cheapest encoder mode is not known, live updates take more work than they need; "
+                "`sottovoce bench FILE --live` finds it, once",
+                self.name,
+            )
         if not isinstance(unstable, bool):
             raise OptionError(f"unstable: expected True or False, got {unstable!r}")
         options = replace(

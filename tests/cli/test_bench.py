@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+import wave
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from sottovoce.cli.main import run
 from sottovoce.evaluation import speed
+from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.load import load_checkpoint
+from tests.models import tiny
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 PARTS = [
@@ -73,7 +79,7 @@ def test_a_recording_is_transcribed_and_heard_live(capsys: pytest.CaptureFixture
     assert measures["live sessions"]["sessions"] >= 1
     assert run(["bench", str(CLIP), *arguments, "--live", "--json"]) == 0
     (live,) = [json.loads(line)["measures"] for line in capsys.readouterr().out.splitlines()]
-    assert list(live) == ["loading", "live sessions", MEMORY]
+    assert list(live) == ["loading", "encoder mode", "live sessions", MEMORY]
     assert run(["bench", "-m", "nano", "--live"]) == 2
 
 
@@ -84,6 +90,26 @@ def test_the_table_has_a_row_for_each_measure(capsys: pytest.CaptureFixture[str]
     assert heading.split() == ["nano", "float32", "nano", "int8"]
     assert [row.split("  ")[0] for row in rows] == ["runtime", "loading", "encoder, 30 s", MEMORY]
     assert "…" not in "".join(rows)
+
+
+def test_live_finds_the_encoder_mode_of_weights_and_stores_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path / "cache"))
+    size = tiny.dims(n_vocab=51864, n_audio_ctx=1500, n_text_ctx=448, n_audio_layer=1, n_text_layer=1)
+    save_openai(tiny.checkpoint(size), tmp_path / "own.pt", torch.float32)
+    noise = np.random.default_rng(0).normal(0.0, 3000.0, 24 * 16000).astype("<i2")
+    with wave.open(str(tmp_path / "noise.wav"), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(noise.tobytes())
+    arguments = ["--live", "--repeats", "1", "-m", str(tmp_path / "own.pt"), "--json"]
+    assert run(["bench", str(tmp_path / "noise.wav"), "--seconds", "20", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["measures"]["encoder mode"] == {}
+    assert load_checkpoint(tmp_path / "own.pt").encoder_mode is None
+    assert run(["bench", str(tmp_path / "noise.wav"), *arguments]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["measures"]["encoder mode"]["work"] > 1.0
+    assert load_checkpoint(tmp_path / "own.pt").encoder_mode is not None
 
 
 def test_nothing_is_measured_before_the_whole_list_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from sottovoce.options.schema import Option, options_of
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.evaluation.speed import Timing
+    from sottovoce.models.backend import EncoderMode
     from sottovoce.types import Samples
 
 LEAST_S = 0.1
@@ -38,7 +39,7 @@ class MeasureOptions:
     repeats: int = Option("Of each measure.", least=1).as_field(3)
     seconds: float = Option("Of the recording, from its start; 0.1 at least.", least=LEAST_S).as_field(60.0)
     no_live: bool = Option("Leave the live session out.").as_field(False)
-    live: bool = Option("Only the live session of FILE.").as_field(False)
+    live: bool = Option("Only the live session of FILE, and the encoder mode.").as_field(False)
     json: bool = Option("One JSON document a model instead of a table.").as_field(False)
     language: str = "auto"
     beam_size: int = 5
@@ -61,8 +62,9 @@ def bench(file: str | None, **given: object) -> None:
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
     transcription and a live session of it, as fast as they go: at the shortest interval of updates that this
-    machine holds, with the number of such sessions it has processors for. --model, --dtype and --backend take
-    several, separated by commas.
+    machine holds, with the number of such sessions it has processors for. With --live, FILE (24 s of speech
+    or more) also finds the cheapest encoder mode of weights for which none is known, and stores it for live
+    sessions. --model, --dtype and --backend take several, separated by commas.
     """
     options = given_as(MeasureOptions, given)
     if options.live and (options.no_live or file is None):
@@ -107,7 +109,11 @@ def measures(opened: ModelOptions, options: MeasureOptions, samples: Samples | N
     if samples is not None and not options.live:
         yield _transcribed(model, samples, options)
     if samples is not None and not options.no_live:
-        yield _live(model, samples, options.language)
+        mode = None
+        if options.live:
+            mode, measured = _self_test(model, samples, options.language)
+            yield measured
+        yield _live(model, samples, options.language, mode)
     peak = peak_bytes()  # peak memory since the model was opened
     if peak is None:
         yield Measured("peak memory", "unknown here", {})
@@ -147,8 +153,35 @@ def _transcribed(model: Model, samples: Samples, options: MeasureOptions) -> Mea
     return Measured(name, f"{timing.median_s:.2f} s ({speed:.1f} x real time)", numbers)
 
 
-def _live(model: Model, samples: Samples, language: str) -> Measured:
-    """Measure a live session at the shortest interval of updates that this machine holds."""
+def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMode | None, Measured]:
+    """Find and store the encoder mode of weights for which none is published; None: it was not found."""
+    from sottovoce.evaluation.encoder_mode import find_encoder_mode
+    from sottovoce.models.stored_modes import store_mode
+
+    if model.mode_key is None:
+        return None, Measured("encoder mode", "known", {})
+    tokenizer = model.tokenizer
+    if tokenizer.is_multilingual:
+        code = model.detect_language(samples).language if language == "auto" else language
+        tokenizer = tokenizer.with_language(code)
+    try:
+        trial = find_encoder_mode(model.backend, tokenizer, samples)
+    except OptionError as error:
+        return None, Measured("encoder mode", f"not found: {error}", {})
+    path, mode = store_mode(model.mode_key, trial.mode), trial.mode
+    padding = f"{len(mode.anchors)} anchors and 1 frame in {mode.stride}" if mode.stride > 1 else "all frames"
+    newest = "everything" if mode.recompute_s is None else f"the newest {mode.recompute_s:g} s"
+    numbers = {"work": trial.work, "divergence": trial.mean, "worst_divergence": trial.worst}
+    numbers = {name: round(number, 4) for name, number in numbers.items()}
+    shown = f"{padding} of the padding, {newest} of the audio; {trial.work:.1f} frames a frame; in {path}"
+    return mode, Measured("encoder mode", shown, numbers)
+
+
+def _live(model: Model, samples: Samples, language: str, encoder: EncoderMode | None) -> Measured:
+    """Measure a live session at the shortest interval of updates that this machine holds.
+
+    encoder: None for the model's own mode.
+    """
     import statistics
 
     from sottovoce.evaluation.latency import run_live
@@ -156,7 +189,7 @@ def _live(model: Model, samples: Samples, language: str) -> Measured:
     from sottovoce.streaming.options import StreamOptions
 
     for interval_s in INTERVALS_S:
-        stream = StreamOptions(chunk_s=interval_s)
+        stream = StreamOptions(chunk_s=interval_s, encoder=encoder)
         session = model.session(None if language == "auto" else language, stream=stream)
         run = run_live(session, samples, chunk_s=interval_s)
         if run.compute_s <= BUSY * run.duration_s:
@@ -229,7 +262,7 @@ def _names(text: str) -> list[str]:
 
 def _n_measures(has_file: bool, options: MeasureOptions) -> int:
     of_file = 1 + (not options.no_live) if has_file else 0
-    return 4 if options.live else 7 + int(options.beam_size > 1) + of_file
+    return 5 if options.live else 7 + int(options.beam_size > 1) + of_file
 
 
 def _rounded(ms: float) -> str:

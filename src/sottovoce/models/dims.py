@@ -45,6 +45,11 @@ class ModelDims:
         return self.n_vocab >= 51865
 
     @property
+    def size(self) -> tuple[int, int, int]:
+        """Encoder layers, width, and size of the vocabulary."""
+        return self.n_audio_layer, self.n_audio_state, self.n_vocab
+
+    @property
     def n_languages(self) -> int:
         """99, or 100 with the vocabulary of large-v3; 0 for English-only models."""
         return self.n_vocab - 51766 if self.is_multilingual else 0
@@ -189,9 +194,9 @@ BASE = EncoderMode(stride=30, anchors=BASE_ANCHORS, recompute_s=3.5, refresh_s=0
 """More accurate than 5 s of dense padding; a stride of 60 or a recompute_s of 2 fails on some clips."""
 
 PUBLISHED_MODES = MappingProxyType({(6, 512, 51865): BASE})
-"""(Encoder layers, width, size of the vocabulary) to the mode."""
+"""`ModelDims.size` to the mode."""
 
 
 def default_encoder_mode(dims: ModelDims) -> EncoderMode:
     """Return the mode of the published model with these dimensions, or `DENSE`."""
-    return PUBLISHED_MODES.get((dims.n_audio_layer, dims.n_audio_state, dims.n_vocab), DENSE)
+    return PUBLISHED_MODES.get(dims.size, DENSE)

@@ -14,8 +14,9 @@ from types import MappingProxyType
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.formats import format_of
 from sottovoce.models.ctc_head import ctc_head_of
-from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.models.dims import PUBLISHED_MODES, AlignmentHeads, ModelDims
 from sottovoce.models.sources.find import Sources, local_path, resolve
+from sottovoce.models.stored_modes import stored_mode, weights_key
 
 # fmt: off
 TINY_EN: AlignmentHeads = (
@@ -91,6 +92,8 @@ def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
 def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) -> Checkpoint:
     """Find a model and read it; a local path has precedence over a name.
 
+    If no encoder mode is published or in the file, it is the one that a self-test stored, or None.
+
     Raises:
         ModelNotFoundError: no source has the name.
         CheckpointError: a file cannot be read.
@@ -101,6 +104,9 @@ def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) ->
     checkpoint = open_checkpoint(path)
     name = checkpoint.name if is_local else str(name_or_path)
     heads = checkpoint.alignment_heads or published_heads(name, checkpoint.dims)
+    if checkpoint.encoder_mode is None and checkpoint.dims.size not in PUBLISHED_MODES:
+        key = weights_key(checkpoint)
+        checkpoint = replace(checkpoint, mode_key=key, encoder_mode=stored_mode(key))
     return replace(checkpoint, name=name, alignment_heads=heads, ctc_head=ctc_head_of(checkpoint, path))
 
 

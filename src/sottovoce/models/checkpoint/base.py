@@ -76,6 +76,7 @@ class Checkpoint:
     unknown. trained_tokens: ids with trained embeddings, None for all. languages: trained codes, None for
     all of the vocabulary. tail_s: seconds of padding that the encoder needs behind speech in a shortened
     window. encoder_mode: cheapest valid mode of incremental encoding, None for `default_encoder_mode`.
+    mode_key: name under which a self-test stores the mode of these weights; None if it is known without one.
     kind: name in `formats.FORMATS`, or empty. numbers: stored number type, if the tensors do not
     show it.
     """
@@ -89,6 +90,7 @@ class Checkpoint:
     languages: tuple[str, ...] | None = None
     tail_s: float = TAIL_S
     encoder_mode: EncoderMode | None = None
+    mode_key: str | None = None
     kind: str = ""
     numbers: str = ""
 

@@ -1,0 +1,182 @@
+"""The self-test that finds the encoder mode of a checkpoint, on a recording of speech.
+
+The recording is cut into pieces of several lengths. The full window of 30 s gives each piece its text, and
+the decoder's probabilities along it. A mode encodes the same piece as it grows, update by update, and the
+decoder reads the same text from the last encoding. The first mode, by rising cost, whose probabilities are
+about as near to those of the full window as with 5 s of dense padding is kept, since that padding has the
+errors of the full window (docs/figures/live-encoder.md). No time is measured, so that the result does not
+depend on the load of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+import torch
+from torch import Tensor
+
+from sottovoce.audio.mel import log_mel
+from sottovoce.decoding.decode import decode
+from sottovoce.errors import OptionError
+from sottovoce.models.backend import Backend, EncoderState, IncrementalResult, IncrementalWindow
+from sottovoce.models.dims import DENSE, EXACT, NEAR_FRAMES, EncoderMode
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples
+
+PIECES_S = (2.0, 4.0, 7.0, 11.0)
+"""Lengths of the pieces, over and over."""
+LEAST_S = sum(PIECES_S)
+UPDATE_S = 0.5
+LONGEST_TEXT = 120
+"""Tokens; a loop need not be read to its end."""
+ANCHOR_NORM = 0.6
+"""Of the median norm of the encoder's states. Frames of padding below it attract attention: they have 0.2 of
+it in `base` and 0.5 in `tiny.en`, and almost all others more than 0.85.
+"""
+ANCHOR_SHARE = 0.2
+"""Least share of the pieces in which the frame is padding and has such a norm."""
+LEAST_PIECES = 2
+"""With such a norm; with three, a minute of speech misses anchors that only its shortest pieces show."""
+SPARSE = ((30, 3.5), (20, 3.5), (30, 5.0), (20, 5.0), (10, 3.5))
+"""(stride, recompute_s) of the modes with sparse padding, by rising cost. With a stride of 60, or 2 s, `base`
+lost words on some clips, too rarely for a short test to find.
+"""
+TOLERANCE = 1.25
+"""Divergence over that of `DENSE.whole()`. Recomputing only 3.5 s of audio makes it 1.03 (`tiny.en`) to
+1.10 (`base`).
+"""
+LOOP = 1.0
+"""Nats a token of one piece. Modes of `base` with loops have 1.3 and more, all others at most 0.5."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A piece of speech in the full window.
+
+    log_mel: (n_mels, n). norms: (n_audio_ctx,) of the encoder's states. tokens: prompt and text. n_prompt:
+    tokens of the prompt. log_probs: (n_text + 1, n_vocab) after the prompt and each token of the text.
+    """
+
+    log_mel: Tensor
+    norms: Tensor
+    tokens: tuple[int, ...]
+    n_prompt: int
+    log_probs: Tensor
+
+    @property
+    def n_frames(self) -> int:
+        return self.log_mel.shape[1] // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A mode and its results.
+
+    mean, worst: Kullback-Leibler divergence of the decoder's probabilities from those of the full window,
+    over the pieces, in nats a token. work: encoder frames computed for a frame of audio.
+    """
+
+    mode: EncoderMode
+    mean: float
+    worst: float
+    work: float
+
+
+def find_encoder_mode(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> Trial:
+    """Return the cheapest valid mode of incremental encoding.
+
+    tokenizer: of the model, with the language that is spoken. samples: (n,) at 16 kHz, 24 s or more of
+    speech; a minute is enough.
+
+    Raises:
+        OptionError: less audio, or audio without text.
+    """
+    pieces = list(speech_pieces(backend, tokenizer, samples))
+    if len(pieces) < len(PIECES_S):
+        raise OptionError(
+            f"self-test of the encoder: expected at least {LEAST_S:g} s of speech, "
+            f"got {len(samples) / SAMPLE_RATE:.1f} s of audio with {len(pieces)} pieces of speech"
+        )
+    anchors = find_anchors(pieces)
+    whole = measure(backend, pieces, DENSE.whole())
+    sparse = (EncoderMode(stride=s, anchors=anchors, recompute_s=r, refresh_s=0.0) for s, r in SPARSE)
+    for trial in (measure(backend, pieces, mode) for mode in (*sparse, DENSE)):
+        is_near = trial.mean <= TOLERANCE * whole.mean and trial.worst <= TOLERANCE * whole.worst
+        if is_near and trial.worst < LOOP:
+            return trial
+    return whole if whole.worst < LOOP else measure(backend, pieces, EXACT)
+
+
+def speech_pieces(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> Iterator[Piece]:
+    """Cut a recording into pieces, and read each in the full window; pieces without text are left out."""
+    start = 0
+    for seconds in cycle(PIECES_S):
+        part = samples[start : start + int(seconds * SAMPLE_RATE)]
+        start += len(part)
+        if len(part) < seconds * SAMPLE_RATE:
+            return
+        n_columns = 2 * round(seconds * FRAMES_PER_SECOND)
+        mel = log_mel(part, backend.dims.n_mels, backend.device, padding_samples=SAMPLE_RATE)[:, :n_columns]
+        (full,) = backend.encode_incremental([IncrementalWindow(mel, EXACT)])
+        options = DecodingOptions(
+            language=tokenizer.language, without_timestamps=True, sample_len=LONGEST_TEXT
+        )
+        (result,) = decode(backend, tokenizer, full.encoded, [options])
+        if result.tokens:
+            prompt = tokenizer.sot_sequence_including_notimestamps
+            tokens = (*prompt, *result.tokens)
+            norms = full.encoded.states[0].float().norm(dim=-1).cpu()
+            yield Piece(mel, norms, tokens, len(prompt), _read(backend, full, tokens, len(prompt)))
+
+
+def find_anchors(pieces: Sequence[Piece]) -> tuple[int, ...]:
+    """Return the positions of padding that attract attention in the full window, ascending."""
+    positions = torch.arange(len(pieces[0].norms))
+    n_low, n_padding = torch.zeros(len(positions)), torch.zeros(len(positions))
+    for piece in pieces:
+        is_padding = positions >= piece.n_frames + NEAR_FRAMES
+        n_low += is_padding & (piece.norms < ANCHOR_NORM * piece.norms.median())
+        n_padding += is_padding
+    found = (n_low >= ANCHOR_SHARE * n_padding) & (n_low >= LEAST_PIECES)
+    return tuple(found.nonzero()[:, 0].tolist())
+
+
+def measure(backend: Backend, pieces: Sequence[Piece], mode: EncoderMode) -> Trial:
+    """Encode growing pieces in a mode, and compare the decoder's probabilities with the full window's."""
+    divergences, n_computed = [], 0
+    for piece in pieces:
+        result, n_frames = _grown(backend, piece, mode)
+        log_probs = _read(backend, result, piece.tokens, piece.n_prompt)
+        each = (piece.log_probs.exp() * (piece.log_probs - log_probs)).sum(-1)
+        divergences.append(float(each.mean()))
+        n_computed += n_frames
+    work = n_computed / sum(piece.n_frames for piece in pieces)
+    return Trial(mode, sum(divergences) / len(pieces), max(divergences), work)
+
+
+def _grown(backend: Backend, piece: Piece, mode: EncoderMode) -> tuple[IncrementalResult, int]:
+    """Return the last of a piece's updates, and the number of frames that all of them compute."""
+    every = round(UPDATE_S * FRAMES_PER_SECOND)
+    lengths = [*range(every, piece.n_frames, every), piece.n_frames]
+    if mode.recompute_s is None:
+        (result,) = backend.encode_incremental([IncrementalWindow(piece.log_mel, mode)])
+        return result, sum(n + mode.padding(n, backend.dims.n_audio_ctx).n_frames for n in lengths)
+    state: EncoderState | None = None
+    n_computed = 0
+    for length in lengths:
+        window = IncrementalWindow(piece.log_mel[:, : 2 * length], mode, state)
+        (result,) = backend.encode_incremental([window])
+        state = result.state
+        n_computed += result.n_computed
+    return result, n_computed
+
+
+@torch.inference_mode()
+def _read(backend: Backend, audio: IncrementalResult, tokens: Sequence[int], n_prompt: int) -> Tensor:
+    rows = backend.rows()
+    rows.admit(audio.encoded)
+    logits = rows.step([tokens], [range(n_prompt - 1, len(tokens))]).logits
+    return logits.float().log_softmax(-1)
