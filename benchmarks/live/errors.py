@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.harness.report import apart, percent, seconds, show_table
-from benchmarks.live.counts import Summary, beside, error_rate, errors, summary
+from benchmarks.live.counts import Endings, Summary, beside, endings, error_rate, errors, summary
 from benchmarks.live.plots import plot_curve
 from benchmarks.live.runs import (
     Bench,
@@ -72,12 +72,15 @@ def run(given: argparse.Namespace) -> None:
     found = {name: summary(items, lives, wholes) for name, lives in heard.items()}
     show(items, wholes, found)
     show_sets(items, wholes, heard)
+    said = [bench.spoken(given.model, item) for item in counted(items, "times")]
+    ends = {name: endings(items, lives, wholes, said) for name, lives in heard.items()}
+    show_endings({"file": endings(items, wholes, wholes, said)} | ends)
     if given.texts:
         show_texts(items, wholes, heard)
     if given.picture:
         plot_curve(given.picture, found, error_rate(items, [whole.text for whole in wholes]))
     audio_s = sum(live.run.duration_s for live in next(iter(heard.values())))
-    figures = {name: asdict(one) for name, one in found.items()}
+    figures = {name: asdict(one) | asdict(ends[name]) for name, one in found.items()}
     clips = {"part": given.part, "clips": len(items), "audio_s": round(audio_s, 1)}
     show_live_json("errors", settings(given), {**clips, "found": figures})
 
@@ -140,6 +143,17 @@ def show_sets(items: Sequence[Item], wholes: Sequence[Whole], heard: dict[str, l
         rows.append([name, *row])
     print()
     show_table(["errors", *(f"{g} ({len(at)})" for g, at in zip(groups, places, strict=True))], rows)
+
+
+def show_endings(found: dict[str, Endings]) -> None:
+    heads = ("marks a hundred words", "F1 of sentence ends, file", "said", "last second wrong", "closing cpu")
+    rows = []
+    for name, one in found.items():
+        f1 = ["" if value is None else f"{value:.2f}" for value in (one.f1_file, one.f1_said)]
+        closing = "" if one.closing_s is None else f"{one.closing_s:.2f} s, 95 % {one.closing_p95_s:.2f} s"
+        rows.append([name, f"{one.marks:.1f}", *f1, f"{percent(one.tail)} of {one.n_tail}", closing])
+    print()
+    show_table(["endings", *heads], rows)
 
 
 def show_texts(items: Sequence[Item], wholes: Sequence[Whole], heard: dict[str, list[Live]]) -> None:

@@ -16,6 +16,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -37,6 +38,7 @@ from benchmarks.harness.report import (
 )
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
+from sottovoce.errors import OptionError
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.latency import LiveRun, run_live
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
@@ -59,6 +61,7 @@ class Item:
     languages: tuple[str, ...] = ("en",)
     text: str = ""
     group: str = ""
+    pauses_s: tuple[float, ...] = PAUSES_S
 
     @property
     def language(self) -> str:
@@ -66,15 +69,15 @@ class Item:
 
     def samples(self) -> Samples:
         if isinstance(self.source, tuple):
-            return spoken_on([load_audio(file) for file in self.source])
+            return spoken_on([load_audio(file) for file in self.source], self.pauses_s)
         return self.source
 
 
-def spoken_on(pieces: Sequence[Samples]) -> Samples:
-    """Recordings one after the other, with pauses of `PAUSES_S` between them."""
+def spoken_on(pieces: Sequence[Samples], pauses_s: Sequence[float] = PAUSES_S) -> Samples:
+    """Recordings one after the other, with these pauses between them, over and over."""
     parts: list[Samples] = []
     for number, piece in enumerate(pieces):
-        pause = np.zeros(round(PAUSES_S[number % len(PAUSES_S)] * SAMPLE_RATE), np.float32)
+        pause = np.zeros(round(pauses_s[number % len(pauses_s)] * SAMPLE_RATE), np.float32)
         parts += [piece, pause]
     return np.concatenate(parts[:-1])
 
@@ -202,6 +205,19 @@ class Bench:
         run = run_live(session, item.samples(), chunk_s=setting.chunk_s)
         return asdict(run) | {"encoder_frames": self.n_encoded(setting) - before}
 
+    def spoken(self, model: str, item: Item) -> tuple[Word, ...]:
+        """The words that were said, with times from an alignment in float32; none where it fails."""
+        key = json.dumps({"program": "aligned", "model": model, "language": item.language}, sort_keys=True)
+        found = self.log.get(key, item.name)
+        if found is None:
+            found = {"words": []}
+            with suppress(OptionError):
+                aligner = self.model(model, "float32")
+                aligned = aligner.align(item.samples(), item.text, language=item.language)
+                found["words"] = [asdict(word) for one in aligned.segments for word in one.words or ()]
+            self.log.add(key, item.name, found)
+        return tuple(Word(**word) for word in found["words"])
+
     def whole(self, model: str, item: Item, *, task: str = "transcribe") -> Whole:
         """The transcript of the whole recording in float32, greedy, its first language given."""
         asked = {"program": "file", "model": model, "task": task, "language": item.language}
@@ -233,6 +249,7 @@ def run_from(found: Mapping[str, Any]) -> LiveRun:
         duration_s=found["duration_s"],
         compute_s=found["compute_s"],
         cpu_s=found["cpu_s"],
+        closing_cpu_s=tuple(found["closing_cpu_s"]),
     )
 
 
@@ -293,13 +310,15 @@ def add_clips(parser: argparse.ArgumentParser, n_clips: int = 30) -> None:
         "--clips", type=int, default=n_clips, help=f"at most, spread over the sets [{n_clips}]"
     )
     parser.add_argument("--together", type=int, default=1, help="clips a recording, with pauses between [1]")
+    parser.add_argument("--pauses-s", type=listed(float), default=[*PAUSES_S], help="those pauses, in turn")
+    parser.add_argument("--sets", type=listed(), help="of clips [all]")
     parser.add_argument("--spoken", type=listed(), default=[*LANGUAGES], help="languages of the clips")
 
 
 def chosen(given: argparse.Namespace) -> list[Item]:
     found = [
         clip
-        for clip in clips(given.shared / "data", given.part, with_text=True)
+        for clip in clips(given.shared / "data", given.part, sets=given.sets, with_text=True)
         if len(clip.languages) == 1 and clip.language in given.spoken
     ]
     groups: dict[tuple[str, str], list[Clip]] = {}
@@ -307,18 +326,21 @@ def chosen(given: argparse.Namespace) -> list[Item]:
         groups.setdefault((clip.group, clip.language), []).append(clip)
     n_clips = given.together
     return [
-        item_of(*some[at : at + n_clips])
+        item_of(*some[at : at + n_clips], pauses_s=given.pauses_s)
         for some in groups.values()
         for at in range(0, len(some) - n_clips + 1, n_clips)
     ]
 
 
-def item_of(*clips: Clip) -> Item:
+def item_of(*clips: Clip, pauses_s: Sequence[float] = PAUSES_S) -> Item:
     """Clips of a set and language as one recording, with pauses between."""
     first = clips[0]
     name = "+".join([first.name, *(clip.name.split("/")[-1] for clip in clips[1:])])
+    if len(clips) > 1 and tuple(pauses_s) != PAUSES_S:
+        name += f", pauses {pauses_s}"
     text = " ".join(clip.text or "" for clip in clips)
-    return Item(name, tuple(clip.file for clip in clips), first.languages, text, first.group)
+    files = tuple(clip.file for clip in clips)
+    return Item(name, files, first.languages, text, first.group, tuple(pauses_s))
 
 
 def settings(given: argparse.Namespace) -> list[Setting]:

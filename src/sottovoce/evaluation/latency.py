@@ -16,7 +16,7 @@ from typing import Protocol
 from sottovoce.errors import InputError
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.text.word_edits import align_words
-from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Samples, Word
+from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Samples, SpeechEnded, Word
 
 
 def laal(delays_s: Sequence[float], source_s: float, n_reference: int) -> float:
@@ -152,7 +152,8 @@ class LiveRun:
 
     delays_s: audio received when each word came. elapsed_s: the clock then, for audio in real time.
     languages: first language, and the switches. compute_s, cpu_s: clock and processor time inside the
-    session. late_updates: share of updates that were unfinished when the next audio arrived.
+    session. late_updates: share of updates that were unfinished when the next audio arrived. closing_cpu_s:
+    processor time of each push in which speech ended, from its samples to the final.
     """
 
     words: tuple[Word, ...]
@@ -164,6 +165,7 @@ class LiveRun:
     compute_s: float
     cpu_s: float
     late_updates: float = 0.0
+    closing_cpu_s: tuple[float, ...] = ()
 
     @property
     def text(self) -> str:
@@ -188,13 +190,15 @@ def run_live(
     switches: list[FoundSwitch] = []
     clock = compute = cpu = 0.0
     late: list[bool] = []
+    closing: list[float] = []
     for start in range(0, len(audio) + step, step):
         piece = audio[start : start + step]
         clock = max(clock, min(start + step, len(audio)) / SAMPLE_RATE)
         began, began_cpu = time.perf_counter(), time.process_time()
         events = session.push(piece) if start < len(audio) else session.close()
-        spent = time.perf_counter() - began
-        clock, compute, cpu = clock + spent, compute + spent, cpu + time.process_time() - began_cpu
+        spent, spent_cpu = time.perf_counter() - began, time.process_time() - began_cpu
+        clock, compute, cpu = clock + spent, compute + spent, cpu + spent_cpu
+        closing += [spent_cpu] * any(isinstance(event, SpeechEnded) for event in events)
         late.append(clock > min(start + step, len(audio)) / SAMPLE_RATE + chunk_s)
         for event in events:
             if isinstance(event, Partial):
@@ -213,4 +217,5 @@ def run_live(
         compute_s=compute,
         cpu_s=cpu,
         late_updates=sum(late) / len(late),
+        closing_cpu_s=tuple(closing),
     )
