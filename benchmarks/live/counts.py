@@ -159,9 +159,9 @@ def tail_errors(text: str, said: Sequence[Word], language: str | None) -> ErrorC
 @dataclass(frozen=True, slots=True)
 class Endings:
     """marks: for each hundred words. f1_file, f1_said: of sentence ends, beside the file's text and the
-    texts that were said, of those that end with a mark; None where none does. tail, n_tail: rate of errors and
-    number of units in the last second. closing_s, closing_p95_s: processor time from the end of speech to
-    its final; None for a file."""
+    texts that were said, of those that end with a mark; None where none does. tail, n_tail: rate of errors
+    and number of units in the last second. closing_s, closing_p95_s: processor time from the end of speech
+    to its final; None for a file."""
 
     marks: float
     f1_file: float | None

@@ -26,7 +26,17 @@ from sottovoce.evaluation.latency import (
     word_latencies,
 )
 from sottovoce.text.word_edits import align_words
-from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Samples,
+    SpeechEnded,
+    Unstable,
+    Word,
+)
 
 
 def test_an_ideal_policy_lags_by_one_word() -> None:
@@ -183,6 +193,13 @@ def test_a_piece_is_given_when_it_is_there() -> None:
     run = run_live(Scripted([], [partial(" a", 2.0)], [], [partial(" b", 2.5)]), AUDIO, chunk_s=1.0)
     assert run.elapsed_s == pytest.approx((2.0, 2.5), abs=0.1)
     assert run.compute_s < 0.1
+
+
+def test_the_processor_time_of_the_end_of_speech_is_kept() -> None:
+    ended = SpeechEnded(0.8, 1.0, utterance=1)
+    run = run_live(Scripted([], [ended], [], [ended]), AUDIO, chunk_s=1.0)
+    assert len(run.closing_cpu_s) == 2
+    assert 0.0 <= sum(run.closing_cpu_s) <= run.cpu_s
 
 
 def test_who_is_slow_falls_behind() -> None:
