@@ -27,7 +27,7 @@ from benchmarks.live.runs import (
 from benchmarks.live.simul import Simul
 from sottovoce.errors import OptionError
 
-HELP = """Words wrong and word latency of live sessions on clips of people.
+HELP = """Words wrong, word latency, sentence ends and the closing read of live sessions on clips of people.
 
 Takes the processor time that it measures: with base about half a second for each second of audio and
 setting, SimulStreaming four; 30 clips are some 3 minutes of audio. Latencies are not computation-aware: audio

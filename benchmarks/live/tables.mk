@@ -7,13 +7,15 @@ EITHER ?= float32,bfloat16
 LIVE = OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks live
 OF = $(SHARED) --part test --log live/log --dtypes
 OTHER = $(if $(SIMUL),--simul $(SIMUL))
-TABLES = errors soon together curve curve-often curve-rare curve-all beam codeswitch \
+TABLES = errors soon together sentences curve curve-often curve-rare curve-all beam codeswitch \
 	hour-float32 hour-bfloat16 translate noise beside
 live-tables: $(TABLES:%=live/%.txt)  ## every table of live speech in docs/, into live/
 
 live/errors.txt: ARGS = errors $(OF) $(EITHER) --clips 40 $(OTHER)
 live/soon.txt: ARGS = errors $(OF) $(EITHER) --clips 40 --frame-thresholds 10 --chunk-s 0.3
 live/together.txt: ARGS = errors $(OF) $(EITHER) --clips 40 --together 4
+live/sentences.txt: ARGS = errors $(OF) auto --clips 160 --together 20 --pauses-s 0.2 \
+	--sets kathleen-en,kerstin-de,dona-es,nemo-pl,librispeech-mini
 live/curve.txt: ARGS = errors $(OF) float32 --clips 20 --frame-thresholds 10,25,50 $(OTHER) --picture live/latency.png
 live/curve-often.txt: ARGS = errors $(OF) float32 --clips 20 --frame-thresholds 10,25 --chunk-s 0.25
 live/curve-rare.txt: ARGS = errors $(OF) float32 --clips 20 --chunk-s 1.2 $(OTHER)
