@@ -19,7 +19,7 @@ from rich.table import Table
 from sottovoce.cli.flags import SectionedCommand, given_as
 from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, beam_size, open_model
 from sottovoce.cli.progress import source_of
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.options.schema import Option, options_of
 
 if TYPE_CHECKING:
@@ -166,9 +166,11 @@ def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMo
         tokenizer = tokenizer.with_language(code)
     try:
         trial = find_encoder_mode(model.backend, tokenizer, samples)
+        path, mode = store_mode(model.mode_key, trial.mode), trial.mode
     except OptionError as error:
         return None, Measured("encoder mode", f"not found: {error}", {})
-    path, mode = store_mode(model.mode_key, trial.mode), trial.mode
+    except OSError as error:
+        return None, Measured("encoder mode", f"cannot be stored ({cause_of(error)})", {})
     padding = f"{len(mode.anchors)} anchors and 1 frame in {mode.stride}" if mode.stride > 1 else "all frames"
     newest = "everything" if mode.recompute_s is None else f"the newest {mode.recompute_s:g} s"
     numbers = {"work": trial.work, "divergence": trial.mean, "worst_divergence": trial.worst}
