@@ -1,6 +1,6 @@
 """`python -m benchmarks ROOM NAME …` runs one benchmark; without a name, what there is is listed.
 
-A benchmark is a module of a room that has a `main`; the first line of its docstring says what it measures.
+A benchmark is a module of a topic that has a `main`; the first line of its docstring says what it measures.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOMS = ("files", "text", "language", "live", "ctc", "server", "speakers")
+TOPICS = ("files", "text", "language", "live", "ctc", "server", "speakers")
 
 
-def benchmarks(room: str) -> dict[str, str]:
-    """Names of a room's benchmarks, each with the line that says what it measures. Nothing is imported."""
+def benchmarks(topic: str) -> dict[str, str]:
+    """Names of a topic's benchmarks, each with the line that says what it measures. Nothing is imported."""
     found = {}
-    for path in sorted((HERE / room).glob("*.py")):
+    for path in sorted((HERE / topic).glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
             found[path.stem] = (ast.get_docstring(tree) or "").split("\n", maxsplit=1)[0]
@@ -26,25 +26,25 @@ def benchmarks(room: str) -> dict[str, str]:
 
 def listing() -> str:
     lines = ["python -m benchmarks ROOM NAME [OPTIONS]"]
-    for room in ROOMS:
-        lines.append(f"\n{room}")
-        lines += [f"  {name:16} {what}" for name, what in benchmarks(room).items()]
+    for topic in TOPICS:
+        lines.append(f"\n{topic}")
+        lines += [f"  {name:16} {what}" for name, what in benchmarks(topic).items()]
     return "\n".join(lines)
 
 
-def run(room: str, name: str, arguments: list[str]) -> None:
+def run(topic: str, name: str, arguments: list[str]) -> None:
     """Run a benchmark with its arguments. Raises SystemExit if there is none of that name."""
-    if room not in ROOMS or name not in benchmarks(room):
-        what = f"there is no '{room} {name}'; scripts of finished experiments: docs/research/log.md"
+    if topic not in TOPICS or name not in benchmarks(topic):
+        what = f"there is no '{topic} {name}'; scripts of finished experiments: docs/research/log.md"
         raise SystemExit(f"python -m benchmarks: {what}\n\n{listing()}")
-    sys.argv = [f"python -m benchmarks {room} {name}", *arguments]
-    importlib.import_module(f"benchmarks.{room}.{name}").main()
+    sys.argv = [f"python -m benchmarks {topic} {name}", *arguments]
+    importlib.import_module(f"benchmarks.{topic}.{name}").main()
 
 
 def main() -> None:
     match sys.argv[1:]:
-        case [room, name, *arguments] if not room.startswith("-"):
-            run(room, name, arguments)
+        case [topic, name, *arguments] if not topic.startswith("-"):
+            run(topic, name, arguments)
         case _:
             print(listing())
 

@@ -45,7 +45,7 @@ LAYERS = (
 """Linear layers of a block that share a table, in the order of the kernels, and the table's name."""
 IN_BYTES = ("down",)
 """Tables in int8, as far as this is faster; others are int16. The states' error is that of PyTorch's
-bfloat16 (1.6 and 1.8 %, docs/benchmarks.md); with int16 alone 0.2 %.
+bfloat16 (1.6 and 1.8 %, docs/research/kernels.md); with int16 alone 0.2 %.
 """
 WORDS_ALONE = ("portable", "avx2")
 """Instruction sets on which int8 is no faster than int16."""
