@@ -52,7 +52,7 @@ class SecondBackend(FakeBackend):
 
 
 def model_of(backend: FakeBackend) -> Model:
-    about = SimpleNamespace(name="second", trained_tokens=None, languages=None, ctc_head=None)
+    about = SimpleNamespace(name="second", trained_tokens=None, languages=None, ctc_head=None, mode_key=None)
     return Model(cast(Checkpoint, about), backend)
 
 
