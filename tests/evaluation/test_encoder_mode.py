@@ -13,7 +13,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
 from sottovoce.evaluation import encoder_mode
-from sottovoce.evaluation.encoder_mode import Piece, Trial, find_anchors, find_encoder_mode, measure
+from sottovoce.evaluation.encoder_mode import ReferencePiece, Trial, find_anchors, find_encoder_mode, measure
 from sottovoce.models.backend import Backend
 from sottovoce.models.dims import DENSE, EXACT, EncoderMode
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -32,14 +32,14 @@ def speech() -> Samples:
 
 
 @pytest.fixture(scope="module")
-def pieces(nano: Model, speech: Samples) -> list[Piece]:
+def pieces(nano: Model, speech: Samples) -> list[ReferencePiece]:
     return list(encoder_mode.speech_pieces(nano.backend, nano.tokenizer.with_language("en"), speech))
 
 
-def piece(n_frames: int, low: Sequence[int]) -> Piece:
+def piece(n_frames: int, low: Sequence[int]) -> ReferencePiece:
     norms = torch.full((1500,), 20.0)
     norms[list(low)] = 5.0
-    return Piece(torch.zeros(80, 2 * n_frames), norms, (1,), 1, torch.zeros(1, 4))
+    return ReferencePiece(torch.zeros(80, 2 * n_frames), norms, (1,), 1, torch.zeros(1, 4))
 
 
 def test_anchors_are_padding_of_low_norm_in_a_fifth_of_the_pieces() -> None:
@@ -49,7 +49,7 @@ def test_anchors_are_padding_of_low_norm_in_a_fifth_of_the_pieces() -> None:
     assert find_anchors([short] * 3 + [long] * 13) == (300, 1200, 1490), "700 in less than a fifth"
 
 
-def test_the_full_window_is_its_own_measure(nano: Model, pieces: list[Piece]) -> None:
+def test_the_full_window_is_its_own_measure(nano: Model, pieces: list[ReferencePiece]) -> None:
     exact = measure(nano.backend, pieces, EXACT)
     assert exact.mean == pytest.approx(0.0, abs=1e-5)
     n_frames = sum(one.n_frames for one in pieces)
@@ -60,7 +60,9 @@ def test_the_full_window_is_its_own_measure(nano: Model, pieces: list[Piece]) ->
     assert kept.work < whole.work < exact.work
 
 
-def test_what_is_found_is_as_near_as_dense_padding(nano: Model, speech: Samples, pieces: list[Piece]) -> None:
+def test_what_is_found_is_as_near_as_dense_padding(
+    nano: Model, speech: Samples, pieces: list[ReferencePiece]
+) -> None:
     found = find_encoder_mode(nano.backend, nano.tokenizer.with_language("en"), speech)
     assert measure(nano.backend, pieces, found.mode) == found
     whole = measure(nano.backend, pieces, DENSE.whole())
@@ -89,10 +91,10 @@ def test_the_cheapest_mode_that_is_near_enough_is_kept(
     chosen: str,
     nano: Model,
     speech: Samples,
-    pieces: list[Piece],
+    pieces: list[ReferencePiece],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def measured(_: Backend, __: Sequence[Piece], mode: EncoderMode) -> Trial:
+    def measured(_: Backend, __: Sequence[ReferencePiece], mode: EncoderMode) -> Trial:
         named = {DENSE: dense, DENSE.whole(): whole, EXACT: (0.0, 0.0)}
         return Trial(mode, *named.get(mode, sparse), 1.0)
 

@@ -17,7 +17,7 @@ from types import TracebackType
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -76,7 +76,7 @@ class On(Tensor):
         return f"On({self.elem})"
 
 
-@torch.library.custom_op("pretended::attention", mutates_args=())
+@library.custom_op("pretended::attention", mutates_args=())
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
 ) -> Tensor:

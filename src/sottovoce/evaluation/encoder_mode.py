@@ -30,6 +30,7 @@ PIECES_S = (2.0, 4.0, 7.0, 11.0)
 """Lengths of the pieces, over and over."""
 LEAST_S = sum(PIECES_S)
 UPDATE_S = 0.5
+"""Half as often as sessions by default, which halves the cost of the test."""
 LONGEST_TEXT = 120
 """Tokens; a loop need not be read to its end."""
 ANCHOR_NORM = 0.6
@@ -53,7 +54,7 @@ LOOP = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class ReferencePiece:
     """A piece of speech in the full window.
 
     log_mel: (n_mels, n). norms: (n_audio_ctx,) of the encoder's states. tokens: prompt and text. n_prompt:
@@ -110,7 +111,7 @@ def find_encoder_mode(backend: Backend, tokenizer: Tokenizer, samples: Samples) 
     return whole if whole.worst < LOOP else measure(backend, pieces, EXACT)
 
 
-def speech_pieces(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> Iterator[Piece]:
+def speech_pieces(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> Iterator[ReferencePiece]:
     """Cut a recording into pieces, and read each in the full window; pieces without text are left out."""
     start = 0
     for seconds in cycle(PIECES_S):
@@ -129,10 +130,10 @@ def speech_pieces(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> I
             prompt = tokenizer.sot_sequence_including_notimestamps
             tokens = (*prompt, *result.tokens)
             norms = full.encoded.states[0].float().norm(dim=-1).cpu()
-            yield Piece(mel, norms, tokens, len(prompt), _read(backend, full, tokens, len(prompt)))
+            yield ReferencePiece(mel, norms, tokens, len(prompt), _read(backend, full, tokens, len(prompt)))
 
 
-def find_anchors(pieces: Sequence[Piece]) -> tuple[int, ...]:
+def find_anchors(pieces: Sequence[ReferencePiece]) -> tuple[int, ...]:
     """Return the positions of padding that attract attention in the full window, ascending."""
     positions = torch.arange(len(pieces[0].norms))
     n_low, n_padding = torch.zeros(len(positions)), torch.zeros(len(positions))
@@ -144,7 +145,7 @@ def find_anchors(pieces: Sequence[Piece]) -> tuple[int, ...]:
     return tuple(found.nonzero()[:, 0].tolist())
 
 
-def measure(backend: Backend, pieces: Sequence[Piece], mode: EncoderMode) -> Trial:
+def measure(backend: Backend, pieces: Sequence[ReferencePiece], mode: EncoderMode) -> Trial:
     """Encode growing pieces in a mode, and compare the decoder's probabilities with the full window's."""
     divergences, n_computed = [], 0
     for piece in pieces:
@@ -157,7 +158,7 @@ def measure(backend: Backend, pieces: Sequence[Piece], mode: EncoderMode) -> Tri
     return Trial(mode, sum(divergences) / len(pieces), max(divergences), work)
 
 
-def _grown(backend: Backend, piece: Piece, mode: EncoderMode) -> tuple[IncrementalResult, int]:
+def _grown(backend: Backend, piece: ReferencePiece, mode: EncoderMode) -> tuple[IncrementalResult, int]:
     """Return the last of a piece's updates, and the number of frames that all of them compute."""
     every = round(UPDATE_S * FRAMES_PER_SECOND)
     lengths = [*range(every, piece.n_frames, every), piece.n_frames]

@@ -164,9 +164,6 @@ def backoff_table(
     )
 
 
-Weighted = tuple[LanguageModel, float]
-
-
 def automaton_of(table: BackoffTable, *, ends: Tensor) -> Automaton:
     """View a back-off table as an automaton over its own ids. ends: (n_nodes,) scores of ending."""
     return Automaton(

@@ -41,7 +41,7 @@ _HEAD_TOLERANCE = 1e-2
 """Relative difference allowed between a network's logits and its embeddings times its hidden state."""
 
 
-class ScoredText(NamedTuple):
+class ContinuedText(NamedTuple):
     """Pieces of a text from the first on, the last n of which are scored."""
 
     pieces: tuple[int, ...]
@@ -81,11 +81,11 @@ class PieceTree:
         """Bytes that the cache has taken."""
         return len(self._parents) * self._n_bytes
 
-    def log_probs(self, texts: Sequence[ScoredText]) -> list[float]:
+    def log_probs(self, texts: Sequence[ContinuedText]) -> list[float]:
         """Return the natural log-probability of the last n pieces of each text, given those before."""
         found: list[float] = []
         self._now += 1
-        waiting: list[tuple[list[int], ScoredText]] = []
+        waiting: list[tuple[list[int], ContinuedText]] = []
         try:
             for text in texts:
                 self._most_nodes = max(self._most_nodes, len(text.pieces) - 1)
@@ -153,7 +153,7 @@ class PieceTree:
             del self._children[self._parents[node], self._pieces[node]]
             self._free.append(node)
 
-    def _scores(self, waiting: Sequence[tuple[list[int], ScoredText]]) -> list[float]:
+    def _scores(self, waiting: Sequence[tuple[list[int], ContinuedText]]) -> list[float]:
         if not waiting:
             return []
         for begin in range(0, len(self._new), BATCH_PIECES):
@@ -384,7 +384,7 @@ class CausalWordModel:
 
     def _scored(self, texts: Mapping[Asked, tuple[History, tuple[int, ...]]]) -> dict[Asked, float]:
         before = {history: self._begun(history) for history, _ in texts.values()}
-        rows = [ScoredText(before[history] + pieces, len(pieces)) for history, pieces in texts.values()]
+        rows = [ContinuedText(before[history] + pieces, len(pieces)) for history, pieces in texts.values()]
         return dict(zip(texts, self._tree.log_probs(rows), strict=True))
 
     def _begun(self, history: History) -> tuple[int, ...]:

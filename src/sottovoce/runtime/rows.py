@@ -28,7 +28,7 @@ from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head
 from sottovoce.models.whisper import TextDecoder
 
 FIRST_CELLS = 63
-"""Cells of an arena at first; with the one that is nobody's, a full arena doubles."""
+"""Cells of a new arena, which makes 64 with the unused first one; a full arena doubles."""
 
 
 class RowMemory:
@@ -87,7 +87,7 @@ def _doubled(size: int, needed: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recording:
+class RowAudio:
     """The audio of rows: window `index` of cross-attention keys and values, per layer (B, H, n, d_head).
 
     slot: its arena in the memory. n_frames: of the window. log_weights: (n_frames,) float32, added to the
@@ -229,7 +229,7 @@ class StaticMemory(RowMemory):
             self.text[:, :, :n, :, : 1 + other.n_cells] = other.text
             self.audio[:, :, :n], self.frame_bias[:n] = other.audio, other.frame_bias
 
-    def placed(self, recording: Recording) -> Recording:
+    def placed(self, recording: RowAudio) -> RowAudio:
         """Copy the keys and values of a recording's window to its slot; return it with these."""
         slot, n_frames = recording.slot, recording.n_frames
         self.audio[:, :, slot, :, n_frames:].zero_()
@@ -241,8 +241,8 @@ class StaticMemory(RowMemory):
         bias[n_frames:] = -torch.inf
         return self.recording(slot, n_frames)
 
-    def recording(self, slot: int, n_frames: int) -> Recording:
-        return Recording(slot, self.windows, slot, n_frames, self.frame_bias[slot, :n_frames])
+    def recording(self, slot: int, n_frames: int) -> RowAudio:
+        return RowAudio(slot, self.windows, slot, n_frames, self.frame_bias[slot, :n_frames])
 
 
 Outputs = tuple[Tensor, ...]

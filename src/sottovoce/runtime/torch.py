@@ -46,7 +46,7 @@ from sottovoce.runtime.incremental_encoder import (
 )
 from sottovoce.runtime.rows import (
     FRAME_PARTS,
-    Recording,
+    RowAudio,
     RowMemory,
     RowPool,
     RowsAttention,
@@ -85,7 +85,7 @@ class _Piece:
     to.
     """
 
-    recordings: list[Recording]
+    recordings: list[RowAudio]
     rows: list[int]
     n_new: int
     frames: Span
@@ -150,7 +150,7 @@ class TorchRows:
         self._name = name
         self._dtype, self._device = memory.text.dtype, memory.text.device
         self._memory = memory
-        self._recordings: list[Recording] = []
+        self._recordings: list[RowAudio] = []
         """Of each row."""
         self._table = np.zeros((0, self._memory.n_cells), np.int16)
         """(n_rows, n_cells): 1 + the position of the row's token in each cell; 0: not one of its own."""
@@ -175,13 +175,13 @@ class TorchRows:
         for index, slot in enumerate(slots):
             self._memory.clear(slot, None if cached is None else cached.keys_values)
             weights = None if encoded.log_weights is None else encoded.log_weights[index]
-            recording = Recording(slot, keys_values, index, encoded.n_frames, weights)
+            recording = RowAudio(slot, keys_values, index, encoded.n_frames, weights)
             self._recordings.append(self._placed(recording))
         rows = np.zeros((len(slots), self._memory.n_cells), np.int16)
         rows[:, :n_cached] = range(1, n_cached + 1)
         self._table = np.concatenate((self._table, rows))
 
-    def _placed(self, recording: Recording) -> Recording:
+    def _placed(self, recording: RowAudio) -> RowAudio:
         """Return a new recording with its keys and values as the steps read them: where they are."""
         return recording
 
@@ -370,7 +370,7 @@ class StaticRows(TorchRows):
             self._recordings = [larger.recording(one.slot, one.n_frames) for one in self._recordings]
         super()._reserve(self._memory.n_recordings, n_cells)
 
-    def _placed(self, recording: Recording) -> Recording:
+    def _placed(self, recording: RowAudio) -> RowAudio:
         return self._memory.placed(recording)
 
     @torch.no_grad()
