@@ -64,7 +64,10 @@ def choice(n_rows: int) -> TokenChoice:
 
 @pytest.mark.parametrize("chooses", [True, False])
 def test_a_step_has_a_budget(device: PretendedDevice, chooses: bool) -> None:
-    """At most 20 operators a layer and 30 others, one upload, and after the first nothing is allocated."""
+    """At most 20 operators a layer and 30 others, one upload, and after the first nothing is allocated.
+
+    Logits are copied to a tensor of their own, which the next step leaves alone.
+    """
     backend = on(device, tiny.backend(device=DEVICE))
     n_operators = []
     for n_rows in (1, 64):
@@ -78,8 +81,10 @@ def test_a_step_has_a_budget(device: PretendedDevice, chooses: bool) -> None:
             else:
                 rows.step([[5]] * n_rows, [[0]] * n_rows)
         counts = device.counts
-        assert not counts.allocations, counts.allocations
-        assert sum(counts.copies.values()) == sum(counts.operators.values()) == 1, counts.operators
+        n_kept = 0 if chooses else 2
+        assert sum(counts.allocations.values()) == n_kept, counts.allocations
+        assert sum(counts.operators.values()) == 1 + n_kept, counts.operators
+        assert sum(counts.copies.values()) == 1 + n_kept // 2, counts.copies
         assert sum(counts.reads.values()) == chooses, counts.reads
         n_operators.append(sum(device.recorded[-1].names.values()))
     assert len(set(n_operators)) == 1
@@ -177,7 +182,7 @@ def test_memory_is_borrowed_and_given_back() -> None:
     rows = backend.rows()
     rows.admit(encoded(backend, 3))
     del rows
-    assert [memory.n_recordings for memory in backend.pool.free] == [4]
+    assert [memory.n_recordings for memory in backend.pool.free] == [16]
     again = backend.rows()
     again.admit(encoded(backend, 2))
     assert not backend.pool.free

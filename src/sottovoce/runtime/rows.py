@@ -6,8 +6,8 @@ reordering and dropping beams changes the table and copies no cache. All new tok
 are queries of one attention over its arena, with a mask made from the table, and of one over its audio, whose
 keys and values are thus read once however many beams there are.
 
-On an accelerator the memory is static and every step of single tokens has one of few shapes (`StepShape`):
-no shape depends on the text, so the operators of a step can be recorded as a CUDA graph.
+On an accelerator the memory is static and steps of few tokens have few shapes (`StepShape`): no shape depends
+on the text, so the operators of a step can be recorded as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -289,47 +289,57 @@ def recorder_of(device: torch.device) -> Record:
 
 STEP_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Recordings of a static step; more are multiples of the last."""
+MEMORY_SIZES = (16, 64)
+"""Recordings of a static memory; more are multiples of the last."""
 FRAME_PARTS = 3
 """A static step attends to a third, two thirds or all frames of a full window."""
+FEW_QUERIES = (1, 4, 16)
+"""New tokens of a recording in a step that is recorded, if its rows read several."""
+MOST_QUERIES = 4096
+"""New tokens of all recordings in a step that is not."""
 
 
-def step_sizes(n_recordings: int) -> list[int]:
+def step_sizes(n_recordings: int, sizes: Sequence[int] = STEP_SIZES) -> list[int]:
     """Return the sizes of static steps up to the smallest that has room for so many recordings."""
-    largest = STEP_SIZES[-1]
-    more = range(2 * largest, n_recordings + largest, largest)
-    sizes = [*STEP_SIZES, *more]
-    return sizes[: 1 + next(place for place, size in enumerate(sizes) if size >= n_recordings)]
+    largest = sizes[-1]
+    all_sizes = [*sizes, *range(2 * largest, n_recordings + largest, largest)]
+    return all_sizes[: 1 + next(place for place, size in enumerate(all_sizes) if size >= n_recordings)]
 
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
     """What the operators of a static step depend on.
 
-    n_rows: of each recording. n_frames: attended to. n_best, time_begin: of a choice of tokens; None: the
-    step returns logits.
+    n_queries, n_wanted: new tokens of each recording, and how many of them have logits. n_frames: attended
+    to. first: slot of the first recording. has_spans: each token attends to frames of its own. n_best,
+    time_begin: of a choice of tokens; None: the step returns logits.
     """
 
     n_recordings: int
-    n_rows: int
+    n_queries: int
+    n_wanted: int
     n_frames: int
+    first: int = 0
     capture: AlignmentHeads = ()
+    has_spans: bool = False
     n_best: int | None = None
     time_begin: int = 0
 
 
 class StaticStep:
-    """A decoder step of one token a row, over static memory: one upload, one replay.
+    """A decoder step over static memory: one upload, one replay.
 
-    Row `k` of the recording in slot `s` is at `s * n_rows + k`. The arrays are those of the host; rows that
-    are not written compute nothing: tokens, positions: (n,) int64. entries: (n, H) int64. allowed: (n, 3)
-    int64, as `AllowedTokens`. visible: (n, 1 + n_cells) bool. forbidden: (n_vocab,) float32 on the device,
-    added to the logits of a choice.
+    Token `k` of the recording in slot `first + s` is at `s * n_queries + k`. The arrays are the host's;
+    tokens that are not written compute nothing: tokens, positions: (n,) int64. entries: (n, H) int64.
+    spans: (n, 2) int64 frames, if there are any. wanted: (n_recordings * n_wanted,) int64, which tokens
+    have logits. allowed: (n, 3) int64, as `AllowedTokens`. visible: (n, 1 + n_cells) bool. forbidden:
+    (n_vocab,) float32 on the device, added to the logits of a choice.
     """
 
     def __init__(self, decoder: TextDecoder, memory: StaticMemory, shape: StepShape, record: Record) -> None:
         self._decoder, self._memory, self.shape = decoder, memory, shape
-        n, n_head, n_total = shape.n_recordings * shape.n_rows, memory.dims.n_text_head, 1 + memory.n_cells
-        self._sizes = [n, n, n * n_head, 3 * n]
+        n, n_head, n_total = shape.n_recordings * shape.n_queries, memory.dims.n_text_head, 1 + memory.n_cells
+        self._sizes = [n, n, n * n_head, 2 * n * shape.has_spans, shape.n_recordings * shape.n_wanted, 3 * n]
         n_bytes = 8 * sum(self._sizes) + n * n_total
         device, is_pinned = memory.text.device, memory.text.is_cuda
         with torch.inference_mode(False):
@@ -338,13 +348,15 @@ class StaticStep:
             n_vocab = memory.dims.n_vocab
             self.forbidden = torch.zeros(n_vocab, device=device)
             self._ids = torch.arange(n_vocab, device=device)
+            self._frames = torch.arange(shape.n_frames, device=device)
             self._hidden = torch.tensor([-torch.inf, 0.0], dtype=memory.text.dtype, device=device).unbind()
         numbers, visible = self._parts(self._host)
-        self.tokens, self.positions, entries, allowed = (one.numpy() for one in numbers)
+        self.tokens, self.positions, entries, spans, self.wanted, allowed = (one.numpy() for one in numbers)
         self.entries, self.allowed = entries.reshape(n, n_head), allowed.reshape(n, 3)
-        self.visible = visible.numpy()
-        slots = np.arange(n)[:, None] // shape.n_rows
+        self.spans, self.visible = spans.reshape(-1, 2), visible.numpy()
+        slots = shape.first + np.arange(n)[:, None] // shape.n_queries
         self.entries[:] = (slots * n_head + np.arange(n_head)) * n_total
+        self.spans[:, 1] = shape.n_frames
         self.allowed[:] = (0, n_vocab, n_vocab)
         self.visible[:, 0] = True
         self._idle = self._host.numpy().copy()
@@ -360,7 +372,7 @@ class StaticStep:
         return numbers, packed[n_bytes:].view(torch.bool).view(self._sizes[0], -1)
 
     def clear(self) -> None:
-        """Reset the host's arrays to those of rows that compute nothing."""
+        """Reset the host's arrays to those of tokens that compute nothing."""
         if self._uploaded is not None:
             self._uploaded.synchronize()
         np.copyto(self._host.numpy(), self._idle)
@@ -374,8 +386,8 @@ class StaticStep:
     def run(self) -> Outputs:
         """Compute the step: the best tokens of a choice, or logits and captured attention.
 
-        The outputs are those of `choose`; or (n, n_vocab) float32 and, with captured heads, (n_captured, n,
-        n_frames) float32. They are valid until the next run.
+        The outputs are those of `choose`; or (n_recordings * n_wanted, n_vocab) float32 and, with captured
+        heads, (n_captured, n, n_frames) float32. They are valid until the next run.
         """
         self._device.copy_(self._host, non_blocking=True)
         if self._uploaded is not None:
@@ -384,10 +396,14 @@ class StaticStep:
 
     def _compute(self) -> Outputs:
         shape, memory = self.shape, self._memory
-        (tokens, positions, entries, allowed), visible = self._parts(self._device)
+        (tokens, positions, entries, spans, wanted, allowed), visible = self._parts(self._device)
         floor, zero = self._hidden
-        slots, frames = slice(0, shape.n_recordings), slice(0, shape.n_frames)
+        slots, frames = slice(shape.first, shape.first + shape.n_recordings), slice(0, shape.n_frames)
         bias = memory.frame_bias[slots, None, None, frames]
+        if shape.has_spans:
+            begin, end = spans.view(shape.n_recordings, 1, shape.n_queries, 2).split(1, dim=3)
+            outside = (self._frames < begin) | (self._frames >= end)
+            bias = bias.masked_fill(outside, -torch.inf)
         run = Run(
             slots=slots,
             windows=slots,
@@ -395,12 +411,15 @@ class StaticStep:
             tokens=slice(0, len(tokens)),
             cells=slice(0, 1 + memory.n_cells),
             frames=frames,
-            mask=torch.where(visible, zero, floor).view(shape.n_recordings, 1, shape.n_rows, -1),
+            mask=torch.where(visible, zero, floor).view(shape.n_recordings, 1, shape.n_queries, -1),
             bias=bias,
             audio_mask=bias.to(memory.text.dtype),
         )
         attention = RowsAttention(memory, [run], positions, entries, shape.capture)
-        logits = self._decoder.logits(self._decoder(tokens, attention))
+        hidden = self._decoder(tokens, attention)
+        if shape.n_wanted < shape.n_queries:
+            hidden = hidden.index_select(0, wanted)
+        logits = self._decoder.logits(hidden)
         if shape.n_best is not None:
             return (choose(logits + self.forbidden, allowed.view(-1, 3), self._ids, shape),)
         return (logits, attention.captured(0)) if shape.capture else (logits,)
@@ -459,7 +478,7 @@ class RowPool:
             if memory is not None:
                 self.free.remove(memory)
             else:
-                size = min(step_sizes(n_recordings)[-1], self._most - self._n_lent)
+                size = min(step_sizes(n_recordings, MEMORY_SIZES)[-1], self._most - self._n_lent)
                 if size < n_recordings:
                     raise OptionError(
                         f"decoder rows: {n_recordings} recordings given, expected at most {size}, which the "

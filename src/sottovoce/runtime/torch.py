@@ -6,7 +6,7 @@ import logging
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count, islice
 
 import numpy as np
@@ -45,7 +45,9 @@ from sottovoce.runtime.incremental_encoder import (
     result_of,
 )
 from sottovoce.runtime.rows import (
+    FEW_QUERIES,
     FRAME_PARTS,
+    MOST_QUERIES,
     RowAudio,
     RowMemory,
     RowPool,
@@ -54,12 +56,15 @@ from sottovoce.runtime.rows import (
     StaticMemory,
     StaticStep,
     StepShape,
+    eagerly,
     recorder_of,
     step_sizes,
 )
 from sottovoce.types import EncoderOutput, Features
 
 logger = logging.getLogger(__name__)
+Table = npt.NDArray[np.int16]
+"""(n_rows, n_cells): 1 + the position of the row's token in each cell; 0: not one of its own."""
 
 
 class TorchEncoderState(CachedWindow[EncoderKvCache]):
@@ -111,7 +116,7 @@ class _Piece:
 class _Batch:
     """The new tokens of a step. table: of the rows, after it. starts: of each row, in the batch."""
 
-    table: npt.NDArray[np.int16]
+    table: Table
     starts: list[int]
     pieces: list[_Piece] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -152,8 +157,7 @@ class TorchRows:
         self._memory = memory
         self._recordings: list[RowAudio] = []
         """Of each row."""
-        self._table = np.zeros((0, self._memory.n_cells), np.int16)
-        """(n_rows, n_cells): 1 + the position of the row's token in each cell; 0: not one of its own."""
+        self._table: Table = np.zeros((0, self._memory.n_cells), np.int16)
 
     @property
     def n_rows(self) -> int:
@@ -340,11 +344,26 @@ def _join(pieces: list[_Piece], piece: _Piece) -> None:
         pieces.append(piece)
 
 
-class StaticRows(TorchRows):
-    """Rows on an accelerator, whose steps of single tokens are static: they are `ChoosingRows` too.
-
-    Other steps, of prefixes and within spans, run as on a CPU, over the same memory.
+@dataclass(frozen=True, slots=True, eq=False)
+class _NewTokens:
+    """The new tokens of a step, row by row: ids, rows, positions in them, cells, slots of recordings, places
+    among the new tokens of the recording: (n,) int64; visible: (n, n_cells) bool.
     """
+
+    tokens: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    cells: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
+    ranks: npt.NDArray[np.int64]
+    visible: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class StaticRows(TorchRows):
+    """Rows on an accelerator, whose steps are static: they are `ChoosingRows` too."""
 
     _memory: StaticMemory
 
@@ -383,96 +402,145 @@ class StaticRows(TorchRows):
         capture: AlignmentHeads = (),
         spans: Sequence[Span] | None = None,
     ) -> RowsOutput:
-        """See `RunningRows.step`; the output is valid until the next step."""
-        single = [row for row, new in enumerate(tokens) if len(new) == 1]
-        if spans is not None or not single:
-            return super().step(tokens, wanted, vocabulary=vocabulary, capture=capture, spans=spans)
         check_step(tokens, wanted, self._lengths, longest=self._model.dims.n_text_ctx, name=self._name)
         check_heads(capture, self._model.dims)
-        before = self._table
-        step, found = self._static_step(single, [tokens[row][0] for row in single], tuple(capture))
-        logits, *captured = step.run()
-        if vocabulary is not None:
-            logits = logits.index_select(1, vocabulary.to(self._device))
-        places = dict(zip(single, found, strict=True))
-        others: Iterator[Tensor] = iter(())
-        following = len(logits)
-        if any(len(new) > 1 for new in tokens):
-            longer = [[] if len(new) == 1 else new for new in tokens]
-            asked = [() if len(new) == 1 else own for new, own in zip(tokens, wanted, strict=True)]
-            try:
-                rest = super().step(longer, asked, vocabulary=vocabulary, capture=capture)
-            except Exception:
-                self._table = before
-                raise
-            logits, others = torch.cat((logits, rest.logits)), iter(rest.attention)
-        order: list[int] = []
-        attention = []
-        for row, (own, recording) in enumerate(zip(wanted, self._recordings, strict=True)):
-            place = places.get(row)
-            given = next(others, None)
-            if place is None:
-                order += range(following, following + len(own))
-                following += len(own)
-                attention.append(
-                    logits.new_zeros(len(capture), 0, recording.n_frames) if given is None else given
-                )
-            else:
-                order += [place] * len(own)
-                whole = captured[0] if captured else logits.new_zeros(0, place + 1, recording.n_frames)
-                attention.append(whole[:, place : place + 1, : recording.n_frames])
-        return RowsOutput(_rows_of(logits, order), attention)
+        check_spans(spans, [one.n_frames for one in self._recordings])
+        new, table = self._new_tokens(tokens)
+        starts = np.concatenate(([0], np.cumsum([len(own) for own in tokens])))
+        asked = np.asarray([starts[row] + one for row, own in enumerate(wanted) for one in own], np.int64)
+        parts = []
+        for first, n_recordings, chosen in self._parts(new):
+            own = np.flatnonzero(np.isin(asked, chosen))
+            step, places = self._static_step(
+                new, chosen, first, n_recordings, tuple(capture), spans, asked=asked[own]
+            )
+            logits, *captured = step.run()
+            order = _index(places[1], self._device)
+            logits = logits.index_select(0, order)
+            if vocabulary is not None:
+                logits = logits.index_select(1, vocabulary.to(self._device))
+            attention = [one.index_select(1, _index(places[0], self._device)) for one in captured]
+            parts.append((own, logits, chosen, *attention))
+        if spans is None:
+            self._table = table
+        logits = _in_order([one[0] for one in parts], [one[1] for one in parts], 0)
+        if not capture:
+            joined = logits.new_zeros(0, len(new), max(one.n_frames for one in self._recordings))
+        else:
+            joined = _in_order([one[2] for one in parts], [one[3] for one in parts], 1)
+        each = torch.split(joined, [len(own) for own in tokens], dim=1)
+        cut = [one[..., : recording.n_frames] for one, recording in zip(each, self._recordings, strict=True)]
+        return RowsOutput(logits, cut, joined)
 
     @torch.no_grad()
     def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens:
         """See `ChoosingRows.step_best`; the host reads one tensor."""
-        new = [[token] for token in tokens]
+        given = [[token] for token in tokens]
         check_step(
-            new, [(0,)] * len(new), self._lengths, longest=self._model.dims.n_text_ctx, name=self._name
+            given, [(0,)] * len(given), self._lengths, longest=self._model.dims.n_text_ctx, name=self._name
         )
-        step, places = self._static_step(range(self.n_rows), tokens, (), choice)
+        new, table = self._new_tokens(given)
+        ((first, n_recordings, chosen),) = self._parts(new)
+        step, places = self._static_step(new, chosen, first, n_recordings, (), None, choice=choice)
         (found,) = step.run()
-        best = found.cpu()[places]
+        self._table = table
+        best = found.cpu()[places[0]]
         return BestTokens(best[:, choice.n_best :].long(), best[:, : choice.n_best])
+
+    def _new_tokens(self, tokens: Sequence[Sequence[int]]) -> tuple[_NewTokens, Table]:
+        """Give each new token a free cell; return them, and the table of the rows after them."""
+        counts = [len(own) for own in tokens]
+        rows = np.repeat(np.arange(self.n_rows), counts)
+        cells = np.asarray([cell for own in self._free_cells(counts) for cell in own], np.int64)
+        before = np.cumsum([0, *counts[:-1]])
+        positions = self._table.max(axis=1, initial=0)[rows] + np.arange(len(rows)) - before[rows]
+        table = self._table.copy()
+        table[rows, cells] = 1 + positions
+        slots = np.asarray([one.slot for one in self._recordings])[rows]
+        order = np.argsort(slots, kind="stable")
+        ranks = np.empty_like(order)
+        ranks[order] = np.arange(len(order)) - np.searchsorted(slots[order], slots[order])
+        held = table[rows]
+        visible = (held > 0) & (held <= 1 + positions[:, None])
+        ids = np.asarray([token for own in tokens for token in own], np.int64)
+        return _NewTokens(ids, rows, positions, cells, slots, ranks, visible), table
+
+    def _parts(self, new: _NewTokens) -> Iterator[tuple[int, int, npt.NDArray[np.int64]]]:
+        """Divide new tokens into steps: the first slot, the number of recordings, and the tokens of each.
+
+        Recordings with few new tokens take a step together, which is recorded; those with many, as of
+        prompts, share others.
+        """
+        n_of = np.bincount(new.slots)
+        few = (n_of > 0) & (n_of <= FEW_QUERIES[-1])
+        if few.any():
+            n = min(step_sizes(1 + int(np.flatnonzero(few)[-1]))[-1], self._memory.n_recordings)
+            yield 0, n, np.flatnonzero(few[new.slots])
+        many = np.flatnonzero(n_of > FEW_QUERIES[-1])
+        while len(many):
+            first, longest = int(many[0]), aligned(int(n_of[many].max()))
+            n = min(max(1, MOST_QUERIES // longest), 1 + int(many[-1]) - first)
+            taken = many[many < first + n]
+            yield first, 1 + int(taken[-1]) - first, np.flatnonzero(np.isin(new.slots, taken))
+            many = many[len(taken) :]
 
     def _static_step(
         self,
-        rows: Sequence[int],
-        tokens: Sequence[int],
+        new: _NewTokens,
+        chosen: npt.NDArray[np.int64],
+        first: int,
+        n_recordings: int,
         capture: AlignmentHeads,
+        spans: Sequence[Span] | None,
+        *,
+        asked: npt.NDArray[np.int64] | None = None,
         choice: TokenChoice | None = None,
-    ) -> tuple[StaticStep, list[int]]:
-        """Return a step with one token of each of these rows, and their places in it."""
-        stepping = set(rows)
-        free = self._free_cells([int(row in stepping) for row in range(self.n_rows)])
-        by_slot = self._by_slot()
-        n_rows = max(map(len, by_slot.values()))
-        if n_rows > 1:
-            n_rows = self._memory.most_rows = max(n_rows, self._memory.most_rows)
-        places = {row: slot * n_rows + k for slot, own in by_slot.items() for k, row in enumerate(own)}
-        found, chosen = [places[row] for row in rows], list(rows)
-        cells = np.asarray([free[row][0] for row in rows])
-        table, lengths = self._table.copy(), self._table.max(axis=1)
-        table[chosen, cells] = 1 + lengths[chosen]
-        step = self._step_of(
-            StepShape(
-                n_recordings=min(step_sizes(1 + max(by_slot))[-1], self._memory.n_recordings),
-                n_rows=n_rows,
-                n_frames=self._n_frames(max(one.n_frames for one in self._recordings)),
-                capture=capture,
-                n_best=None if choice is None else choice.n_best,
-                time_begin=0 if choice is None else choice.time_begin,
-            )
+    ) -> tuple[StaticStep, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Return a step with the chosen new tokens, their places in it, and those of the logits of the
+        tokens that are asked for (None: of all).
+        """
+        memory, n_longest = self._memory, 1 + int(new.ranks[chosen].max())
+        is_recorded = n_longest <= FEW_QUERIES[-1]
+        if len(chosen) == len(np.unique(new.rows[chosen])) and spans is None and is_recorded:
+            n_queries = n_longest  # a token a row: beams that end give no new shapes
+            if n_longest > 1:
+                n_queries = memory.most_rows = max(n_longest, memory.most_rows)
+        else:
+            n_queries = next((n for n in FEW_QUERIES if n >= n_longest), aligned(n_longest))
+        places = (new.slots[chosen] - first) * n_queries + new.ranks[chosen]
+        wanted = places if asked is None else places[np.searchsorted(chosen, asked)]
+        n_wanted = next((n for n in (1, 2) if n * n_recordings >= len(wanted)), n_queries)
+        if n_wanted >= n_queries:
+            n_wanted, outputs = n_queries, wanted
+        else:
+            outputs = np.arange(len(wanted))
+        shape = StepShape(
+            n_recordings=n_recordings,
+            n_queries=n_queries,
+            n_wanted=n_wanted,
+            n_frames=self._n_frames(max(one.n_frames for one in self._recordings)),
+            first=first,
+            capture=capture,
+            has_spans=spans is not None,
+            n_best=None if choice is None else choice.n_best,
+            time_begin=0 if choice is None else choice.time_begin,
         )
+        if is_recorded:
+            step = self._step_of(shape)
+        else:
+            step = StaticStep(self._model.decoder, memory, shape, eagerly)
         step.clear()
-        step.tokens[found], step.positions[found] = tokens, lengths[chosen]
-        step.entries[found] += 1 + cells[:, None]
-        step.visible[found, 0], step.visible[found, 1:] = False, table[chosen] > 0
+        step.tokens[places], step.positions[places] = new.tokens[chosen], new.positions[chosen]
+        step.entries[places] += 1 + new.cells[chosen, None]
+        step.visible[places, 0], step.visible[places, 1:] = False, new.visible[chosen]
+        if n_wanted < n_queries:
+            step.wanted[: len(wanted)] = wanted
+        if spans is not None:
+            step.spans[places] = np.asarray(spans)[new.rows[chosen]]
         if choice is not None:
-            step.allowed[found] = choice.allowed
+            step.allowed[places] = choice.allowed
             step.forbid(choice.forbidden)
-        self._table = table
-        return step, found
+        return step, (places, outputs)
 
     def _n_frames(self, longest: int) -> int:
         n_full = self._model.dims.n_audio_ctx
@@ -480,13 +548,23 @@ class StaticRows(TorchRows):
         return next(n_frames for n_frames in parts if n_frames >= longest)
 
     def _step_of(self, shape: StepShape) -> StaticStep:
-        """Return the step of a shape; at its first use, those of all sizes are recorded, largest first."""
-        memory = self._memory
-        if shape not in memory.steps:
-            for size in reversed(step_sizes(memory.n_recordings)):
-                one = replace(shape, n_recordings=min(size, memory.n_recordings))
-                memory.steps[one] = StaticStep(self._model.decoder, memory, one, self._pool.record)
-        return memory.steps[shape]
+        """Return the step of a shape, which is recorded at its first use."""
+        steps = self._memory.steps
+        if shape not in steps:
+            steps[shape] = StaticStep(self._model.decoder, self._memory, shape, self._pool.record)
+        return steps[shape]
+
+
+def _index(places: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(places)).to(device)
+
+
+def _in_order(places: Sequence[npt.NDArray[np.int64]], parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Join parts along a dimension, each with the places of its entries in the whole."""
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate(places))
+    return torch.cat(list(parts), dim=dim).index_select(dim, _index(order, parts[0].device))
 
 
 def _give_back(pool: RowPool, borrowed: list[StaticMemory]) -> None:
