@@ -93,7 +93,7 @@ MODES = [EncoderMode(tail_s=1.0), EncoderMode(tail_s=2.0, stride=4), EncoderMode
 
 
 def grown(model: Backend, words: list[str], mode: EncoderMode) -> EncoderOutput:
-    buffer = MelBuffer(model.dims.n_mels, 0, model.device)
+    buffer = MelBuffer(model.dims.n_mels, 0)
     buffer.append(say(words))
     return model.encode_incremental([IncrementalWindow(buffer.frames(), mode)])[0].encoded
 

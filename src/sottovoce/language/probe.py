@@ -134,7 +134,7 @@ class LanguageProbe:
     def detect(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
         """Detect the language of stretches, encoded separately in one batch.
 
-        log_mels: un-normalised log-mel frames (n_mels, n_i) on the backend's device, at least one encoder
+        log_mels: un-normalised log-mel frames (n_mels, n_i), at least one encoder
         frame each.
         """
         return self._probed(self.logits(log_mels)) if log_mels else []
@@ -149,7 +149,7 @@ class LanguageProbe:
             return self._raw_logits(log_mels)
         if self._silence_logits is None:
             silence = torch.full((self._backend.dims.n_mels, SILENCE_MELS), SILENCE_LOG_MEL)
-            raw = self._raw_logits([silence.to(self._backend.device)])
+            raw = self._raw_logits([silence])
             self._silence_logits = SILENCE_CORRECTION * raw[:, :-1].log_softmax(dim=1)
         raw = self._raw_logits(log_mels)
         languages = raw[:, :-1]

@@ -28,8 +28,8 @@ class RowsOutput:
     """The output of one step of running rows.
 
     logits: (n_wanted, n_vocabulary) float32 of the wanted positions, row by row. attention: of each row,
-    cross-attention probabilities (n_captured_heads, n_new, n_frames) float32 over its window. joined: those of
-    all rows as one tensor (n_captured_heads, n_all_new, the most frames or more), where a backend has it.
+    cross-attention probabilities (n_captured_heads, n_new, n_frames) float32 over its window. joined: those
+    of all rows as one tensor (n_captured_heads, n_all_new, the most frames or more), or None.
     """
 
     logits: Tensor

@@ -111,7 +111,8 @@ class AudioEncoder(nn.Module):
         """(B, n_mels, n_mel_frames), even and at most 2 * n_audio_ctx -> (B, n_mel_frames / 2, d)."""
         x = F.gelu(self.conv1(mel))
         x = F.gelu(self.conv2(x)).transpose(1, 2)
-        return self.run_layers((x + self.positional_embedding[: x.shape[1]]).to(mel.dtype))
+        # Contiguous: the layers would keep the order of the convolutions, which costs a card a quarter.
+        return self.run_layers((x.contiguous() + self.positional_embedding[: x.shape[1]]).to(mel.dtype))
 
     def run_layers(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -46,7 +47,8 @@ class EncoderUpdate(Generic[Frames]):
     mel: (n_mels, n) normalised, of the whole window; 0.0 beyond it. ends: the window, and so the
     convolutions, end at `end`. places: positions of the single frames, surrounded by padding. before:
     cache of frames [0, start), or None. after: cached frames after the computed ones in the order of keys,
-    or None. log_weights: (n_attended,) float32, added to the attention logits of each frame, or None.
+    or None. log_weights: (n_attended,) float32 on the host, added to the attention logits of each frame, or
+    None.
     """
 
     mel: Tensor
@@ -75,24 +77,26 @@ MELS_PER_FRAME = 2
 class EncoderKvCache:
     """Keys, values and states of the encoder frames of one window; immutable.
 
-    keys_values: per encoder layer, (1, H, n, d_head) twice. states: (1, n, d), the encoder's output.
-    cross: per decoder layer, keys and values (1, H, n, d_head).
+    keys_values: of the encoder's layers, (n_layers, 2, H, n, d_head). states: (1, n, d), the encoder's
+    output. cross: of the decoder's layers, as keys_values.
     """
 
-    keys_values: tuple[KeysValues, ...]
+    keys_values: Tensor
     states: Tensor
-    cross: tuple[KeysValues, ...]
+    cross: Tensor
 
     @property
     def n_frames(self) -> int:
         return int(self.states.shape[1])
 
     def part(self, start: int, end: int) -> EncoderKvCache:
-        return EncoderKvCache(
-            tuple((keys[:, :, start:end], values[:, :, start:end]) for keys, values in self.keys_values),
-            self.states[:, start:end],
-            tuple((keys[:, :, start:end], values[:, :, start:end]) for keys, values in self.cross),
-        )
+        own = self.keys_values, self.cross
+        keys_values, cross = (one[:, :, :, start:end] for one in own)
+        return EncoderKvCache(keys_values, self.states[:, start:end], cross)
+
+    @property
+    def cross_layers(self) -> list[KeysValues]:
+        return [(keys[None], values[None]) for keys, values in self.cross]
 
 
 WindowUpdate: TypeAlias = EncoderUpdate[EncoderKvCache]
@@ -105,69 +109,77 @@ def encode_incremental(model: Whisper, updates: Sequence[WindowUpdate]) -> list[
     Results do not depend on the batch, except for rounding. Rows are padded and masked, so updates of
     similar shape belong together.
     """
-    states, layers = _run_layers(model.encoder, updates)
-    cross = model.decoder.cross_keys_values(states)
+    x = _embedded(model.encoder, updates)
+    held = _held(model.encoder, updates, x)
+    rows, own, places = _places(updates, x.device)
+
+    def extended(layer: int, new: KeysValues) -> KeysValues:
+        for memory, one in zip(held[layer], new, strict=True):
+            if len(updates) == 1:
+                memory[:, :, _n_before(updates[0]) :][:, :, : one.shape[2]] = one
+            else:
+                memory.transpose(1, 2)[rows, places] = one.transpose(1, 2)[rows, own]
+        return held[layer, 0], held[layer, 1]
+
+    states = model.encoder.run_layers(x, extended, _mask(updates, x))
+    pairs = [one for pair in model.decoder.cross_keys_values(states) for one in pair]
+    if pairs:
+        cross = torch.stack(pairs).unflatten(0, (-1, 2))
+    else:  # a runtime with a decoder of its own
+        cross = states.new_zeros(0, 2, len(updates), 1, states.shape[1], 1)
     return [
         EncoderKvCache(
-            tuple(rows[row] for rows in layers),
-            _concat_cached(update, states[row : row + 1], lambda cache: cache.states, dim=1),
-            tuple(
-                _concat_cached_pair(update, _row(pair, row), _cross(layer))
-                for layer, pair in enumerate(cross)
-            ),
+            held[:, :, row, :, : update.n_attended].clone(),
+            _among_cached(update, states[row : row + 1], lambda cache: cache.states, dim=1),
+            _among_cached(update, cross[:, :, row], lambda cache: cache.cross, dim=3),
         )
         for row, update in enumerate(updates)
     ]
 
 
-def _run_layers(
-    encoder: AudioEncoder, updates: Sequence[WindowUpdate]
-) -> tuple[Tensor, list[list[KeysValues]]]:
-    """Return states (B, n, d) of the computed frames, and by layer and row keys and values of all frames."""
-    x = _embedded(encoder, updates)
-    layers: list[list[KeysValues]] = []
+def _held(encoder: AudioEncoder, updates: Sequence[WindowUpdate], x: Tensor) -> Tensor:
+    """Return keys and values of the encoder's layers (n_layers, 2, B, H, n_attended, d_head): those that are
+    cached, and zeros elsewhere.
+    """
+    n_head = encoder.layers[0].attn.n_head
+    longest = max(update.n_attended for update in updates)
+    shape = (len(encoder.layers), 2, len(updates), n_head, longest, x.shape[2] // n_head)
+    held = x.new_zeros(shape)
+    for row, update in enumerate(updates):
+        if update.before is not None:
+            held[:, :, row, :, : update.before.n_frames] = update.before.keys_values
+        if update.after is not None:
+            first = _n_before(update) + update.n_frames
+            held[:, :, row, :, first : update.n_attended] = update.after.keys_values
+    return held
 
-    def extended(layer: int, own: KeysValues) -> KeysValues:
-        rows = [
-            _concat_cached_pair(update, _row(own, row), _encoder(layer)) for row, update in enumerate(updates)
-        ]
-        layers.append(rows)
-        return _stacked([keys for keys, _ in rows]), _stacked([values for _, values in rows])
 
-    return encoder.run_layers(x, extended, _mask(updates, x)), layers
+def _n_before(update: WindowUpdate) -> int:
+    return 0 if update.before is None else update.before.n_frames
 
 
-def _concat_cached(
+def _places(updates: Sequence[WindowUpdate], device: torch.device) -> Tensor:
+    """Return of each computed frame its row, its place in it, and that among all frames attended to: (3, n)
+    int64.
+    """
+    found = [
+        np.stack((np.full(update.n_frames, row), own, _n_before(update) + own))
+        for row, update in enumerate(updates)
+        for own in (np.arange(update.n_frames),)
+    ]
+    return torch.from_numpy(np.concatenate(found, axis=1)).to(device)
+
+
+def _among_cached(
     update: WindowUpdate, own: Tensor, pick: Callable[[EncoderKvCache], Tensor], *, dim: int
 ) -> Tensor:
     """Concatenate cached frames before, computed frames and cached frames after, along `dim`.
 
-    own: (1, n, d) or (1, H, n, d_head), computed, padded at its end. pick: returns the matching tensor of
-    a cache.
+    own: of the computed frames, padded at its end. pick: returns the matching tensor of a cache.
     """
     before = [] if update.before is None else [pick(update.before)]
     after = [] if update.after is None else [pick(update.after)]
     return torch.cat([*before, own.narrow(dim, 0, update.n_frames), *after], dim=dim)
-
-
-def _concat_cached_pair(
-    update: WindowUpdate, own: KeysValues, pick: Callable[[EncoderKvCache], KeysValues]
-) -> KeysValues:
-    """Concatenate keys and values, (1, H, n, d_head) each, as `_concat_cached` does."""
-    keys = _concat_cached(update, own[0], lambda frames: pick(frames)[0], dim=2)
-    return keys, _concat_cached(update, own[1], lambda frames: pick(frames)[1], dim=2)
-
-
-def _encoder(layer: int) -> Callable[[EncoderKvCache], KeysValues]:
-    return lambda cache: cache.keys_values[layer]
-
-
-def _cross(layer: int) -> Callable[[EncoderKvCache], KeysValues]:
-    return lambda cache: cache.cross[layer]
-
-
-def _row(pair: KeysValues, row: int) -> KeysValues:
-    return pair[0][row : row + 1], pair[1][row : row + 1]
 
 
 def _embedded(encoder: AudioEncoder, updates: Sequence[WindowUpdate]) -> Tensor:
@@ -225,23 +237,15 @@ def _inside(updates: Sequence[WindowUpdate], mel: Tensor) -> Tensor:
     return inside[:, None].to(mel.dtype)
 
 
-def _stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Stack rows (1, H, n_i, d_head) to a batch (B, H, max n_i, d_head), padded with zeros."""
-    if len(rows) == 1:
-        return rows[0]
-    longest = max(row.shape[2] for row in rows)
-    return torch.cat([F.pad(row, (0, 0, 0, longest - row.shape[2])) for row in rows])
-
-
 def _mask(updates: Sequence[WindowUpdate], x: Tensor) -> Tensor | None:
     """Return the bias (B, 1, 1, max n_attended) of attention logits, -inf for padding, or None."""
     plain = all(update.log_weights is None for update in updates)
     if plain and len({update.n_attended for update in updates}) == 1:
         return None
-    mask = x.new_full((len(updates), max(update.n_attended for update in updates)), -torch.inf)
+    mask = torch.full((len(updates), max(update.n_attended for update in updates)), -torch.inf)
     for row, update in zip(mask, updates, strict=True):
         row[: update.n_attended] = 0.0 if update.log_weights is None else update.log_weights
-    return mask[:, None, None]
+    return mask[:, None, None].to(x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,10 +324,7 @@ def state_of(window: IncrementalWindow, kind: type[Window]) -> Window | None:
 
 
 def _update(
-    window: IncrementalWindow,
-    state: CachedWindow[Frames] | None,
-    plan: UpdatePlan,
-    device: torch.device,
+    window: IncrementalWindow, state: CachedWindow[Frames] | None, plan: UpdatePlan
 ) -> EncoderUpdate[Frames]:
     padding = plan.cache.padding
     weights = padding.log_weights(plan.cache.n_content)
@@ -335,7 +336,7 @@ def _update(
         places=padding.places if plan.pads else (),
         before=state.frames.part(0, plan.start) if state is not None and plan.start else None,
         after=None if state is None or plan.pads else state.padding,
-        log_weights=None if weights is None else torch.tensor(weights, device=device),
+        log_weights=None if weights is None else torch.tensor(weights),
     )
 
 
@@ -344,7 +345,6 @@ def plan_updates(
     kind: type[CachedWindow[Frames]],
     *,
     dims: ModelDims,
-    device: torch.device,
     name: str,
 ) -> list[tuple[UpdatePlan, EncoderUpdate[Frames]]]:
     """Check the windows, and plan their updates.
@@ -359,7 +359,7 @@ def plan_updates(
     for window in windows:
         state = state_of(window, kind)
         plan = plan_update(window, None if state is None else state.cache, dims.n_audio_ctx)
-        planned.append((plan, _update(window, state, plan, device)))
+        planned.append((plan, _update(window, state, plan)))
     return planned
 
 
@@ -371,7 +371,7 @@ def result_of(
     cross_kv: list[KeysValues] | None,
 ) -> IncrementalResult:
     """Return a window after an update. states: (1, n, d), of its frames."""
-    weights = None if update.log_weights is None else update.log_weights[None]
+    weights = None if update.log_weights is None else update.log_weights[None].to(states.device)
     encoded = EncoderOutput(states, (plan.cache.n_content,), cross_kv, weights)
     return IncrementalResult(encoded, state, plan.n_computed)
 

@@ -247,9 +247,7 @@ class NativeEncoder:
         return EncoderOutput(states.to(self.dtype), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        planned = plan_updates(
-            windows, NativeEncoderState, dims=self.dims, device=self.device, name=self.name
-        )
+        planned = plan_updates(windows, NativeEncoderState, dims=self.dims, name=self.name)
         mels = [floats(update.mel) for _, update in planned]
         made = [self._room(update) for _, update in planned]
         to_encode = [

@@ -13,7 +13,8 @@ on the text, so the operators of a step can be recorded as a CUDA graph.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -232,10 +233,9 @@ class StaticMemory(RowMemory):
     def placed(self, recording: RowAudio) -> RowAudio:
         """Copy the keys and values of a recording's window to its slot; return it with these."""
         slot, n_frames = recording.slot, recording.n_frames
+        given = torch.stack([one[recording.index] for pair in recording.keys_values for one in pair])
+        self.audio[:, :, slot, :, :n_frames] = given.unflatten(0, (-1, 2))
         self.audio[:, :, slot, :, n_frames:].zero_()
-        for pair, given in zip(self.windows, recording.keys_values, strict=True):
-            for own, one in zip(pair, given, strict=True):
-                own[slot, :, :n_frames].copy_(one[recording.index])
         bias, weights = self.frame_bias[slot], recording.log_weights
         bias[:n_frames] = 0.0 if weights is None else weights
         bias[n_frames:] = -torch.inf
@@ -250,6 +250,18 @@ Record = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
 """Records a function over static tensors; the result computes it again, into the same outputs."""
 
 
+@contextmanager
+def planned_attention() -> Iterator[None]:
+    """Let cuDNN, the fastest on Hopper, compute attention: it plans each new shape for tens of
+    milliseconds, so it is off where shapes change.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 class CudaGraphs:
     """Records functions as CUDA graphs that share one pool of memory."""
 
@@ -259,7 +271,7 @@ class CudaGraphs:
         """Owns the pool."""
 
     def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
-        with torch.cuda.device(self._device):
+        with torch.cuda.device(self._device), planned_attention():
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             current = torch.cuda.current_stream()
             stream.wait_stream(current)

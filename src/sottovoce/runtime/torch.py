@@ -6,6 +6,7 @@ import logging
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count, islice
 
@@ -57,6 +58,7 @@ from sottovoce.runtime.rows import (
     StaticStep,
     StepShape,
     eagerly,
+    planned_attention,
     recorder_of,
     step_sizes,
 )
@@ -606,6 +608,8 @@ class TorchBackend:
         self.own_threads = False
         self.pool: RowPool | None = None
         """Static memory of rows; None: rows grow, as on a CPU, where a launch costs nothing."""
+        if self.device.type == "cuda":
+            torch.backends.cuda.enable_cudnn_sdp(False)  # see `planned_attention`
         if self.device.type != "cpu":
             self.pool = RowPool(self.dims, dtype, self.device, recorder_of(self.device), most_recordings)
 
@@ -642,10 +646,13 @@ class TorchBackend:
     @torch.no_grad()
     def encode(self, features: Features) -> EncoderOutput:
         n_content = content_frames(features, self.dims, self.name)
-        return EncoderOutput(self._model.encoder(features.mel.to(self.device, self.dtype)), n_content)
+        mel = features.mel.to(self.device, self.dtype)
+        is_full = self.device.type == "cuda" and mel.shape[2] == 2 * self.dims.n_audio_ctx
+        with planned_attention() if is_full else nullcontext():
+            return EncoderOutput(self._model.encoder(mel), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        planned = plan_updates(windows, TorchEncoderState, dims=self.dims, device=self.device, name=self.name)
+        planned = plan_updates(windows, TorchEncoderState, dims=self.dims, name=self.name)
         results: dict[int, IncrementalResult] = {}
         for kind in {plan.kind for plan, _ in planned}:
             places = [at for at, (plan, _) in enumerate(planned) if plan.kind == kind]
@@ -653,7 +660,7 @@ class TorchBackend:
             for at, frames in zip(places, computed, strict=True):
                 plan, update = planned[at]
                 state = TorchEncoderState(plan.cache, frames)
-                results[at] = result_of(plan, update, state, frames.states, list(frames.cross))
+                results[at] = result_of(plan, update, state, frames.states, frames.cross_layers)
         return [results[at] for at in range(len(windows))]
 
     def rows(self) -> TorchRows:

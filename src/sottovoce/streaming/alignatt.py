@@ -305,10 +305,16 @@ class AttentionTracker:
             self._joined(others.squares, new.squares),
         )
 
-    def extend(self, attention: Sequence[Tensor]) -> None:
-        """Add the attention (n_heads, 1, n_frames or more) of one new token of each row."""
+    def extend(self, attention: Sequence[Tensor], joined: Tensor | None = None) -> None:
+        """Add the attention (n_heads, 1, n_frames or more) of one new token of each row.
+
+        joined: the same as one tensor (n_heads, R, the most frames or more), or None.
+        """
         assert self._statistics is not None
-        newest = torch.stack([self._cut(one.float()) for one in attention])
+        if joined is None:
+            newest = torch.stack([self._cut(one.float()) for one in attention])
+        else:
+            newest = self._cut(joined.transpose(0, 1)[:, :, None].float())
         counted = newest.new_ones(self.n_rows, 1, 1)
         self._statistics, self._last = self._statistics.updated(newest, counted), newest
 
@@ -718,23 +724,33 @@ class AlignAttBatch:
         output = self._rows.step(tokens, positions, vocabulary=vocabulary.rows, capture=heads)
         n_old = self._tracker.n_rows
         if n_old:
-            self._tracker.extend(output.attention[:n_old])
+            joined = None if output.joined is None else output.joined[:, :n_old]
+            self._tracker.extend(output.attention[:n_old], joined)
         attention = iter(output.attention[n_old:])
         after: list[int] = []
+        at_sot: dict[int, ActiveRequest] = {}
         at = 0
         for one in self._active:
             if one.is_new and one.computes_sot:
-                one.no_speech_prob = vocabulary.no_speech_probs(output.logits[at : at + 1])[0]
+                at_sot[at] = one
                 at += 1
+            after += range(at, at + len(one.paths))
+            at += len(one.paths)
+        if not at_sot:
+            logits = output.logits
+        else:
+            logits = _rows(output.logits, after)
+            found = vocabulary.no_speech_probs(_rows(output.logits, list(at_sot)))
+            for one, probability in zip(at_sot.values(), found, strict=True):
+                one.no_speech_prob = probability
+        at = 0
+        for one in self._active:
             if one.is_new:
                 self._begin(one, next(attention))
                 if one.measures_end:
-                    one.text_end = vocabulary.text_end(output.logits[at : at + 1])
-            after += range(at, at + len(one.paths))
+                    one.text_end = vocabulary.text_end(logits[at : at + 1])
             at += len(one.paths)
-        if len(after) == at:
-            return output.logits
-        return output.logits.index_select(0, torch.tensor(after, device=output.logits.device))
+        return logits
 
     def _begin(self, one: ActiveRequest, attention: Tensor) -> None:
         """Store the attention (n_heads, n_tokens, n_frames) of the prefix of a new request."""
@@ -758,6 +774,10 @@ class AlignAttBatch:
         frames, tokens = self._tracker.frontier().to(logprobs), self._vocabulary.ids[best].to(logprobs)
         values = torch.cat([frames[:, None], tokens, logprobs, added], dim=1).tolist()
         return [NextTokens.from_values(row, n_best) for row in values]
+
+
+def _rows(logits: Tensor, places: Sequence[int]) -> Tensor:
+    return logits.index_select(0, torch.tensor(places, device=logits.device))
 
 
 def _lm_scores(

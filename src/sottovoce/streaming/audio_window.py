@@ -129,13 +129,13 @@ def _around(loud: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 class MelBuffer:
     """Audio as un-normalised log-mel frames, addressed by absolute sample.
 
-    Frames are computed when they are read, so they do not depend on the sizes of pushes. Cuts are at
-    encoder frames.
+    Frames are computed on the host when they are read, so they do not depend on the sizes of pushes. Cuts
+    are at encoder frames.
     """
 
-    def __init__(self, n_mels: int, start_sample: int, device: torch.device) -> None:
-        self._stream = MelStream(n_mels, device)
-        self._frames = torch.zeros(n_mels, 0, device=device)
+    def __init__(self, n_mels: int, start_sample: int) -> None:
+        self._stream = MelStream(n_mels)
+        self._frames = torch.zeros(n_mels, 0)
         self._waiting: list[Tensor] = []
         self.start_sample = start_sample
         self.end_sample = start_sample

@@ -140,7 +140,7 @@ class LiveUtterance:
         history: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         self._options = options
-        self._mels = MelBuffer(runtime.backend.dims.n_mels, start_sample, runtime.backend.device)
+        self._mels = MelBuffer(runtime.backend.dims.n_mels, start_sample)
         self.encoder = UtteranceEncoder(runtime, self._mels, mode)
         self._tokenizer_of = tokenizer_of
         self._history = history
