@@ -605,7 +605,7 @@ class TorchBackend:
         self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(self.dims)
         self.device, self.dtype = model.encoder.positional_embedding.device, dtype
         self.runtime = f"torch, {'int8 weights, ' * int8}{str(dtype).removeprefix('torch.')}"
-        self.own_threads = False
+        self.own_threads = self.device.type != "cpu"
         self.pool: RowPool | None = None
         """Static memory of rows; None: rows grow, as on a CPU, where a launch costs nothing."""
         if self.device.type == "cuda":
