@@ -275,13 +275,16 @@ class CudaGraphs:
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             current = torch.cuda.current_stream()
             stream.wait_stream(current)
+            graph = torch.cuda.CUDAGraph()
+            pool = () if self._first is None else (self._first.pool(),)
             with torch.cuda.stream(stream):
                 function()  # libraries allocate at their first use, which cannot be recorded
+                graph.capture_begin(*pool, capture_error_mode="thread_local")
+                try:
+                    outputs = function()
+                finally:
+                    graph.capture_end()
             current.wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            pool = None if self._first is None else self._first.pool()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                outputs = function()
             self._first = self._first or graph
 
         def replay() -> Outputs:
