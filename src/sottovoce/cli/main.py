@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _shorten_spinning() -> None:
     """Let PyTorch's threads sleep after 1000 turns of busy waiting, unless the environment sets this.
 
-    OpenMP's default of 300,000 turns slows other programs (docs/figures/serving.md). PyTorch reads the
+    OpenMP's default of 300,000 turns slows other programs (docs/research/serving.md). PyTorch reads the
     variable when it is loaded.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
