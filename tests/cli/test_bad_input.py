@@ -64,7 +64,7 @@ transcribe {clip} --speakers 2 --tinydiarize | speaker
 transcribe {clip} --channels apart | 1 channel
 transcribe {clip} --channels energy | 1 channel
 transcribe {clip} --processors 0 | processors
-transcribe - --processors 2 | give a file
+transcribe - --processors 2 | got standard input
 transcribe {clip} --print-special -f srt | --print-special: needs --output-format txt
 transcribe {clip} --audio-ctx 10 | 10
 transcribe {clip} --audio-ctx 1501 | audio_ctx: expected at most 1500
@@ -101,7 +101,7 @@ stream {clip} --speakers 0 | got 0
 stream {clip} --chunk-ms 0 | 0
 stream {clip} --tail -1 | '-1'
 stream {clip} --audio-max-len 99 | '99'
-stream {clip} --log {tmp}/file/log | file that can be written
+stream {clip} --log {tmp}/file/log | cannot be written
 stream {clip} --save-audio {tmp}/file/heard.wav | cannot be written
 batch {clips} {tmp}/out.jsonl --model "" | error: model: expected a name or a path, got ''
 batch {tmp}/none {tmp}/out.jsonl | a list of recordings
@@ -118,7 +118,7 @@ detect-language {clip} --languages klingon | klingon
 detect-language {clip} --revision v1 | revision 'v1' given, but nano is on this machine
 align {clip} none.txt | text 'none.txt': expected a text, got No such file
 align nowhere.wav file | nowhere.wav
-align - - | got '-' for both
+align - - | got both
 align {clip} file --print-special | --print-special
 align {clip} file -f tsx | output format 'tsx'
 align {clip} file -l xx | xx
