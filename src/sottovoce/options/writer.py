@@ -21,7 +21,7 @@ class WriterOptions:
         least=1,
     ).as_field(None)
     max_line_count: int | None = Option(
-        "Lines in a subtitle (needs --max-line-width or --reading-speed).",
+        "Lines in a subtitle (needs a line width or a reading speed).",
         group="Layout",
         least=1,
     ).as_field(None)
