@@ -522,7 +522,7 @@ class DecoderOptions:
         "Words with their labels, or only words, one a line.", kind="file"
     ).as_field(None)
     unknown_words: bool | None = _words(
-        "Whether words outside the lexicon may be said.",
+        "Allow words outside the lexicon.",
         unset="default: only without --lexicon",
         switch=True,
     ).as_field(None)

@@ -101,7 +101,7 @@ class DecodingOptions:
     """Alpha of ((5 + n) / 6) ** alpha; None divides by the length n.
     Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144."""
     prompt: str | tuple[int, ...] | None = Option(
-        "Text or tokens before the recording.",
+        "Earlier text, as text or tokens.",
         flag=None,
     ).as_field(None)
     prefix: str | tuple[int, ...] | None = Option(

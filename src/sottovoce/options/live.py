@@ -101,7 +101,7 @@ class LiveDecodingOptions:
     ).as_field("transcribe")
     init_prompt: str = _in_policy(
         "Text before the session; dropped as text is added.",
-        apis={"sottovoce": ApiField("prompt", "text before the recording")},
+        apis={"sottovoce": ApiField("prompt", "text before the session")},
     ).as_field("")
     static_prompt: str = _in_policy(
         "Terms and names; kept for the whole session.",

@@ -96,7 +96,7 @@ class TranscribeOptions:
         switch=True,
     ).as_field(True)
     language_windows: int = Option(
-        "Most windows of 30 s with speech over which the language is found; fewer where they agree.",
+        "Most windows of 30 s with speech used to detect the language; fewer if they agree.",
         flag=None,
         least=1,
     ).as_field(LANGUAGE_WINDOWS)
