@@ -1,7 +1,7 @@
 """What pages say for GitHub and for tests, made fit for the site.
 
-Links to files outside of docs/ lead to the repository, fences lose the packages that their tests need, bars in
-the code of tables lose their backslash, and a number in a table stays with its percent sign.
+Links to files outside of docs/ lead to the repository, fences lose the packages that their tests need, bars
+in the code of tables lose their backslash, and numbers in tables stay with their percent sign.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class SpeakerOptions:
         called="speakers",
         expected="'auto' or at least 1",
     ).as_field(None)
-    least: int = _bound("Smallest number of speakers that `auto` finds.", unset="1", key="min_speakers").as_field(1)
-    most: int = _bound("Largest number of speakers that `auto` finds.", unset="10", key="max_speakers").as_field(10)
+    least: int = _bound("Smallest number that `auto` finds.", unset="1", key="min_speakers").as_field(1)
+    most: int = _bound("Largest number that `auto` finds.", unset="10", key="max_speakers").as_field(10)
     engine: Engine = Option(
         "own, or pyannote's pipeline from the Hugging Face hub (extra `pyannote`).",
         group="Speakers",
