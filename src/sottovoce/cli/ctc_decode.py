@@ -1,7 +1,4 @@
-"""Decoding of emissions (npy, npz and csv files, or recordings through a CTC head) for `sottovoce ctc`.
-
-`tune` chooses weights by the word error rate of a development set.
-"""
+"""Decoding of emissions for `sottovoce ctc`; `tune` chooses weights by the word error rate."""
 
 from __future__ import annotations
 
@@ -59,7 +56,6 @@ class EmissionSource:
 
     @property
     def values(self) -> Tensor:
-        """The first network's."""
         return self.networks[0]
 
 
@@ -133,7 +129,7 @@ class Utterances:
 
     @classmethod
     def opened(cls, options: DecoderOptions, typed: Collection[str] = ()) -> Utterances:
-        """Open the model or the labels. typed: parameters that win over those of `options.config`."""
+        """Open the model or the labels. typed: parameters that take precedence over `options.config`."""
         config = DecoderConfig() if options.config is None else read_config(options.config)
         read = {
             one.field: config.values[one.field]
@@ -160,7 +156,7 @@ class Utterances:
         )
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
-        """Yield the utterances of a path, or of the paths of several networks between commas."""
+        """Yield the utterances of a path, or of comma-separated paths of several networks."""
         if self.model is not None:
             yield recorded_emissions(path, self.model)
             return
@@ -168,13 +164,15 @@ class Utterances:
         for found in itertools.zip_longest(*map(read_emissions, paths)):
             sources = [source for source in found if source is not None]
             if len(sources) < len(paths):
-                raise InputError(f"{path}: expected as many utterances of each network, got fewer of one")
+                raise InputError(
+                    f"{path}: expected equal numbers of utterances of each network, got fewer of one"
+                )
             networks = tuple(source.values for source in sources)
             if self.options.logits:
                 networks = tuple(values.log_softmax(dim=-1) for values in networks)
             if len({len(values) for values in networks}) > 1:
                 lengths = ", ".join(str(len(values)) for values in networks)
-                raise InputError(f"{path}: expected the same frames of each network, got {lengths}")
+                raise InputError(f"{path}: expected equal numbers of frames of each network, got {lengths}")
             yield EmissionSource(",".join(source.name for source in sources), networks)
 
     def fusion(self) -> CtcFusionOptions:
@@ -189,7 +187,7 @@ class Utterances:
         lexicon: Lexicon | None = None,
         neural_lm: WordLanguageModel | None = None,
     ) -> CtcDecoder:
-        """Make the decoder of these options with models that are loaded already."""
+        """Make the decoder with loaded models."""
         options = self.options
         priors = options.label_priors
         priors = read_priors(priors) if isinstance(priors, Path) else priors
@@ -212,7 +210,7 @@ class Utterances:
         return with_vocabulary(self.options.hotwords, self.options.vocabulary_from, default_weight=weight)
 
     def config_with(self, weights: Mapping[str, float]) -> dict[str, object]:
-        """Return the values of a `decoder.toml` of this decoder with other weights."""
+        """Return the `decoder.toml` of this decoder with other weights."""
         chosen = {one.name: getattr(self.options, one.name) for one in fields(DecoderOptions)}
         default = DecoderOptions()
         found = {
@@ -230,9 +228,7 @@ class Utterances:
 
 
 def _shared(base: Owner, options: DecoderOptions, **others: object) -> Owner:
-    """Return options of a decoder with the values of the fields that both have. others: fields that take
-    precedence.
-    """
+    """Copy the fields that both have. others: fields that take precedence."""
     names = {one.name for one in fields(options)}
     own = {one.name: getattr(options, one.name) for one in fields(base) if one.name in names}
     return replace(base, **{**own, **others})
@@ -241,7 +237,7 @@ def _shared(base: Owner, options: DecoderOptions, **others: object) -> Owner:
 def decoded(
     utterances: Utterances, files: Sequence[Path], n_best: int, batch_size: int, is_greedy: bool
 ) -> Iterator[tuple[str, list[Hypothesis] | SottovoceError]]:
-    """Yield the hypotheses, or the error, of every utterance of the files in order."""
+    """Yield the hypotheses, or the error, of every utterance in order."""
     decoder = utterances.decoder(n_best, utterances.fusion(), load_ngram(utterances.options.lm))
 
     def greedy(batch: list[Tensor], lengths: Sequence[int]) -> list[list[Hypothesis]]:
@@ -263,7 +259,7 @@ def decoded(
 def streamed(
     utterances: Utterances, files: Sequence[Path], n_best: int, chunk_ms: float
 ) -> Iterator[tuple[str, StreamUpdate | SottovoceError]]:
-    """Yield the updates of every utterance of the files as a stream in chunks, or its error."""
+    """Yield the updates of every utterance, decoded in chunks, or its error."""
     decoder = utterances.decoder(n_best, utterances.fusion(), load_ngram(utterances.options.lm))
     n_frames = max(1, round(chunk_ms / 1000 / utterances.options.frame_s))
     for source in _sources(utterances, files):
@@ -313,7 +309,7 @@ def _decode(decode: Decode, sources: Sequence[EmissionSource]) -> list[list[Hypo
 
 
 class RememberedWords:
-    """A neural model whose scores are kept, as weights change them by a factor alone."""
+    """Caches the scores of a neural model, which do not depend on weights."""
 
     def __init__(self, model: WordLanguageModel) -> None:
         self._model = model
@@ -333,9 +329,8 @@ class RememberedWords:
 
 @dataclass(frozen=True, slots=True)
 class TunedDecoder:
-    """weights: the best. before, after: errors with the weights at the start, and with these. held_out: of
-    weights chosen on the other folds, with a 95 % interval; None with fewer than two folds. config: values
-    of a `decoder.toml`.
+    """before, after: errors with the first and the chosen weights. held_out: by cross-validation, with a 95 %
+    interval; None with fewer than two folds. config: values of a `decoder.toml`.
     """
 
     weights: Mapping[str, float]
@@ -347,7 +342,7 @@ class TunedDecoder:
 
 
 def tunable(options: DecoderOptions) -> tuple[str, ...]:
-    """Return the weights that have something to weigh with these options."""
+    """Return the weights that have an effect with these options."""
     scored = bool(options.lm or options.label_lm or options.neural_lm or options.hotwords)
     has_unknown = options.lexicon is None if options.unknown_words is None else options.unknown_words
     applies = {
@@ -376,8 +371,8 @@ def tuned(
 ) -> TunedDecoder:
     """Choose weights by the word errors of a development set.
 
-    manifest: JSON lines with "emissions" (or "file", with a model), "text", and "speaker" if known: a speaker
-    is in one fold. progress: called after each decoding of the set.
+    manifest: JSON lines with "emissions" (or "file", with a model), "text" and, optionally, "speaker": one
+    fold each. progress: called after each decoding of the set.
     Raises: ManifestError, InputError.
     """
     paths, texts, speakers = _listed(manifest)
@@ -434,7 +429,7 @@ def tuned(
 
 
 def _listed(manifest: Path) -> tuple[list[Path], list[str], list[str]]:
-    """Return paths, texts and speakers; an utterance without one is a speaker of its own."""
+    """Return paths, texts and speakers; utterances without one are separate speakers."""
     paths: list[Path] = []
     texts: list[str] = []
     speakers: list[str] = []

@@ -4,7 +4,7 @@ An encoder mode says how a window of growing audio is padded, and which frames a
 Whisper was trained on windows of 30 s that end in silence, and its encoder attends to a few frames of that
 silence at fixed positions, with states of a fifth of the usual norm. Padding may be sparse if it keeps
 these anchors. The published modes and anchors were chosen on clips of people
-(docs/figures/live-encoder.md).
+(docs/research/live-encoder.md).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ FORECAST_INTERVAL_S = 0.5
 that was not foreseen.
 """
 RELATIVE_COST = {0.25: 1.6, FORECAST_INTERVAL_S: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
-"""Cost of a session by the interval of its updates (docs/figures/serving.md)."""
+"""Cost of a session by the interval of its updates (docs/research/serving.md)."""
 MEASURED_S = 4.0
 """Audio of a session between two measurements."""
 DECAY = 0.8

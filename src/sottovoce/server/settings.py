@@ -70,29 +70,31 @@ class ServerLimits:
     Raises: OptionError for values out of range.
     """
 
-    sessions: int = Option("Live sessions at a time.", key="max_sessions", least=1).as_field(16)
+    sessions: int = Option("Concurrent live sessions.", key="max_sessions", least=1).as_field(16)
     requests: int = Option(
-        "Recordings at a time, waiting ones among them.", key="max_requests", least=1
+        "Concurrent recordings, including waiting ones.", key="max_requests", least=1
     ).as_field(16)
     uploads_mb: float = Option(
-        "Of all requests that are here, a quarter of it of one, and as much of all jobs. What is larger than "
-        "1 MB lies in temporary files.",
+        "Limit for all uploads together (a quarter of it for one), and for all jobs together. "
+        "Uploads above 1 MB are stored in temporary files.",
         key="max_uploads_mb",
         above=0.0,
     ).as_field(4096.0)
     duration_s: float = Option(
-        "Of one recording, and of the audio of one live session.", key="max_duration", kind="time", above=0.0
+        "Longest recording, and longest audio of a live session.", key="max_duration", kind="time", above=0.0
     ).as_field(4 * 3600.0)
     broken_s: float | None = Option(
-        "End, with code 1, after so long with a model that cannot work any more, for what starts the server "
-        "anew.",
+        "Exit with code 1 after this time with a failed model, so that a supervisor restarts the server.",
         unset="never",
         key="exit_when_failing",
         kind="time",
         above=0.0,
     ).as_field(None)
     shutdown_s: float = Option(
-        "For requests and sessions to come to their end.", key="shutdown_timeout", kind="time", above=0.0
+        "Time for requests and sessions to finish at shutdown.",
+        key="shutdown_timeout",
+        kind="time",
+        above=0.0,
     ).as_field(30.0)
     upload_mb: float | None = None
     session_s: float = 4 * 3600.0
@@ -144,27 +146,27 @@ class Access:
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     keys_file: str | None = Option(
-        f"Keys with names and limits: a TOML file, read again when it changes and on SIGHUP. {API_KEYS} has "
-        "keys without, separated by commas.",
-        unset="without any, everybody may ask",
+        "TOML file of keys with names and limits, read again when it changes and on SIGHUP. "
+        f"{API_KEYS} holds keys without names, separated by commas.",
+        unset="without keys, access is open",
         key="keys",
         metavar="FILE",
     ).as_field(None)
     origins: tuple[str, ...] = Option(
-        "A web page elsewhere that may ask, as https://example.org. May be repeated.",
+        "Origin of another web page that may send requests, such as https://example.org. Repeatable.",
         key="allow_origin",
         metavar="URL",
         many=True,
     ).as_field(())
     hosts: tuple[str, ...] = Option(
-        "A name of this server; may be repeated. *: any. [on a loopback address: its own names; with keys "
-        "any, else addresses and private names]",
+        "Accepted host name; *: any. Repeatable. [on a loopback address: its own names; "
+        "elsewhere with keys any, without keys addresses and private names]",
         key="allow_host",
         metavar="NAME",
         many=True,
     ).as_field(())
     proxies: tuple[str, ...] = Option(
-        "A proxy, or a network of them, whose X-Forwarded-For is believed; *: all. May be repeated. [none]",
+        "Proxy or network whose X-Forwarded-For is trusted; *: all. Repeatable. [none]",
         key="forwarded_allow_ips",
         metavar="ADDRESS",
         many=True,
@@ -235,10 +237,10 @@ class ModelSettings:
     aliases: Mapping[str, str] = field(default_factory=dict)
     beam_size: int = 5
     unload_s: float | None = Option(
-        "Let go of a model after so long without use.", unset="never", key="unload_after", kind="time"
+        "Unload a model after this time without use.", unset="never", key="unload_after", kind="time"
     ).as_field(None)
     memory_mb: float | None = Option(
-        "For the weights of all models: those that were not used for longest make room.",
+        "Limit for the weights of all models; the least recently used ones are unloaded.",
         unset="no limit",
         key="model_memory_mb",
         metavar="MB",
@@ -291,14 +293,14 @@ class Work:
     engines: int | None = None
     threads: int | None = None
     longest_interval_s: float = Option(
-        "Seconds between two updates of a live session, up to which they come less often under load: "
+        "Longest interval, in seconds, between updates of a live session under load: "
         f"{', '.join(f'{seconds:g}' for seconds in INTERVALS_S)}.",
         key="longest_interval",
         above=0.0,
     ).as_field(INTERVALS_S[-1])
     forecast: bool = Option(
-        "Measure what a live session costs when a model is loaded, and refuse those that would make others "
-        "late; --no-forecast takes all, and sends none away.",
+        "Measure the cost of a live session when a model is loaded, and refuse sessions that "
+        "would delay others; --no-forecast accepts all and ends none.",
         switch=True,
     ).as_field(True)
 
@@ -322,7 +324,7 @@ class Listening:
     """
 
     host: str = Option("Address to listen on.").as_field("127.0.0.1")
-    port: int = Option("0: any free one.", least=0, most=65535).as_field(8000)
+    port: int = Option("Port; 0: any free one.", least=0, most=65535).as_field(8000)
     certificate: str | None = None
     key: str | None = None
 
@@ -380,11 +382,11 @@ class JobSettings:
 
     folder: str
     keep_s: float = Option(
-        "After a job is over, until its result is removed.", key="keep_jobs", kind="time", above=0.0
+        "Time for which the result of a finished job is kept.", key="keep_jobs", kind="time", above=0.0
     ).as_field(3600.0)
     webhook_networks: tuple[str, ...] = Option(
-        f"Private addresses that a webhook_url may have. {WEBHOOK_SECRET} signs webhooks: text, or base64 "
-        "behind whsec_. May be repeated. [public ones alone]",
+        "Private network that a webhook_url may address. "
+        f"{WEBHOOK_SECRET} signs webhooks (text, or whsec_ and base64). Repeatable. [only public addresses]",
         key="webhook_allow",
         metavar="NETWORK",
         many=True,
@@ -413,9 +415,9 @@ class Replicas:
     n_min: int = 1
     n_max: int = 1
     cpus: float = 1.0
-    gpus: float = Option("GPUs of each; 0.25: four share one.", key="gpus_per_replica", least=0.0).as_field(
-        0.0
-    )
+    gpus: float = Option(
+        "GPUs for each server; with 0.25, four share one.", key="gpus_per_replica", least=0.0
+    ).as_field(0.0)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -441,8 +443,8 @@ class ServerSettings:
     wyoming: WyomingAddress | None = None
     translation: TranslationSettings | None = None
     traces: bool = Option(
-        "Send OpenTelemetry's traces, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_… say "
-        "(extra `trace`)."
+        "Send OpenTelemetry traces by OTLP over HTTP; OTEL_EXPORTER_OTLP_… variables "
+        "configure it (extra `trace`)."
     ).as_field(False)
     jobs: JobSettings | None = None
 

@@ -87,7 +87,8 @@ def conversion(query: Mapping[str, str]) -> Conversion:
         )
         writer_for(name, wanted.layout)
     except MissingExtraError as error:
-        raise ApiError(str(error), param="format", code="unsupported_value") from error
+        message = f"format: '{name}' is not available on this server"
+        raise ApiError(message, param="format", code="unsupported_value") from error
     except OptionError as error:
         raise to_api_error(error, param="format") from error
     return wanted
