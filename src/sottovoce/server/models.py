@@ -331,10 +331,15 @@ class ModelRegistry:
 
 
 def free_memory(unloaded: list[Scheduler]) -> None:
-    """Wait for the threads of models to end, and release their weights; empties the list."""
+    """Wait for the threads of models to end, and release their weights, also from CUDA's cache.
+
+    unloaded: is emptied.
+    """
     while unloaded:
         unloaded.pop().join(JOIN_TIMEOUT_S)
-    gc.collect()  # a model and its parts know each other, so that nothing else would free it soon
+    gc.collect()  # a model and its parts refer to each other
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def expected_languages(name: str) -> tuple[str, ...]:
