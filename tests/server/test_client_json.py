@@ -11,8 +11,7 @@ import pytest
 from websockets.sync.client import connect
 
 from sottovoce.server.fields import read_json, replace_surrogates
-from sottovoce.server.server import ServerThread
-from tests.server.servers import SlowModel, serving
+from tests.server.servers import ServerThread, SlowModel, serving
 
 HALF = "\ud800"
 

@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
-from tests.server.servers import SlowModel, serving, wait_until
+from tests.server.servers import ServerThread, SlowModel, serving, wait_until
 from tests.server.test_uploads import wav
 
 PATH = "/v1/audio/transcriptions"

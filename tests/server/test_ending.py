@@ -10,10 +10,9 @@ import pytest
 from websockets.sync.client import connect
 
 from sottovoce.api import Model
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
 from sottovoce.server.worker import THREAD_NAME
-from tests.server.servers import SlowModel, serving, settings, wait_until
+from tests.server.servers import ServerThread, SlowModel, serving, settings, wait_until
 
 
 def threads_of_servers() -> set[threading.Thread]:

@@ -16,9 +16,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from sottovoce.server.captions import CaptionChange, SharedCaptions
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ServerLimits
-from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, wait_until
+from tests.server.servers import UPGRADE, ServerThread, SlowModel, head, opened, serving, wait_until
 
 LOCKED = Access(api_keys=("open-sesame",))
 KEY = "authorization: Bearer open-sesame\r\n"

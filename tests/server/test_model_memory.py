@@ -31,9 +31,8 @@ from sottovoce.server.models import (
     weight_bytes,
 )
 from sottovoce.server.scheduler import Scheduler
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ModelSettings, Work
-from tests.server.servers import QuietModel, SlowModel, settings
+from tests.server.servers import QuietModel, ServerThread, SlowModel, settings
 from tests.server.test_uploads import wav
 
 NAMES = ("a", "b", "c")

@@ -26,11 +26,10 @@ from sottovoce.audio.io import load_audio
 from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated_config
 from sottovoce.server.auth import ClientSecrets
 from sottovoce.server.errors import ApiError
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, Word
 from tests.server.conversation import TALK, Message, TalkModel, refusal
-from tests.server.servers import CLIPS, SlowModel, SlowSession, serving
+from tests.server.servers import CLIPS, ServerThread, SlowModel, SlowSession, serving
 
 URL = "/v1/realtime"
 COMPLETED = "conversation.item.input_audio_transcription.completed"

@@ -28,7 +28,6 @@ from sottovoce.errors import OptionError, cause_of
 from sottovoce.server.apis.wyoming import start_wyoming
 from sottovoce.server.app import make_app
 from sottovoce.server.connections import make_connections, make_gate
-from sottovoce.server.models import JOIN_TIMEOUT_S
 from sottovoce.server.services import Services
 from sottovoce.server.settings import Listening, ServerSettings
 
@@ -106,17 +105,17 @@ class Server(uvicorn.Server):
         check_certificate(settings.listening)
         limit_warnings("uvicorn.error", "python_multipart.multipart", "sottovoce.server.connections")
         app = make_app(settings, open_model)
-        self._services: Services = app.state.services
+        self.services: Services = app.state.services
         self._on_listening = on_listening
         self._listening = listening_socket(settings.listening)
-        self._wyoming_socket = wyoming_socket(settings)
+        self.wyoming_socket = listening_socket(settings.wyoming) if settings.wyoming else None
         self._wyoming: asyncio.Server | None = None
         self.ended_by: signal.Signals | None = None
         self.broken_by: str | None = None
         """The reason why a model could not work, where the server has ended for it."""
         self._healthy_s = time.monotonic()
         limits, listening = settings.limits, settings.listening
-        self.gate = gate = make_gate(settings, self._services.metrics.refused_connections.inc)
+        self.gate = gate = make_gate(settings, self.services.metrics.refused_connections.inc)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -144,30 +143,21 @@ class Server(uvicorn.Server):
             )
         )
 
-    @property
-    def services(self) -> Services:
-        return self._services
-
-    @property
-    def wyoming_port(self) -> int | None:
-        port: int | None = self._wyoming_socket.getsockname()[1] if self._wyoming_socket else None
-        return port
-
     def serve_until_ended(self) -> None:
         """Serve until a signal or `should_exit`.
 
         Raises: the error that kept the default model from being loaded.
         """
         self.run(sockets=[self._listening])
-        if self._services.preload_error is not None:
-            raise self._services.preload_error
+        if self.services.preload_error is not None:
+            raise self.services.preload_error
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end: also without a model, or with a broken one."""
-        return await super().on_tick(counter) or self._services.preload_error is not None or self._is_broken()
+        return await super().on_tick(counter) or self.services.preload_error is not None or self._is_broken()
 
     def _is_broken(self) -> bool:
-        error, most_s = self._services.health_error, self._services.settings.limits.broken_s
+        error, most_s = self.services.health_error, self.services.settings.limits.broken_s
         now_s = time.monotonic()
         self._healthy_s = now_s if error is None else self._healthy_s
         if most_s is None or now_s - self._healthy_s < most_s:
@@ -179,8 +169,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[Socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(QuietLoop())
         await super().startup(sockets)
-        if self.started and self._wyoming_socket is not None:
-            self._wyoming = await start_wyoming(self._services, self._wyoming_socket)
+        if self.started and self.wyoming_socket is not None:
+            self._wyoming = await start_wyoming(self.services, self.wyoming_socket)
         if self.started:
             self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 
@@ -189,7 +179,7 @@ class Server(uvicorn.Server):
 
         New connections are accepted until then, so that clients get 503 from `/ready` and other requests.
         """
-        services = self._services
+        services = self.services
         services.start_drain()
         seconds = services.settings.limits.shutdown_s
         end = time.monotonic() + seconds
@@ -204,7 +194,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _wait_idle(self, end: float) -> None:
-        while self._services.is_serving and not self.force_exit and time.monotonic() < end:
+        while self.services.is_serving and not self.force_exit and time.monotonic() < end:
             await anyio.sleep(POLL_EVERY_S)
 
     @contextmanager
@@ -215,7 +205,7 @@ class Server(uvicorn.Server):
             return
         handled = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in handled}
-        if self._services.keys.has_file and sys.platform != "win32":
+        if self.services.keys.has_file and sys.platform != "win32":
             before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._refresh_keys)
         try:
             yield
@@ -224,7 +214,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _refresh_keys(self, sig: int, frame: FrameType | None) -> None:
-        self._services.keys.mark_stale()
+        self.services.keys.mark_stale()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End the server; a second call ends it at once."""
@@ -260,58 +250,3 @@ def wyoming_socket(settings: ServerSettings) -> Socket | None:
     if settings.wyoming is None:
         return None
     return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))
-
-
-class ServerThread:
-    """A server in a thread, for tests and programs; inside its context it answers at `url`."""
-
-    def __init__(self, settings: ServerSettings, open_model: Callable[[str], Model]) -> None:
-        self._listening = threading.Event()
-        self._port = 0
-        self._settings = settings
-        self.server = Server(settings, open_model, self._note)
-        self._thread = threading.Thread(
-            target=self.server.serve_until_ended, name="sottovoce-server", daemon=True
-        )
-
-    @property
-    def services(self) -> Services:
-        return self.server.services
-
-    @property
-    def address(self) -> str:
-        return f"{self._settings.listening.host}:{self._port}"
-
-    @property
-    def url(self) -> str:
-        return f"{self._settings.listening.scheme}://{self.address}"
-
-    def __enter__(self) -> ServerThread:
-        self._thread.start()
-        if not self._listening.wait(60.0):
-            self.stop()
-            raise RuntimeError("server: expected it to listen within 60 s")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def wait_until_ready(self, within_s: float = 60.0) -> None:
-        """Wait for the default model. Raises: TimeoutError."""
-        end = time.monotonic() + within_s
-        while not self.services.is_ready:
-            if time.monotonic() > end:
-                raise TimeoutError(f"server: expected its model within {within_s:g} s")
-            time.sleep(POLL_EVERY_S)
-
-    def stop(self) -> None:
-        """End the server and all of its threads. Raises: RuntimeError if it does not end."""
-        self.server.should_exit = True
-        within_s = self._settings.limits.shutdown_s + 2 * JOIN_TIMEOUT_S
-        self._thread.join(within_s)
-        if self._thread.is_alive():
-            raise RuntimeError(f"server: expected it to end within {within_s:g} s")
-
-    def _note(self, port: int) -> None:
-        self._port = port
-        self._listening.set()

@@ -339,24 +339,12 @@ class Listening:
         return "http" if self.certificate is None else "https"
 
 
-@dataclass(frozen=True, slots=True)
-class WyomingAddress:
-    """Address for Home Assistant. port 0: any free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> WyomingAddress:
-        """Read tcp://HOST:PORT. Raises: OptionError."""
-        found = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text)
-        if not found or int(found[2]) > 65535:
-            raise OptionError(f"--wyoming: expected tcp://HOST:PORT, got '{text[:100]}'")
-        return cls(found[1].strip("[]"), int(found[2]))
-
-    @property
-    def is_loopback(self) -> bool:
-        return self.host in LOOPBACK
+def wyoming_address(text: str) -> Listening:
+    """Read tcp://HOST:PORT. Raises: OptionError."""
+    found = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text)
+    if not found or int(found[2]) > 65535:
+        raise OptionError(f"--wyoming: expected tcp://HOST:PORT, got '{text[:100]}'")
+    return Listening(found[1].strip("[]"), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +426,7 @@ class ServerSettings:
     access: Access = field(default_factory=Access)
     limits: ServerLimits = field(default_factory=ServerLimits)
     work: Work = field(default_factory=Work)
-    wyoming: WyomingAddress | None = None
+    wyoming: Listening | None = None
     translation: TranslationSettings | None = None
     traces: bool = Option(
         "Send OpenTelemetry's traces, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_… say "
