@@ -266,7 +266,7 @@ def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -
     worked_s: list[float] = []
     worker = make_worker()
     try:
-        caller = worker.caller(worked_s.append)
+        caller = worker.runtime.caller(on_work=worked_s.append)
         worker.submit(lambda: caller.run_on_host(lambda: time.sleep(0.2)), caller=caller).result(30)
     finally:
         worker.close()

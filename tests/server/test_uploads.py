@@ -333,7 +333,7 @@ def test_live_calls_go_before_those_of_recordings() -> None:
         assert is_free.wait(10)
 
     def begin(work: Callable[[], None], priority: Priority) -> Future[None]:
-        caller = worker.caller()
+        caller = worker.runtime.caller()
         return worker.submit(lambda: caller.run_on_host(work), priority, caller)
 
     first = begin(hold, Priority.FILE)

@@ -203,16 +203,8 @@ class LoadShedder:
         self._paused_until_s = -math.inf
 
     @contextmanager
-    def watch(
-        self,
-        model: object,
-        *,
-        processed_s: Callable[[], float],
-        behind_s: Callable[[], float],
-        shed: Callable[[], None],
-    ) -> Iterator[None]:
-        """Watch a session (see `WatchedSession`) until the context ends."""
-        session = WatchedSession(model, self._clock(), processed_s, behind_s, shed)
+    def watch(self, session: WatchedSession) -> Iterator[None]:
+        """Watch a session until the context ends."""
         self._watched.append(session)
         try:
             yield

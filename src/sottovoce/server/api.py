@@ -152,7 +152,7 @@ def pattern_of(route: Route) -> re.Pattern[str]:
 
 
 def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
-    headers = dict(fault.headers)
+    headers = {} if fault.retry_s is None else {"retry-after": str(fault.retry_after)}
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"
     api = cast(Api, connection.scope["state"]["api"])

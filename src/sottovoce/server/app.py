@@ -50,7 +50,7 @@ from sottovoce.server.apis import (
     transcription_jobs,
     whisper_cpp,
 )
-from sottovoce.server.auth import AccessControl, KeyLimits
+from sottovoce.server.auth import AccessControl
 from sottovoce.server.connections import ConnectionMiddleware
 from sottovoce.server.errors import ApiError, logged_api_error, shutting_down
 from sottovoce.server.fields import IGNORED_HEADER, ignored_header
@@ -59,7 +59,7 @@ from sottovoce.server.models import ModelRegistry
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.services import Services, cancel_when, services_of
 from sottovoce.server.settings import ServerSettings
-from sottovoce.server.telemetry import STATUS, Metrics, Tracing
+from sottovoce.server.telemetry import STATUS, Metrics
 
 APIS = (
     operations.API,
@@ -113,22 +113,13 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
 
 
 def middleware(services: Services) -> list[Middleware]:
-    settings = services.settings
-    access = AccessControl(settings, services.secrets, services.keys)
-    logged = Middleware(
-        RequestLogMiddleware,
-        access=access,
-        key_limits=services.key_limits,
-        metrics=services.metrics,
-        routes=RouteTable(APIS),
-        tracing=services.tracing,
-    )
-    outermost = Middleware(ConnectionMiddleware)
-    if not settings.access.origins:
+    outermost, logged = Middleware(ConnectionMiddleware), Middleware(RequestLogMiddleware, services=services)
+    origins = services.settings.access.origins
+    if not origins:
         return [outermost, logged]
     cors = Middleware(
         CORSMiddleware,
-        allow_origins=list(settings.access.origins),
+        allow_origins=list(origins),
         allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["authorization", "content-type", "x-request-id"],
         expose_headers=["x-request-id", "retry-after", "location", IGNORED_HEADER],
@@ -155,7 +146,7 @@ def error_boundary(handler: HttpHandler) -> HttpHandler:
 
     async def answer(request: Request) -> Response:
         try:
-            return await cancel_when(services_of(request).wait_aborted, handler(request), shutting_down())
+            return await cancel_when(services_of(request).aborted.wait, handler(request), shutting_down())
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
@@ -195,22 +186,11 @@ SECURITY_HEADERS = {
 class RequestLogMiddleware:
     """The outermost layer of the app."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        access: AccessControl,
-        key_limits: KeyLimits,
-        metrics: Metrics,
-        routes: RouteTable,
-        tracing: Tracing,
-    ) -> None:
+    def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
-        self._access = access
-        self._key_limits = key_limits
-        self._metrics = metrics
-        self._routes = routes
-        self._tracing = tracing
+        self._services = services
+        self._access = AccessControl(services.settings, services.secrets, services.keys)
+        self._routes = RouteTable(APIS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
@@ -253,7 +233,7 @@ class RequestLogMiddleware:
                     outcome = message.get("code", 1000)
             await send(message)
 
-        span = self._tracing.span(
+        span = self._services.tracing.span(
             f"{method} {route.label}",
             headers,
             http__request__method=method,
@@ -270,13 +250,13 @@ class RequestLogMiddleware:
                 else:
                     await error_answer(HTTPConnection(scope), fault)(scope, receiving, sending)
             finally:
-                seconds = time.monotonic() - began_s
+                seconds, metrics = time.monotonic() - began_s, self._services.metrics
                 set_attribute(STATUS if outcome < FIRST_CLOSE_CODE else "websocket.close_code", outcome)
                 if is_socket:
-                    self._metrics.sessions.labels(route.label, shown_code(outcome)).inc()
+                    metrics.sessions.labels(route.label, shown_code(outcome)).inc()
                 else:
-                    self._metrics.requests.labels(route.label, method, str(outcome)).inc()
-                    self._metrics.request_seconds.observe(seconds)
+                    metrics.requests.labels(route.label, method, str(outcome)).inc()
+                    metrics.request_seconds.observe(seconds)
                 self._log(scope, route, method, outcome, seconds)
 
     def _refusal(self, scope: Scope, route: RouteMatch, headers: Headers) -> ApiError | None:
@@ -288,7 +268,7 @@ class RequestLogMiddleware:
         key = self._access.key_of(route.auth, given)
         scope["state"].update(key=key, given_keys=given)
         try:
-            self._key_limits.take_request(key)
+            self._services.key_limits.take_request(key)
         except ApiError as too_many:
             return too_many
         return None

@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 import zlib
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -193,12 +193,6 @@ def optional_int(where: str, value: object, most: int) -> int | None:
     return value
 
 
-@dataclass(slots=True)
-class KeyUsage:
-    requests_s: deque[float] = field(default_factory=deque)
-    n_sessions: int = 0
-
-
 class KeyLimits:
     """Counts requests and sessions of named keys, and refuses those above their limits.
 
@@ -208,7 +202,8 @@ class KeyLimits:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._usage: dict[str, KeyUsage] = {}
+        self._requests_s: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._n_sessions: Counter[str] = Counter()
 
     def take_request(self, key: ApiKey | None) -> None:
         """Count a request or a handshake. Raises: ApiError 429 for too many in a minute."""
@@ -217,7 +212,7 @@ class KeyLimits:
         self._metrics.key_requests.labels(key.name).inc()
         if key.requests_per_minute is None:
             return
-        past_s, now_s = self._usage_of(key).requests_s, self._clock()
+        past_s, now_s = self._requests_s[key.name], self._clock()
         while past_s and past_s[0] <= now_s - MINUTE_S:
             past_s.popleft()
         if len(past_s) >= key.requests_per_minute:
@@ -233,25 +228,21 @@ class KeyLimits:
         if key is None or not key.name:
             yield
             return
-        usage = self._usage_of(key)
-        if key.sessions is not None and usage.n_sessions >= key.sessions:
+        if key.sessions is not None and self._n_sessions[key.name] >= key.sessions:
             what = f"API key: expected at most {key.sessions} live sessions at a time"
             raise self._refused(key, "sessions", too_many_requests(what, SESSION_RETRY_S))
-        usage.n_sessions += 1
+        self._n_sessions[key.name] += 1
         gauge = self._metrics.key_sessions.labels(key.name)
         gauge.inc()
         try:
             yield
         finally:
-            usage.n_sessions -= 1
+            self._n_sessions[key.name] -= 1
             gauge.dec()
 
     def count_audio(self, key: ApiKey | None, audio_s: float) -> None:
         if key is not None and key.name:
             self._metrics.key_audio_seconds.labels(key.name).inc(audio_s)
-
-    def _usage_of(self, key: ApiKey) -> KeyUsage:
-        return self._usage.setdefault(key.name, KeyUsage())
 
     def _refused(self, key: ApiKey, limit: str, fault: ApiError) -> ApiError:
         self._metrics.key_refused.labels(key.name, limit).inc()
@@ -289,32 +280,17 @@ class ClientSecrets:
         Raises: ApiError 400 for a session with too many words.
         """
         until = time.time() + seconds
-        content: SecretContent = {
-            "until": until,
-            "session": session,
-            "maker": maker,
-            "nonce": secrets.token_hex(8),
-        }
+        nonce = secrets.token_hex(8)
+        content: SecretContent = {"until": until, "session": session, "maker": maker, "nonce": nonce}
         body = _text(zlib.compress(json.dumps(content).encode(), 9))
         secret = f"{SECRET_PREFIX}{body}.{self._signature(body)}"
         if len(secret) > MAX_CHARACTERS:
-            message = (
-                f"session: expected less text than makes a secret of {MAX_CHARACTERS} characters, got more"
-            )
+            message = f"session: expected less text, for a secret of at most {MAX_CHARACTERS} characters"
             raise ApiError(message, param="session", code="session_too_large")
         return secret, int(until)
 
-    def session_of(self, keys: Iterable[str]) -> Mapping[str, Json] | None:
-        """Return the session of the first valid secret, or None."""
-        content = self._first_valid(keys)
-        return content and content["session"]
-
-    def maker_of(self, keys: Iterable[str]) -> str | None:
-        """Return the name of the key that made the first valid secret, or None."""
-        content = self._first_valid(keys)
-        return content and content["maker"]
-
-    def _first_valid(self, keys: Iterable[str]) -> SecretContent | None:
+    def first_valid(self, keys: Iterable[str]) -> SecretContent | None:
+        """Return the content of the first valid secret, or None."""
         return next((content for key in keys if (content := self._opened(key)) is not None), None)
 
     def _opened(self, key: str) -> SecretContent | None:
@@ -370,8 +346,8 @@ class AccessControl:
             return None
         found = self._keys.find(given)
         if found is None and auth is Auth.KEY_OR_CLIENT_SECRET:
-            maker = self._secrets.maker_of(given)
-            return None if maker is None else self._keys.by_name(maker)
+            content = self._secrets.first_valid(given)
+            return None if content is None else self._keys.by_name(content["maker"])
         return found
 
     def is_own_name(self, name: str) -> bool:

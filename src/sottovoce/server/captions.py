@@ -27,6 +27,7 @@ from sottovoce.server.fields import (
     read_int,
     read_number,
     read_object,
+    read_text,
     read_typed_message,
     require_only,
 )
@@ -331,7 +332,7 @@ def read_word(value: object) -> dict[str, Json]:
     given = read_object("word", value)
     require_only("word", given, WORD)
     return {
-        "word": read_caption_text("word", given.get("word")),
+        "word": read_text("word", given.get("word"), MAX_TEXT),
         **read_times(given),
         "language": read_label("language", given.get("language")),
         "speaker": read_label("speaker", given.get("speaker")),
@@ -343,7 +344,7 @@ def read_line(name: str, value: object) -> dict[str, Json] | None:
         return None
     given = read_object(name, value)
     require_only(name, given, ("text", "language"))
-    text = read_caption_text(name, given.get("text"))
+    text = read_text(name, given.get("text"), MAX_TEXT)
     return {"text": text, "language": read_label("language", given.get("language"))}
 
 
@@ -361,12 +362,6 @@ def read_times(given: Mapping[str, object]) -> dict[str, Json]:
 def read_label(name: str, value: object) -> str | None:
     if value is not None and not (isinstance(value, str) and len(value) <= MAX_NAME):
         raise invalid_value(name, f"a text of at most {MAX_NAME} characters, or null", quoted(value))
-    return value
-
-
-def read_caption_text(name: str, value: object) -> str:
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise invalid_value(name, f"a text of at most {MAX_TEXT} characters", quoted(value))
     return value
 
 

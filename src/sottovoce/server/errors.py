@@ -6,9 +6,8 @@ The cause of an internal error is in the log alone. This module does not depend 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from sottovoce.errors import (
     AudioError,
@@ -54,16 +53,6 @@ class ApiError(Exception):
         self.code = code
         self.retry_s = retry_s
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return partial(
-            ApiError,
-            status=self.status,
-            kind=self.kind,
-            param=self.param,
-            code=self.code,
-            retry_s=self.retry_s,
-        ), (self.message,)
-
     @property
     def body(self) -> dict[str, Json]:
         return {"error": self.details}
@@ -71,10 +60,6 @@ class ApiError(Exception):
     @property
     def details(self) -> dict[str, Json]:
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return {} if self.retry_s is None else {"retry-after": str(self.retry_after)}
 
     @property
     def retry_after(self) -> int:

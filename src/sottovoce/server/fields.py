@@ -82,9 +82,9 @@ def read_number(name: str, value: object, least: float, most: float) -> float:
     return number
 
 
-def read_text(name: str, value: object) -> str:
-    if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
-        raise invalid_value(name, f"a text of at most {MAX_CHARACTERS} characters", quoted(value))
+def read_text(name: str, value: object, most: int = MAX_CHARACTERS) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise invalid_value(name, f"a text of at most {most} characters", quoted(value))
     return value
 
 
@@ -93,18 +93,14 @@ def read_list(name: str, value: object) -> tuple[str, ...]:
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise invalid_value(name, "a list of texts", quoted(value))
-    if len(items) > MAX_TERMS or sum(map(len, items)) > MAX_CHARACTERS:
-        raise invalid_value(
-            name, f"at most {MAX_TERMS} texts of {MAX_CHARACTERS} characters in all", f"{len(items)}"
-        )
-    return tuple(item.strip() for item in items if item.strip())
+    return tuple(item.strip() for item in check_terms(items, name) if item.strip())
 
 
-def check_terms(terms: Sequence[str]) -> tuple[str, ...]:
-    """Return terms that decoding prefers. Raises: ApiError 400 for too many."""
+def check_terms(terms: Sequence[str], name: str = "keyterm") -> tuple[str, ...]:
+    """Return texts of a list. Raises: ApiError 400 for too many."""
     if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
-        expected = f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all"
-        raise invalid_value("keyterm", expected, f"{len(terms)}")
+        expected = f"at most {MAX_TERMS} texts of {MAX_CHARACTERS} characters in all"
+        raise invalid_value(name, expected, f"{len(terms)}")
     return tuple(terms)
 
 
@@ -203,7 +199,7 @@ def read_json_flag(name: str, value: object) -> bool:
     return value
 
 
-def read_typed_message(text: str, expected: str) -> dict[str, object]:
+def read_typed_message(text: str | bytes, expected: str) -> dict[str, object]:
     """Read a JSON object with a `type`. expected: for the error."""
     return require_typed(read_json(text), expected)
 
@@ -348,20 +344,13 @@ class Fields:
             raise invalid_value(name, "a word or an object", "both")
         if plain is None or not plain.lstrip().startswith("{"):
             return plain or found or None
-        return json_object(name, plain)
+        return read_object(name, read_json(plain))
 
     @property
     def unread(self) -> tuple[str, ...]:
         """The names of unread fields, `name` for `name[key]`."""
         names = (name.partition("[")[0] or name for name, _ in self._pairs if name not in self._taken)
         return tuple(dict.fromkeys(names))
-
-
-def json_object(name: str, text: str) -> Mapping[str, object]:
-    found = read_json(text)
-    if not isinstance(found, dict):
-        raise invalid_value(name, "a JSON object", f"'{text[:100]}'")
-    return found
 
 
 def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Option, ApiField]]:

@@ -26,7 +26,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveOptions
-from sottovoce.server.admission import overloaded
+from sottovoce.server.admission import WatchedSession, overloaded
 from sottovoce.server.api import error_answer
 from sottovoce.server.auth import ApiKey
 from sottovoce.server.errors import UNAVAILABLE, ApiError, logged_api_error, to_api_error
@@ -227,7 +227,7 @@ class LiveConnection(ABC, Generic[M]):
 
     async def on_close(self) -> None:
         """Send the last events, after the end of the audio."""
-        await self.emit(await self.session.close())
+        await self.emit(await self.session.flush())
 
     async def background(self) -> None:
         """Run the background task of the protocol."""
@@ -266,14 +266,14 @@ class LiveConnection(ABC, Generic[M]):
         self.services.check_live_wait(scheduler)
         self._session = session = await scheduler.open(options)
         self.exit_stack.callback(session.end)
-        self.exit_stack.enter_context(
-            self.services.shedder.watch(
-                scheduler,
-                processed_s=lambda: session.processed_s,
-                behind_s=lambda: self.behind_s,
-                shed=self._was_shed.set,
-            )
+        watched = WatchedSession(
+            scheduler,
+            time.monotonic(),
+            processed_s=lambda: session.processed_s,
+            behind_s=lambda: self.behind_s,
+            shed=self._was_shed.set,
         )
+        self.exit_stack.enter_context(self.services.shedder.watch(watched))
         session.drain_input = self.queue.take_audio
         self._counted_s = 0.0
         return scheduler
@@ -342,11 +342,8 @@ class LiveConnection(ABC, Generic[M]):
         self.services.metrics.live_seconds.inc(new_s)
         self.services.key_limits.count_audio(self.key, new_s)
         if self.received_s > self.limits.session_s:
-            raise self.too_long_error()
-
-    def too_long_error(self) -> ApiError:
-        message = f"session: expected at most {self.limits.session_s:g} s of audio"
-        return ApiError(message, code="session_too_long")
+            message = f"session: expected at most {self.limits.session_s:g} s of audio"
+            raise ApiError(message, code="session_too_long")
 
     def logged(self, error: Exception) -> ApiError:
         return logged_api_error(error, self.transport.request_id, "session failed")
@@ -386,7 +383,7 @@ class LiveConnection(ABC, Generic[M]):
         await self.request_close()
 
     async def _drain(self) -> None:
-        await self.services.wait_draining()
+        await self.services.draining.wait()
         await self.request_close(SERVICE_RESTART)
 
     async def _wait_shed(self) -> None:

@@ -338,7 +338,7 @@ def free_memory(unloaded: list[Scheduler]) -> None:
     while unloaded:
         unloaded.pop().join(JOIN_TIMEOUT_S)
     gc.collect()  # a model and its parts refer to each other
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 

@@ -13,13 +13,13 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, TypedDict
 
 from sottovoce.archive.results import BatchOptions, Item, Row, failed_row, transcribe_items
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
 from sottovoce.formats.document import json_text
+from sottovoce.server.settings import Replicas
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -64,28 +64,6 @@ def parse_range(option: str, text: str) -> tuple[int, int]:
     return int(least), int(most) if dash else int(least)
 
 
-@dataclass(frozen=True, slots=True)
-class Actors:
-    """Processes that transcribe, and the resources of each.
-
-    n_min, n_max: Ray adds and ends actors in between. cpus, gpus: of each; a part of a GPU is shared.
-    Raises: OptionError.
-    """
-
-    n_min: int = 1
-    n_max: int = 1
-    cpus: float = 1.0
-    gpus: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_min <= self.n_max:
-            raise OptionError(f"actors: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}")
-        if not (self.cpus > 0 and self.gpus >= 0):
-            raise OptionError(
-                f"actors: expected cpus above 0 and gpus of 0 or more, got {self.cpus}, {self.gpus}"
-            )
-
-
 class Block(TypedDict):
     """Recordings: their names, and their paths as bytes."""
 
@@ -115,7 +93,7 @@ class TranscribingActor:
 
 
 def transcribe_on_ray(
-    items: Sequence[Item], open_model: Callable[[], Model], batch: BatchOptions, actors: Actors
+    items: Sequence[Item], open_model: Callable[[], Model], batch: BatchOptions, actors: Replicas
 ) -> Iterator[Row]:
     """Yield a row for each recording in any order; requires `connect`.
 
@@ -138,7 +116,7 @@ def _round(
     items: Sequence[Item],
     open_model: Callable[[], Model],
     batch: BatchOptions,
-    actors: Actors,
+    actors: Replicas,
     n_in_block: int,
 ) -> Iterator[Row]:
     data = import_ray("ray.data")

@@ -191,7 +191,7 @@ class Scheduler:
         if not self._is_forecast:
             return
         try:
-            self.forecast.set_cost(await calibrate(self.open, len(self.worker.engines)))
+            self.forecast.set_cost(await calibrate(self.open, len(self.worker.runtime.states)))
         except Exception:
             logger.exception("what a live session costs could not be measured: all are taken")
 
@@ -209,9 +209,9 @@ class Scheduler:
         caller: Caller | None = None
         if second is not None and self._can_retry(second, request):
             of_second = await anyio.to_thread.run_sync(second.fusion, request, limiter=self._fusions)
-            caller = second.worker.caller()
+            caller = second.worker.runtime.caller()
             other = second.model.as_second(self._deferral, of_second, caller)
-        own = self.worker.caller()
+        own = self.worker.runtime.caller()
         begin = partial(self._begin, source, request, fusion, other, own)
         transcription = await self.worker.result_of(begin, Priority.FILE)
         return FileJob(self.worker, own, transcription, prompt, caller)

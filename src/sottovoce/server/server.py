@@ -180,11 +180,11 @@ class Server(uvicorn.Server):
         New connections are accepted until then, so that clients get 503 from `/ready` and other requests.
         """
         services = self.services
-        services.start_drain()
+        services.draining.set()
         seconds = services.settings.limits.shutdown_s
         end = time.monotonic() + seconds
         await self._wait_idle(end - min(ABORT_S, seconds / 4))
-        services.abort()
+        services.aborted.set()
         for server in self.servers:
             server.close()
         if self._wyoming is not None:

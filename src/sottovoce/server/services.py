@@ -75,8 +75,10 @@ class Services(Collector):
             )
         self.preload_error: Exception | None = None
         """Why a model that the server begins with could not be loaded."""
-        self._draining = anyio.Event()
-        self._aborted = anyio.Event()
+        self.draining = anyio.Event()
+        """Set at the shutdown: live sessions end, and new requests are refused."""
+        self.aborted = anyio.Event()
+        """Set when requests are cut short."""
         self.ends_process = False
         """The process ends with the server: threads that are at work are not waited for."""
         metrics.registry.register(self)
@@ -135,25 +137,8 @@ class Services(Collector):
         return max((lag() for lag in self._lags), default=0.0)
 
     @property
-    def is_draining(self) -> bool:
-        return self._draining.is_set()
-
-    def start_drain(self) -> None:
-        """Begin the shutdown: live sessions end, and new requests are refused."""
-        self._draining.set()
-
-    @property
     def is_serving(self) -> bool:
         return self.n_sessions + self.n_requests + self.n_uploads > 0
-
-    def abort(self) -> None:
-        self._aborted.set()
-
-    async def wait_aborted(self) -> None:
-        await self._aborted.wait()
-
-    async def wait_draining(self) -> None:
-        await self._draining.wait()
 
     @contextmanager
     def upload(self, *, is_queued: bool = False) -> Iterator[None]:
@@ -217,7 +202,7 @@ class Services(Collector):
             self._lags.remove(behind_s)
 
     def _require_free(self, n: int, limit: int, what: str) -> None:
-        if self.is_draining:
+        if self.draining.is_set():
             raise shutting_down()
         if n >= limit:
             raise too_many_requests(f"{limit} {what}: try again later", retry_s=10.0)
@@ -245,7 +230,7 @@ class Services(Collector):
                 if self.settings.work.forecast:
                     tasks.start_soon(self._shed_load)
                 if self.jobs is not None:
-                    tasks.start_soon(self._run_jobs, self.jobs)
+                    tasks.start_soon(run_until_first, self.jobs.run, self.draining.wait)
                 if self.keys.has_file:
                     tasks.start_soon(self._refresh_keys)
                 if self.settings.models.preload:
@@ -272,13 +257,6 @@ class Services(Collector):
                 self.is_ready = True
         except Exception as error:
             self.preload_error = error
-
-    async def _run_jobs(self, jobs: JobRunner) -> None:
-        """Run jobs until the shutdown, when the model is left to clients that wait."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(jobs.run)
-            await self.wait_draining()
-            tasks.cancel_scope.cancel()
 
     async def _refresh_keys(self) -> None:
         while True:
@@ -344,7 +322,7 @@ def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineSta
     return [
         ((name, str(number)), state)
         for name, scheduler in registry.running.items()
-        for number, state in enumerate(scheduler.worker.engines)
+        for number, state in enumerate(scheduler.worker.runtime.states)
     ]
 
 

@@ -37,7 +37,6 @@ from sottovoce.types import (
     Samples,
     SpeechEnded,
     TurnEnded,
-    Word,
 )
 
 TIME_FIELDS = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
@@ -77,51 +76,13 @@ class EventSequencer:
 def shifted(event: Event, offset_s: float) -> Event:
     if not offset_s:
         return event
-    changes: dict[str, Any] = {**_shifted_times(event, offset_s)}
-    if isinstance(event, Partial | Final):
-        changes["words"] = tuple(_shifted_word(word, offset_s) for word in event.words)
-    return replace(event, **changes)
-
-
-def _shifted_word(word: Word, offset_s: float) -> Word:
-    return replace(word, start=word.start + offset_s, end=word.end + offset_s)
-
-
-def _shifted_times(event: Event, offset_s: float) -> dict[str, float]:
     names = (field.name for field in fields(event) if field.name in TIME_FIELDS)
-    return {name: getattr(event, name) + offset_s for name in names}
-
-
-class AudioAccumulator:
-    """Audio of one session that waits for an update, which takes all of it."""
-
-    def __init__(self) -> None:
-        self._pieces: list[Samples] = []
-        self._n_samples = 0
-
-    @property
-    def waiting_s(self) -> float:
-        return self._n_samples / SAMPLE_RATE
-
-    def add(self, pcm: Samples) -> None:
-        self._pieces.append(pcm)
-        self._n_samples += len(pcm)
-
-    def is_due(self, interval_s: float) -> bool:
-        """Return whether there is enough audio for an update.
-
-        At the shortest interval any audio is enough: the session itself decides about its updates.
-        """
-        if interval_s <= INTERVALS_S[0]:
-            return self._n_samples > 0
-        return self.waiting_s >= interval_s
-
-    def take(self, most: int) -> Samples:
-        """Remove and return the first waiting samples, (n,) float32, at most so many."""
-        waiting: Samples = np.concatenate([np.zeros(0, np.float32), *self._pieces])
-        taken, rest = waiting[:most], waiting[most:]
-        self._pieces, self._n_samples = [rest] if len(rest) else [], len(rest)
-        return taken
+    changes: dict[str, Any] = {name: getattr(event, name) + offset_s for name in names}
+    if isinstance(event, Partial | Final):
+        changes["words"] = tuple(
+            replace(word, start=word.start + offset_s, end=word.end + offset_s) for word in event.words
+        )
+    return replace(event, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +126,12 @@ class SessionHandle:
         self._options = options
         self._on_end = on_end
         self.load = load
-        self._caller = worker.caller(load.add_work)
+        self._caller = worker.runtime.caller(on_work=load.add_work)
         self._sequencer = EventSequencer()
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
-        self._pending_audio = AudioAccumulator()
+        self._pending: Samples = np.zeros(0, np.float32)
         self._n_samples = 0
         self._n_taken = 0
         self._start_sample = 0
@@ -213,11 +174,10 @@ class SessionHandle:
         Raises: AudioError for samples that are not finite.
         """
         events: list[Event] = []
-        self._pending_audio.add(np.ascontiguousarray(pcm))
-        self._n_samples += len(pcm)
-        if self._pending_audio.is_due(self.interval_s):
+        self._add(pcm)
+        if self._is_due:
             events += self._numbered(await self._result_of(self._update))
-        while self._pending_audio.is_due(self.interval_s):
+        while self._is_due:
             events += self._numbered(await self._result_of(self._process))
         return events
 
@@ -255,18 +215,15 @@ class SessionHandle:
         self._session = session
         return events
 
-    async def close(self) -> list[Event]:
-        return await self.flush()
-
     def translator(self) -> QueuedTranslator:
         """Return the translator of this session into English. Raises: OptionError if the model has none."""
-        caller = self._worker.caller()
+        caller = self._worker.runtime.caller()
         return QueuedTranslator(WhisperTranslator(self._model, caller), self._worker, caller)
 
     def reset(self) -> None:
         """Drop the audio so far, without emitting its text."""
         self._session = None
-        self._pending_audio = AudioAccumulator()
+        self._pending = np.zeros(0, np.float32)
         self._start_sample = self._n_taken = self._n_samples
 
     def end(self) -> None:
@@ -292,17 +249,26 @@ class SessionHandle:
 
     def _update(self) -> list[Event]:
         if self.drain_input is not None:
-            newer = self.drain_input()
-            self._pending_audio.add(newer)
-            self._n_samples += len(newer)
+            self._add(self.drain_input())
         return self._process()
+
+    def _add(self, pcm: Samples) -> None:
+        self._pending = np.concatenate([self._pending, pcm])
+        self._n_samples += len(pcm)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether enough audio waits; at the shortest interval the session itself decides on its updates."""
+        least = self.interval_s * SAMPLE_RATE if self.interval_s > INTERVALS_S[0] else 1
+        return len(self._pending) >= least
 
     def _process(self) -> list[Event]:
         """Run one update: of all waiting audio under load, otherwise of the usual amount."""
         interval_s, is_greedy = self.interval_s, self._worker.interval_controller.is_greedy
         is_stretched = interval_s > INTERVALS_S[0]
         most_s = LOADED_UPDATE_MAX_S if is_stretched else UPDATE_MAX_S
-        pcm = self._pending_audio.take(round(most_s * SAMPLE_RATE))
+        n_taken = round(most_s * SAMPLE_RATE)
+        pcm, self._pending = self._pending[:n_taken], self._pending[n_taken:]
         try:
             events = self._current_session().push(pcm, newest_only=is_stretched, greedy=is_greedy)
         finally:
@@ -318,7 +284,7 @@ class SessionHandle:
 
     def _process_pending(self) -> list[Event]:
         events: list[Event] = []
-        while self._pending_audio.waiting_s:
+        while len(self._pending):
             events += self._process()
         return events
 

@@ -393,7 +393,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Servers of a Ray cluster, and the resources of each. n_min, n_max: Ray scales in between.
+    """Servers or actors of a Ray cluster. n_min, n_max: Ray scales in between. cpus, gpus: of each.
 
     Raises: OptionError.
     """
@@ -408,10 +408,10 @@ class Replicas:
     def __post_init__(self) -> None:
         check_options(self)
         if not self.cpus > 0:
-            raise OptionError(f"replicas: expected more than 0 CPUs of each, got {self.cpus:g}")
+            raise OptionError(f"processes: expected more than 0 CPUs of each, got {self.cpus:g}")
         if not 1 <= self.n_min <= self.n_max:
             raise OptionError(
-                f"replicas: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
+                f"processes: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
             )
 
 

@@ -24,7 +24,6 @@ from sottovoce.runtime.batching import (
     THREADS,
     BatchingRuntime,
     Caller,
-    EngineState,
     Priority,
 )
 from sottovoce.runtime.update_interval import UpdateIntervalController
@@ -122,10 +121,6 @@ class Worker:
             lately = self._wait_s * math.pow(0.5, (now_s - self._noted_s) / _HALF_LIFE_S)
             return max(lately, now_s - min(live, default=now_s))
 
-    @property
-    def engines(self) -> list[EngineState]:
-        return self.runtime.states
-
     def health_error(self, stall_s: float) -> str | None:
         """Return why the worker makes no progress, or None. stall_s: the longest that a call may take."""
         if not self._is_closed and not all(thread.is_alive() for thread in self._threads):
@@ -133,13 +128,6 @@ class Worker:
         if self._n_faults >= FAULTS_IN_A_ROW:
             return f"{self._n_faults} faults in a row"
         return self.runtime.trouble(stall_s)
-
-    def caller(self, on_work: Callable[[float], None] | None = None) -> Caller:
-        """Return the runtime for the work of one session or recording.
-
-        on_work: called with each part of its work (seconds), in a thread of the model or of its own.
-        """
-        return self.runtime.caller(on_work=on_work)
 
     async def result_of(
         self, work: Callable[[], T], priority: Priority = Priority.LIVE, caller: Caller | None = None

@@ -66,7 +66,7 @@ class CaptionSocket:
         return next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
 
     async def wait_draining(self) -> None:
-        await self.services.wait_draining()
+        await self.services.draining.wait()
         await self.transport.close(SERVICE_RESTART, "the server is shutting down")
 
 
@@ -108,7 +108,7 @@ class Publisher(CaptionSocket):
         except ClientDisconnectedError:
             is_over = False
         finally:
-            if shared.publisher == number and (is_over or self.services.is_draining):
+            if shared.publisher == number and (is_over or self.services.draining.is_set()):
                 self.registry.end(shared)
         if not is_over:
             await self._wait_resumed(shared, number)
@@ -146,7 +146,7 @@ class Publisher(CaptionSocket):
 
     async def _wait_resumed(self, shared: SharedCaptions, number: int) -> None:
         with anyio.move_on_after(RESUME_WITHIN_S):
-            await self.services.wait_draining()
+            await self.services.draining.wait()
         if shared.publisher == number:
             self.registry.end(shared)
 

@@ -393,7 +393,7 @@ class DeepgramConnection(DeepgramSocket):
         return {"type": "Error", "variant": fault.code or fault.kind, "description": fault.message}
 
     async def on_close(self) -> None:
-        events = await self.session.close()
+        events = await self.session.flush()
         await self.send(*self._results.ended(events, self.received_s))
 
     async def _take_text(self, text: str) -> None:

@@ -212,7 +212,7 @@ class FluxConnection(DeepgramSocket):
         return self._fault("Error", fault)
 
     async def on_close(self) -> None:
-        await self.send(*self._turns.force(await self.session.close(), self.received_s))
+        await self.send(*self._turns.force(await self.session.flush(), self.received_s))
 
     async def _force(self) -> None:
         await self.send(*self._turns.force(await self.session.finalize(), self.received_s))

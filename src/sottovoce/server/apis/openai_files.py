@@ -112,7 +112,7 @@ class EventStream(Response):
             await self._send(send, ": still working\n\n")
 
     async def _end_when_aborted(self, send: Send) -> None:
-        await self._job.services.wait_aborted()
+        await self._job.services.aborted.wait()
         await self._send(send, f"data: {json_text(shutting_down().body)}\n\n")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -363,10 +363,9 @@ class RealtimeConnection(WebSocketConnection):
         if "call_id" in query:
             raise unsupported("call_id")
         note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
-        session = self.services.secrets.session_of(given_keys_of(self.socket))
-        config = (
-            RealtimeSessionConfig() if session is None else updated_config(RealtimeSessionConfig(), session)
-        )
+        secret = self.services.secrets.first_valid(given_keys_of(self.socket))
+        config = RealtimeSessionConfig()
+        config = config if secret is None else updated_config(config, secret["session"])
         if model is None:
             return config
         config = replace(config, model=model, has_speakers=model == DIARIZING)

@@ -50,7 +50,7 @@ async def health(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Answer whether requests can be served: the default model works and the server is not shutting down."""
     services = services_of(request)
-    if services.is_draining:
+    if services.draining.is_set():
         return JSONResponse({"status": "shutting down"}, status_code=503)
     if not services.is_ready:
         return JSONResponse({"status": "loading"}, status_code=503, headers={"retry-after": "2"})

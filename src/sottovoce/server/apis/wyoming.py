@@ -25,7 +25,15 @@ from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.errors import ApiError, invalid_value, to_api_error
-from sottovoce.server.fields import check_terms, read_code, read_int, read_json, read_list
+from sottovoce.server.fields import (
+    check_terms,
+    read_code,
+    read_int,
+    read_json,
+    read_list,
+    read_object,
+    read_typed_message,
+)
 from sottovoce.server.live import LiveConnection
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import Services
@@ -67,10 +75,7 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
         raise invalid_value("event", f"a line of at most {MAX_LINE} bytes", "more") from None
     if not line:
         return None
-    header = read_json_object("event", line)
-    kind = header.get("type")
-    if not isinstance(kind, str):
-        raise invalid_value("type", "a text", f"'{str(kind)[:50]}'")
+    header = read_typed_message(line, "a JSON object with a type")
     n_data = read_length("data_length", header.get("data_length"), MAX_DATA)
     n_payload = read_length("payload_length", header.get("payload_length"), max_payload)
     try:
@@ -78,10 +83,9 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
         payload = await reader.readexactly(n_payload)
     except asyncio.IncompleteReadError:
         return None
-    data = header.get("data") or {}
-    if not isinstance(data, dict):
-        raise invalid_value("data", "an object", f"'{str(data)[:50]}'")
-    return Frame(kind, {**data, **(read_json_object("data", more) if more else {})}, payload)
+    data = read_object("data", header.get("data"), optional=True)
+    further = read_object("data", read_json(more)) if more else {}
+    return Frame(str(header["type"]), {**data, **further}, payload)
 
 
 def frame_bytes(document: Mapping[str, Json]) -> bytes:
@@ -160,13 +164,6 @@ class FrameTransport:
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
         self._writer.write(frame_bytes(document))
         await self.close()
-
-
-def read_json_object(name: str, text: bytes) -> dict[str, object]:
-    found = read_json(text)
-    if not isinstance(found, dict):
-        raise ApiError(f"{name}: expected a JSON object", code="invalid_message")
-    return found
 
 
 def read_length(name: str, value: object, limit: int) -> int:
@@ -261,7 +258,7 @@ class WyomingConnection(LiveConnection[Frame]):
         events = await self.session.push(samples)
         self.count()
         if command.detect_end(events, self.received_s, self.queue.n_samples / SAMPLE_RATE):
-            events = [*events, *await self.session.close()]
+            events = [*events, *await self.session.flush()]
         await self.emit(events)
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
@@ -269,9 +266,6 @@ class WyomingConnection(LiveConnection[Frame]):
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
         return error_document(fault)
-
-    def too_long_error(self) -> ApiError:
-        return ApiError(f"audio: expected at most {self.limits.session_s:g} s", code="session_too_long")
 
     async def on_close(self) -> None:
         await self._stop()
@@ -288,7 +282,7 @@ class WyomingConnection(LiveConnection[Frame]):
             return
         if not self._command.is_done:
             self._command.is_done = True
-            await self.emit(await self.session.close())
+            await self.emit(await self.session.flush())
         self._command = None
         await self.release()
 
