@@ -1,7 +1,7 @@
-"""The app of the server: its APIs, its middleware, and its lifespan.
+"""The app of the server: its APIs, middleware and lifespan.
 
-The middleware gives every request and socket an id, a log line, counts, access control and headers. Log lines
-hold the request and its outcome, never transcribed text or names of files.
+Every request and socket gets an id, a log line, counts, access control and headers. Log lines never hold
+transcribed text or names of files.
 """
 
 from __future__ import annotations
@@ -74,13 +74,11 @@ APIS = (
     sottovoce_live.API,
     caption_routes.API,
 )
-"""The APIs of the server; another one is a module that exports an `Api`, and its line here."""
 
 
 def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> Starlette:
-    """Make the app of a server, which loads its models with open_model once it runs.
-
-    Raises: OptionError for an invalid file of keys.
+    """Make the app of a server. open_model: loads a model by name. Raises: OptionError for an invalid key
+    file.
     """
     metrics = Metrics()
 
@@ -142,7 +140,7 @@ def starlette_route(route: Route) -> BaseRoute:
 
 
 def error_boundary(handler: HttpHandler) -> HttpHandler:
-    """Wrap a handler so that its errors become answers, and the end of the server cuts it short."""
+    """Turn a handler's errors into answers, and cancel it when the server aborts."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -167,7 +165,7 @@ async def not_found(request: Request, error: Exception) -> Response:
 logger = logging.getLogger(__name__)
 
 CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
-"""Of RFC 6455, and those that were registered after it."""
+"""Of RFC 6455 and later registrations."""
 FIRST_CLOSE_CODE = 1000
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {
@@ -295,11 +293,9 @@ def request_id_of(headers: Headers) -> str:
 
 
 def shown_method(method: str) -> str:
-    """Return the label of a method; unknown ones share one."""
     methods = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "WEBSOCKET"}
     return method if method in methods else "other"
 
 
 def shown_code(code: int) -> str:
-    """Return the label of a close code; unknown ones share one."""
     return str(code) if code in CLOSE_CODES or 100 <= code < 600 else "other"

@@ -1,9 +1,8 @@
 """Authentication and access: API keys with limits, client secrets, host names and origins.
 
-Keys come from the settings and from a file that is read again when it changes. Sockets are checked like
-requests, since browsers let any page open one. A client secret is a signed session of an API with the time
-when it ends: nothing is stored, and every process with the key can check it. A page gets a secret from its
-own server and needs no API key.
+Sockets are checked like requests, since browsers let any page open one. A client secret is a signed session
+with an expiry: nothing is stored, and every process with the key can check it. Pages get one from their own
+server and need no API key.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ logger = logging.getLogger(__name__)
 MOST_KEYS = 1_000
 """Of a file: every request is compared with all of them."""
 MOST_REQUESTS = 100_000
-"""A minute: the time of each is kept for that long."""
+"""A minute: the time of each is kept that long."""
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
@@ -53,8 +52,8 @@ SESSION_RETRY_S = 10.0
 class ApiKey:
     """A key and its limits. name: "" for keys without one.
 
-    digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time): None: the limits of the
-    server. webhook_secret: signs webhooks of its jobs; None: that of the server does.
+    digest: SHA-256 of the key. requests_per_minute, sessions: None: the server's limits. webhook_secret:
+    signs webhooks of its jobs; None: the server's secret does.
     """
 
     name: str
@@ -67,7 +66,7 @@ class ApiKey:
 class KeyRing:
     """The keys of a server, from its settings and a file that may change.
 
-    Raises: OptionError for a file that cannot be read.
+    Raises: OptionError for an unreadable file.
     """
 
     def __init__(self, access: Access) -> None:
@@ -86,7 +85,7 @@ class KeyRing:
         return self._path is not None
 
     def find(self, given: Iterable[str]) -> ApiKey | None:
-        """Return the first key that is valid; the time of the comparison does not depend on the keys."""
+        """Return the first valid key, in constant time, or None."""
         keys = (*self._unnamed, *self._named.values())
         found: ApiKey | None = None
         for candidate in given:
@@ -97,14 +96,14 @@ class KeyRing:
         return found
 
     def by_name(self, name: str) -> ApiKey | None:
-        """Return the key of a name ("": one without a name), or None."""
+        """Return the key of a name ("": an unnamed one), or None."""
         return self._named.get(name) if name else ApiKey("", b"")
 
     def mark_stale(self) -> None:
         self._is_stale = True
 
     def refresh(self) -> None:
-        """Read the file again if it has changed; a wrong file is logged and changes nothing."""
+        """Read the file again if it has changed; an invalid file is logged and changes nothing."""
         if self._path is None:
             return
         version = file_version(self._path)
@@ -132,10 +131,9 @@ def file_version(path: str | None) -> tuple[int, int, int] | None:
 
 
 def read_keys(path: str) -> Mapping[str, ApiKey]:
-    """Read keys by their names from a TOML file, a table for each.
+    """Read keys by name from a TOML file, one table each.
 
-    Raises: OptionError for a file that cannot be read or holds no key, since it was meant to close the
-    server.
+    Raises: OptionError for an unreadable file, and for one without keys, which would open the server.
     """
     where = f"--keys '{path}'"
     reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -172,7 +170,6 @@ def read_key(where: str, name: str, table: object) -> ApiKey:
 
 
 def read_digest(where: str, table: Mapping[str, object]) -> bytes:
-    """Return the SHA-256 of the key of a table. Raises: OptionError."""
     key, sha256 = table.get("key"), table.get("sha256")
     if (key is None) == (sha256 is None):
         raise OptionError(f"{where}: expected either key or sha256")
@@ -194,10 +191,7 @@ def optional_int(where: str, value: object, most: int) -> int | None:
 
 
 class KeyLimits:
-    """Counts requests and sessions of named keys, and refuses those above their limits.
-
-    clock: monotonic seconds.
-    """
+    """Counts requests and sessions of named keys. clock: monotonic seconds."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
@@ -206,7 +200,7 @@ class KeyLimits:
         self._n_sessions: Counter[str] = Counter()
 
     def take_request(self, key: ApiKey | None) -> None:
-        """Count a request or a handshake. Raises: ApiError 429 for too many in a minute."""
+        """Count a request or handshake. Raises: ApiError 429 for too many in a minute."""
         if key is None or not key.name:
             return
         self._metrics.key_requests.labels(key.name).inc()
@@ -254,12 +248,11 @@ MAX_CHARACTERS = 4096
 """Of a secret, which is sent in a header."""
 KEY_BYTES = 32
 PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
-"""Endings of names that cannot be registered. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN 2024
-(.internal)."""
+"""Endings that cannot be registered. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN 2024 (.internal)."""
 
 
 class SecretContent(TypedDict):
-    """The signed content of a client secret. until: seconds since 1970. maker: name of the key."""
+    """Content of a client secret. until: seconds since 1970. maker: name of the key that made it."""
 
     until: float
     session: Mapping[str, Json]
@@ -268,16 +261,15 @@ class SecretContent(TypedDict):
 
 
 class ClientSecrets:
-    """Makes and checks client secrets. key: shared by the processes of a server; None: a new one."""
+    """Makes and checks client secrets. key: shared by all processes of a server; None: a new one."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(KEY_BYTES)
 
     def make(self, session: Mapping[str, Json], seconds: float, maker: str = "") -> tuple[str, int]:
-        """Make a secret of a session; return it and when it ends (seconds since 1970).
+        """Return a secret of a session and its end (seconds since 1970).
 
-        maker: name of the key that makes it.
-        Raises: ApiError 400 for a session with too many words.
+        maker: name of the key that makes it. Raises: ApiError 400 for a session with too much text.
         """
         until = time.time() + seconds
         nonce = secrets.token_hex(8)
@@ -312,8 +304,6 @@ def _text(data: bytes) -> str:
 
 
 class AccessControl:
-    """Checks connections before any endpoint runs."""
-
     def __init__(self, settings: ServerSettings, secrets: ClientSecrets, keys: KeyRing) -> None:
         self._settings = settings
         self._secrets = secrets
@@ -323,7 +313,7 @@ class AccessControl:
     def refusal(self, auth: Auth, headers: Mapping[str, str], given: Sequence[str]) -> ApiError | None:
         """Return the reason to refuse a connection, or None.
 
-        auth: of the route. headers: names in lower case. given: the keys and secrets of the client.
+        headers: by lower-case name. given: keys and secrets of the client.
         """
         host = headers.get("host", "")
         if auth is not Auth.PROBE and not self.is_own_name(host_without_port(host)):
@@ -341,7 +331,7 @@ class AccessControl:
         return ApiError(message, status=401, kind="authentication_error", code="invalid_api_key")
 
     def key_of(self, auth: Auth, given: Sequence[str]) -> ApiKey | None:
-        """Return the key of a connection or of its client secret, or None."""
+        """Return the key of a connection, or that which made its client secret, or None."""
         if auth.is_open:
             return None
         found = self._keys.find(given)
@@ -351,10 +341,10 @@ class AccessControl:
         return found
 
     def is_own_name(self, name: str) -> bool:
-        """Return whether this server may be called by a name.
+        """Return whether the server may be called by a name.
 
-        Without names in the settings and without keys, public names are refused: a page elsewhere could point
-        its own name to this server and send requests with the rights of its pages.
+        Without configured names and without keys, public names are refused: a foreign page could otherwise
+        point its own name at this server and use it with the rights of its pages.
         """
         if self._hosts:
             return name in self._hosts or "*" in self._hosts
@@ -369,7 +359,7 @@ class AccessControl:
 
 
 def is_private_name(name: str) -> bool:
-    """Return whether a host is an address, this machine, or a name outside of public DNS."""
+    """Return whether a host is an address, this machine, or a name outside public DNS."""
     if name in ("", socket.gethostname().lower()):
         return True
     try:

@@ -1,8 +1,7 @@
 """Captions that one client publishes and many read: their present state, and changes since a revision.
 
-They are kept in memory for as long as their session lasts. A reader has a revision up to which it has
-read, and gets newer changes page by page; an utterance that changed several times is sent once. A page is
-serialised once for all readers. This module does not depend on a web framework.
+They are kept in memory while their session lasts. A reader gets the changes since its revision page by page,
+an utterance that changed several times once. A page is serialised once for all readers.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ TOKEN_BYTES = 16
 MAX_CAPTIONS_CHARACTERS = 16_000_000
 """Of all utterances of a session as JSON: about twenty hours of speech."""
 KEPT_PAGES = 32
-"""Serialised pages that are kept, for readers at different revisions."""
+"""Cached pages, for readers at different revisions."""
 MAX_MESSAGE_CHARACTERS = 2_000_000
-"""Of one message; a session that is published again may take several."""
+"""Of one message."""
 MAX_UTTERANCES = 2_000
 """In one message."""
 MAX_WORDS = 2_000
@@ -58,7 +57,7 @@ PAGE_CHARACTERS = 32_000
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A message to readers. revision: up to which they have read with it."""
+    """A message to readers. revision: that of a reader who has read it."""
 
     text: str
     revision: int
@@ -68,9 +67,8 @@ class Page:
 class CaptionChange:
     """The changes of one message of a publisher.
 
-    utterances: by number, each replacing the one before; one without words removes it. now: the utterance in
-    progress, or None. names: of speakers. has_now, has_names: whether the message has these. is_clear: remove
-    everything before first.
+    utterances: by number; one without words removes it. now: the utterance in progress, or None. names: of
+    speakers. has_now, has_names: whether the message has these. is_clear: remove everything before.
     """
 
     utterances: Mapping[int, Json] = field(default_factory=dict)
@@ -82,16 +80,12 @@ class CaptionChange:
 
 
 class SharedCaptions:
-    """The captions of one session. token: of its readers. secret: of its publisher, to reconnect with.
-
-    Not safe for threads.
-    """
+    """The captions of one session, not thread-safe. token: of its readers. secret: to publish again."""
 
     def __init__(self) -> None:
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.secret = secrets.token_urlsafe(TOKEN_BYTES)
         self.revision = 0
-        """The number of the last change of an utterance or a part."""
         self._began_s = time.monotonic()
         self.n_readers = 0
         self.is_ended = False
@@ -101,9 +95,9 @@ class SharedCaptions:
         self._utterances: dict[int, tuple[int, str]] = {}
         """By number: the revision of the last change, and the JSON."""
         self._changes: list[tuple[int, int]] = []
-        """Revision and number of each change of an utterance, also of changes that are superseded."""
+        """Revision and number of each change of an utterance, superseded ones included."""
         self._pages: dict[int, Page] = {}
-        """By the revision after which they begin, as long as nothing changes."""
+        """By the revision after which they begin; emptied by a change."""
         self._parts: dict[str, tuple[int, str]] = {"now": (0, "null"), "names": (0, "{}")}
         self._cleared = 0
         self._n_characters = 0
@@ -245,10 +239,7 @@ class CaptionRegistry:
 
     @contextmanager
     def reading(self, shared: SharedCaptions) -> Iterator[None]:
-        """Count a reader and wake the publisher, which reports the number.
-
-        Raises: ApiError 429 above the limit.
-        """
+        """Count a reader; wake the publisher, which reports the number. Raises: ApiError 429."""
         self._check_readers()
         self._count(shared, 1)
         try:

@@ -1,9 +1,8 @@
 """Limits of connections: their number, their share of the event loop, and their end.
 
-A `Connection` stands between the system's transport and uvicorn's protocol: the protocol of the one and the
-transport of the other. It passes data on in small pieces, so that many connections share the event loop, and
-depends neither on the internals of uvicorn nor on requests. The cost of framing is measured, so that no
-client can keep the server parsing without payload.
+A `Connection` stands between the system's transport and uvicorn's protocol. It passes data on in small
+pieces, so that many connections share the event loop, and limits framing without payload, so that no client
+keeps the server parsing for nothing.
 """
 
 from __future__ import annotations
@@ -35,46 +34,43 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_FRAMES_BYTES = 16 * 1024
 """Most framing of a WebSocket without payload: 2,700 empty frames."""
 PAYLOAD_PER_FRAMING_BYTE = 8
-"""Payload that pays for one byte of framing: chunks and frames of 48 bytes pay for their own."""
+"""Payload that pays for one byte of framing: chunks of 48 bytes pay for their own."""
 FRAMING_BYTES_PER_S = 512
 """Free framing: 85 small messages a second."""
 CONTROL = 0x08
-"""Bit of the opcodes of control frames, whose payload counts as framing."""
+"""Opcode bit of control frames, whose payload counts as framing."""
 logger = logging.getLogger(__name__)
 RECEIVE_BYTES = 64 * 1024
-"""The system's receive buffer of a WebSocket. A ping waits behind all of it, and must be answered before its
-client gives up."""
+"""The system's receive buffer of a WebSocket; a ping waits behind all of it."""
 PIECE_BYTES = 8 * 1024
-"""The largest piece of a body that is parsed at once: at most 1,400 chunks, about two milliseconds."""
+"""Largest piece of a body parsed at once: at most 1,400 chunks, about 2 ms."""
 TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
-"""The most data that one connection has parsed in its turn: about a millisecond."""
+"""Most data of one turn of a connection: about 1 ms."""
 TURN_S = 0.002
 """Time of turns before the event loop does other work."""
 FRAMING_COST = 32
-"""A byte of framing counts as so many bytes of a turn."""
+"""Bytes of a turn that one byte of framing counts for."""
 REST_RATIO = 3.0
 """Seconds of other work for each second of turns."""
 LINGER_S, LINGER_BYTES = 5.0, 64_000_000
-"""How long a connection whose request was not read to its end stays open while its client takes nothing more
-of the answer, and how much of the request is dropped meanwhile. Closing it at once would reset it, and the
-answer would be lost."""
+"""Time that a connection with an unread request stays open while its client reads nothing of the answer, and
+data dropped meanwhile. Closing at once would reset it, and lose the answer.
+"""
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 HEAD_BEGIN = re.compile(rb"[A-Z\r\n]")
-"""Of a method, or an empty line before it. The parser refuses anything else, such as TLS, at once, without
-waiting for the end of a head."""
+"""Of a method, or an empty line before it; the parser refuses anything else, such as TLS, at once."""
 OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\r\n]*", re.IGNORECASE)
-"""The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
-servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
+"""The header of an upgrade to another protocol than WebSockets (Java's clients offer HTTP/2). Servers may
+ignore it (RFC 9110, 7.8); httptools would end the request.
+"""
 CONNECTION = "sottovoce.connection"
-"""Key of the `Connection` in the state of a scope."""
 POLICY_VIOLATION = 1008
 NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
 RESERVED_FILES = 96
-"""Files that the process needs apart from connections."""
 
 
 class FramingDebt:
-    """Bytes of framing not paid for by payload or time. most_bytes: above it the connection ends."""
+    """Bytes of framing not paid for by payload or time."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -100,7 +96,7 @@ class FramingDebt:
 
 
 class RequestMeter:
-    """Follows requests of HTTP/1.1. is_in_message: a head or a body is incomplete."""
+    """Follows requests of HTTP/1.1. is_in_message: a head or body is incomplete."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
@@ -114,7 +110,7 @@ class RequestMeter:
         return self._parser.get_method().decode("ascii")
 
     def feed(self, data: bytes) -> bool:
-        """Follow data; return whether it ends with a head after which another protocol begins.
+        """Follow data; return whether another protocol begins after it.
 
         Raises: httptools.HttpParserError.
         """
@@ -147,7 +143,7 @@ class FrameMeter:
         self.n_payload = 0
 
     def measure(self, data: bytes | bytearray, n_bytes: int, n_frames: int) -> int:
-        """Follow data up to so many bytes and frames; return its length."""
+        """Follow data up to a number of bytes and frames; return its length."""
         at, end = 0, min(n_bytes, len(data))
         while at < end and (n_frames > 0 or self._n_left):
             if self._n_left:
@@ -178,9 +174,8 @@ class FrameMeter:
 
 
 class ConnectionGate:
-    """Counts connections, in all and by address.
-
-    trusted: whether an address is a proxy, which may have any share of the connections.
+    """Counts connections, in all and by address. trusted: whether an address is a proxy, without its own
+    limit.
     """
 
     def __init__(
@@ -197,7 +192,7 @@ class ConnectionGate:
         return self._counts.total()
 
     def enter(self, address: str) -> bool:
-        """Count a new connection of an address; return False above a limit."""
+        """Count a connection; return False above a limit."""
         is_crowd = self._counts[address] >= self._max_per_address and not self._trusted(address)
         if is_crowd or self.n_connections >= self._most:
             self._on_refused()
@@ -273,10 +268,10 @@ class Turns:
 
 
 class Connection(asyncio.Protocol, asyncio.Transport):
-    """One connection. dead_s: time after which a WebSocket without any data, pongs too, is closed."""
+    """One connection. dead_s: time without data, pongs included, before a WebSocket is closed."""
 
     inner: asyncio.Protocol
-    """uvicorn's protocol, which is set before the connection is made."""
+    """uvicorn's protocol."""
     _transport: asyncio.Transport
 
     def __init__(self, gate: ConnectionGate, limits: ServerLimits, turns: Turns, dead_s: float) -> None:
@@ -288,9 +283,9 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._loop = asyncio.get_running_loop()
         self._address: str | None = None
         self._data = bytearray()
-        """Data that has arrived and is not handed on yet."""
+        """Received data that was not passed on."""
         self._n_searched = 0
-        """Bytes at the beginning of the data that hold no end of a head."""
+        """Leading bytes of the data without the end of a head."""
         self._requests = RequestMeter()
         self._frames: FrameMeter | None = None
         self._debt = FramingDebt(MAX_HEAD_BYTES)
@@ -364,7 +359,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return self.inner
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """See asyncio: uvicorn's protocol of WebSockets takes over."""
         self.inner = cast(asyncio.Protocol, protocol)
         if not self.is_closing():
             self._begin_frames()
@@ -382,7 +376,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._continue()
 
     def write(self, data: bytes | bytearray | memoryview[int]) -> None:
-        """See asyncio; drops data for a closing connection, which asyncio would log or refuse."""
+        """Write, or drop data of a closing connection, which asyncio would log or refuse."""
         if not self.is_closing():
             self._transport.write(data)
         if not self._has_written:
@@ -391,7 +385,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._continue()
 
     def close(self) -> None:
-        """See asyncio; the rest of an incomplete request is dropped unread."""
+        """Close; the rest of an incomplete request is dropped unread."""
         if self._requests.is_in_message or self._data:
             self._linger()
         elif not self._is_closing:
@@ -441,13 +435,13 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     @property
     def _is_unanswered(self) -> bool:
-        """Whether further data must wait for the answer to a request or a handshake."""
+        """Whether further data must wait for the answer to a request or handshake."""
         if self._frames is not None:
             return not self._has_written
         return not self._requests.is_in_message and self._n_answered < self._requests.n_requests
 
     def _n_next(self) -> int:
-        """Return how many bytes can be passed on now: a whole head, or a part of its body."""
+        """Return how many bytes can be passed on: a whole head, or part of its body."""
         if not self._data or self._is_paused or self._is_unanswered or self.is_closing():
             return 0
         if self._frames is not None or self._requests.is_in_message:
@@ -464,7 +458,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return 0
 
     def _forward_request(self, n_bytes: int) -> int:
-        """Pass on a part of a request; return the bytes that it counts for in the turn."""
+        """Pass on part of a request; return its cost in bytes of a turn."""
         requests = self._requests
         is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
         piece = bytes(self._data[:n_bytes])
@@ -495,7 +489,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
     def _forward_frames(self) -> int:
-        """Pass on frames; return the bytes that they count for: the whole turn."""
+        """Pass on frames; return their cost: a whole turn."""
         assert self._frames is not None
         before = self._frames.n_payload
         n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
@@ -517,7 +511,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Ends
 
     def _refuse(self, status: str, reason: str) -> None:
-        """End the connection, with the reason if no other answer has begun."""
+        """End the connection, with the reason unless an answer has begun."""
         logger.warning("a connection was closed", extra={"cause": reason, "client": self._address})
         text = reason.encode()
         if self._frames is not None:
@@ -529,7 +523,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._report_lost(None)  # a session gives up its place now, not when the client has read why
 
     def _linger(self) -> None:
-        """Send the rest, and drop further data until the client closes or `LINGER_S` is over."""
+        """Drop further data until the client closes or `LINGER_S` is over."""
         if self.is_closing():
             return
         self._is_closing = True
@@ -555,7 +549,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._timer = self._loop.call_later(left_s, self._end_when_dead)
 
     def _end_when_stuck(self, seconds: float, n_before: int | None = None) -> None:
-        """End a connection whose client has read nothing for so many seconds."""
+        """End a connection whose client has read nothing for so long."""
         n_unsent = self._transport.get_write_buffer_size()
         if n_unsent == n_before:
             self.abort()
@@ -576,7 +570,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 def make_connections(
     gate: ConnectionGate, limits: ServerLimits, dead_s: float
 ) -> Callable[..., asyncio.Protocol]:
-    """Return the factory of connections that uvicorn calls."""
     turns = Turns()
 
     def make(
@@ -594,7 +587,7 @@ def make_connections(
 
 
 class ConnectionMiddleware:
-    """Reports answers to the connection, and closes it after an answer whose request was not read."""
+    """Reports answers to the connection; closes it after an answer to an unread request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -637,10 +630,7 @@ class ConnectionMiddleware:
 
 
 def has_hung_up(where: socket.socket | None) -> bool:
-    """Return whether the other end of a socket has closed it, also while nothing is read.
-
-    False where the system does not report it (Windows).
-    """
+    """Return whether the other end has closed a socket; False where the system does not tell (Windows)."""
     if where is None or where.fileno() < 0 or sys.platform == "win32":
         return False
     ended = select.POLLRDHUP if sys.platform == "linux" else select.POLLHUP

@@ -1,8 +1,7 @@
 """Values of forms, addresses and JSON messages, read without trust.
 
-Readers take the name of the field, for the error, and its value, and raise ApiError 400. Lists of a form come
-as `name[]`, `name` or `name[0]`, objects as `name[key]` or as JSON, as OpenAI's clients and curl send them.
-The answer of a request names fields without effect (`x-ignored-parameters`).
+Readers take the field's name and value, and raise ApiError 400. Lists in a form are `name[]`, `name` or
+`name[0]`; objects are `name[key]` or JSON. Answers list fields without effect (`x-ignored-parameters`).
 """
 
 from __future__ import annotations
@@ -34,20 +33,15 @@ IGNORED_HEADER = "x-ignored-parameters"
 IGNORED_STATE = "ignored"
 MAX_NAMES_SHOWN, MAX_NAME_LETTERS = 20, 100
 UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
-"""Characters that a header does not hold, or that separate names in it."""
+"""Characters that a header cannot hold, or that separate names in it."""
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[str, object], T]
-"""Reads a value, given the name of its field."""
 KnownFields: TypeAlias = Mapping[str, "KnownFields | Reader[object]"]
-"""The fields of a JSON object by name: the fields of the object in each, or the reader of its value; {}: the
-value is read elsewhere."""
+"""Fields of a JSON object by name: nested fields, or the reader of the value; {}: not checked further."""
 
 
 def read_json(text: str | bytes) -> object:
-    """Read JSON; None for invalid or very deep JSON.
-
-    Lone surrogates, which JSON can spell ("\\ud800") but no answer can hold, become U+FFFD.
-    """
+    """Read JSON; None if it is invalid or too deep. Lone surrogates ("\\ud800") become U+FFFD."""
     try:
         return _without_surrogates(json.loads(text))
     except (ValueError, RecursionError):
@@ -72,7 +66,7 @@ def _without_surrogates(value: object) -> object:
 
 
 def read_number(name: str, value: object, least: float, most: float) -> float:
-    """Read a number of a range, from text or JSON."""
+    """Read a number of a range from text or JSON."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -89,7 +83,7 @@ def read_text(name: str, value: object, most: int = MAX_CHARACTERS) -> str:
 
 
 def read_list(name: str, value: object) -> tuple[str, ...]:
-    """Read texts from a list or separated by commas."""
+    """Read texts from a list, or from text separated by commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise invalid_value(name, "a list of texts", quoted(value))
@@ -97,7 +91,7 @@ def read_list(name: str, value: object) -> tuple[str, ...]:
 
 
 def check_terms(terms: Sequence[str], name: str = "keyterm") -> tuple[str, ...]:
-    """Return texts of a list. Raises: ApiError 400 for too many."""
+    """Return the texts of a list. Raises: ApiError 400 for too many."""
     if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
         expected = f"at most {MAX_TERMS} texts of {MAX_CHARACTERS} characters in all"
         raise invalid_value(name, expected, f"{len(terms)}")
@@ -105,7 +99,7 @@ def check_terms(terms: Sequence[str], name: str = "keyterm") -> tuple[str, ...]:
 
 
 def read_languages(name: str, value: object) -> tuple[str, ...]:
-    """Read codes of languages; "auto" means all and is left out."""
+    """Read codes of languages; "auto" (all) is left out."""
     return read_codes(name, (word for word in read_list(name, value) if word != "auto"))
 
 
@@ -115,13 +109,12 @@ def read_language(name: str, value: object) -> str:
 
 
 def read_code(name: str, language: str) -> str:
-    """Read Whisper's code of a language from its name, code or tag such as en-US."""
+    """Read a language's name, code or tag (en-US) as Whisper's code."""
     with invalid_options(name):
         return find_language(language[:50])
 
 
 def read_codes(name: str, languages: Iterable[str]) -> tuple[str, ...]:
-    """Read the codes of languages, each once."""
     return tuple(dict.fromkeys(read_code(name, language) for language in languages))
 
 
@@ -173,7 +166,6 @@ def read_object(name: str, value: object, *, optional: bool = False) -> Mapping[
 
 
 def require_only(name: str, given: Mapping[str, object], allowed: tuple[str, ...]) -> None:
-    """Refuse unknown fields."""
     for key in given:
         if key not in allowed:
             message = f"unknown parameter '{name}.{key[:50]}': expected {', '.join(allowed)}"
@@ -189,7 +181,7 @@ def read_json_languages(name: str, value: object) -> tuple[str, ...]:
 
 
 def json_number(least: float, most: float) -> Reader[float]:
-    """Return the reader of a number of JSON, not one in a string."""
+    """Return the reader of a JSON number; strings are refused."""
     return lambda name, value: read_number(name, [value] if isinstance(value, str) else value, least, most)
 
 
@@ -211,7 +203,7 @@ def require_typed(message: object, expected: str) -> dict[str, object]:
 
 
 def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, Reader[T]]) -> dict[str, T]:
-    """Read the fields of an object that have a reader, are there and are not null."""
+    """Read the fields that have a reader and are present and not null."""
     return {
         name: read(f"{place}.{name}", given[name])
         for name, read in readers.items()
@@ -220,7 +212,7 @@ def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, R
 
 
 def unknown_fields(given: object, known: KnownFields | Reader[object], place: str = "") -> tuple[str, ...]:
-    """List the unknown fields of an object of JSON at any depth, as "session.audio.output"."""
+    """List unknown fields of a JSON object at any depth, such as "session.audio.output"."""
     if not known or callable(known) or not isinstance(given, Mapping):
         return ()
     found: list[str] = []
@@ -238,13 +230,13 @@ def known_fields(*names: str) -> dict[str, KnownFields]:
 
 
 def printable_names(names: Iterable[str]) -> list[str]:
-    """Return names for an answer: printable, unique, and limited in length and number."""
+    """Return unique printable names, limited in length and number."""
     printable = [UNPRINTABLE.sub("?", name)[:MAX_NAME_LETTERS] or "?" for name in dict.fromkeys(names)]
     return printable if len(printable) <= MAX_NAMES_SHOWN else [*printable[:MAX_NAMES_SHOWN], "..."]
 
 
 def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:
-    """Name parameters without effect in the answer of a request or handshake."""
+    """Name parameters without effect in the answer."""
     connection.scope["state"].setdefault(IGNORED_STATE, []).extend(names)
 
 
@@ -256,9 +248,9 @@ def ignored_header(state: Mapping[str, object]) -> dict[str, str]:
 MAX_TEXT_LETTERS = 8_000
 MAX_ITEMS = 1_000
 MAX_LIST_LETTERS = 16_000
-"""Of all values of a list: phrases are made into a search of their own."""
+"""Of all values of a list."""
 RECORDINGS = "known_speaker_references"
-"""Holds recordings, whose length is checked where they are decoded."""
+"""Holds recordings; their length is checked where they are decoded."""
 FLAGS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 FORM: tuple[Option, ...] = (
     *REQUEST,
@@ -290,10 +282,7 @@ READERS: Mapping[Kind, Reader[object]] = {
 
 
 class Fields:
-    """Text fields of one request.
-
-    Raises: ApiError 400 for a field that is too long, and from every method for an invalid value.
-    """
+    """Text fields of one request. All methods raise ApiError 400 for an invalid value."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._pairs = [(replace_surrogates(name), replace_surrogates(value)) for name, value in pairs]
@@ -348,7 +337,7 @@ class Fields:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """The names of unread fields, `name` for `name[key]`."""
+        """Names of unread fields, `name` for `name[key]`."""
         names = (name.partition("[")[0] or name for name, _ in self._pairs if name not in self._taken)
         return tuple(dict.fromkeys(names))
 
@@ -364,7 +353,7 @@ def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Opt
 
 
 def read_form(fields: Fields, api: Api, options: Sequence[Option] = FORM) -> Values:
-    """Return the values of a form by the keys of their options; None: unset."""
+    """Return the values of a form by option key; None: unset."""
     return {option.key: _read(fields, option, option.apis[api]) for option in options if api in option.apis}
 
 

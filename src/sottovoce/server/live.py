@@ -1,7 +1,6 @@
-"""One live client: its messages are read, audio and commands processed in order, events sent back.
+"""One live client: its messages are read, audio and commands processed in order, and events sent.
 
-One task reads, one processes, one runs in the background, one reports, and two wait for the shutdown of the
-server and for overload. None of them runs the model. The protocols in `apis` read messages and render events.
+The protocols in `apis` read messages and render events. No task of the event loop runs the model.
 """
 
 from __future__ import annotations
@@ -63,29 +62,26 @@ class Transport(Protocol[M_co]):
     request_id: str
 
     async def receive(self) -> M_co | None:
-        """Return the next message; None at the end of input, after which the client may still read.
+        """Return the next message; None at the end of input, when the client may still read.
 
-        Raises: ClientDisconnectedError; ApiError after too long a silence, and for an invalid message.
+        Raises: ApiError after too long a silence, and for an invalid message.
         """
         ...
 
     def has_disconnected(self) -> bool:
-        """Return whether the client is known to have disconnected, also while its input is not read."""
+        """Return whether the client is known to have gone, also while nothing is read."""
         ...
 
     async def send(self, document: dict[str, Json]) -> None:
-        """Send one message.
-
-        Raises: ClientDisconnectedError; ApiError if the client does not read.
-        """
+        """Send one message. Raises: ApiError if the client does not read."""
         ...
 
     async def close(self, code: int, reason: str = "") -> None:
-        """Close the connection. code: of WebSockets, where the transport has codes."""
+        """Close the connection. code: of WebSockets."""
         ...
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """Close the connection after an error; document: the last message."""
+        """Close the connection after an error. document: the last message."""
         ...
 
 
@@ -118,14 +114,12 @@ class WebSocketTransport:
         raise ApiError(text, code="idle_timeout")
 
     def has_disconnected(self) -> bool:
-        """See `Transport`; False where the HTTP server does not report it."""
         return self._has_hung_up()
 
     async def send(self, document: dict[str, Json]) -> None:
         await self.send_text(json_text(document))
 
     async def send_text(self, text: str) -> None:
-        """Send a text within `ServerLimits.send_s`."""
         with anyio.move_on_after(self._limits.send_s):
             try:
                 await self._socket.send_text(text)
@@ -142,7 +136,7 @@ class WebSocketTransport:
             raise ClientDisconnectedError from error
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """See `Transport`; an open handshake is refused with an HTTP status."""
+        """Close after an error; an open handshake is refused with an HTTP status."""
         try:
             if self._socket.application_state == WebSocketState.CONNECTING:
                 await deny(self._socket, fault)
@@ -160,7 +154,6 @@ async def deny(socket: WebSocket, fault: ApiError) -> None:
 
 
 def live_error(fault: ApiError) -> dict[str, Json]:
-    """Render an error of the live protocol."""
     again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
     return {"type": "error", "error": {**fault.details, **again}}
 
@@ -168,12 +161,12 @@ def live_error(fault: ApiError) -> dict[str, Json]:
 M = TypeVar("M")
 T = TypeVar("T")
 Command: TypeAlias = Callable[[], Awaitable[None]]
-"""A command of the client, run after all audio before it was processed."""
+"""A command of the client, run after all audio before it."""
 
 NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
-"""Of a message that are read at once: about a millisecond of work."""
+"""Of a message, read at once: about 1 ms of work."""
 C = TypeVar("C")
 MAX_COMMANDS = 64
 """Queued commands before their sender waits."""
@@ -181,8 +174,6 @@ MAX_COMMANDS = 64
 
 @dataclass(frozen=True, slots=True)
 class CloseRequested:
-    """The last item of a queue, with its close code."""
-
     code: int
 
 
@@ -194,7 +185,7 @@ class LiveConnection(ABC, Generic[M]):
         self.services = services
         self.limits = services.settings.limits
         self.key: ApiKey | None = None
-        """The key whose limits apply, if the client has sent one."""
+        """The key whose limits apply, or None."""
         self.queue: InputQueue[Command | CloseRequested] = InputQueue(
             round(self.limits.pending_s * SAMPLE_RATE)
         )
@@ -203,7 +194,7 @@ class LiveConnection(ABC, Generic[M]):
         self._is_closing = False
         self._was_shed = anyio.Event()
         self._last_audio_s = math.inf
-        """By the clock, where the client has a place: since then it sent no audio."""
+        """Monotonic time of the last audio; infinite without a slot."""
         self._counted_s = 0.0
 
     @abstractmethod
@@ -236,7 +227,7 @@ class LiveConnection(ABC, Generic[M]):
         """Report the delay of the session, every second."""
 
     async def serve(self) -> None:
-        """Serve the client until it closes or the server shuts down; an error is the last message."""
+        """Serve the client to its end, or the shutdown; an error is the last message."""
         try:
             async with self.exit_stack:
                 await self.begin()
@@ -298,7 +289,7 @@ class LiveConnection(ABC, Generic[M]):
 
     @property
     def behind_s(self) -> float:
-        """Seconds of received audio that no event covers yet."""
+        """Seconds of received audio that no event covers."""
         return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
 
     async def send(self, *documents: dict[str, Json]) -> None:
@@ -322,7 +313,7 @@ class LiveConnection(ABC, Generic[M]):
             await self.queue_audio(await in_thread_if_large(len(data), partial(reader.read, piece)))
 
     async def queue_container(self, container: LiveContainer, data: bytes) -> None:
-        """Decode and queue the next bytes of a container; b"" ends it. Raises: AudioError."""
+        """Decode and queue bytes of a container; b"" ends it. Raises: AudioError."""
         for piece in slices_of(data) if data else (b"",):
             container.feed(piece) if piece else container.end()
             is_more = True
@@ -331,7 +322,7 @@ class LiveConnection(ABC, Generic[M]):
                 await self.queue_audio(samples)
 
     async def request_close(self, code: int = NORMAL_CLOSURE) -> None:
-        """Process the queue and close with the code; nothing more is read."""
+        """Process the queue, then close with the code; nothing more is read."""
         if not self._is_closing:
             self._is_closing = True
             await self.queue.put(CloseRequested(code))
@@ -349,10 +340,7 @@ class LiveConnection(ABC, Generic[M]):
         return logged_api_error(error, self.transport.request_id, "session failed")
 
     async def attempt(self, change: Awaitable[None]) -> ApiError | None:
-        """Change the session; return the error of an invalid change, which has no effect.
-
-        Raises: internal errors.
-        """
+        """Change the session; return the error of an invalid change, which has no effect."""
         try:
             await change
         except Exception as error:
@@ -395,10 +383,9 @@ class LiveConnection(ABC, Generic[M]):
             self._last_audio_s = time.monotonic()
 
     async def _report(self) -> None:
-        """Report the delay, and end a client that has gone or sends no audio for too long.
+        """Report the delay; end a client that has gone or sends no audio for too long.
 
-        While audio waits nothing is read, so that the end of the client is not seen.
-        Raises: ClientDisconnectedError, ApiError.
+        While audio waits nothing is read, so that `receive` does not see a client go.
         """
         most_s = self.limits.keepalive_s
         while True:
@@ -437,7 +424,7 @@ def slices_of(data: bytes) -> Iterator[bytes]:
 
 
 async def in_thread_if_large(size: int, read: Callable[[], T]) -> T:
-    """Read input of a size in bytes or letters: large input in a thread."""
+    """Read input, in a thread if it is large. size: bytes or characters."""
     return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
 
 
@@ -449,7 +436,7 @@ def require_finite(samples: Samples) -> None:
 class InputQueue(Generic[C]):
     """A queue of samples and commands of type C, for one producer and one consumer.
 
-    max_samples: of queued audio, above which the producer waits.
+    max_samples: queued audio above which the producer waits.
     """
 
     def __init__(self, max_samples: int) -> None:

@@ -1,8 +1,8 @@
 """Joining a Ray cluster, and transcription of an archive by its processes.
 
-Actors hold the model, and Ray Data hands them blocks of recordings and repeats the blocks of actors that
-died. A recording that ends the process that reads it would do so forever: after a few tries, recordings
-without a row are tried once more by themselves, and then get a row with an error.
+Ray Data hands blocks of recordings to actors and repeats those of actors that died. Recordings still without
+a row are tried once more one by one, since one of them may end every process; then they get a row with an
+error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DIED = "the process that read it ended before it was done, twice"
 
 
 def connect(address: str | None) -> None:
-    """Join a cluster, or start one of this machine; hides the log of Ray.
+    """Join a cluster, or start one on this machine; hides the log of Ray.
 
     Raises: MissingExtraError; OptionError if no cluster answers.
     """
@@ -65,7 +65,7 @@ def parse_range(option: str, text: str) -> tuple[int, int]:
 
 
 class Block(TypedDict):
-    """Recordings: their names, and their paths as bytes."""
+    """Recordings by name; paths are bytes."""
 
     id: Sequence[str]
     path: Sequence[bytes]
@@ -80,7 +80,7 @@ class TranscribingActor:
         self._model: Model | None = None
 
     def __call__(self, block: Block) -> dict[str, list[str]]:
-        """Return rows, as JSON, of a block of recordings, or a row that ends the job."""
+        """Return the rows of a block as JSON, or one that ends the job."""
         items = [
             Item(str(name), os.fsdecode(path)) for name, path in zip(block["id"], block["path"], strict=True)
         ]
@@ -97,7 +97,7 @@ def transcribe_on_ray(
 ) -> Iterator[Row]:
     """Yield a row for each recording in any order; requires `connect`.
 
-    Raises: OptionError if the model cannot be opened, or no recording can be read with these options.
+    Raises: OptionError if the model cannot be opened, or the options are invalid for every recording.
     """
     left = {item.id: item for item in items}
     model = ""

@@ -1,4 +1,4 @@
-"""A running server: uvicorn, with an end that lets requests and sessions finish.
+"""A running server: uvicorn, with an orderly shutdown.
 
 After SIGINT or SIGTERM new requests are refused, live sessions emit their last text and close with 1012, and
 requests are answered, with 503 after the timeout. A second SIGINT ends the server at once.
@@ -38,19 +38,18 @@ IGNORED_MESSAGES = (
     "ASGI callable returned without completing handshake.",
     "Invalid UTF-8 sequence received from client.",
 )
-"""Errors that uvicorn logs for refused handshakes and invalid messages of clients."""
+"""Errors that uvicorn logs for refused handshakes and invalid messages."""
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
-"""Longer than a client that sends too fast is not read: its pong waits behind its audio."""
+"""Longer than a fast sender is left unread: its pong waits behind its audio."""
 POLL_EVERY_S = 0.05
 ABORT_S = 1.0
 """Part of the shutdown in which aborted requests are answered."""
 BACKLOG = 128
-"""Connections that wait to be accepted."""
 
 
 class QuietLoop:
-    """Handles errors of an event loop; logs once a minute that the system accepts no more connections."""
+    """Handles errors of an event loop; logs refused accepts once a minute."""
 
     def __init__(self) -> None:
         self._logged_s = -LOG_EVERY_S
@@ -64,7 +63,7 @@ class QuietLoop:
 
 
 class QuietLog(logging.Filter):
-    """Passes each warning of the server's connections once a minute, and none of `IGNORED_MESSAGES`."""
+    """Passes each warning of a place once a minute, and none of `IGNORED_MESSAGES`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,8 +91,7 @@ def limit_warnings(*names: str) -> None:
 class Server(uvicorn.Server):
     """uvicorn's server, whose live sessions end before their sockets do.
 
-    on_listening: called once with the port.
-    Raises: OptionError for an address that cannot be used.
+    on_listening: called once with the port. Raises: OptionError for an unusable address.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class Server(uvicorn.Server):
         self._wyoming: asyncio.Server | None = None
         self.ended_by: signal.Signals | None = None
         self.broken_by: str | None = None
-        """The reason why a model could not work, where the server has ended for it."""
+        """Why a model could not work, if the server has ended for it."""
         self._healthy_s = time.monotonic()
         limits, listening = settings.limits, settings.listening
         self.gate = gate = make_gate(settings, self.services.metrics.refused_connections.inc)
@@ -144,16 +142,13 @@ class Server(uvicorn.Server):
         )
 
     def serve_until_ended(self) -> None:
-        """Serve until a signal or `should_exit`.
-
-        Raises: the error that kept the default model from being loaded.
-        """
+        """Serve until a signal or `should_exit`. Raises: the error of loading the default model."""
         self.run(sockets=[self._listening])
         if self.services.preload_error is not None:
             raise self.services.preload_error
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end: also without a model, or with a broken one."""
+        """Return whether to end."""
         return await super().on_tick(counter) or self.services.preload_error is not None or self._is_broken()
 
     def _is_broken(self) -> bool:
@@ -175,9 +170,9 @@ class Server(uvicorn.Server):
             self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[Socket] | None = None) -> None:
-        """Let sessions and requests finish, cut short the rest, and close.
+        """Let sessions and requests finish, cancel the rest, and close.
 
-        New connections are accepted until then, so that clients get 503 from `/ready` and other requests.
+        Connections are accepted until then, so that `/ready` and other requests get 503.
         """
         services = self.services
         services.draining.set()
@@ -199,7 +194,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals; the caller reports the one that ended the server."""
+        """Handle signals, without raising them again at the end."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

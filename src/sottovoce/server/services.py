@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_PER_JOB = 4
-"""Recordings that may be answered at once, for each job that may run at the same time."""
+"""Recordings answered at once, for each job that may run at the same time."""
 CHECK_KEYS_EVERY_S = 1.0
 ENGINE_LABELS = ("model", "engine")
 
@@ -38,7 +38,7 @@ ENGINE_LABELS = ("model", "engine")
 class Services(Collector):
     """Settings, models, counts and limits of a server.
 
-    Raises: OptionError for an invalid file of keys, or a folder of jobs that cannot be used.
+    Raises: OptionError for an invalid key file, or an unusable folder of jobs.
     """
 
     def __init__(self, settings: ServerSettings, registry: ModelRegistry, metrics: Metrics) -> None:
@@ -46,14 +46,14 @@ class Services(Collector):
         self.registry = registry
         self.metrics = metrics
         self._lags: list[Callable[[], float]] = []
-        """Functions that return the delay of each live session, in seconds."""
+        """Return the delay of each live session, in seconds."""
         self.n_requests = 0
         self.n_uploads = 0
         self.upload_bytes = 0
-        """Of all recordings that are here or on their way."""
+        """Of all recordings received or being received."""
         self.decoding = DecodePool()
         self.inference_model = settings.models.model
-        """Of whisper.cpp's `/inference`, which names none."""
+        """The model of whisper.cpp's `/inference`."""
         self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
         self.shedder = LoadShedder(settings.limits.wait_s)
         self.tracing = Tracing(make_provider() if settings.traces else None)
@@ -74,13 +74,13 @@ class Services(Collector):
                 tracing=self.tracing,
             )
         self.preload_error: Exception | None = None
-        """Why a model that the server begins with could not be loaded."""
+        """Why a model of the start could not be loaded."""
         self.draining = anyio.Event()
         """Set at the shutdown: live sessions end, and new requests are refused."""
         self.aborted = anyio.Event()
         """Set when requests are cut short."""
         self.ends_process = False
-        """The process ends with the server: threads that are at work are not waited for."""
+        """The process ends with the server: working threads are not waited for."""
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -159,7 +159,7 @@ class Services(Collector):
 
     @contextmanager
     def uploaded_bytes(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts the bytes of one upload until the context ends.
+        """Yield a function that counts bytes of one upload until the context ends.
 
         The function raises ApiError 429 if all uploads together are too large.
         """
@@ -208,13 +208,13 @@ class Services(Collector):
             raise too_many_requests(f"{limit} {what}: try again later", retry_s=10.0)
 
     def check_capacity(self, name: str) -> None:
-        """Check that a loaded model can take a session. Raises: ApiError 429."""
+        """Raises: ApiError 429 if a loaded model cannot take a session."""
         if (scheduler := self.registry.running.get(name)) is not None:
             self.check_live_wait(scheduler)
             scheduler.forecast.check()
 
     def check_live_wait(self, scheduler: Scheduler) -> None:
-        """Check that live work does not wait too long. Raises: ApiError 429."""
+        """Raises: ApiError 429 if live work waits too long."""
         waits_s, most_s = scheduler.worker.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:
             raise too_many_requests(
@@ -285,7 +285,7 @@ def gauges(
 
 
 async def run_until_first(*tasks: Callable[[], Awaitable[object]]) -> None:
-    """Run tasks until the first one ends, and cancel the others. Raises: the error of that task."""
+    """Run tasks until the first one ends, and cancel the others. Raises: its error."""
     failed: list[Exception] = []
     async with anyio.create_task_group() as group:
 

@@ -1,7 +1,7 @@
-"""One live session of a client in the server: audio waits here until an update is due.
+"""One live session of a client: audio waits here until an update is due.
 
 Events are numbered across the client's session, in its times. Changed options begin another session of the
-library, which counts from zero again. Sessions share nothing but the interval of updates under load.
+library, which counts from zero.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from sottovoce.types import (
 )
 
 TIME_FIELDS = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
-"""Fields of events that are seconds since the beginning."""
+"""Fields of events in seconds since the beginning."""
 UPDATE_MAX_S = 2.0
-"""Audio of one session processed at a time, so that others have their turn."""
+"""Most audio of one update, so that others have their turn."""
 LOADED_UPDATE_MAX_S = 10.0
 """The same under load, where one update takes all waiting audio."""
 MAX_AHEAD_S = 20.0
-"""Audio of a session ahead of real time, above which it has the priority of recordings."""
+"""Audio ahead of real time above which a session has the priority of recordings."""
 
 
 class EventSequencer:
-    """Numbers the events of one client's session: `seq` and `utterance`."""
+    """Numbers the events of a client's session: `seq` and `utterance`."""
 
     def __init__(self) -> None:
         self._seq = 0
@@ -58,7 +58,7 @@ class EventSequencer:
         self._is_open = False
 
     def number(self, events: Iterable[Event], *, offset_s: float = 0.0) -> list[Event]:
-        """Number events, and shift them by `offset_s`."""
+        """Number events, and shift their times by `offset_s`."""
         return [self._numbered(shifted(event, offset_s)) for event in events]
 
     def _numbered(self, event: Event) -> Event:
@@ -87,7 +87,7 @@ def shifted(event: Event, offset_s: float) -> Event:
 
 @dataclass(frozen=True, slots=True)
 class QueuedTranslator:
-    """A translator whose work is queued for the model behind live sessions."""
+    """A translator whose work is queued behind live sessions."""
 
     own: WhisperTranslator
     worker: Worker
@@ -98,7 +98,7 @@ class QueuedTranslator:
         return self.own.target
 
     def push(self, pcm: Samples, worked_s: float) -> None:
-        """Take samples (n,) that the session will get; worked_s: seconds that it has processed."""
+        """Take samples (n,) that the session will get. worked_s: seconds it has processed."""
         self.own.push(pcm, worked_s=worked_s)
 
     def translate(self, source: SourceText) -> str:
@@ -107,7 +107,7 @@ class QueuedTranslator:
 
 
 class SessionHandle:
-    """One live session of a client, for one call at a time; made by `Scheduler.open`.
+    """One live session, for one call at a time; made by `Scheduler.open`.
 
     load: on the model, until `end`, which calls on_end with it.
     """
@@ -137,9 +137,9 @@ class SessionHandle:
         self._start_sample = 0
         self._opened_s = time.monotonic()
         self.fixed_interval_s: float | None = None
-        """Of audio from one update to the next; None: as it is for all sessions."""
+        """Update interval; None: that of all sessions."""
         self.drain_input: Callable[[], Samples] | None = None
-        """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
+        """Returns audio that came after `push`; called in a thread of the model when an update begins."""
 
     @property
     def received_s(self) -> float:
@@ -169,9 +169,7 @@ class SessionHandle:
         """Take samples (n,) float32, mono, 16 kHz; return the events that follow.
 
         Under load samples wait until an update is due, which takes all of them and those that arrive
-        meanwhile. Further updates do not, since a client that sends without a pause would wait for its words.
-
-        Raises: AudioError for samples that are not finite.
+        meanwhile; further updates take no new ones. Raises: AudioError for samples that are not finite.
         """
         events: list[Event] = []
         self._add(pcm)
@@ -182,11 +180,11 @@ class SessionHandle:
         return events
 
     async def finalize(self) -> list[Event]:
-        """Emit the text of the audio so far without waiting for more; the session continues."""
+        """Emit the text of the audio so far; the session continues."""
         return self._numbered(await self._result_of(self._finalize_session))
 
     async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """Enroll speakers by name, voices (D,); return the speakers so far, likewise.
+        """Enroll voices (D,) by name; return those of all speakers so far.
 
         Raises: OptionError, also without diarization.
         """
@@ -199,7 +197,7 @@ class SessionHandle:
         return events
 
     async def configure(self, options: LiveOptions) -> list[Event]:
-        """Continue with other options; the text of the audio so far is emitted under the old ones.
+        """Continue with other options; the audio so far is emitted under the old ones.
 
         Raises: as `begin`, with the session unchanged.
         """
@@ -216,7 +214,7 @@ class SessionHandle:
         return events
 
     def translator(self) -> QueuedTranslator:
-        """Return the translator of this session into English. Raises: OptionError if the model has none."""
+        """Return a translator into English. Raises: OptionError if the model has none."""
         caller = self._worker.runtime.caller()
         return QueuedTranslator(WhisperTranslator(self._model, caller), self._worker, caller)
 
@@ -236,7 +234,7 @@ class SessionHandle:
 
     @property
     def _priority(self) -> Priority:
-        """Live, or that of recordings for a client that sends much faster than real time."""
+        """Live; that of recordings for a client much faster than real time."""
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
         return Priority.FILE if ahead_s > MAX_AHEAD_S else Priority.LIVE
 

@@ -1,4 +1,4 @@
-"""Settings of a server: models, addresses, access and limits. Knows no web framework."""
+"""Settings of a server: models, addresses, access and limits."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ OPENAI_NAMES = (
     "gpt-live-transcribe",
     "gpt-realtime-whisper",
 )
-"""Names that OpenAI's clients ask for; without a word to the contrary they mean the default model."""
+"""Model ids of OpenAI's clients; they mean the default model unless an alias says otherwise."""
 MOST_ENGINES = 4
-"""By default: engines share one interpreter, and no machine with more cores was measured."""
+"""Default limit: engines share one interpreter, and larger machines were not measured."""
 UPLOADS_PER_REQUEST = 4
-"""Recordings that may be on their way here for each that may be transcribed: a slow sender does not
-hold up others."""
+"""Uploads in progress for each recording that may be transcribed, so that slow senders do not hold up others.
+"""
 SPARE_CONNECTIONS = 256
-"""Of browsers, monitoring, and clients between two requests."""
+"""For browsers, monitoring, and clients between two requests."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 """Characters that a header and a subprotocol can carry."""
@@ -51,21 +51,15 @@ EXPECTED_SECRET = (
 class ServerLimits:
     """Limits of load and time.
 
-    Limits without an option follow from what a client needs, or were measured.
-    readers: of all shared captions; as many live sessions are shared as there may be.
-    upload_mb: of one request; None: a quarter of those of all.
-    session_s: audio of one live session. message_kb: of one message of a socket; OpenAI's clients may send
-        15 MB at once.
-    connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
-        the system lets the process open. connections_per_address: of one client; None: half of them.
-    pending_s: audio of one session that waits for the model; more of it is not read before that is worked
-        off, so that a sender who is too fast is slowed down.
-    wait_s: the waiting time of live work from which on no further session is taken. Where half of the
-        sessions are late by half of it, and that lasts, the newest of them is closed, to come again later.
-    idle_s: without audio and without `keepalive`. keepalive_s: without audio, whatever else comes.
-    send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
-    head_s: from the beginning of a connection, or of its next request, until that has a head.
-    stall_s: of one call of a model, from which on the server counts as broken.
+    readers: of all shared captions. upload_mb: of one request; None: a quarter of `uploads_mb`.
+    session_s: audio of one live session. message_kb: one socket message; OpenAI's clients send up to 15 MB.
+    connections: None: what sessions, recordings and `SPARE_CONNECTIONS` need, within the limit of open files.
+    connections_per_address: None: half of them.
+    pending_s: queued audio of a session above which its client is not read.
+    wait_s: waiting time of live work above which sessions are refused; they are late from half of it.
+    idle_s: silence of a client; keepalive_s: time without audio, whatever else comes.
+    send_s: for a client to take a message. upload_s: between two pieces of an upload.
+    head_s: for the head of a request. stall_s: longest call of a model before it counts as broken.
 
     Raises: OptionError for values out of range.
     """
@@ -133,13 +127,11 @@ class ServerLimits:
 class Access:
     """Access control.
 
-    api_keys: any of them opens the API; without keys everybody may use it. The server's own page is always an
-    origin.
-    secret_key: signs client secrets (`auth`); the same in all processes of a server; None: a new one.
-    hosts: empty: on a loopback address the names of this machine; elsewhere any with keys, and without them
-    private names, so that no page elsewhere can reach the server by its own name.
+    api_keys: without keys everybody may use the API. secret_key: signs client secrets (`auth`), the same in
+    all processes; None: a new one. hosts: empty: local names on a loopback address; elsewhere any name with
+    keys, and private names without.
 
-    Raises: OptionError for a key that a header or a subprotocol could not carry.
+    Raises: OptionError for a key that a header or subprotocol cannot carry.
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -207,7 +199,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
 
 
 def secret_of(where: str, text: str) -> bytes:
-    """Read a secret: text, or base64 behind "whsec_". Raises: OptionError."""
+    """Read a secret: text, or base64 after "whsec_". Raises: OptionError."""
     secret = text.encode()
     if text.startswith(SECRET_PREFIX):
         try:
@@ -223,9 +215,9 @@ def secret_of(where: str, text: str) -> bytes:
 class ModelSettings:
     """The models of a server, and how they decode recordings.
 
-    model: the default one. others: loaded at the first request. second: reads uncertain parts of recordings
-    again, by `deferral`; it can be requested only if it is one of the others too. aliases: other names.
-    beam_size: of recordings; 1 is greedy. preload: load the default and the second at the start.
+    model: the default. others: loaded at their first request. second: reads uncertain parts again
+    (`deferral`); clients can request it only if it is in `others`. beam_size: of recordings. preload: load
+    the default and the second at the start.
 
     Raises: OptionError for an alias of an unknown model, invalid memory, and a second that is the default.
     """
@@ -267,7 +259,7 @@ class ModelSettings:
 
     @property
     def at_start(self) -> tuple[str, ...]:
-        """The models that the server needs at the start, the default one first."""
+        """The models needed at the start, the default first."""
         return (self.model,) if self.second is None else (self.model, self.second)
 
     @property
@@ -281,9 +273,8 @@ class ModelSettings:
 class Work:
     """Threads of a model, and its load.
 
-    engines: threads that each run updates of live sessions and share the processor threads; None: one a
-    processor thread, `MOST_ENGINES` at most, and one on an accelerator. threads: of the processor; None:
-    PyTorch's.
+    engines: threads that run updates of live sessions; None: one a processor thread, `MOST_ENGINES` at most,
+    and one on an accelerator. threads: of the processor; None: PyTorch's.
 
     Raises: OptionError for values out of range.
     """
@@ -316,10 +307,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Address of the server, and its certificate.
-
-    Raises: OptionError for a certificate without its key.
-    """
+    """Address of a server, and its certificate. Raises: OptionError for a certificate without key."""
 
     host: str = Option("Address to listen on.").as_field("127.0.0.1")
     port: int = Option("0: any free one.", least=0, most=65535).as_field(8000)
@@ -349,7 +337,7 @@ def wyoming_address(text: str) -> Listening:
 
 @dataclass(frozen=True, slots=True)
 class TranslationSettings:
-    """A server that translates live speech, and terms for it."""
+    """The server that translates live speech, and its glossary."""
 
     chat: ChatServer
     glossary: Glossary = field(default_factory=Glossary)
@@ -359,9 +347,8 @@ class TranslationSettings:
 class JobSettings:
     """Recordings that are answered later, kept in a folder.
 
-    most: jobs at a time, unfinished and finished, so that a list takes no time; a named key has half of them.
-    most_mb: of their recordings and results; as much as of all requests that are here.
-    webhook_secret: signs webhooks; None: none are sent.
+    most: jobs at a time, finished ones included; a named key has half of them. most_mb: of recordings and
+    results. webhook_secret: None: no webhooks are sent.
 
     Raises: OptionError for values out of range and invalid networks.
     """
@@ -417,8 +404,8 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """All settings of a server. wyoming: None: no port for Home Assistant. translation: None: live speech is
-    translated into English only, by Whisper. jobs: None: there are no jobs. traces: send OpenTelemetry's.
+    """All settings of a server. wyoming: address for Home Assistant, or None. translation: None: Whisper
+    translates live speech, into English only. jobs: None: no jobs.
     """
 
     models: ModelSettings

@@ -1,8 +1,7 @@
 """Threads for the work of sessions and recordings on one model.
 
 Work is a function that calls the model through a `Caller`; the engines of a `BatchingRuntime` run the calls,
-and Python code runs here. Work of live sessions and of recordings has threads of its own. Does not know
-sessions or recordings.
+and Python code runs here. Live work and recordings have threads of their own.
 """
 
 from __future__ import annotations
@@ -35,15 +34,12 @@ FAULTS_IN_A_ROW = 5
 _DECAY = 0.9
 """Weight of the mean waiting time at each new one."""
 _HALF_LIFE_S = 5.0
-"""Of the mean waiting time while nothing comes."""
+"""Of the mean waiting time without new work."""
 
 
 @dataclass(slots=True, eq=False)
 class Job(Generic[T]):
-    """A function without arguments and the future of its result.
-
-    submitted_s: the time of the request. caller: through which it calls the model; None: it does not.
-    """
+    """A function and the future of its result. caller: through which it calls the model, or None."""
 
     priority: Priority
     submitted_s: float
@@ -53,15 +49,15 @@ class Job(Generic[T]):
 
     @property
     def began_s(self) -> float:
-        """When its first call of the model began; nan before, and if it makes none."""
+        """When its first call of the model began; nan before it."""
         return math.nan if self.caller is None else self.caller.began_s
 
 
 class Worker:
-    """Runs work in threads of its own until it is closed.
+    """Runs work in its threads until it is closed.
 
-    on_live: called in one of them with seconds waited and worked of live work. n_threads: of PyTorch for an
-    operation, shared among the busy engines.
+    on_live: called in one of them with seconds waited and worked of live work. n_threads: of PyTorch, shared
+    among the busy engines.
     """
 
     def __init__(
@@ -75,7 +71,6 @@ class Worker:
     ) -> None:
         self._on_live = on_live
         self.interval_controller = interval_controller or UpdateIntervalController(time.monotonic())
-        """How often live sessions are brought up to date."""
         self._condition = threading.Condition()
         self._waiting: dict[Priority, deque[Job[object]]] = {priority: deque() for priority in Priority}
         self._running_jobs: list[Job[object]] = []
@@ -114,7 +109,7 @@ class Worker:
 
     @property
     def live_wait_s(self) -> float:
-        """The waiting time of live work, recent and now."""
+        """Waiting time of live work, recent and now."""
         with self._condition:
             now_s = time.monotonic()
             live = [job.submitted_s for job in self._not_started() if job.priority is Priority.LIVE]
@@ -122,7 +117,7 @@ class Worker:
             return max(lately, now_s - min(live, default=now_s))
 
     def health_error(self, stall_s: float) -> str | None:
-        """Return why the worker makes no progress, or None. stall_s: the longest that a call may take."""
+        """Return why the worker makes no progress, or None. stall_s: longest time of a call."""
         if not self._is_closed and not all(thread.is_alive() for thread in self._threads):
             return ENDED
         if self._n_faults >= FAULTS_IN_A_ROW:
@@ -132,7 +127,7 @@ class Worker:
     async def result_of(
         self, work: Callable[[], T], priority: Priority = Priority.LIVE, caller: Caller | None = None
     ) -> T:
-        """Return the result of submitted work; when the caller is cancelled, so is work that has not begun.
+        """Return the result of submitted work; cancellation removes work that has not begun.
 
         Raises: ApiError after `close`; the errors of the work.
         """
@@ -143,8 +138,7 @@ class Worker:
     ) -> Future[T]:
         """Queue work; cancelling the future removes it.
 
-        caller: through which it calls the model, for one piece of work at a time. Raises: ApiError after
-        `close`.
+        caller: for one piece of work at a time. Raises: ApiError after `close`.
         """
         done: Future[T] = Future()
         job = Job(priority, time.monotonic(), work, done, caller)
@@ -202,7 +196,7 @@ class Worker:
             self._running_jobs.remove(job)
 
     def _next(self, priority: Priority) -> Job[object] | None:
-        """Wait for the next job of a priority; None: the worker was closed."""
+        """Wait for the next job; None: the worker was closed."""
         waiting = self._waiting[priority]
         with self._condition:
             while not (waiting or self._is_closed):

@@ -38,7 +38,7 @@ CONTENT_TYPES = {
     "json-full": "application/json",
     "docx": WORD,
 }
-"""Other formats are plain text."""
+"""By format; others are plain text."""
 PLAIN = "text/plain; charset=utf-8"
 LAYOUT: Mapping[str, tuple[Option, ApiField]] = {
     option.key: (option, ApiField(option.key)) for option in options_of(WriterOptions)
@@ -48,7 +48,7 @@ PARAMETERS = ("format", "title", "regroup", *LAYOUT)
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A document that a client asks for. title: of the recording. regroup: rules of `sottovoce convert`."""
+    """The requested document. title: of the recording. regroup: rules of `sottovoce convert`."""
 
     format: str
     title: str = ""

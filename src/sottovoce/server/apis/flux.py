@@ -43,16 +43,16 @@ from sottovoce.server.models import ModelRegistry
 from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 
 PAUSE_S = 0.5
-"""After which confidence is 1 - 1/e; 0.3, 0.5, 0.7 and 0.9 are pauses of 0.18, 0.35, 0.6 and 1.15 s."""
+"""Pause with confidence 1 - 1/e; 0.3, 0.5, 0.7 and 0.9 are pauses of 0.18, 0.35, 0.6 and 1.15 s."""
 LONGEST_HANGOVER_S = 1.2
-"""Longest pause within speech; after it the last words are written, though the turn may go on."""
+"""Longest pause within speech; the last words are then written, though the turn may go on."""
 ENGLISH = "flux-general-en"
 THRESHOLDS = {
     "eager_eot_threshold": ("eager", (0.3, 0.9)),
     "eot_threshold": ("certain", (0.5, 1.0)),
     "eot_timeout_ms": ("timeout_ms", (500.0, 60_000.0)),
 }
-"""By the name of the API: the field of `TurnThresholds`, the least and the greatest value."""
+"""By name of the API: the field of `TurnThresholds`, the least and the greatest value."""
 TURN_PARAMS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
 CONFIGURE_FIELDS: KnownFields = {
     **known_fields("type", "keyterms", "language_hints", "numerals"),
@@ -60,14 +60,14 @@ CONFIGURE_FIELDS: KnownFields = {
 }
 MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
 UPDATE_S = 0.25
-"""Seconds of audio between two updates without another event."""
+"""Audio between two updates without another event."""
 MOST_WORDS = 1_000
 """Of a turn: every message has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnThresholds:
-    """The confidence at which a turn ends. eager: that of an early end; None: none is reported.
+    """The confidence at which a turn ends. eager: that of an early end, or None.
 
     Raises: ApiError 400 if the early end would come after the end.
     """
@@ -119,7 +119,7 @@ def pause_of(confidence: float) -> float:
 
 
 def confidence_of(pause_s: float) -> float:
-    """Return the confidence that a turn is over after a pause."""
+    """Return the confidence that a turn is over after a pause in seconds."""
     return 1 - math.exp(-max(0.0, pause_s) / PAUSE_S)
 
 
@@ -157,7 +157,7 @@ def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> Turn
 
 
 def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxParams:
-    """Return the parameters after a Configure, with its fields without effect."""
+    """Return the parameters after a Configure."""
     given = {name: value for name, value in message.items() if name != "type" and value is not None}
     if given.get("numerals", False) is not False:
         raise unsupported("numerals")
@@ -180,7 +180,7 @@ class FluxConnection(DeepgramSocket):
         super().__init__(socket)
         self._turns = FluxTurns(FluxParams(), self.transport.request_id, is_multi=False)
         self._params_read = self._turns.params
-        """With changes that were read and wait in the queue."""
+        """With changes that wait in the queue."""
 
     async def begin(self) -> None:
         params = flux_params(self.socket.query_params.multi_items(), self.services.registry)
@@ -258,9 +258,7 @@ class FluxConnection(DeepgramSocket):
 @dataclass(slots=True)
 class FluxTurn:
     """One turn. words: of utterances before the last one; newest: of the last one. unstable: text that may
-    change.
-
-    quiet_since_s: the start of the present pause; None during speech and before it.
+    change. quiet_since_s: start of the present pause, or None.
     """
 
     start_s: float = 0.0

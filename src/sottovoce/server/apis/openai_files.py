@@ -1,4 +1,4 @@
-"""`/v1/audio/transcriptions` and `/v1/audio/translations`: recordings in, text out, whole or in pieces."""
+"""`/v1/audio/transcriptions` and `/v1/audio/translations`: recordings in, text out, whole or streamed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The Wyoming protocol on a port of its own, for Home Assistant's voice satellites and similar clients.
+"""The Wyoming protocol on its own port, for Home Assistant's voice satellites and similar clients.
 
 A client sends `transcribe`, `audio-start`, `audio-chunk`s and `audio-stop`, and gets the text piece by piece
-and as a whole. Live speech ends with a pause, also before `audio-stop`; a recording that is sent faster than
-real time is transcribed to its end. The reader of the `wyoming` package is not used, since it takes any
-length that a client claims.
+and as a whole. Live speech ends with a pause, also before `audio-stop`; audio sent faster than real time is
+transcribed to its end. The `wyoming` package is not used, since it accepts any length that a client claims.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ MAX_LINE = 64 * 1024
 MAX_DATA = 256 * 1024
 """Bytes of JSON after the line."""
 MAX_UNREAD = 1024 * 1024
-"""Bytes that a client may leave unread: some read only after they have sent everything."""
+"""Bytes that a client may leave unread: some read only after sending everything."""
 LINGER_S = 1.0
 logger = logging.getLogger(__name__)
 PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
 """Pause that ends a command, by `vad_sensitivity`."""
 AHEAD_S = 2.0
-"""Audio that comes earlier than this before its time is a recording."""
+"""Audio further ahead of real time is a recording."""
 CONNECTIONS_PER_SESSION = 4
 
 
@@ -66,8 +65,8 @@ class Frame:
 async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | None:
     """Read the next event; None at the end of the stream.
 
-    reader: its limit is that of a line. max_payload: bytes of audio.
-    Raises: ApiError for an invalid or too large event, after which nothing can be read.
+    reader: its limit is that of a line. max_payload: bytes of audio. Raises: ApiError for an invalid or too
+    large event, after which nothing can be read.
     """
     try:
         line = await reader.readline()
@@ -98,9 +97,9 @@ def frame_bytes(document: Mapping[str, Json]) -> bytes:
 
 
 class FrameTransport:
-    """A TCP connection, as a `Transport` of frames; a client may leave unread some of its messages.
+    """A TCP connection, as a `Transport` of frames.
 
-    address: of the client. last_frame_s: time of its last frame, or of the connection.
+    last_frame_s: time of the client's last frame, or of the connection.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class FrameTransport:
         self._writer = writer
         self._limits = limits
         self._longest_s = min(limits.head_s, limits.idle_s)
-        """Until the next frame: the first one comes with the connection."""
+        """Until the next frame."""
         peer = writer.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         self.last_frame_s = time.monotonic()
@@ -128,7 +127,7 @@ class FrameTransport:
         raise ApiError(message, code="idle_timeout")
 
     def has_disconnected(self) -> bool:
-        """See `Transport`; False: a client that has closed its side may still read."""
+        """Return False: a client that has closed its side may still read."""
         return False
 
     async def send(self, document: dict[str, Json]) -> None:
@@ -177,7 +176,7 @@ def read_length(name: str, value: object, limit: int) -> int:
 class WyomingServer:
     """The connections of a port.
 
-    At the limit, the address with the most idle connections loses the one that was silent for longest.
+    At the limit, the address with the most idle connections loses its longest silent one.
     """
 
     def __init__(self, services: Services) -> None:
@@ -308,7 +307,7 @@ class SpokenCommand:
     def detect_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
         """Return whether live speech has begun and ended.
 
-        received_s: of processed audio. waiting_s: of queued audio.
+        received_s: processed audio. waiting_s: queued audio.
         """
         for event in events:
             self._has_words = self._has_words or isinstance(event, Partial)
