@@ -33,11 +33,8 @@ DECAY = 0.8
 SILENT_FRACTION = 0.25
 """Below this part of the typical cost, a measurement counts as silence and is not used."""
 SILENT_WEIGHT = 0.5
-"""Least part of the typical cost that a session counts for: it may speak at any time."""
 MAX_GROWTH = 2.0
-"""Upper limit of one measurement, in typical costs: the machine may have been suspended."""
 SILENT_DECAY = 0.99
-"""Decay of the typical cost by a silent measurement, down to the calibrated cost."""
 IDLE_S = 10.0
 IDLE_WEIGHT = 0.05
 """Part of its cost that a session without audio for `IDLE_S` counts for."""
@@ -76,7 +73,6 @@ class SessionLoad:
         self._worked_s += seconds
 
     def add_audio(self, seconds: float, interval_s: float) -> None:
-        """Count processed audio (seconds) at its update interval."""
         self._audio_at_s = self._forecast.clock()
         self.audio_s += seconds
         self._audio_s += seconds
@@ -105,7 +101,6 @@ class LoadForecast:
         self._lock = threading.Lock()
 
     def set_cost(self, cost: float) -> None:
-        """Set the calibrated cost of a session; 0: unknown."""
         self.typical_cost = self._calibrated = cost
 
     @property
@@ -141,7 +136,7 @@ class LoadForecast:
             self._loads.remove(load)
 
     def update_cost(self, cost: float) -> None:
-        """Update the typical cost from a measurement; from any thread."""
+        """Update the typical cost; from any thread."""
         with self._lock:
             if cost > SILENT_FRACTION * self.typical_cost:
                 self.typical_cost = DECAY * self.typical_cost + (1 - DECAY) * min(
@@ -157,7 +152,7 @@ POLL_EVERY_S = 1.0
 MAX_LOOP_DELAY_S = 0.05
 """Delay of a check above which the event loop itself is overloaded."""
 LATE_FRACTION = 0.5
-"""Part of the largest delay above which a session is late: shedding takes time to help."""
+"""Part of the largest delay above which a session is late."""
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -175,7 +170,7 @@ class WatchedSession:
     shed: Callable[[], None]
 
     def late_s(self, now_s: float) -> float:
-        """Return its delay in seconds; audio sent ahead of time is not late."""
+        """Audio sent ahead of time is not late."""
         return min(self.behind_s(), max(0.0, now_s - self.opened_s - self.processed_s()))
 
 

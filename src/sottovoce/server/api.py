@@ -22,7 +22,6 @@ from sottovoce.server.errors import ApiError
 
 HttpHandler: TypeAlias = Callable[[Request], Awaitable[Response]]
 ErrorRenderer: TypeAlias = Callable[[HTTPConnection, ApiError], dict[str, Json]]
-"""Renders the JSON body of an error, also of a refused WebSocket handshake."""
 
 
 class Auth(Enum):
@@ -60,7 +59,7 @@ class HttpRoute:
 
 @dataclass(frozen=True, slots=True)
 class SocketRoute:
-    """A WebSocket. connect: makes a client's session before the handshake is answered."""
+    """connect: makes a client's session before the handshake is answered."""
 
     path: str
     connect: Callable[[WebSocket], SocketSession]
@@ -80,7 +79,6 @@ Route: TypeAlias = HttpRoute | SocketRoute | FolderRoute
 
 
 def openai_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]:
-    """Render an error as OpenAI's API does."""
     return fault.body
 
 
@@ -110,7 +108,6 @@ class RouteMatch:
 
 
 NO_MATCH = RouteMatch(Api(), Auth.KEY, "other")
-"""For unknown paths."""
 
 
 class RouteTable:
@@ -131,7 +128,6 @@ class RouteTable:
         return next(by_method, found[0][1] if found else NO_MATCH)
 
     def given_keys(self, authorization: str, subprotocols: Sequence[str] = ()) -> list[str]:
-        """List the keys and client secrets that a client sends."""
         scheme, _, token = authorization.partition(" ")
         keys = [token.strip()] if scheme.lower() in ("bearer", "token") and token.strip() else []
         if len(subprotocols) > 1 and subprotocols[0] in self._key_schemes:

@@ -140,8 +140,6 @@ def starlette_route(route: Route) -> BaseRoute:
 
 
 def error_boundary(handler: HttpHandler) -> HttpHandler:
-    """Turn a handler's errors into answers, and cancel it when the server aborts."""
-
     async def answer(request: Request) -> Response:
         try:
             return await cancel_when(services_of(request).aborted.wait, handler(request), shutting_down())
@@ -165,7 +163,6 @@ async def not_found(request: Request, error: Exception) -> Response:
 logger = logging.getLogger(__name__)
 
 CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
-"""Of RFC 6455 and later registrations."""
 FIRST_CLOSE_CODE = 1000
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {
@@ -258,7 +255,6 @@ class RequestLogMiddleware:
                 self._log(scope, route, method, outcome, seconds)
 
     def _refusal(self, scope: Scope, route: RouteMatch, headers: Headers) -> ApiError | None:
-        """Return the reason to refuse a connection, or note its key and return None."""
         given = self._routes.given_keys(headers.get("authorization", ""), scope.get("subprotocols", ()))
         fault = self._access.refusal(route.auth, headers, given)
         if fault is not None:

@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 MOST_KEYS = 1_000
 """Of a file: every request is compared with all of them."""
 MOST_REQUESTS = 100_000
-"""A minute: the time of each is kept that long."""
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
@@ -282,7 +281,6 @@ class ClientSecrets:
         return secret, int(until)
 
     def first_valid(self, keys: Iterable[str]) -> SecretContent | None:
-        """Return the content of the first valid secret, or None."""
         return next((content for key in keys if (content := self._opened(key)) is not None), None)
 
     def _opened(self, key: str) -> SecretContent | None:
@@ -331,7 +329,6 @@ class AccessControl:
         return ApiError(message, status=401, kind="authentication_error", code="invalid_api_key")
 
     def key_of(self, auth: Auth, given: Sequence[str]) -> ApiKey | None:
-        """Return the key of a connection, or that which made its client secret, or None."""
         if auth.is_open:
             return None
         found = self._keys.find(given)
@@ -359,7 +356,7 @@ class AccessControl:
 
 
 def is_private_name(name: str) -> bool:
-    """Return whether a host is an address, this machine, or a name outside public DNS."""
+    """Whether a host is an address, this machine, or a name outside public DNS."""
     if name in ("", socket.gethostname().lower()):
         return True
     try:

@@ -35,13 +35,9 @@ TOKEN_BYTES = 16
 MAX_CAPTIONS_CHARACTERS = 16_000_000
 """Of all utterances of a session as JSON: about twenty hours of speech."""
 KEPT_PAGES = 32
-"""Cached pages, for readers at different revisions."""
 MAX_MESSAGE_CHARACTERS = 2_000_000
-"""Of one message."""
 MAX_UTTERANCES = 2_000
-"""In one message."""
 MAX_WORDS = 2_000
-"""Of one utterance."""
 MAX_TEXT = 8_000
 """Characters of a word, a translation, or unstable text."""
 MAX_NAMES = 100
@@ -90,14 +86,13 @@ class SharedCaptions:
         self.n_readers = 0
         self.is_ended = False
         self.publisher = 0
-        """The number of the newest one."""
         self.changed = anyio.Event()
         self._utterances: dict[int, tuple[int, str]] = {}
         """By number: the revision of the last change, and the JSON."""
         self._changes: list[tuple[int, int]] = []
         """Revision and number of each change of an utterance, superseded ones included."""
         self._pages: dict[int, Page] = {}
-        """By the revision after which they begin; emptied by a change."""
+        """By the revision after which they begin."""
         self._parts: dict[str, tuple[int, str]] = {"now": (0, "null"), "names": (0, "{}")}
         self._cleared = 0
         self._n_characters = 0

@@ -30,28 +30,23 @@ from sottovoce.server.live import HAS_HUNG_UP
 from sottovoce.server.settings import ServerLimits, ServerSettings
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Most framing of a request without payload: mainly its head."""
 MAX_FRAMES_BYTES = 16 * 1024
-"""Most framing of a WebSocket without payload: 2,700 empty frames."""
+"""2,700 empty frames."""
 PAYLOAD_PER_FRAMING_BYTE = 8
 """Payload that pays for one byte of framing: chunks of 48 bytes pay for their own."""
 FRAMING_BYTES_PER_S = 512
-"""Free framing: 85 small messages a second."""
+"""85 small messages a second."""
 CONTROL = 0x08
-"""Opcode bit of control frames, whose payload counts as framing."""
 logger = logging.getLogger(__name__)
 RECEIVE_BYTES = 64 * 1024
 """The system's receive buffer of a WebSocket; a ping waits behind all of it."""
 PIECE_BYTES = 8 * 1024
-"""Largest piece of a body parsed at once: at most 1,400 chunks, about 2 ms."""
+"""At most 1,400 chunks, about 2 ms."""
 TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
 """Most data of one turn of a connection: about 1 ms."""
 TURN_S = 0.002
-"""Time of turns before the event loop does other work."""
 FRAMING_COST = 32
-"""Bytes of a turn that one byte of framing counts for."""
 REST_RATIO = 3.0
-"""Seconds of other work for each second of turns."""
 LINGER_S, LINGER_BYTES = 5.0, 64_000_000
 """Time that a connection with an unread request stays open while its client reads nothing of the answer, and
 data dropped meanwhile. Closing at once would reset it, and lose the answer.
@@ -86,7 +81,6 @@ class FramingDebt:
         return self._n_bytes < self._most_bytes / 8
 
     def note(self, n_framing: int, n_payload: int, now_s: float) -> None:
-        """Count received bytes. now_s: by the clock of the event loop."""
         self._n_bytes = max(0.0, self._n_bytes - FRAMING_BYTES_PER_S * (now_s - self._noted_s))
         self._n_bytes = max(0.0, self._n_bytes + n_framing - n_payload / PAYLOAD_PER_FRAMING_BYTE)
         self._noted_s = now_s
@@ -96,8 +90,6 @@ class FramingDebt:
 
 
 class RequestMeter:
-    """Follows requests of HTTP/1.1. is_in_message: a head or body is incomplete."""
-
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
@@ -192,7 +184,6 @@ class ConnectionGate:
         return self._counts.total()
 
     def enter(self, address: str) -> bool:
-        """Count a connection; return False above a limit."""
         is_crowd = self._counts[address] >= self._max_per_address and not self._trusted(address)
         if is_crowd or self.n_connections >= self._most:
             self._on_refused()
@@ -207,7 +198,6 @@ class ConnectionGate:
 
 
 def make_gate(settings: ServerSettings, on_refused: Callable[[], None]) -> ConnectionGate:
-    """Make the gate of a server, within the limit of open files."""
     most = min(settings.limits.most_connections, max(1, file_limit() - RESERVED_FILES))
     an_address = settings.limits.connections_per_address or max(1, most // 2)
     return ConnectionGate(most, an_address, settings.access.is_proxy, on_refused)
@@ -271,7 +261,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     """One connection. dead_s: time without data, pongs included, before a WebSocket is closed."""
 
     inner: asyncio.Protocol
-    """uvicorn's protocol."""
     _transport: asyncio.Transport
 
     def __init__(self, gate: ConnectionGate, limits: ServerLimits, turns: Turns, dead_s: float) -> None:
@@ -283,7 +272,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._loop = asyncio.get_running_loop()
         self._address: str | None = None
         self._data = bytearray()
-        """Received data that was not passed on."""
         self._n_searched = 0
         """Leading bytes of the data without the end of a head."""
         self._requests = RequestMeter()
@@ -328,7 +316,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self.inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on little data at once; more of it waits for its turn."""
         if self._is_closing:
             self._n_dropped += len(data)
             if self._n_dropped > LINGER_BYTES:
@@ -403,14 +390,12 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._end_when_dead()
 
     def answered(self) -> None:
-        """Note that a request is answered, so that the next one may follow."""
         self._n_answered += 1
         self._has_written = False
         self._watch_head()
         self._continue()
 
     def has_hung_up(self) -> bool:
-        """Return whether the client has gone, also while nothing is read."""
         return self.is_closing() or has_hung_up(self._transport.get_extra_info("socket"))
 
     # Turns
@@ -441,7 +426,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return not self._requests.is_in_message and self._n_answered < self._requests.n_requests
 
     def _n_next(self) -> int:
-        """Return how many bytes can be passed on: a whole head, or part of its body."""
+        """Return the bytes that can be passed on: a whole head, or part of its body."""
         if not self._data or self._is_paused or self._is_unanswered or self.is_closing():
             return 0
         if self._frames is not None or self._requests.is_in_message:
@@ -458,7 +443,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return 0
 
     def _forward_request(self, n_bytes: int) -> int:
-        """Pass on part of a request; return its cost in bytes of a turn."""
+        """Return the cost in bytes of a turn."""
         requests = self._requests
         is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
         piece = bytes(self._data[:n_bytes])
@@ -489,7 +474,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
     def _forward_frames(self) -> int:
-        """Pass on frames; return their cost: a whole turn."""
+        """Return the cost in bytes of a turn: all of it."""
         assert self._frames is not None
         before = self._frames.n_payload
         n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
@@ -549,7 +534,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._timer = self._loop.call_later(left_s, self._end_when_dead)
 
     def _end_when_stuck(self, seconds: float, n_before: int | None = None) -> None:
-        """End a connection whose client has read nothing for so long."""
         n_unsent = self._transport.get_write_buffer_size()
         if n_unsent == n_before:
             self.abort()
@@ -587,8 +571,6 @@ def make_connections(
 
 
 class ConnectionMiddleware:
-    """Reports answers to the connection; closes it after an answer to an unread request."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 

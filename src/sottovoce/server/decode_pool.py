@@ -18,7 +18,7 @@ import anyio
 
 T = TypeVar("T")
 Slices: TypeAlias = Generator[None, None, T]
-"""Work that yields to let others have their turn, and returns its result."""
+"""Work that yields to let others have their turn."""
 
 THREAD_NAME = "sottovoce-decode"
 CORES_A_THREAD = 4

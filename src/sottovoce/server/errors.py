@@ -60,7 +60,6 @@ class ApiError(Exception):
 
     @property
     def retry_after(self) -> int:
-        """Whole seconds until a retry may succeed; 0: unknown."""
         return 0 if self.retry_s is None else max(1, round(self.retry_s))
 
 
@@ -111,7 +110,6 @@ def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
 
 
 def logged_api_error(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:
-    """Return the error for a client; log the cause of an internal one."""
     fault = to_api_error(error)
     if fault.status >= 500 and not isinstance(error, ApiError):
         logger.error(what, exc_info=error, extra={"request_id": request_id})

@@ -49,7 +49,6 @@ def read_json(text: str | bytes) -> object:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -66,7 +65,6 @@ def _without_surrogates(value: object) -> object:
 
 
 def read_number(name: str, value: object, least: float, most: float) -> float:
-    """Read a number of a range from text or JSON."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -91,7 +89,6 @@ def read_list(name: str, value: object) -> tuple[str, ...]:
 
 
 def check_terms(terms: Sequence[str], name: str = "keyterm") -> tuple[str, ...]:
-    """Return the texts of a list. Raises: ApiError 400 for too many."""
     if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
         expected = f"at most {MAX_TERMS} texts of {MAX_CHARACTERS} characters in all"
         raise invalid_value(name, expected, f"{len(terms)}")
@@ -99,12 +96,11 @@ def check_terms(terms: Sequence[str], name: str = "keyterm") -> tuple[str, ...]:
 
 
 def read_languages(name: str, value: object) -> tuple[str, ...]:
-    """Read codes of languages; "auto" (all) is left out."""
+    """ "auto" means all and is left out."""
     return read_codes(name, (word for word in read_list(name, value) if word != "auto"))
 
 
 def read_language(name: str, value: object) -> str:
-    """Read the code of one language, or ""."""
     return read_code(name, text) if (text := read_text(name, value).strip()) else ""
 
 
@@ -127,7 +123,7 @@ def read_flag(name: str, value: object) -> bool:
 
 
 def read_speakers(name: str, value: object) -> str:
-    """Read "auto", a largest number of speakers, or "" for false."""
+    """Read "auto", a largest number, or "" for false."""
     text = str(value).lower()
     if text in ("false", "0", ""):
         return ""
@@ -181,7 +177,7 @@ def read_json_languages(name: str, value: object) -> tuple[str, ...]:
 
 
 def json_number(least: float, most: float) -> Reader[float]:
-    """Return the reader of a JSON number; strings are refused."""
+    """The reader of a JSON number; strings are refused."""
     return lambda name, value: read_number(name, [value] if isinstance(value, str) else value, least, most)
 
 
@@ -192,7 +188,6 @@ def read_json_flag(name: str, value: object) -> bool:
 
 
 def read_typed_message(text: str | bytes, expected: str) -> dict[str, object]:
-    """Read a JSON object with a `type`. expected: for the error."""
     return require_typed(read_json(text), expected)
 
 
@@ -230,13 +225,11 @@ def known_fields(*names: str) -> dict[str, KnownFields]:
 
 
 def printable_names(names: Iterable[str]) -> list[str]:
-    """Return unique printable names, limited in length and number."""
     printable = [UNPRINTABLE.sub("?", name)[:MAX_NAME_LETTERS] or "?" for name in dict.fromkeys(names)]
     return printable if len(printable) <= MAX_NAMES_SHOWN else [*printable[:MAX_NAMES_SHOWN], "..."]
 
 
 def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:
-    """Name parameters without effect in the answer."""
     connection.scope["state"].setdefault(IGNORED_STATE, []).extend(names)
 
 
@@ -248,7 +241,6 @@ def ignored_header(state: Mapping[str, object]) -> dict[str, str]:
 MAX_TEXT_LETTERS = 8_000
 MAX_ITEMS = 1_000
 MAX_LIST_LETTERS = 16_000
-"""Of all values of a list."""
 RECORDINGS = "known_speaker_references"
 """Holds recordings; their length is checked where they are decoded."""
 FLAGS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
@@ -343,7 +335,6 @@ class Fields:
 
 
 def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Option, ApiField]]:
-    """Return the fields of an API by all of their names."""
     return {
         name: (option, option.apis[api])
         for option in options
@@ -353,7 +344,6 @@ def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Opt
 
 
 def read_form(fields: Fields, api: Api, options: Sequence[Option] = FORM) -> Values:
-    """Return the values of a form by option key; None: unset."""
     return {option.key: _read(fields, option, option.apis[api]) for option in options if api in option.apis}
 
 
@@ -450,7 +440,6 @@ def _limits(option: Option, field: ApiField) -> Mapping[str, Json]:
 
 
 def read_field(name: str, value: object, option: Option, field: ApiField) -> object:
-    """Return the value of an option from a value of a request."""
     kind = field.kind or option.kind
     found: object
     if kind == "choice":

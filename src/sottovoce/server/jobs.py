@@ -63,10 +63,9 @@ RECORD, UNFINISHED, RECORDING, RESULT = "job.json", "job.part", "recording", "re
 COPY_BYTES = 1024 * 1024
 EXPIRE_EVERY_S = 1.0
 MOST_TRIES = 3
-"""Times that a job may end the process before it fails."""
+"""Times that a job may end the process."""
 RETRY_S = 60.0
 MAX_WAIT_S = 30.0
-"""Longest wait before a job tries again for a model."""
 
 
 @dataclass(slots=True)
@@ -114,7 +113,6 @@ class TranscriptionJob:
 
     @property
     def event(self) -> dict[str, Json]:
-        """The body of its webhook, without the result."""
         return {
             "id": f"evt_{self.id.removeprefix('job_')}",
             "object": "event",
@@ -223,9 +221,7 @@ class JobRunner:
             raise OptionError(f"--jobs-dir '{self._folder}': {message}") from error
         self._jobs = {job.id: job for job in load_jobs(self._folder)}
         self._incoming: dict[str, TranscriptionJob] = {}
-        """Jobs whose requests are being received."""
         self._scopes: dict[str, anyio.CancelScope] = {}
-        """Of jobs that run, or whose webhooks are being sent."""
         self._has_new = asyncio.Event()
 
     def close(self) -> None:
@@ -312,7 +308,6 @@ class JobRunner:
                 tasks.start_soon(self._unless_deleted, job, self._notify)
 
     async def _next(self) -> TranscriptionJob:
-        """Wait for the oldest job of the owner with the fewest running jobs, and begin it."""
         while True:
             under_way = Counter(job.owner for job in self._jobs.values() if job.status == "running")
             waiting = [job for job in self._jobs.values() if job.status == "queued"]
@@ -326,7 +321,6 @@ class JobRunner:
     async def _unless_deleted(
         self, job: TranscriptionJob, work: Callable[[TranscriptionJob], Awaitable[None]]
     ) -> None:
-        """Work on a job until done or deleted; then remove its files."""
         if job.id not in self._jobs:
             return
         try:
@@ -366,7 +360,6 @@ class JobRunner:
         )
 
     async def _result_when_possible(self, job: TranscriptionJob) -> bytes:
-        """Return `_result`, again after temporary failures."""
         while True:
             try:
                 return await self._result(job)
@@ -377,7 +370,6 @@ class JobRunner:
             await anyio.sleep(min(fault.retry_s, MAX_WAIT_S))
 
     async def _result(self, job: TranscriptionJob) -> bytes:
-        """Return the result of a job as JSON: a document, or a string."""
         request = await self._decoding.call(lambda: transcription_request(Fields(job.fields)))
         name = self._registry.resolve(request.model)
         with await run_sync(open, self._folder / job.id / RECORDING, "rb") as file:
@@ -392,7 +384,6 @@ class JobRunner:
         return (await run_sync(lambda: json_text(answer(transcript, request)))).encode()
 
     async def _save(self, job: TranscriptionJob) -> None:
-        """Save a job, also while it is cancelled; a failure is logged."""
         with anyio.CancelScope(shield=True):
             try:
                 await run_sync(save_job, self._folder, job)

@@ -43,10 +43,9 @@ REFUSED = 1008
 FAILED = 1011
 TRY_AGAIN = 1013
 MAX_REASON_BYTES = 120
-"""Of a close reason: a control frame has 125 bytes."""
+"""A control frame has 125 bytes."""
 
 HAS_HUNG_UP = "has_hung_up"
-"""Key in a scope's state: a function that returns whether the client has gone."""
 
 
 class ClientDisconnectedError(Exception):
@@ -95,7 +94,6 @@ class WebSocketTransport:
         self._has_hung_up: Callable[[], bool] = socket.scope["state"].get(HAS_HUNG_UP, bool)
 
     async def accept(self, subprotocol: str | None) -> None:
-        """Accept the handshake, with the subprotocol if the client offers it."""
         offered = self._socket.scope["subprotocols"]
         try:
             await self._socket.accept(subprotocol=subprotocol if subprotocol in offered else None)
@@ -166,10 +164,9 @@ Command: TypeAlias = Callable[[], Awaitable[None]]
 NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
-"""Of a message, read at once: about 1 ms of work."""
+"""About 1 ms of work."""
 C = TypeVar("C")
 MAX_COMMANDS = 64
-"""Queued commands before their sender waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +182,6 @@ class LiveConnection(ABC, Generic[M]):
         self.services = services
         self.limits = services.settings.limits
         self.key: ApiKey | None = None
-        """The key whose limits apply, or None."""
         self.queue: InputQueue[Command | CloseRequested] = InputQueue(
             round(self.limits.pending_s * SAMPLE_RATE)
         )
@@ -217,14 +213,13 @@ class LiveConnection(ABC, Generic[M]):
         self.count()
 
     async def on_close(self) -> None:
-        """Send the last events, after the end of the audio."""
         await self.emit(await self.session.flush())
 
     async def background(self) -> None:
-        """Run the background task of the protocol."""
+        """Run the task of the protocol."""
 
     async def report(self) -> None:
-        """Report the delay of the session, every second."""
+        """Called every second."""
 
     async def serve(self) -> None:
         """Serve the client to its end, or the shutdown; an error is the last message."""
@@ -308,7 +303,7 @@ class LiveConnection(ABC, Generic[M]):
         self._mark_audio()
 
     async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
-        """Decode and queue audio, in slices that do not block other clients."""
+        """Decode and queue audio in slices, which do not block other clients."""
         for piece in slices_of(data):
             await self.queue_audio(await in_thread_if_large(len(data), partial(reader.read, piece)))
 
@@ -328,7 +323,7 @@ class LiveConnection(ABC, Generic[M]):
             await self.queue.put(CloseRequested(code))
 
     def count(self) -> None:
-        """Count the audio of the session. Raises: ApiError if it is too long."""
+        """Raises: ApiError if the session is too long."""
         new_s, self._counted_s = self.received_s - self._counted_s, self.received_s
         self.services.metrics.live_seconds.inc(new_s)
         self.services.key_limits.count_audio(self.key, new_s)
@@ -424,7 +419,6 @@ def slices_of(data: bytes) -> Iterator[bytes]:
 
 
 async def in_thread_if_large(size: int, read: Callable[[], T]) -> T:
-    """Read input, in a thread if it is large. size: bytes or characters."""
     return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
 
 

@@ -46,7 +46,7 @@ HOSTED = re.compile(
     r"|gpt-[a-z0-9.-]{0,40}(transcribe|whisper|realtime|audio)[a-z0-9.-]{0,40}"
     r"|(nova|enhanced|flux)(-[a-z0-9-]{0,40})?|base-[a-z0-9-]{1,40}"
 )
-"""Models of OpenAI's and Deepgram's services, whose weights are not public."""
+"""Ids of OpenAI's and Deepgram's services."""
 logger = logging.getLogger(__name__)
 NO_MEMORY, RETRY_S = "model_memory", 10.0
 JOIN_TIMEOUT_S = 60.0
@@ -54,7 +54,6 @@ JOIN_TIMEOUT_S = 60.0
 
 
 def weight_bytes(model: Model) -> int:
-    """Return the bytes of a model's weights, in the dtype of its encoder (else float32)."""
     dtype: torch.dtype = getattr(model.backend, "dtype", torch.float32)
     return n_parameters(model.backend.dims) * dtype.itemsize
 
@@ -75,12 +74,10 @@ def n_parameters(dims: ModelDims) -> int:
 
 
 def n_attention_weights(width: int) -> int:
-    """Count the weights of an attention layer: four maps, of keys without bias, and a norm."""
     return 4 * width * width + 3 * width + 2 * width
 
 
 def n_feed_forward_weights(width: int) -> int:
-    """Count the weights of a feed-forward layer with a hidden width of 4 x width, and its norm."""
     return 8 * width * width + 5 * width + 2 * width
 
 
@@ -151,7 +148,6 @@ class ModelRegistry:
         self._size_of = size_of
         self._most_bytes = settings.memory_bytes
         self._unloaded: list[Scheduler] = []
-        """Schedulers whose memory is to be freed."""
         self._freeing = anyio.Lock()
         names = dict.fromkeys((*settings.names, *settings.at_start))
         self._slots = {name: _Slot(expected_languages(name), expected_bytes(name)) for name in names}
@@ -178,7 +174,6 @@ class ModelRegistry:
         return resolved.name
 
     def ignored(self, requested: str | None, others: Sequence[str] = ()) -> tuple[str, ...]:
-        """List parameters without effect, and `model` if its id names other weights."""
         resolved = resolve_model_id(requested, self.settings) if requested else None
         return (*others, "model") if resolved is not None and resolved.is_stand_in else tuple(others)
 
@@ -242,7 +237,6 @@ class ModelRegistry:
                     await anyio.to_thread.run_sync(free_memory, unloaded)
 
     def close(self, timeout_s: float = JOIN_TIMEOUT_S) -> None:
-        """End the threads of all models after their current work."""
         for scheduler in self.schedulers:
             scheduler.close()
         for scheduler in self.schedulers:
@@ -305,7 +299,6 @@ class ModelRegistry:
             self._unload(idle.pop(0))
 
     def _record_size(self, name: str, model: Model) -> None:
-        """Store the size of a loaded model; unload idle ones if it is larger than expected."""
         if self._most_bytes is None:
             return
         self._slots[name].n_bytes = self._size_of(model)

@@ -149,7 +149,6 @@ def translation_form() -> list[Option]:
 
 
 def languages_of(values: Values) -> tuple[str, ...]:
-    """Read the language, or the languages that may change; empty: all."""
     one, several = values["language"], values.get("languages") or ()
     if one is not None and several:
         raise invalid_value("language", "language or languages[]", "both")
@@ -172,7 +171,6 @@ def transcribe_options(values: Values, task: Task, *, words: bool) -> Transcribe
 
 
 def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
-    """Read the segmentation by voice activity; None and "auto": the default."""
     if strategy is None or strategy == "auto":
         return None
     if isinstance(strategy, str) or strategy.get("type") != "server_vad":
@@ -265,7 +263,6 @@ TEXT_TYPES = {
     "srt": "application/x-subrip; charset=utf-8",
     "vtt": "text/vtt; charset=utf-8",
 }
-"""Content types of the formats that are not JSON."""
 
 
 def json_answer(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
@@ -318,7 +315,6 @@ def diarized_document(transcript: Transcript) -> dict[str, Json]:
 
 
 def speaker_segment(segment: Segment) -> dict[str, Json]:
-    """Render a segment with its speaker, by default A."""
     return {
         "type": "transcript.text.segment",
         "id": segment_id(segment),
@@ -376,13 +372,11 @@ def words_of(segments: Sequence[Segment]) -> Iterator[Word]:
 
 
 def transcript_languages(transcript: Transcript) -> list[dict[str, Json]]:
-    """List the spoken languages in order of appearance."""
     codes = dict.fromkeys(segment.language for segment in transcript.segments if segment.language)
     return [{"code": code} for code in codes]
 
 
 def name_of(code: str) -> str:
-    """Return the lower-case English name of a language; "" without speech."""
     return language_name(code).lower() if code else ""
 
 

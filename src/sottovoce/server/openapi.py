@@ -62,7 +62,6 @@ def an_object(*required: str, **properties: Json) -> Schema:
 
 
 def parameter(name: str, schema: Schema, place: str = "query") -> Json:
-    """Describe a parameter; those of a path are required."""
     described: Schema = {"name": name, "in": place, "schema": schema}
     return {**described, "required": True} if place == "path" else described
 
@@ -100,5 +99,4 @@ def json_answer(schema: Schema) -> dict[str, Json]:
 
 
 def transcript_content() -> dict[str, Json]:
-    """Describe a transcript in the formats of OpenAI's file API."""
     return {"application/json": {"schema": an_object("text", text=STRING)}, **TEXT_ANSWERS}

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MAX_BLOCKS = 10_000
 N_RETRIES = 2
-"""Of a block whose actor died."""
 FATAL = "fatal"
 DIED = "the process that read it ended before it was done, twice"
 
@@ -49,7 +48,6 @@ def connect(address: str | None) -> None:
 
 
 def import_ray(name: str) -> ModuleType:
-    """Import a module of Ray. Raises: MissingExtraError."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -30,14 +30,10 @@ if TYPE_CHECKING:
 NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
 PLACES_BESIDE = 16
-"""Connections of a replica for pages, health and metrics."""
 CONNECTIONS = 8
-"""Mean connections of a replica above which another is added."""
 MORE_AFTER_S, FEWER_AFTER_S = 30.0, 600.0
-"""How long there must have been too many or too few connections."""
 DRAIN_S = 600.0
 MAX_QUEUED = 256
-"""Connections waiting for a replica; more are refused with 503."""
 
 
 @contextmanager

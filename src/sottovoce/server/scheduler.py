@@ -38,13 +38,11 @@ SPEECH_FACTOR = 1.75
 """Cost of speech relative to the sound: words cost 1.4 times as much, and more in batches (base)."""
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
 CALIBRATION_TIMEOUT_S = 5.0
-"""Slower models are measured by the audio processed until then."""
 OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 logger = logging.getLogger(__name__)
 MAX_PROMPT_TOKENS = 223
 MAX_CACHED_FUSIONS = 4
-"""Lists of phrases kept for later recordings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +184,6 @@ class Scheduler:
         return handle
 
     async def calibrate(self) -> None:
-        """Measure the cost of a live session; without it all are admitted."""
         if not self._is_forecast:
             return
         try:

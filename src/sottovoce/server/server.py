@@ -44,13 +44,10 @@ PONG_WITHIN_S = 60.0
 """Longer than a fast sender is left unread: its pong waits behind its audio."""
 POLL_EVERY_S = 0.05
 ABORT_S = 1.0
-"""Part of the shutdown in which aborted requests are answered."""
 BACKLOG = 128
 
 
 class QuietLoop:
-    """Handles errors of an event loop; logs refused accepts once a minute."""
-
     def __init__(self) -> None:
         self._logged_s = -LOG_EVERY_S
 
@@ -148,7 +145,6 @@ class Server(uvicorn.Server):
             raise self.services.preload_error
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end."""
         return await super().on_tick(counter) or self.services.preload_error is not None or self._is_broken()
 
     def _is_broken(self) -> bool:
@@ -212,7 +208,7 @@ class Server(uvicorn.Server):
         self.services.keys.mark_stale()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End the server; a second call ends it at once."""
+        """A second call ends the server at once."""
         self.ended_by = signal.Signals(sig)
         super().handle_exit(sig, frame)
 

@@ -46,14 +46,13 @@ class Services(Collector):
         self.registry = registry
         self.metrics = metrics
         self._lags: list[Callable[[], float]] = []
-        """Return the delay of each live session, in seconds."""
         self.n_requests = 0
         self.n_uploads = 0
         self.upload_bytes = 0
         """Of all recordings received or being received."""
         self.decoding = DecodePool()
         self.inference_model = settings.models.model
-        """The model of whisper.cpp's `/inference`."""
+        """Of whisper.cpp's `/inference`."""
         self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
         self.shedder = LoadShedder(settings.limits.wait_s)
         self.tracing = Tracing(make_provider() if settings.traces else None)
@@ -74,7 +73,6 @@ class Services(Collector):
                 tracing=self.tracing,
             )
         self.preload_error: Exception | None = None
-        """Why a model of the start could not be loaded."""
         self.draining = anyio.Event()
         """Set at the shutdown: live sessions end, and new requests are refused."""
         self.aborted = anyio.Event()
@@ -84,7 +82,6 @@ class Services(Collector):
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield current values for Prometheus."""
         now = {
             "sessions": ("Live sessions now.", self.n_sessions),
             "behind_s": (
@@ -122,7 +119,6 @@ class Services(Collector):
 
     @property
     def health_error(self) -> str | None:
-        """The error of a model that does not work, or None."""
         stall_s = self.settings.limits.stall_s
         found = [scheduler.worker.health_error(stall_s) for scheduler in self.registry.schedulers]
         return next((error for error in found if error is not None), None)
@@ -223,7 +219,6 @@ class Services(Collector):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run background tasks; end models and threads at the exit."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._unload_idle)
@@ -348,5 +343,4 @@ def key_of(connection: HTTPConnection) -> ApiKey | None:
 
 
 def given_keys_of(connection: HTTPConnection) -> list[str]:
-    """Return the keys and client secrets that a client has sent."""
     return cast("list[str]", connection.scope["state"]["given_keys"])

@@ -40,11 +40,9 @@ from sottovoce.types import (
 )
 
 TIME_FIELDS = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
-"""Fields of events in seconds since the beginning."""
 UPDATE_MAX_S = 2.0
-"""Most audio of one update, so that others have their turn."""
 LOADED_UPDATE_MAX_S = 10.0
-"""The same under load, where one update takes all waiting audio."""
+"""Under load one update takes all waiting audio."""
 MAX_AHEAD_S = 20.0
 """Audio ahead of real time above which a session has the priority of recordings."""
 
@@ -58,7 +56,6 @@ class EventSequencer:
         self._is_open = False
 
     def number(self, events: Iterable[Event], *, offset_s: float = 0.0) -> list[Event]:
-        """Number events, and shift their times by `offset_s`."""
         return [self._numbered(shifted(event, offset_s)) for event in events]
 
     def _numbered(self, event: Event) -> Event:
@@ -102,7 +99,6 @@ class QueuedTranslator:
         self.own.push(pcm, worked_s=worked_s)
 
     def translate(self, source: SourceText) -> str:
-        """Translate; waits for the result. Raises: the errors of the model."""
         return self.worker.submit(lambda: self.own.translate(source), Priority.FILE, self.caller).result()
 
 
@@ -137,7 +133,6 @@ class SessionHandle:
         self._start_sample = 0
         self._opened_s = time.monotonic()
         self.fixed_interval_s: float | None = None
-        """Update interval; None: that of all sessions."""
         self.drain_input: Callable[[], Samples] | None = None
         """Returns audio that came after `push`; called in a thread of the model when an update begins."""
 
@@ -180,7 +175,6 @@ class SessionHandle:
         return events
 
     async def finalize(self) -> list[Event]:
-        """Emit the text of the audio so far; the session continues."""
         return self._numbered(await self._result_of(self._finalize_session))
 
     async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
@@ -219,7 +213,6 @@ class SessionHandle:
         return QueuedTranslator(WhisperTranslator(self._model, caller), self._worker, caller)
 
     def reset(self) -> None:
-        """Drop the audio so far, without emitting its text."""
         self._session = None
         self._pending = np.zeros(0, np.float32)
         self._start_sample = self._n_taken = self._n_samples
@@ -234,7 +227,6 @@ class SessionHandle:
 
     @property
     def _priority(self) -> Priority:
-        """Live; that of recordings for a client much faster than real time."""
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
         return Priority.FILE if ahead_s > MAX_AHEAD_S else Priority.LIVE
 
@@ -306,7 +298,6 @@ class SessionHandle:
         return self._session
 
     async def _load_speakers(self, options: LiveOptions) -> None:
-        """Load the speaker model in a thread, since its weights may be downloaded."""
         if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
             self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
             self._speakers_option = options.speakers

@@ -29,17 +29,14 @@ OPENAI_NAMES = (
     "gpt-live-transcribe",
     "gpt-realtime-whisper",
 )
-"""Model ids of OpenAI's clients; they mean the default model unless an alias says otherwise."""
+"""Model ids of OpenAI's clients; by default they mean the default model."""
 MOST_ENGINES = 4
 """Default limit: engines share one interpreter, and larger machines were not measured."""
 UPLOADS_PER_REQUEST = 4
-"""Uploads in progress for each recording that may be transcribed, so that slow senders do not hold up others.
-"""
+"""Uploads in progress for each recording that may be transcribed."""
 SPARE_CONNECTIONS = 256
-"""For browsers, monitoring, and clients between two requests."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
-"""Characters that a header and a subprotocol can carry."""
 SECRET_PREFIX = "whsec_"
 MIN_SECRET_BYTES = 16
 EXPECTED_SECRET = (
@@ -259,7 +256,6 @@ class ModelSettings:
 
     @property
     def at_start(self) -> tuple[str, ...]:
-        """The models needed at the start, the default first."""
         return (self.model,) if self.second is None else (self.model, self.second)
 
     @property
@@ -337,8 +333,6 @@ def wyoming_address(text: str) -> Listening:
 
 @dataclass(frozen=True, slots=True)
 class TranslationSettings:
-    """The server that translates live speech, and its glossary."""
-
     chat: ChatServer
     glossary: Glossary = field(default_factory=Glossary)
 

@@ -32,16 +32,13 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Buckets of histograms."""
 SetAttribute: TypeAlias = Callable[[str, "str | int | float"], None]
 NAME = "sottovoce"
 STATUS = "http.response.status_code"
 STANDARD_FIELDS = frozenset(
     {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
 )
-"""Attributes of every log record, which are not fields of its message."""
 QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.server")
-"""Only their warnings are shown."""
 
 
 class Metrics:
@@ -138,8 +135,6 @@ def make_provider() -> TracerProvider:
 
 
 class JsonLogFormatter(logging.Formatter):
-    """Writes a record and its extra fields as one line of JSON."""
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -154,7 +149,6 @@ class JsonLogFormatter(logging.Formatter):
 
 
 def log_as_json(level: int = logging.INFO) -> None:
-    """Log JSON to standard error in the whole process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogFormatter())
     root = logging.getLogger()

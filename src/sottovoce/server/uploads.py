@@ -33,13 +33,12 @@ from sottovoce.types import SAMPLE_RATE, Transcript
 
 FILE_FIELD = b"file"
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
-"""Of fields other than the recording, which are held in memory."""
 REFERENCE_BYTES = 8 * 1024 * 1024
 """Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
 FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
 IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
-"""Mean rate: less than any recording has."""
+"""Less than any recording has."""
 T = TypeVar("T")
 POLL_EVERY_S = 0.5
 
@@ -254,7 +253,7 @@ class RunningJob:
         self.services.metrics.file_seconds.inc(transcript.duration)
 
     async def collected(self, request: Request) -> Transcript:
-        """Return the whole transcript. Raises: ApiError 499 if the client disconnects."""
+        """Raises: ApiError 499 if the client disconnects."""
         transcript = await cancel_on_disconnect(request, self.handle.collect())
         self.count(transcript)
         return transcript

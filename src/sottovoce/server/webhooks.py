@@ -38,13 +38,11 @@ WebhookStatus: TypeAlias = Literal["pending", "delivered", "failed"]
 WEBHOOK_URL = "webhook_url"
 EXPECTED = "a URL as https://example.org/path, to a public address"
 WAITS_S = (0.0, 5.0, 30.0, 120.0, 600.0, 1800.0)
-"""Waiting time before each try."""
+"""Before each try."""
 JITTER = 0.2
-"""Random part of a waiting time, which spreads repeated posts."""
 MAX_PARALLEL = 4
 GONE = 410
 WITHIN_S = 10.0
-"""For one try, with the look-up of its address."""
 STATUS = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)\b")
 MAX_URL = 2_000
 USUAL_PORTS = {"http": 80, "https": 443}
@@ -208,7 +206,6 @@ async def _connect(
 
 
 async def _status(reader: asyncio.StreamReader) -> int:
-    """Read the status of an answer, after interim ones."""
     while True:
         found = STATUS.match(await reader.readuntil(b"\r\n\r\n"))
         if found is None:

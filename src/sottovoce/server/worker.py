@@ -30,9 +30,7 @@ from sottovoce.server.errors import INTERNAL, shutting_down, to_api_error
 
 T = TypeVar("T")
 FAULTS_IN_A_ROW = 5
-"""From which on the model counts as broken."""
 _DECAY = 0.9
-"""Weight of the mean waiting time at each new one."""
 _HALF_LIFE_S = 5.0
 """Of the mean waiting time without new work."""
 
@@ -109,7 +107,6 @@ class Worker:
 
     @property
     def live_wait_s(self) -> float:
-        """Waiting time of live work, recent and now."""
         with self._condition:
             now_s = time.monotonic()
             live = [job.submitted_s for job in self._not_started() if job.priority is Priority.LIVE]
@@ -150,7 +147,6 @@ class Worker:
         return done
 
     def close(self) -> None:
-        """End after the current calls; cancel the rest."""
         with self._condition:
             self._is_closed = True
             for jobs in self._waiting.values():
@@ -196,7 +192,6 @@ class Worker:
             self._running_jobs.remove(job)
 
     def _next(self, priority: Priority) -> Job[object] | None:
-        """Wait for the next job; None: the worker was closed."""
         waiting = self._waiting[priority]
         with self._condition:
             while not (waiting or self._is_closed):
@@ -214,7 +209,6 @@ class Worker:
         ]
 
     def _record(self, job: Job[object], error: BaseException | None, began_s: float, worked_s: float) -> None:
-        """Note how long a job waited and worked, and whether it failed."""
         has_called = not math.isnan(job.began_s)
         with self._condition:
             if error is None:

@@ -34,7 +34,6 @@ READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
 TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
 """The same secrets in a request for the reason why a socket is refused."""
 RESUME_WITHIN_S = 60.0
-"""After a publisher was cut off, until its captions end."""
 
 
 class CaptionSocket:
@@ -61,7 +60,6 @@ class CaptionSocket:
                 await self.transport.fail(fault, live_error(fault))
 
     def offered(self, prefix: str) -> str | None:
-        """Return the text after the prefix of an offered subprotocol, or None."""
         offers: Sequence[str] = self.socket.scope["subprotocols"]
         return next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
 

@@ -38,7 +38,6 @@ CONTENT_TYPES = {
     "json-full": "application/json",
     "docx": WORD,
 }
-"""By format; others are plain text."""
 PLAIN = "text/plain; charset=utf-8"
 LAYOUT: Mapping[str, tuple[Option, ApiField]] = {
     option.key: (option, ApiField(option.key)) for option in options_of(WriterOptions)
@@ -94,7 +93,6 @@ def conversion(query: Mapping[str, str]) -> Conversion:
 
 
 def converted(body: bytes, wanted: Conversion) -> Slices[bytes]:
-    """Return the document of a transcript. Raises: OptionError, ApiError."""
     transcript = parse_transcript(body, "body", is_json=True)
     yield
     if (wanted.regroup or wanted.layout.need_words) and any(one.words is None for one in transcript.segments):

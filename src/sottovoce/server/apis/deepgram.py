@@ -74,7 +74,6 @@ ERROR_CODES = {401: "INVALID_AUTH", 429: "TOO_MANY_REQUESTS"}
 """By HTTP status. Source: Deepgram, API errors."""
 ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
 CONTAINER = "ogg-opus"
-"""The encoding that is a container, with its own sample rate."""
 PAUSE_MS = (100.0, 5_000.0)
 """Limits of `endpointing`; Deepgram's default, 10 ms, would end speech in every word."""
 DEFAULT_PAUSE_MS = 500.0
@@ -108,12 +107,10 @@ COMMON_PARAMS = (
     "channels",
 )
 MAX_INTERIM_S = 4.0
-"""Longest interim result."""
 PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
 PARAGRAPH_PAUSE_S = 1.0
 """Pause between sentences that separates paragraphs."""
 MAX_SENTENCES = 5
-"""Of a paragraph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +241,7 @@ def read_model(last: Mapping[str, str], registry: ModelRegistry) -> str | None:
 
 
 def read_format(last: Mapping[str, str]) -> tuple[bool, str, int]:
-    """Read whether the audio is raw, its encoding and its sample rate."""
+    """Return whether the audio is raw, its encoding and its sample rate."""
     encoding = last.get("encoding", CONTAINER)
     if encoding == CONTAINER:
         if "sample_rate" in last and "encoding" not in last:
@@ -261,7 +258,7 @@ def read_format(last: Mapping[str, str]) -> tuple[bool, str, int]:
 
 
 def read_detection(last: Mapping[str, str], values_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Read the languages of a recording to choose from; empty: all."""
+    """Return the candidate languages; empty: all."""
     wanted, named = values_of["detect_language"], last.get("language", "multi")
     is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
     if is_plain and not read_flag("detect_language", wanted[0]):
@@ -334,7 +331,6 @@ class DeepgramSocket(WebSocketConnection):
         self._container: LiveContainer | None = None
 
     async def open_stream(self, params: ListenParams, options: LiveOptions) -> None:
-        """Open the session, then the socket."""
         note_ignored(self.socket, params.ignored)
         if params.is_raw:
             self._reader = PcmReader(params.encoding, params.sample_rate)
@@ -525,7 +521,6 @@ class DeepgramResults:
         yield from self._utterance_end(received_s)
 
     def finalized(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
-        """Yield the results of a `Finalize`; the last one has `from_finalize`."""
         for event in events:
             self._take(event)
         self._is_speech = False
@@ -733,7 +728,6 @@ def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
 
 
 def split_words(words: Sequence[Word], between: Callable[[Word, Word], bool]) -> Iterator[Sequence[Word]]:
-    """Split words between neighbours for which `between` holds."""
     ends = [i for i, (a, b) in enumerate(pairwise(words), start=1) if between(a, b)]
     borders = [0, *ends, len(words)]
     return (words[start:end] for start, end in pairwise(borders) if end > start)

@@ -60,7 +60,6 @@ CONFIGURE_FIELDS: KnownFields = {
 }
 MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
 UPDATE_S = 0.25
-"""Audio between two updates without another event."""
 MOST_WORDS = 1_000
 """Of a turn: every message has all of them."""
 
@@ -119,7 +118,6 @@ def pause_of(confidence: float) -> float:
 
 
 def confidence_of(pause_s: float) -> float:
-    """Return the confidence that a turn is over after a pause in seconds."""
     return 1 - math.exp(-max(0.0, pause_s) / PAUSE_S)
 
 
@@ -147,7 +145,6 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
 
 
 def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> TurnThresholds:
-    """Read thresholds from an address or a message; missing ones stay."""
     read = {
         field: read_number(name, given[name], *limits)
         for name, (field, limits) in THRESHOLDS.items()
@@ -157,7 +154,6 @@ def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> Turn
 
 
 def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxParams:
-    """Return the parameters after a Configure."""
     given = {name: value for name, value in message.items() if name != "type" and value is not None}
     if given.get("numerals", False) is not False:
         raise unsupported("numerals")
@@ -180,7 +176,6 @@ class FluxConnection(DeepgramSocket):
         super().__init__(socket)
         self._turns = FluxTurns(FluxParams(), self.transport.request_id, is_multi=False)
         self._params_read = self._turns.params
-        """With changes that wait in the queue."""
 
     async def begin(self) -> None:
         params = flux_params(self.socket.query_params.multi_items(), self.services.registry)
@@ -349,7 +344,6 @@ class FluxTurns:
             yield self._info("TurnResumed", now_s)
 
     def _resume_if_changed(self, text: str, now_s: float) -> Iterator[dict[str, Json]]:
-        """Report that the turn resumes if its text changes after an early end."""
         if text and self._turn.is_eager:
             quiet_since_s = self._turn.quiet_since_s
             yield from self._resume(now_s)

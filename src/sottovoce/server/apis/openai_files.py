@@ -39,7 +39,6 @@ from sottovoce.types import Transcript
 logger = logging.getLogger(__name__)
 
 KEEPALIVE_S = 15.0
-"""Between two pieces of a stream, so that proxies keep it open."""
 
 
 async def transcriptions(request: Request) -> Response:

@@ -55,7 +55,6 @@ from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechS
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
 """Frames of 20 ms that a word waits, by `delay`."""
 ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
-"""Encoding and sample rate, by format."""
 DIARIZING = "gpt-4o-transcribe-diarize"
 LOGPROBS = "item.input_audio_transcription.logprobs"
 TURN_DETECTION = "session.audio.input.turn_detection"
@@ -82,18 +81,15 @@ MESSAGES = (
     "conversation.item.retrieve",
     "conversation.item.delete",
 )
-"""Types of messages; each but audio has an answer."""
 LEAST_COMMIT_S, ROUNDING_S = 0.1, 0.002
 """Least audio of a turn that the client ends, as with OpenAI, and a tolerance for resampling."""
 STATUS, LATE_S = "sottovoce.status", 3.0
 """An event beyond OpenAI's API, and the delay from which it is sent."""
 DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
-"""Lifetime of a client secret."""
 MAX_BODY_BYTES = 64_000
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 BUFFER = "input_audio_buffer"
 MAX_FINISHED = 1000
-"""Newest items, which can be retrieved and deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +265,6 @@ READERS: Mapping[str, Reader[object]] = {
     "prompt": read_text,
     "delay": one_of(*DELAYS),
 }
-"""The fields of `transcription`."""
 
 
 def unknown_session_fields(session: object) -> tuple[str, ...]:
@@ -292,7 +287,6 @@ class RealtimeConnection(WebSocketConnection):
         super().__init__(socket)
         self._config = RealtimeSessionConfig()
         self._config_read = self._config
-        """With updates that wait in the queue."""
         self._reader = reader_of(self._config)
         self._items = RealtimeItems()
 
@@ -328,7 +322,6 @@ class RealtimeConnection(WebSocketConnection):
             yield {**document, "behind_s": round(self.behind_s, 3)}
 
     async def report(self) -> None:
-        """Send a long delay in an event beyond OpenAI's API."""
         if (behind_s := self.behind_s) > LATE_S:
             await self.send(self._items.event(STATUS, behind_s=round(behind_s, 3)))
 
@@ -548,7 +541,7 @@ class RealtimeItems:
         return self.event("error", error={**fault.details, "event_id": about, **again})
 
     def begin(self, at_s: float) -> str:
-        """Return the id of the open turn; opens one if necessary."""
+        """Open a turn if there is none; return its id."""
         if self._item is None:
             self._item = f"item_{uuid.uuid4().hex[:24]}"
             self._began_s = at_s
@@ -583,13 +576,11 @@ class RealtimeItems:
         yield self._done(item, "incomplete", None, received_s)
 
     def retrieve(self, given: object) -> dict[str, Json]:
-        """Render an item of a finished turn. Raises: ApiError for an unknown id."""
         return self.event(
             "conversation.item.retrieved", item=self._finished[self._finished_id(given, "retrieve")]
         )
 
     def delete(self, given: object) -> dict[str, Json]:
-        """Delete an item of a finished turn. Raises: ApiError for an unknown id."""
         item = self._finished_id(given, "delete")
         del self._finished[item]
         return self.event("conversation.item.deleted", item_id=item)
@@ -599,7 +590,6 @@ class RealtimeItems:
         return self.event(f"{BUFFER}.cleared")
 
     def time_out(self, received_s: float) -> Iterator[dict[str, Json]]:
-        """End an empty turn after the idle timeout."""
         start_ms, item = round(1000 * self.buffer_start_s), self.begin(self.buffer_start_s)
         yield self.event(
             f"{BUFFER}.timeout_triggered",

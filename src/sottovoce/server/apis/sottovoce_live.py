@@ -52,10 +52,8 @@ MAX_NAME = 50
 FIELDS = fields_of("sottovoce", LIVE)
 KNOWN: KnownFields = known_fields(*FIELDS)
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
-"""Fields of the address that `configure` cannot change."""
 logger = logging.getLogger(__name__)
 FINISH_TIMEOUT_S = 20.0
-"""Longest wait for pending translations at the end of a session."""
 Sender = Callable[[dict[str, Json]], Awaitable[None]]
 NOT_TRANSLATED = ApiError(
     "translation: the server that translates did not do so; what is said goes on",
@@ -294,7 +292,7 @@ def session_translator(
     translation: TranslationSettings | None,
     request_id: str,
 ) -> SessionTranslator:
-    """Make the translator of a session. languages: of its model. request_id: for the log."""
+    """languages: of the model. request_id: for the log."""
     codes = target_languages(languages, translation)
     if target not in codes:
         expected = "English, by a model of several languages" if not codes else f"one of {', '.join(codes)}"
@@ -336,7 +334,6 @@ class SessionTranslator:
             self._came.set()
 
     async def run(self, send: Sender) -> None:
-        """Translate events until cancelled; a failed translation is reported."""
         while True:
             await self._came.wait()
             self._came = anyio.Event()

@@ -80,13 +80,11 @@ async def job_list(request: Request) -> Response:
 
 
 async def job_info(request: Request) -> Response:
-    """Answer with a job, and its result if it succeeded. Raises: ApiError 404."""
     body = await runner_of(request).document_with_result(job_of(request))
     return Response(body, media_type="application/json")
 
 
 async def delete_job(request: Request) -> Response:
-    """Stop a job, and remove it with its result. Raises: ApiError 404."""
     job = job_of(request)
     await runner_of(request).delete(job)
     return JSONResponse({"id": job.id, "object": "transcription.job", "deleted": True})

@@ -123,7 +123,7 @@ def with_max_length(transcript: Transcript, request: FileRequest) -> Transcript:
 
 
 def split_segment(segment: Segment, limit: int) -> Iterator[Segment]:
-    """Split a segment into parts of at most `limit` letters; one word may have more."""
+    """One word may have more than `limit` letters."""
     groups: list[list[Word]] = []
     room = 0
     for word in segment.words or ():
@@ -234,7 +234,6 @@ def transcribe_options(values: Values, *, words: bool) -> TranscribeOptions:
 
 
 def temperatures(values: Values) -> tuple[float, ...]:
-    """Return the temperatures from the first to the highest by their step; step 0: the first alone."""
     first = values["first_temperature"] or 0.0
     step = USUAL_STEP if values["temperature_step"] is None else values["temperature_step"]
     n_steps = min((HOTTEST - first) / step + 1e-6, MOST_STEPS) if step else 0  # of a tiny one without end

@@ -41,13 +41,11 @@ from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, S
 
 MAX_LINE = 64 * 1024
 MAX_DATA = 256 * 1024
-"""Bytes of JSON after the line."""
 MAX_UNREAD = 1024 * 1024
 """Bytes that a client may leave unread: some read only after sending everything."""
 LINGER_S = 1.0
 logger = logging.getLogger(__name__)
 PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
-"""Pause that ends a command, by `vad_sensitivity`."""
 AHEAD_S = 2.0
 """Audio further ahead of real time is a recording."""
 CONNECTIONS_PER_SESSION = 4
@@ -110,7 +108,6 @@ class FrameTransport:
         self._writer = writer
         self._limits = limits
         self._longest_s = min(limits.head_s, limits.idle_s)
-        """Until the next frame."""
         peer = writer.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         self.last_frame_s = time.monotonic()
@@ -216,8 +213,6 @@ class WyomingServer:
 
 
 class WyomingConnection(LiveConnection[Frame]):
-    """A client, each of whose commands is a session."""
-
     def __init__(self, transport: FrameTransport, services: Services) -> None:
         super().__init__(transport, services)
         self.frames = transport
@@ -294,8 +289,6 @@ class WyomingConnection(LiveConnection[Frame]):
 
 
 class SpokenCommand:
-    """The text of one command, from `audio-start` on."""
-
     def __init__(self) -> None:
         self.is_done = False
         self._text = ""
@@ -319,7 +312,6 @@ class SpokenCommand:
         return self.is_done
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield the text of events, and the whole text once the command is done."""
         for event in events:
             if not isinstance(event, Partial):
                 continue
@@ -340,7 +332,6 @@ def error_document(fault: ApiError) -> dict[str, Json]:
 
 
 def command_options(transcribe: Frame) -> tuple[str | None, LiveOptions]:
-    """Read the model and the options of a command."""
     data = transcribe.data
     language, name = data.get("language"), data.get("name")
     sensitivity = data.get("vad_sensitivity") or "default"
