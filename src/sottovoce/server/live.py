@@ -292,8 +292,7 @@ class LiveConnection(ABC, Generic[M]):
             await self.transport.send(document)
 
     async def emit(self, events: Sequence[Event]) -> None:
-        for document in self.render(events):
-            await self.transport.send(document)
+        await self.send(*self.render(events))
 
     async def queue_audio(self, samples: Samples) -> None:
         """Queue audio (n,); wait for room. Raises: ApiError for NaN and infinity."""

@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
-from sottovoce.runtime.batching import EngineState
 from sottovoce.server.admission import POLL_EVERY_S, LoadShedder
 from sottovoce.server.auth import ApiKey, ClientSecrets, KeyLimits, KeyRing
 from sottovoce.server.captions import CaptionRegistry
@@ -107,7 +106,11 @@ class Services(Collector):
             yield GaugeMetricFamily(
                 "sottovoce_job_bytes", "Of jobs' recordings and results.", self.jobs.n_bytes
             )
-        engines = engines_of(self.registry)
+        engines = [
+            ((name, str(number)), state)
+            for name, scheduler in self.registry.running.items()
+            for number, state in enumerate(scheduler.worker.runtime.states)
+        ]
         busy = [(place, state.busy) for place, state in engines]
         yield gauges("engine_busy", "The part of the time that an engine is at work.", ENGINE_LABELS, busy)
         updates = [(place, state.n_live) for place, state in engines]
@@ -313,24 +316,17 @@ async def cancel_when(ended: Callable[[], Awaitable[object]], work: Awaitable[T]
     return found[0]
 
 
-def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineState]]:
-    return [
-        ((name, str(number)), state)
-        for name, scheduler in registry.running.items()
-        for number, state in enumerate(scheduler.worker.runtime.states)
-    ]
-
-
 def engine_states(services: Services) -> list[dict[str, Json]]:
     return [
         {
-            "model": model,
-            "engine": int(number),
+            "model": name,
+            "engine": number,
             "live_updates": state.n_live,
             "recording": state.has_recording,
             "busy": round(state.busy, 2),
         }
-        for (model, number), state in engines_of(services.registry)
+        for name, scheduler in services.registry.running.items()
+        for number, state in enumerate(scheduler.worker.runtime.states)
     ]
 
 

@@ -7,8 +7,9 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import accumulate
 
-_UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff"
-_PIECES = re.compile(rf"\s*(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)")
+from sottovoce.text.languages import UNSPACED_LETTERS
+
+_PIECES = re.compile(rf"\s*(?:[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+)")
 
 
 def width(text: str) -> int:

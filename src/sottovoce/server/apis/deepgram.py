@@ -92,20 +92,6 @@ STREAM_PARAMS = (
     *("detect_language", "utt_split"),
 )
 RECORDING_PARAMS = ("utterances", "utt_split", "paragraphs", "detect_language")
-COMMON_PARAMS = (
-    "model",
-    "language",
-    "language_hint",
-    "keyterm",
-    "keywords",
-    "punctuate",
-    "smart_format",
-    "diarize",
-    "diarize_model",
-    "encoding",
-    "sample_rate",
-    "channels",
-)
 MAX_INTERIM_S = 4.0
 PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
 PARAGRAPH_PAUSE_S = 1.0
@@ -767,6 +753,8 @@ SCHEMAS: Mapping[str, Schema] = {
     "paragraphs": FLAG,
     "detect_language": {"anyOf": [FLAG, {"type": "array", "items": LANGUAGE}]},
 }
+
+COMMON_PARAMS = tuple(name for name in SCHEMAS if name not in RECORDING_PARAMS)
 
 
 def openapi_paths() -> dict[str, Json]:
