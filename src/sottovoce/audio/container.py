@@ -192,7 +192,7 @@ MOST_PLANES = 7
 class Timeline:
     """Places the frames of a recording of one or more containers.
 
-    most_gap_s: longest filled gap. end_s: position of the next sample.
+    most_gap_s: longest gap that is filled. end_s: position of the next sample, in seconds.
     """
 
     def __init__(self, *, most_gap_s: float = MOST_GAP_S) -> None:

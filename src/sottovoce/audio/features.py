@@ -84,7 +84,7 @@ class RecordingFeatures:
 
     @property
     def duration_s(self) -> float | None:
-        """Length by decoded samples; None as for n_frames."""
+        """Seconds by decoded samples; None until the end has been read (never with "recording")."""
         self._scan()
         return None if self._n_frames is None else self._n_samples / SAMPLE_RATE
 
@@ -136,7 +136,7 @@ class RecordingFeatures:
         return bool(loudest <= SILENCE_LOG_MEL) or bool(loudest <= maximum - DYNAMIC_RANGE)
 
     def drop_before(self, frame: int) -> None:
-        """Release frames before `frame`."""
+        """Release frames before `frame`, which cannot be requested again."""
         self._frames.drop_before(frame)
 
     @property

@@ -134,9 +134,9 @@ def _shown(path: str) -> str:
 
 
 def open_container(file: BinaryIO, name: str, request: SourceRequest, *, owned: bool) -> ContainerDecoder:
-    """Open a container, near the start of the request if seeking can reach it.
+    """Open a container, and seek near the start of the request if possible.
 
-    owned: the file is closed with the decoder.
+    owned: closing the decoder closes the file.
     """
     try:
         begin = file.tell() if is_seekable(file) else None
@@ -628,7 +628,7 @@ def load_audio(
 def load_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> Samples:
     """Read a whole recording without mixing: (n_channels, n) float32 at 16 kHz.
 
-    Raises: AudioError as `open_audio`, and if the number of channels changes.
+    sample_rate: of an array. Raises: AudioError as `open_audio`, and if the number of channels changes.
     """
     with open_audio(source, sample_rate=sample_rate, keep_channels=True) as reader:
         return np.concatenate(list(reader.channels()), axis=1)

@@ -59,7 +59,7 @@ class HttpRoute:
 
 @dataclass(frozen=True, slots=True)
 class SocketRoute:
-    """connect: makes a client's session before the handshake is answered."""
+    """A WebSocket. connect: makes a client's session before the handshake is answered."""
 
     path: str
     connect: Callable[[WebSocket], SocketSession]

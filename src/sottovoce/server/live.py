@@ -216,10 +216,10 @@ class LiveConnection(ABC, Generic[M]):
         await self.emit(await self.session.flush())
 
     async def background(self) -> None:
-        """Run the task of the protocol."""
+        """Run the background task of the protocol."""
 
     async def report(self) -> None:
-        """Called every second."""
+        """Report the delay of the session; called every second."""
 
     async def serve(self) -> None:
         """Serve the client to its end, or the shutdown; an error is the last message."""
@@ -322,7 +322,7 @@ class LiveConnection(ABC, Generic[M]):
             await self.queue.put(CloseRequested(code))
 
     def count(self) -> None:
-        """Raises: ApiError if the session is too long."""
+        """Count new audio. Raises: ApiError if the session is too long."""
         new_s, self._counted_s = self.received_s - self._counted_s, self.received_s
         self.services.metrics.live_seconds.inc(new_s)
         self.services.key_limits.count_audio(self.key, new_s)

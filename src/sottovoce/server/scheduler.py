@@ -53,7 +53,10 @@ class TranscriptionRequest:
 
 
 async def calibrate(open_session: OpenSession, n_engines: int) -> float:
-    """Return the engine seconds per second of speech at `FORECAST_INTERVAL_S`; 0: unknown."""
+    """Measure the cost of a live session, with one session for each engine.
+
+    Returns engine seconds per second of speech at `FORECAST_INTERVAL_S`; 0: unknown.
+    """
     options = LiveOptions(vad=False)
     handles = [await open_session(options) for _ in range(n_engines)]
     try:

@@ -208,7 +208,7 @@ class Server(uvicorn.Server):
         self.services.keys.mark_stale()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A second call ends the server at once."""
+        """Begin the shutdown; a second call ends the server at once."""
         self.ended_by = signal.Signals(sig)
         super().handle_exit(sig, frame)
 

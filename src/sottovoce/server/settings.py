@@ -417,7 +417,7 @@ class ServerSettings:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names that the server answers to; empty: see `Access`."""
+        """Names that the server answers to; empty: by the rules of `Access`."""
         if self.access.hosts or not self.listening.is_loopback:
             return self.access.hosts
         return tuple(sorted(LOOPBACK))

@@ -253,7 +253,7 @@ class RunningJob:
         self.services.metrics.file_seconds.inc(transcript.duration)
 
     async def collected(self, request: Request) -> Transcript:
-        """Raises: ApiError 499 if the client disconnects."""
+        """Return the transcript. Raises: ApiError 499 if the client disconnects."""
         transcript = await cancel_on_disconnect(request, self.handle.collect())
         self.count(transcript)
         return transcript

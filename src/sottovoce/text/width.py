@@ -24,7 +24,7 @@ def _cells(character: str) -> int:
 
 
 def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
-    """Divide a text at its words among parts of these display widths; a part may be empty."""
+    """Divide a text at its words into parts with widths in proportion to `widths`; a part may be empty."""
     parts: list[list[str]] = [[] for _ in widths]
     pieces = _PIECES.findall(" ".join(text.splitlines()).strip())
     ends = list(accumulate(widths))

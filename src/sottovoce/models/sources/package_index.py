@@ -87,7 +87,7 @@ def cache_folder() -> Path:
 
 
 def verify(folder: Path, files: Sequence[IndexFile]) -> str | None:
-    """Verify the files of a folder; return the first error as text, or None."""
+    """Check the sizes and hashes of files in a folder; return the first error as text, or None."""
     stamp = _read_stamp(folder)
     checked = {}
     for file in files:
@@ -138,7 +138,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def file_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; prints if it waits for another process."""
+    """Hold the lock of a folder; a process that has to wait for another one prints so."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.parent / f".{folder.name}.lock")
     try:

@@ -102,7 +102,7 @@ class TurnThresholds:
 
 @dataclass(frozen=True, slots=True)
 class FluxParams(ListenParams):
-    """The parameters of a stream. has_hints: the client named the languages."""
+    """The parameters of a stream. has_hints: the client has named the languages."""
 
     has_hints: bool = False
     thresholds: TurnThresholds = TurnThresholds()
