@@ -190,7 +190,7 @@ def utterances(n: int, size: int) -> dict[int, Any]:
 
 def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
     shared = SharedCaptions()
-    shared.apply(CaptionChange(utterances=utterances(500, 1_000), names={"A": "Anna"}, has_names=True))
+    shared.apply(CaptionChange(utterances=utterances(500, 1_000), parts={"names": {"A": "Anna"}}))
     found: dict[int, Any] = {}
     names, seen, n_pages = None, -1, 0
     while (page := shared.page(seen)) is not None:

@@ -52,13 +52,11 @@ class SessionLoad:
 
     def __init__(self, forecast: LoadForecast) -> None:
         self.cost = forecast.typical_cost
-        self.worked_s = 0.0
-        self.audio_s = 0.0
+        self.worked_s = self.audio_s = 0.0
         self.is_processing = False
         self._forecast = forecast
         self._audio_at_s = forecast.clock()
-        self._worked_s = 0.0
-        self._audio_s = 0.0
+        self._measured = (0.0, 0.0)
 
     @property
     def is_idle(self) -> bool:
@@ -70,16 +68,15 @@ class SessionLoad:
 
     def add_work(self, seconds: float) -> None:
         self.worked_s += seconds
-        self._worked_s += seconds
 
     def add_audio(self, seconds: float, interval_s: float) -> None:
         self._audio_at_s = self._forecast.clock()
         self.audio_s += seconds
-        self._audio_s += seconds
-        if self._audio_s < MEASURED_S:
+        worked_s, audio_s = self.worked_s - self._measured[0], self.audio_s - self._measured[1]
+        if audio_s < MEASURED_S:
             return
-        cost = self._worked_s / self._audio_s / RELATIVE_COST[interval_s]
-        self._worked_s = self._audio_s = 0.0
+        cost = worked_s / audio_s / RELATIVE_COST[interval_s]
+        self._measured = (self.worked_s, self.audio_s)
         lately = max(cost, DECAY * self.cost + (1 - DECAY) * cost)
         self.cost = max(lately, SILENT_WEIGHT * self._forecast.typical_cost)
         self._forecast.update_cost(cost)

@@ -63,15 +63,12 @@ class Page:
 class CaptionChange:
     """The changes of one message of a publisher.
 
-    utterances: by number; one without words removes it. now: the utterance in progress, or None. names: of
-    speakers. has_now, has_names: whether the message has these. is_clear: remove everything before.
+    utterances: by number; one without words removes it. parts: "now", the utterance in progress or None, and
+    "names" of speakers, if the message has them. is_clear: remove everything before.
     """
 
     utterances: Mapping[int, Json] = field(default_factory=dict)
-    now: Json = None
-    names: Json = None
-    has_now: bool = False
-    has_names: bool = False
+    parts: Mapping[str, Json] = field(default_factory=dict)
     is_clear: bool = False
 
 
@@ -119,10 +116,8 @@ class SharedCaptions:
             self._n_characters += len(text) - len(before)
             self._utterances[number] = (self.revision, text)
             self._changes.append((self.revision, number))
-        if change.has_now:
-            self._replace("now", change.now)
-        if change.has_names:
-            self._replace("names", change.names)
+        for name, part in change.parts.items():
+            self._replace(name, part)
         if self.revision == before_all:
             return
         if len(self._changes) > 2 * len(self._utterances) + 1_000:
@@ -287,15 +282,13 @@ def read_change(given: Mapping[str, object]) -> CaptionChange:
     utterances = [
         read_utterance(one) for one in read_items("utterances", given.get("utterances"), MAX_UTTERANCES)
     ]
-    now = given.get("now")
-    return CaptionChange(
-        utterances={cast("int", utterance["id"]): utterance for utterance in utterances},
-        now=None if now is None else read_utterance(now),
-        names=read_names(given.get("names", {})),
-        has_now="now" in given,
-        has_names="names" in given,
-        is_clear=given.get("clear") is True,
-    )
+    parts: dict[str, Json] = {}
+    if "now" in given:
+        parts["now"] = None if given["now"] is None else read_utterance(given["now"])
+    if "names" in given:
+        parts["names"] = read_names(given["names"])
+    by_number = {cast("int", utterance["id"]): utterance for utterance in utterances}
+    return CaptionChange(by_number, parts, is_clear=given.get("clear") is True)
 
 
 def read_utterance(value: object) -> dict[str, Json]:

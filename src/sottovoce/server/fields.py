@@ -115,8 +115,7 @@ def read_codes(name: str, languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_flag(name: str, value: object) -> bool:
-    spellings = {"true": True, "false": False, "1": True, "0": False}
-    found = spellings.get(value.lower()) if isinstance(value, str) else value
+    found = FLAGS.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):
         raise invalid_value(name, "true or false", quoted(value))
     return found
@@ -355,18 +354,14 @@ def _read(fields: Fields, option: Option, field: ApiField) -> object:
         case "number" | "time" | "integer" as kind:
             value = _number(fields, option, field, is_whole=kind == "integer")
         case "choice":
-            found, among = fields.text(field.name), field.choices or option.choices
-            if found is not None and found not in among:
-                raise invalid_value(field.name, f"one of {', '.join(among)}", f"'{found[:100]}'")
-            value = option.default if found is None else found
+            found, read = fields.text(field.name), one_of(*(field.choices or option.choices))
+            value = option.default if found is None else read(field.name, found)
         case "texts":
             name = field.name.removesuffix("[]")
             value = texts = tuple(fields.many(name))
             if field.choices:
-                if unknown := [text for text in texts if text not in field.choices]:
-                    expected = f"values among {', '.join(field.choices)}"
-                    raise invalid_value(f"{name}[]", expected, f"'{unknown[0][:100]}'")
-                value = tuple(dict.fromkeys(texts))
+                read = one_of(*field.choices)
+                value = tuple(dict.fromkeys(read(f"{name}[]", text) for text in texts))
         case "nested":
             value = fields.nested(field.name)
         case "file":
@@ -381,9 +376,7 @@ def _flag(fields: Fields, field: ApiField) -> bool | None:
     given: set[bool] = set()
     for name in names:
         if (text := fields.text(name)) is not None:
-            if text.lower() not in FLAGS:
-                raise invalid_value(name, "true or false", f"'{text.lower()[:100]}'")
-            given.add(FLAGS[text.lower()])
+            given.add(read_flag(name, text))
     if len(given) > 1:
         raise invalid_value(names[0], f"the same as {names[1]}", "another")
     return given.pop() if given else None

@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -169,11 +168,6 @@ C = TypeVar("C")
 MAX_COMMANDS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class CloseRequested:
-    code: int
-
-
 class LiveConnection(ABC, Generic[M]):
     """A client with messages of type M, and its session."""
 
@@ -182,9 +176,7 @@ class LiveConnection(ABC, Generic[M]):
         self.services = services
         self.limits = services.settings.limits
         self.key: ApiKey | None = None
-        self.queue: InputQueue[Command | CloseRequested] = InputQueue(
-            round(self.limits.pending_s * SAMPLE_RATE)
-        )
+        self.queue: InputQueue[Command | int] = InputQueue(round(self.limits.pending_s * SAMPLE_RATE))
         self._session: SessionHandle | None = None
         self.exit_stack = AsyncExitStack()
         self._is_closing = False
@@ -319,7 +311,7 @@ class LiveConnection(ABC, Generic[M]):
         """Process the queue, then close with the code; nothing more is read."""
         if not self._is_closing:
             self._is_closing = True
-            await self.queue.put(CloseRequested(code))
+            await self.queue.put(code)
 
     def count(self) -> None:
         """Count new audio. Raises: ApiError if the session is too long."""
@@ -394,9 +386,9 @@ class LiveConnection(ABC, Generic[M]):
     async def _process_queue(self) -> int:
         while True:
             item = await self.queue.take()
-            if isinstance(item, CloseRequested):
+            if isinstance(item, int):  # the close code, the last item
                 await self.on_close()
-                return item.code
+                return item
             if isinstance(item, np.ndarray):
                 await self.on_audio(item)
             else:
