@@ -324,7 +324,8 @@ class Fields:
             raise invalid_value(name, "a word or an object", "both")
         if plain is None or not plain.lstrip().startswith("{"):
             return plain or found or None
-        return read_object(name, read_json(plain))
+        found = read_json(plain)
+        return read_object(name, plain if found is None else found)
 
     @property
     def unread(self) -> tuple[str, ...]:
