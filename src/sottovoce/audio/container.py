@@ -49,7 +49,6 @@ RAW_FORMATS = {
     **dict.fromkeys(("f32le", "f32be", "f64le", "f64be", "g722"), SAMPLE_RATE),
     **dict.fromkeys(("mulaw", "alaw", "gsm"), TELEPHONE_RATE),
 }
-"""FFmpeg's names of headerless formats, with their default sample rates."""
 _FIXED = ("g722", "gsm")
 _ENDINGS = {
     ".g722": "g722",
@@ -172,7 +171,6 @@ def _is_text(head: bytes) -> bool:
 
 JITTER_S = 0.1
 STEADY_S = 0.5
-"""Duration for which stamps must deviate before they count."""
 MOST_GAP_S = 3600.0
 MOST_LIVE_GAP_S = 30.0
 """For live audio: a pause of the sender, such as a sleeping computer, is not replayed."""
@@ -182,11 +180,9 @@ MOST_OVERLAP_S = 10.0
 SWALLOWED_S = 0.3
 """Sound that a decoder may consume before its first frame."""
 STAMPED_FORMATS = ("mov", "matroska", "mpegts", "mpeg", "ogg", "asf", "flv", "nut", "mxf", "wtv")
-"""Containers that store time stamps."""
 RESTARTING_FORMATS = ("mpegts", "mpeg", "ogg")
 """Containers whose time stamps may begin anew (AVFMT_TS_DISCONT)."""
 MOST_PLANES = 7
-"""Planes that PyAV counts correctly."""
 
 
 class Timeline:
@@ -378,7 +374,7 @@ def _name(container: InputContainer) -> str:
 
 
 def _silent_frame(n_samples: int, like: av.AudioFrame) -> av.AudioFrame:
-    """Return silence in the format of a frame; another format would restart the resampler."""
+    """Another format would restart the resampler."""
     is_readable = not like.format.is_planar or like.layout.nb_channels <= MOST_PLANES
     frame = av.AudioFrame(like.format.name if is_readable else "s16", like.layout.name, n_samples)
     frame.sample_rate = like.sample_rate
@@ -405,10 +401,8 @@ def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
 SEEKABLE_FORMATS = ("mov", "matroska", "mp3", "flac", "wav", "w64", "ogg", "aiff")
 """Containers with an index or positions in their packets."""
 SHORTEST_SEEK_S = 10.0
-"""An earlier part is reached by decoding from the beginning."""
 PREROLL_S = 1.0
 WARM_UP_S = 0.5
-"""Sound decoded and discarded after a seek."""
 STAMP_S = 0.0015
 UNEQUAL = ("vorbis",)
 _N_FIRST = 4

@@ -25,12 +25,9 @@ logger = logging.getLogger(__name__)
 
 BLOCK_SAMPLES = SAMPLE_RATE // 10
 N_SUSTAINED = 5
-"""Blocks (half a second) over which channels must cancel, or no longer cancel."""
 CANCELLED = 0.1
-"""Part of the energy of uncorrelated channels below which a downmix counts as cancelled."""
 INTACT = 0.5
 ROUNDING = 0.25
-"""Largest energy that rounding to integers adds to a sample."""
 
 Pcm16: TypeAlias = npt.NDArray[np.int16]
 S = TypeVar("S", np.int16, np.float32)

@@ -306,11 +306,9 @@ logger = logging.getLogger(__name__)
 
 CHUNK_S = 5.0
 QUIET = 4 / 32768
-"""Digital silence as lossy codecs decode it."""
 LEAST_PAUSE_S = 0.05
 Span: TypeAlias = tuple[int, int]
 TOLERANCE_S = 0.1
-"""Most change of duration by a filter: its delay, and the end of an echo."""
 _OUTPUT = f"sample_fmts=flt:sample_rates={SAMPLE_RATE}:channel_layouts=mono"
 # PyAV's errors for bad filter options, and for filters that cannot be linked.
 _REFUSALS = (av.FFmpegError, ValueError, RuntimeError, OSError)
@@ -431,7 +429,6 @@ class AudioReader:
         self._n_read = 0
         self._last_sound = -1
         self._pauses: list[tuple[float, float]] = []
-        """Quiet spans in seconds that contain missing sound."""
 
     def __enter__(self) -> AudioReader:
         return self

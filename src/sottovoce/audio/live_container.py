@@ -20,7 +20,7 @@ from sottovoce.types import SAMPLE_RATE, Samples
 logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE_S = 5.0
-"""Of `take`: a few bytes may hold hours of silence."""
+"""A few bytes may hold hours of silence."""
 MOST_BLOCKS = 32
 THREAD_NAME = "sottovoce-container"
 _Decoded: TypeAlias = "Samples | AudioError | bool"

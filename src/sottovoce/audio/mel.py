@@ -22,7 +22,6 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features, Samples
 N_FFT = 400
 MEL_FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 WINDOW_FRAMES = 3000
-"""Log-mel frames of the encoder's full window (30 s)."""
 FLOOR = 1e-10
 SILENCE_LOG_MEL = -10.0
 """Un-normalised log-mel of digital silence: log10 of the floor."""

@@ -165,8 +165,6 @@ class Recording:
 
 
 class FileView:
-    """A view of an open file with its own position."""
-
     def __init__(self, file: BinaryIO, position: int) -> None:
         self._file = file
         self._position = position

@@ -125,8 +125,6 @@ class SileroModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Convolution:
-    """Convolution of three taps with zero padding, then ReLU: weight (3 * n_in, n_out), bias (n_out,)."""
-
     weight: Tensor
     bias: Tensor
     stride: int
@@ -169,7 +167,6 @@ class SpeechWindows:
 
 
 _ONE_AT_A_TIME = Lock()
-"""TorchScript's loader is not thread-safe."""
 
 
 def load_silero() -> SileroModel:

@@ -19,7 +19,6 @@ from sottovoce.types import Transcript
 STYLE = "Default,Arial,60,&H0000D7FF,&H00FFFFFF,&H00101010,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,-1"
 """White, gold (&HAABBGGRR) once spoken, at the bottom; encoding -1 detects the direction of the text."""
 CENTRED = STYLE.replace(",60,&H0000D7FF", ",84,&H0000D7FF").replace(",2,80,80,60,", ",5,80,80,60,")
-"""For a video without another picture."""
 HEAD = """\
 [Script Info]
 ScriptType: v4.00+

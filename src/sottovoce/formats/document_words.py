@@ -21,7 +21,6 @@ MOST_WORDS, LEAST_COUNT, LEAST_LETTERS = 200, 2, 3
 _MULTILINGUAL = 51865
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 _ADDRESS = re.compile(r"\w+://\S+|\S+@\S+|```.*?```|`[^`\n]+`", re.DOTALL)
-"""Addresses and Markdown code."""
 _POSSESSIVE = re.compile(r"['’]s$")
 
 

@@ -121,7 +121,6 @@ def _bounds(row: Row) -> OpenSpan:
 
 
 def _filled(spans: Sequence[OpenSpan], lengths: Sequence[int], around: OpenSpan) -> list[OpenSpan]:
-    """Fill in unknown times between known ones and those around all."""
     borders = [0, *accumulate(lengths)]
     places = [0, *(place for pair in pairwise(borders) for place in pair), borders[-1]]
     times = [around[0], *(time for span in spans for time in span), around[1]]

@@ -15,7 +15,6 @@ from sottovoce.formats.subtitles import Cue, CueWriter, behind_speaker, timestam
 from sottovoce.types import Segment, Transcript
 
 _ARROW = re.compile("--+>")
-"""Separator of times; any line with it starts a cue."""
 
 
 class SrtWriter(CueWriter):
@@ -74,7 +73,6 @@ class VttWriter(CueWriter):
 
 EXAMPLE = "00:00:01,000 --> 00:00:03,500"
 _INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e"))
-"""Byte order marks and direction marks."""
 _TIME = re.compile(
     r"(?:(?P<h>\d{1,6}) ?[:：] ?)?(?P<m>\d{1,3}) ?[:：] ?(?P<s>\d{1,2})"
     r"(?: ?[.,．，。] ?(?P<fraction>\d{1,9})| ?[:：] ?(?P<ms>\d{3}))?"
@@ -133,8 +131,6 @@ class _Cue:
 
 
 class _Subtitles:
-    """Finds the heads of cues; lines up to the next head are the cue's text."""
-
     def __init__(self, text: str) -> None:
         self.is_vtt = is_webvtt(text)
         for ending in ("\r\r\n", "\r\n", "\r"):

@@ -191,7 +191,6 @@ LONGEST_S = 7.0
 RUN_PAUSE_S = 1.0
 CLAUSE_PAUSE_S = 0.3
 GAP_S = 0.08
-"""Gap after an extended cue."""
 LONGEST_RUN = 160
 OPENING = "\"'“‘«([（「『"
 ABBREVIATIONS = frozenset(

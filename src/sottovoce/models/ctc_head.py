@@ -121,7 +121,6 @@ def emissions_of_recording(head: CtcHead, log_mel: Tensor, *, n_audio_ctx: int, 
 
 ASSETS = Path(__file__).parent / "assets"
 BUNDLED = MappingProxyType({(6, 512, 51865): "base.ctc.safetensors"})
-"""Heads by (encoder layers, width, size of the vocabulary)."""
 SUFFIX = ".ctc.safetensors"
 METADATA_KEY = "sottovoce-ctc"
 FINGERPRINTED = ("encoder.conv1.bias", "encoder.ln_post.weight", "encoder.ln_post.bias")
@@ -159,12 +158,10 @@ def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
 
 
 def path_beside(path: Path) -> Path:
-    """Return where the head of these weights is stored."""
     return path / f"model{SUFFIX}" if path.is_dir() else path.with_name(f"{path.stem}{SUFFIX}")
 
 
 def save_ctc_file(found: CtcFile, path: Path) -> None:
-    """Write a head in half precision, atomically."""
     head = found.head
     tensors = {"weight": head.weight, "bias": head.bias}
     for index, layer in enumerate(head.convolutions):

@@ -21,7 +21,6 @@ from sottovoce.types import FRAMES_PER_SECOND
 AlignmentHeads: TypeAlias = tuple[tuple[int, int], ...]
 """(decoder layer, head) pairs."""
 Span: TypeAlias = tuple[int, int]
-"""Encoder frames [start, end)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ class ModelDims:
 
 
 def upper_half_heads(dims: ModelDims) -> AlignmentHeads:
-    """Return every head of the upper half of the decoder, the default alignment heads."""
     layers = range(dims.n_text_layer // 2, dims.n_text_layer)
     return tuple((layer, head) for layer in layers for head in range(dims.n_text_head))
 

@@ -70,7 +70,6 @@ HEADS = MappingProxyType(
         "turbo": (4, 20, LANGUAGES_100, LARGE_V3_TURBO),
     }
 )
-"""By name: decoder layers, heads a layer, size of the vocabulary, alignment heads."""
 
 BY_SIZE = MappingProxyType(
     {(layers, heads, vocabulary): found for layers, heads, vocabulary, found in HEADS.values()}
@@ -109,6 +108,6 @@ def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) ->
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read a file or folder of any format in `checkpoint.formats.FORMATS`. Raises: CheckpointError."""
+    """Read a file or folder of any known format. Raises: CheckpointError."""
     found = format_of(path)
     return replace(found.codec().read(path), kind=found.name)

@@ -324,8 +324,8 @@ class Fields:
             raise invalid_value(name, "a word or an object", "both")
         if plain is None or not plain.lstrip().startswith("{"):
             return plain or found or None
-        found = read_json(plain)
-        return read_object(name, plain if found is None else found)
+        document = read_json(plain)
+        return read_object(name, plain if document is None else document)
 
     @property
     def unread(self) -> tuple[str, ...]:

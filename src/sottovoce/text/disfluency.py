@@ -97,7 +97,7 @@ class DisfluencyRules:
         return opens and self.conjunctions.isdisjoint(words) and len(set(words)) > 1
 
     def is_filler(self, word: str) -> bool:
-        """Return whether a word is a filler; in capitals it is an abbreviation (ER, UM)."""
+        """In capitals a filler is an abbreviation (ER, UM)."""
         return not (word.isupper() and len(word) > 1) and bool(self.fillers.fullmatch(word.casefold()))
 
 
@@ -186,8 +186,6 @@ PARTS = re.compile(r"([\W_]*)(.*?)([\W_]*)", re.DOTALL)
 
 @dataclass(slots=True)
 class _Piece:
-    """A word with the space and punctuation before (lead) and after it (tail), and its index."""
-
     index: int
     lead: str
     word: str

@@ -19,7 +19,6 @@ from sottovoce.text.languages import find_language
 
 MOST_FORMS = 8
 _MOST_MARKS = 3
-"""Marks on one letter whose orders are tried."""
 
 
 def composed(text: str) -> str:

@@ -42,7 +42,6 @@ _MUSIC = "♩♪♫♬♭♮♯"  # several tokens each in GPT-2's table: the fi
 
 
 BYTE_COST = 1.01
-"""Of a one-byte piece; longer ones cost 1, so they win ties."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

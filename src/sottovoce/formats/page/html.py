@@ -83,7 +83,6 @@ TOOLS = """\
 
 
 def word_span(word: Word) -> str:
-    """Format a word with its times, its spaces outside."""
     text = plain(word.word)
     bare = text.strip()
     if not bare:

@@ -47,7 +47,7 @@ full window (docs/streaming.md).
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A symmetric convolution over frames: weight (n_out, n_in, odd width), bias (n_out,)."""
+    """weight (n_out, n_in, odd width), bias (n_out,)."""
 
     weight: Tensor
     bias: Tensor
@@ -249,7 +249,7 @@ class Cursor:
         self.at += n_bytes
 
     def integers(self, count: int, part: str, kind: str = "i") -> tuple[int, ...]:
-        """Read little-endian integers. kind: a `struct` letter such as "i"."""
+        """kind: a `struct` letter such as "i"."""
         layout = f"<{count}{kind}"
         return struct.unpack(layout, self.take(struct.calcsize(layout), part))
 
@@ -297,7 +297,6 @@ class TensorLoss:
 
     @property
     def relative_rms(self) -> float:
-        """Root of squared errors over squared weights; 0 for zeros."""
         return math.sqrt(self.squared_error / self.squared) if self.squared else 0.0
 
 
@@ -319,7 +318,7 @@ class QuantizationLoss:
 
     @classmethod
     def of(cls, tensors: Sequence[TensorLoss]) -> QuantizationLoss | None:
-        """Sum up all tensors of a model; None if none is quantised."""
+        """Sum up tensors; None if none is quantised."""
         packed = [one for one in tensors if one.is_packed]
         if not packed:
             return None
@@ -350,7 +349,6 @@ class Codec:
 
 
 LONG = MappingProxyType({"f32": "float32", "f16": "float16", "bf16": "bfloat16"})
-"""ggml's names of number types and the usual ones."""
 _DTYPES = MappingProxyType({name: getattr(torch, name) for name in LONG.values()})
 
 

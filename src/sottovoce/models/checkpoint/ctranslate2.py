@@ -63,7 +63,6 @@ VERSIONS = range(4, 7)
 """Of the binary layout: types have numbers since 4; 5 and 6 changed other files."""
 SPECIFICATION = "WhisperSpec"
 REVISIONS = range(1, 4)
-"""Of the specification; 2 and 3 did not change the layout."""
 DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 MAX_RANK = 3
 
@@ -78,8 +77,6 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Header and variables of a file, aliases included."""
-
     revision: int
     variables: Mapping[str, Variable]
     aliases: frozenset[str]
@@ -116,7 +113,6 @@ def read_contents(cursor: Cursor) -> Contents:
 
 
 def read_values(cursor: Cursor, variable: Variable) -> Tensor:
-    """Read the values of a variable in its stored shape and dtype."""
     cursor.at = variable.at
     n_bytes = math.prod(variable.shape) * variable.dtype.itemsize
     values = cursor.array(n_bytes, f"variable {variable.name}")
@@ -193,7 +189,6 @@ Layout: TypeAlias = dict[str, tuple[str, ...]]
 
 EMBEDDINGS = "decoder/embeddings/weight"
 PROJECTION = "decoder/projection/weight"
-"""The output projection, an alias of the embeddings."""
 HEADS = MappingProxyType({"n_audio_head": "encoder/num_heads", "n_text_head": "decoder/num_heads"})
 
 ACTIVATION = "decoder/activation"
@@ -322,7 +317,6 @@ class _Reader:
         return int(read_values(self.cursor, variable))
 
     def weights(self, name: str) -> Tensor:
-        """Return a variable as floats."""
         variable = self.variables[name]
         values = read_values(self.cursor, variable)
         if values.is_floating_point():
@@ -434,7 +428,7 @@ def _check_vocabulary(folder: Path, dims: ModelDims) -> None:
 
 
 def _named_heads(config: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
-    """Return the folder's alignment heads; None for the converter's default, the upper half."""
+    """None: the converter's default, the upper half."""
     heads = alignment_heads(config, dims, source)
     return None if heads is None or set(heads) == set(upper_half_heads(dims)) else heads
 
@@ -473,8 +467,6 @@ LARGEST_INT16 = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class NumberType:
-    """Number types of a folder. weights: of matrices and convolutions; rest: of others."""
-
     weights: torch.dtype
     rest: torch.dtype
 
@@ -544,7 +536,6 @@ def quantize_int16(weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stacked(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return variables as CTranslate2 stacks them."""
     left = dict(checkpoint.tensors)
     stacked: dict[str, Tensor] = {}
     for name, parts in layout(checkpoint.dims).items():

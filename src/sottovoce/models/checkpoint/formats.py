@@ -111,12 +111,11 @@ FORMATS = (
         hub_files=((*_CONFIGS, CT2_MODEL, "vocabulary.*", "tokenizer.json"),),
     ),
 )
-"""All formats. A folder without weights is read as the first format of folders, for its error."""
+"""A folder without weights is read as the first format of folders, for its error."""
 
 BY_NAME = MappingProxyType({one.name: one for one in FORMATS})
 WRITTEN = tuple(one.name for one in FORMATS if one.is_written)
 HUB_FILES = tuple(filter(None, chain(*zip_longest(*(one.hub_files for one in FORMATS)))))
-"""Sets of files; the first with weights is used."""
 _FOLDERS = tuple(one for one in FORMATS if one.weights)
 _HEAD_BYTES = max(one.magic_at + len(magic) for one in FORMATS for magic in one.magic)
 
@@ -139,7 +138,6 @@ def format_of(path: Path) -> CheckpointFormat:
 
 
 def head_of(path: Path) -> bytes:
-    """Read the bytes that identify formats. Raises: CheckpointError."""
     try:
         with path.open("rb") as file:
             return file.read(_HEAD_BYTES)
@@ -191,7 +189,6 @@ def is_whole(folder: Path) -> bool:
 
 
 def may_be_model(folder: Path) -> bool:
-    """Return whether a folder holds a file of a model."""
     return any((folder / one.mark).exists() for one in FORMATS if one.mark)
 
 

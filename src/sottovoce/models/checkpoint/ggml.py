@@ -83,7 +83,7 @@ WRITTEN = ("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
 
 
 def dequantize(data: Bytes, kind: BlockType) -> Floats:
-    """Return the weights (n,) float32 of blocks (n_bytes,) uint8."""
+    """Return weights (n,) float32 of blocks (n_bytes,) uint8."""
     from gguf import GGMLQuantizationType, quants  # takes 0.2 s, for ggml files only
 
     weights: Floats = quants.dequantize(data, GGMLQuantizationType(kind.ttype))
@@ -104,7 +104,6 @@ VERSION_FACTOR = 1000
 """A quantised file's ftype is the format's number plus this times a version."""
 MAX_DIMS = 3
 COLUMN_BIASES = ("encoder.conv1.bias", "encoder.conv2.bias")
-"""Stored as a column (n, 1)."""
 HEADER = (
     "n_vocab",
     "n_audio_ctx",

@@ -68,7 +68,6 @@ def suppressed_first(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write `tokenizer.json` for the `tokenizers` package."""
     write_json(folder / "tokenizer.json", _document(tokenizer), indent=None)
 
 
@@ -416,7 +415,6 @@ def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: s
 
 
 def read_json(path: Path) -> Mapping[str, object]:
-    """Read a JSON object. Raises: CheckpointError."""
     try:
         found = json.loads(read_text(path, "a JSON object", CheckpointError))
     except CheckpointError:

@@ -35,7 +35,6 @@ def read_openai(path: Path) -> Checkpoint:
 
 
 def save_openai(checkpoint: Checkpoint, path: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write a `.pt` file for openai-whisper."""
     state = {name: tensor.to(dtype) for name, tensor in checkpoint.tensors.items()}
     with whole_file(path) as unfinished, as_os_error():
         torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, unfinished)
@@ -49,7 +48,6 @@ CODEC = Codec(read_openai, _write)
 
 
 def dims_from_mapping(found: object, source: str) -> ModelDims:
-    """Read dimensions. Raises: CheckpointError for a missing name or no integer."""
     if not isinstance(found, Mapping):
         raise CheckpointError(f"{source}: dims is a {type(found).__name__}, expected a mapping")
     names = [field.name for field in fields(ModelDims)]

@@ -37,6 +37,6 @@ def as_os_error() -> Iterator[None]:
 
 
 def write_json(path: Path, content: object, *, indent: int | None = 2) -> None:
-    """Write a JSON document in UTF-8; indent None is faster."""
+    """indent: None is faster."""
     with whole_file(path) as unfinished:
         unfinished.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -66,7 +66,6 @@ class Sources:
 
 CONNECT_S = 4.0
 _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
-"""Errors of this machine's disk."""
 
 
 def hub_cache_folder() -> Path:
@@ -204,7 +203,6 @@ def cached(name: str, sources: Sources | None = None) -> Path | None:
 
 
 def _plain(path: Path, name: str, sources: Sources) -> Path:
-    """Return a path that needs no source. Raises: OptionError if one was given."""
     given = {"revision": sources.revision, "source": sources.only}
     for option, value in given.items():
         if value is not None:
@@ -246,7 +244,6 @@ class _Search:
         return None
 
     def _own(self) -> Path | None:
-        """Return `model_dir/NAME` or `model_dir/NAME.pt`, if a user put it there."""
         folder, sources = self._sources.model_dir, self._sources
         if folder is None or sources.only is not None or sources.revision is not None:
             return None

@@ -30,12 +30,10 @@ PUBLISHERS = frozenset(
         *("openvino", "zoont", "jkawamoto", "csukuangfj", "istupakov", "groq", "@cf/openai"),
     }
 )
-"""Publishers of these weights on the hub, in any format."""
 FORMAT_PREFIX = re.compile(r"(ggml|faster|openai)[-_]")
 FORMAT_SUFFIX = re.compile(
     r"\.(bin|pt|gguf)$|[-_](ct2|ggml|mlx|onnx|ov|float16|fp16|fp32|int8|int4|q\d(_[0-9ksml]+)*|\d-?bit|\d+mb)$"
 )
-"""Format and precision that other programs append to names."""
 LONGEST_ID = 100
 LICENCE = "MIT"
 """Of every named model."""

@@ -76,7 +76,7 @@ CHUNK = 1 << 20
 
 
 def cache_root() -> Path:
-    """Return the folder of all caches: $SOTTOVOCE_CACHE, or `sottovoce` in the user's cache folder."""
+    """$SOTTOVOCE_CACHE, or `sottovoce` in the user's cache folder."""
     own = os.environ.get("SOTTOVOCE_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return (Path(own) if own else Path(shared) / "sottovoce").expanduser()
@@ -184,8 +184,6 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A member of a wheel."""
-
     package: Package
     path: str
     size: int
