@@ -15,9 +15,8 @@ import pytest
 from sottovoce.cli.main import run
 from sottovoce.formats.writers import FORMATS
 from sottovoce.server.apis import convert
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
-from tests.server.servers import SlowModel, serving
+from tests.server.servers import ServerThread, SlowModel, serving
 
 
 def segment(number: int, text: str, speaker: str, **more: object) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from sottovoce.types import Task
 
 if TYPE_CHECKING:
     from sottovoce.archive.results import BatchOptions, Item, ResultTable, Row
-    from sottovoce.server.ray_cluster import Actors
+    from sottovoce.server.settings import Replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def rows_of(
     items: Sequence[Item],
     model: ModelOptions,
     batch: BatchOptions,
-    actors: Actors | None,
+    actors: Replicas | None,
     ray_address: str | None,
 ) -> Iterator[Row]:
     from sottovoce.archive.results import transcribe_items
@@ -128,11 +128,12 @@ def rows_of(
     return transcribe_on_ray(items, partial(open_model, model), batch, actors)
 
 
-def actors_of(table: TableOptions) -> Actors:
-    from sottovoce.server.ray_cluster import Actors, parse_range
+def actors_of(table: TableOptions) -> Replicas:
+    from sottovoce.server.ray_cluster import parse_range
+    from sottovoce.server.settings import Replicas
 
     least, most = parse_range("--actors", table.actors)
-    return Actors(least, most, table.cpus_per_actor, table.gpus_per_actor)
+    return Replicas(least, most, table.cpus_per_actor, table.gpus_per_actor)
 
 
 def _write(

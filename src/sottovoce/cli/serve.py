@@ -38,8 +38,8 @@ from sottovoce.server.settings import (
     ServerSettings,
     TranslationSettings,
     Work,
-    WyomingAddress,
     secret_of,
+    wyoming_address,
 )
 from sottovoce.text.files import read_text
 
@@ -290,7 +290,7 @@ def settings_of(given: Given, names: list[str]) -> ServerSettings:
             second=second and name_of(second),
         ),
         listening=made(Listening, values, certificate=certificate, key=key),
-        wyoming=WyomingAddress.parse(wyoming) if wyoming else None,
+        wyoming=wyoming_address(wyoming) if wyoming else None,
         access=made(Access, values, api_keys=tuple(keys)),
         limits=made(ServerLimits, values, session_s=values["max_duration"]),
         translation=TranslationSettings(*server) if server else None,

@@ -1,4 +1,4 @@
-"""Settings of a server: models, addresses, access and limits. Knows no web framework."""
+"""Settings of a server: models, addresses, access and limits."""
 
 from __future__ import annotations
 
@@ -29,17 +29,14 @@ OPENAI_NAMES = (
     "gpt-live-transcribe",
     "gpt-realtime-whisper",
 )
-"""Names that OpenAI's clients ask for; without a word to the contrary they mean the default model."""
+"""Model ids of OpenAI's clients; by default they mean the default model."""
 MOST_ENGINES = 4
-"""By default: engines share one interpreter, and no machine with more cores was measured."""
+"""Default limit: engines share one interpreter, and larger machines were not measured."""
 UPLOADS_PER_REQUEST = 4
-"""Recordings that may be on their way here for each that may be transcribed: a slow sender does not
-hold up others."""
+"""Uploads in progress for each recording that may be transcribed."""
 SPARE_CONNECTIONS = 256
-"""Of browsers, monitoring, and clients between two requests."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
-"""Characters that a header and a subprotocol can carry."""
 SECRET_PREFIX = "whsec_"
 MIN_SECRET_BYTES = 16
 EXPECTED_SECRET = (
@@ -51,21 +48,15 @@ EXPECTED_SECRET = (
 class ServerLimits:
     """Limits of load and time.
 
-    Limits without an option follow from what a client needs, or were measured.
-    readers: of all shared captions; as many live sessions are shared as there may be.
-    upload_mb: of one request; None: a quarter of those of all.
-    session_s: audio of one live session. message_kb: of one message of a socket; OpenAI's clients may send
-        15 MB at once.
-    connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
-        the system lets the process open. connections_per_address: of one client; None: half of them.
-    pending_s: audio of one session that waits for the model; more of it is not read before that is worked
-        off, so that a sender who is too fast is slowed down.
-    wait_s: the waiting time of live work from which on no further session is taken. Where half of the
-        sessions are late by half of it, and that lasts, the newest of them is closed, to come again later.
-    idle_s: without audio and without `keepalive`. keepalive_s: without audio, whatever else comes.
-    send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
-    head_s: from the beginning of a connection, or of its next request, until that has a head.
-    stall_s: of one call of a model, from which on the server counts as broken.
+    readers: of all shared captions. upload_mb: of one request; None: a quarter of `uploads_mb`.
+    session_s: audio of one live session. message_kb: one socket message; OpenAI's clients send up to 15 MB.
+    connections: None: what sessions, recordings and `SPARE_CONNECTIONS` need, within the limit of open files.
+    connections_per_address: None: half of them.
+    pending_s: queued audio of a session above which its client is not read.
+    wait_s: waiting time of live work above which sessions are refused; they are late from half of it.
+    idle_s: silence of a client; keepalive_s: time without audio, whatever else comes.
+    send_s: for a client to take a message. upload_s: between two pieces of an upload.
+    head_s: for the head of a request. stall_s: longest call of a model before it counts as broken.
 
     Raises: OptionError for values out of range.
     """
@@ -135,13 +126,11 @@ class ServerLimits:
 class Access:
     """Access control.
 
-    api_keys: any of them opens the API; without keys everybody may use it. The server's own page is always an
-    origin.
-    secret_key: signs client secrets (`auth`); the same in all processes of a server; None: a new one.
-    hosts: empty: on a loopback address the names of this machine; elsewhere any with keys, and without them
-    private names, so that no page elsewhere can reach the server by its own name.
+    api_keys: without keys everybody may use the API. secret_key: signs client secrets (`auth`), the same in
+    all processes; None: a new one. hosts: empty: local names on a loopback address; elsewhere any name with
+    keys, and private names without.
 
-    Raises: OptionError for a key that a header or a subprotocol could not carry.
+    Raises: OptionError for a key that a header or subprotocol cannot carry.
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -209,7 +198,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
 
 
 def secret_of(where: str, text: str) -> bytes:
-    """Read a secret: text, or base64 behind "whsec_". Raises: OptionError."""
+    """Read a secret: text, or base64 after "whsec_". Raises: OptionError."""
     secret = text.encode()
     if text.startswith(SECRET_PREFIX):
         try:
@@ -225,9 +214,9 @@ def secret_of(where: str, text: str) -> bytes:
 class ModelSettings:
     """The models of a server, and how they decode recordings.
 
-    model: the default one. others: loaded at the first request. second: reads uncertain parts of recordings
-    again, by `deferral`; it can be requested only if it is one of the others too. aliases: other names.
-    beam_size: of recordings; 1 is greedy. preload: load the default and the second at the start.
+    model: the default. others: loaded at their first request. second: reads uncertain parts again
+    (`deferral`); clients can request it only if it is in `others`. beam_size: of recordings. preload: load
+    the default and the second at the start.
 
     Raises: OptionError for an alias of an unknown model, invalid memory, and a second that is the default.
     """
@@ -269,7 +258,6 @@ class ModelSettings:
 
     @property
     def at_start(self) -> tuple[str, ...]:
-        """The models that the server needs at the start, the default one first."""
         return (self.model,) if self.second is None else (self.model, self.second)
 
     @property
@@ -283,9 +271,8 @@ class ModelSettings:
 class Work:
     """Threads of a model, and its load.
 
-    engines: threads that each run updates of live sessions and share the processor threads; None: one a
-    processor thread, `MOST_ENGINES` at most, and one on an accelerator. threads: of the processor; None:
-    PyTorch's.
+    engines: threads that run updates of live sessions; None: one a processor thread, `MOST_ENGINES` at most,
+    and one on an accelerator. threads: of the processor; None: PyTorch's.
 
     Raises: OptionError for values out of range.
     """
@@ -318,10 +305,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Address of the server, and its certificate.
-
-    Raises: OptionError for a certificate without its key.
-    """
+    """Address of a server, and its certificate. Raises: OptionError for a certificate without key."""
 
     host: str = Option("Address to listen on.").as_field("127.0.0.1")
     port: int = Option("Port; 0: any free one.", least=0, most=65535).as_field(8000)
@@ -341,30 +325,16 @@ class Listening:
         return "http" if self.certificate is None else "https"
 
 
-@dataclass(frozen=True, slots=True)
-class WyomingAddress:
-    """Address for Home Assistant. port 0: any free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> WyomingAddress:
-        """Read tcp://HOST:PORT. Raises: OptionError."""
-        found = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text)
-        if not found or int(found[2]) > 65535:
-            raise OptionError(f"--wyoming: expected tcp://HOST:PORT, got '{text[:100]}'")
-        return cls(found[1].strip("[]"), int(found[2]))
-
-    @property
-    def is_loopback(self) -> bool:
-        return self.host in LOOPBACK
+def wyoming_address(text: str) -> Listening:
+    """Read tcp://HOST:PORT. Raises: OptionError."""
+    found = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text)
+    if not found or int(found[2]) > 65535:
+        raise OptionError(f"--wyoming: expected tcp://HOST:PORT, got '{text[:100]}'")
+    return Listening(found[1].strip("[]"), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class TranslationSettings:
-    """A server that translates live speech, and terms for it."""
-
     chat: ChatServer
     glossary: Glossary = field(default_factory=Glossary)
 
@@ -373,9 +343,8 @@ class TranslationSettings:
 class JobSettings:
     """Recordings that are answered later, kept in a folder.
 
-    most: jobs at a time, unfinished and finished, so that a list takes no time; a named key has half of them.
-    most_mb: of their recordings and results; as much as of all requests that are here.
-    webhook_secret: signs webhooks; None: none are sent.
+    most: jobs at a time, finished ones included; a named key has half of them. most_mb: of recordings and
+    results. webhook_secret: None: no webhooks are sent.
 
     Raises: OptionError for values out of range and invalid networks.
     """
@@ -407,7 +376,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Servers of a Ray cluster, and the resources of each. n_min, n_max: Ray scales in between.
+    """Servers or actors of a Ray cluster. n_min, n_max: Ray scales in between. cpus, gpus: of each.
 
     Raises: OptionError.
     """
@@ -422,17 +391,17 @@ class Replicas:
     def __post_init__(self) -> None:
         check_options(self)
         if not self.cpus > 0:
-            raise OptionError(f"replicas: expected more than 0 CPUs of each, got {self.cpus:g}")
+            raise OptionError(f"processes: expected more than 0 CPUs of each, got {self.cpus:g}")
         if not 1 <= self.n_min <= self.n_max:
             raise OptionError(
-                f"replicas: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
+                f"processes: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """All settings of a server. wyoming: None: no port for Home Assistant. translation: None: live speech is
-    translated into English only, by Whisper. jobs: None: there are no jobs. traces: send OpenTelemetry's.
+    """All settings of a server. wyoming: address for Home Assistant, or None. translation: None: Whisper
+    translates live speech, into English only. jobs: None: no jobs.
     """
 
     models: ModelSettings
@@ -440,7 +409,7 @@ class ServerSettings:
     access: Access = field(default_factory=Access)
     limits: ServerLimits = field(default_factory=ServerLimits)
     work: Work = field(default_factory=Work)
-    wyoming: WyomingAddress | None = None
+    wyoming: Listening | None = None
     translation: TranslationSettings | None = None
     traces: bool = Option(
         "Send OpenTelemetry traces by OTLP over HTTP; OTEL_EXPORTER_OTLP_… variables "
@@ -450,7 +419,7 @@ class ServerSettings:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names that the server answers to; empty: see `Access`."""
+        """Names that the server answers to; empty: by the rules of `Access`."""
         if self.access.hosts or not self.listening.is_loopback:
             return self.access.hosts
         return tuple(sorted(LOOPBACK))
