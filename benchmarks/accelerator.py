@@ -49,7 +49,8 @@ SIZES = {
 }
 CLIPS = Path(__file__).parents[1] / "examples" / "clips"
 CHUNKS_S = (0.32, 0.56, 1.12)
-STREAMS = (1, 4, 16, 64)
+STREAMS = (1, 8, 16, 32, 64)
+WARM_UP_S = 3.0
 BATCHES = (1, 8, 16)
 Row = tuple[str, ...]
 
@@ -189,7 +190,7 @@ def encoders(backend: TorchBackend) -> Iterator[Row]:
 
 def files(model: Model, clips: Sequence[Path]) -> Iterator[Row]:
     samples = np.concatenate([load_audio(clip) for clip in clips] * 4)
-    for size in BATCHES:
+    for size in (BATCHES[0], *BATCHES):  # the first records the steps
         begun = time.perf_counter()
         options = TranscribeOptions(mode="vad", batch_size=size)
         text = model.transcribe(samples, options=options).text
@@ -198,7 +199,11 @@ def files(model: Model, clips: Sequence[Path]) -> Iterator[Row]:
 
 
 def streams(model: Model, samples: Samples, lasts_s: float) -> Iterator[Row]:
-    """Run sessions at once in real time; yields the delays of their updates."""
+    """Run sessions at once in real time, up to the first number that is late; yields the delays of their
+    updates. Steps are recorded before.
+    """
+    for n in (1, 32):
+        live_delays(model, samples[: int(WARM_UP_S * SAMPLE_RATE)], CHUNKS_S[1], n)
     for chunk_s in CHUNKS_S:
         for n in STREAMS:
             delays = live_delays(model, samples[: int(lasts_s * SAMPLE_RATE)], chunk_s, n)
@@ -210,6 +215,8 @@ def streams(model: Model, samples: Samples, lasts_s: float) -> Iterator[Row]:
                 f"{late:.2f}",
                 "yes" if late < chunk_s else "no",
             )
+            if late >= chunk_s:
+                break
 
 
 def live_delays(model: Model, samples: Samples, chunk_s: float, n_sessions: int) -> list[float]:
@@ -287,9 +294,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=520.0, help="after which no part is begun")
     parser.add_argument("--live-seconds", type=float, default=8.0, help="of each number of sessions")
     parser.add_argument("--clips", type=int, default=6, help="that are compared and read")
+    parser.add_argument(
+        "--speech", type=Path, default=CLIPS, help="folder of other clips for files and streams"
+    )
     parser.add_argument("--report", type=Path, default=Path("accelerator"))
     arguments = parser.parse_args()
     device, clips = choose_device(arguments.device), sorted(CLIPS.glob("*.flac"))[: arguments.clips]
+    speech = sorted(arguments.speech.glob("*.*"))
     report, tables = Report(arguments.seconds), {}
     report.table(
         "Results equal to the processor's",
@@ -300,9 +311,9 @@ def main() -> None:
         tables[name] = parts(report, name, device, arguments.dtype)
     model = load_model(arguments.model, device=arguments.device, dtype=arguments.dtype, backend="torch")
     report.table(
-        f"Files, {arguments.model}", ("batch", "times real time", "words"), lambda: files(model, clips)
+        f"Files, {arguments.model}", ("batch", "times real time", "words"), lambda: files(model, speech)
     )
-    samples = np.concatenate([load_audio(clip) for clip in clips])
+    samples = np.concatenate([load_audio(clip) for clip in speech])
     live = report.table(
         f"Live sessions, {arguments.model}",
         ("chunk", "sessions", "median, s", "95 %, s", "in real time"),
