@@ -361,15 +361,13 @@ def test_scores_on_purpose_penalty_and_priors(folder: Path, capsys: pytest.Captu
     assert "priors.txt: expected one number a label" in capsys.readouterr().err
 
 
-def test_engines_unknown_words_and_look_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_words_and_look_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared = ["one.npy", "--labels", "labels.txt"]
     named = [*shared, "--lexicon", "words.txt", "--lm", "lm.arpa"]
     assert lines(capsys, *named)[0]["text"] != "ab c"
-    for more in ([], ["--no-look-ahead"], ["--engine", "tensors"]):
+    for more in ([], ["--no-look-ahead"]):
         found = lines(capsys, *named, "--unknown-score", -1, "--unknown-words", *more)
         assert found[0]["text"] == "ab c"
-    assert run(["ctc", *map(str, shared), "--engine", "quick"]) == 2
-    assert "--engine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["one.npy"], ["tune", "dev.jsonl", "--decodings", "2"]])

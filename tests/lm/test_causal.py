@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.causal import CausalWordModel
-from sottovoce.lm.fusion import WordFusion, WordModel
+from sottovoce.lm.fusion import WordModel, word_scorer
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import History, NeuralRescorer, ReplacedModel
 from tests.ctc.enumeration import RandomBigram, all_texts, best_of, emissions, readings
@@ -220,7 +221,7 @@ def test_long_histories_drop_whole_blocks(network: PreTrainedModel) -> None:
 def decoder(network: PreTrainedModel, every: int, ngram: RandomBigram, **width: int) -> EmissionDecoder:
     """Words over letters without a separator, an n-gram of weight 0.7 and the network of weight 0.4."""
     lexicon = Lexicon([(word, ["-ab".index(letter) for letter in word]) for word in WORDS], 3)
-    fusion = WordFusion(lexicon, [WordModel(ngram, torch.arange(5), 0.7)], word_score=0.2)
+    fusion = word_scorer(lexicon, [WordModel(ngram, np.arange(5), 0.7)], word_score=0.2)
     named = NamedBigram(ngram)
     rescorer = NeuralRescorer(
         CausalWordModel(network, LetterTokenizer()),
@@ -255,7 +256,7 @@ def test_an_unknown_word_of_a_known_ones_text_gives_back_what_it_was_given(every
     """The search scored it as <unk>: as that it is replaced, whatever word is written alike."""
     log_probs, ngram = emissions(5, 3, seed=6), RandomBigram(2, 3)
     lexicon = Lexicon([("ab", (1, 2))], 3, allow_unknown=True)
-    fusion = WordFusion(lexicon, [WordModel(ngram, torch.arange(2), 0.7)], word_score=0.2, unknown_score=-0.4)
+    fusion = word_scorer(lexicon, [WordModel(ngram, np.arange(2), 0.7)], word_score=0.2, unknown_score=-0.4)
     inside = NamedBigram(ngram, ("ab", "<unk>"))
     rescorer = NeuralRescorer(NoWords(), 1.0, replaces=ReplacedModel(inside, 0.7))
     truth = best_of(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from sottovoce.cli.flags import LIBRARY, Given, flag_of, grouped, value_of
-from sottovoce.ctc.options import Case, Combination, Level, SearchEngine
+from sottovoce.ctc.options import Case, Combination, Level
 from sottovoce.errors import OptionError
 from sottovoce.formats.writers import FORMATS
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
@@ -487,7 +487,6 @@ class DecoderOptions:
     blank_skip: float | None = _search(
         "Skip runs of frames that are blank with more than this.", least=0.0, most=1.0
     ).as_field(None)
-    engine: SearchEngine = _search("Frame loop.", choices=get_args(SearchEngine)).as_field("auto")
     device: str = _search("cpu, cuda or cuda:N.").as_field("cpu")
     threads: int | None = _search(
         "Threads that share the work.", unset="default: PyTorch's", least=1

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import NO_CUT, Cut, TokenTimes, token_times
+from sottovoce.ctc.align import NO_CUT, Cut, TokenTimes, align, common_cut, token_times
 from sottovoce.ctc.emissions import IdleSeparators, joined
 from sottovoce.ctc.labels import Speller
-from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState
+from sottovoce.ctc.search import CommittedHistory, PrefixState
 from sottovoce.types import Partial, Word
 
 LEAST_SHARED = 8
@@ -45,7 +45,6 @@ class Committer:
 
     def __init__(
         self,
-        search: PrefixSearch,
         speller: Speller,
         idle: IdleSeparators,
         *,
@@ -53,7 +52,6 @@ class Committer:
         most_frames: int | None,
     ) -> None:
         self._most_frames = most_frames
-        self._search = search
         self._speller = speller
         self._idle = idle
         self._has_times = has_times
@@ -98,7 +96,7 @@ class Committer:
         alive = alive[ranked.argsort(descending=True, stable=True)]
         n_tokens = state.length[row, alive]
         symbols = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1]
-        places = torch.arange(symbols.shape[1], device=symbols.device)
+        places = torch.arange(symbols.shape[1])
         is_same = (symbols == symbols[:1]) & (places < torch.minimum(n_tokens, n_tokens[:1])[:, None])
         n_same = is_same.to(torch.int64).cumprod(dim=1).sum(dim=1)
         n_early = self._count_early(state, row, alive, symbols, n_tokens)
@@ -113,7 +111,7 @@ class Committer:
         emissions, lengths = joined(state)
         n_frames = int(lengths[row])
         tokens = symbols % len(self._speller.labels)
-        spans = self._search.align(
+        spans = align(
             self._idle.emissions(emissions[row : row + 1, :n_frames]),
             lengths[row : row + 1],
             tokens,
@@ -121,7 +119,7 @@ class Committer:
             rows=torch.zeros_like(beams),
             blank=self._blanks(state, row, beams, tokens),
         )
-        is_token = torch.arange(symbols.shape[1], device=symbols.device) < n_tokens[:, None]
+        is_token = torch.arange(symbols.shape[1]) < n_tokens[:, None]
         return ((spans.first < n_frames // 2) & is_token).sum(dim=1)
 
     def _commit_untimed(self, state: PrefixState, n_shared: Sequence[int | None]) -> list[Cut]:
@@ -144,7 +142,7 @@ class Committer:
         rest = emissions.new_zeros((len(held), max(held), emissions.shape[2]))
         for row, (n, cut) in enumerate(zip(held, cuts, strict=True)):
             rest[row, :n] = emissions[row, cut.n_frames : cut.n_frames + n]
-        state.emissions = [(rest, torch.tensor(held).to(lengths))]
+        state.emissions = [(rest, torch.tensor(held))]
         return cuts
 
     def _cut(self, state: PrefixState, row: int, frames: Tensor, n_shared: int) -> Cut:
@@ -152,16 +150,14 @@ class Committer:
         n_tokens = state.length[row, alive]
         tokens = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1] % len(self._speller.labels)
         is_late, blank = self._is_late(state, row), self._blanks(state, row, alive, tokens)
-        return self._search.common_cut(
-            frames, tokens, n_tokens, n_shared=n_shared, is_late=is_late, blank=blank
-        )
+        return common_cut(frames, tokens, n_tokens, n_shared=n_shared, is_late=is_late, blank=blank)
 
     def _times(self, state: PrefixState, row: int, frames: Tensor, cut: Cut) -> TokenTimes:
         tokens = self._symbols(state, row, cut)[None] % len(self._speller.labels)
-        n_frames, n_tokens = (torch.tensor([n], device=tokens.device) for n in cut)
+        n_frames, n_tokens = (torch.tensor([n]) for n in cut)
         first_row = torch.zeros_like(n_frames)
         blank = self._blanks(state, row, first_row + self._any_beam(state, row), tokens)
-        spans = self._search.align(frames[None], n_frames, tokens, n_tokens, rows=first_row, blank=blank)
+        spans = align(frames[None], n_frames, tokens, n_tokens, rows=first_row, blank=blank)
         return token_times(spans, [cut.n_tokens])[0]
 
     def _symbols(self, state: PrefixState, row: int, cut: Cut) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import NEVER, TokenTimes, token_times
+from sottovoce.ctc.align import NEVER, TokenTimes, align, token_times
 from sottovoce.ctc.commit import Committer, newly_committed
 from sottovoce.ctc.config import read_config
 from sottovoce.ctc.emissions import (
@@ -30,12 +30,10 @@ from sottovoce.ctc.emissions import (
     networks_of,
     without_blank_runs,
 )
-from sottovoce.ctc.homophones import Homophone
 from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
 from sottovoce.ctc.models import DecoderParts, Spellings, WordOrTokenModel, load_ngram
-from sottovoce.ctc.native import choose_engine
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
-from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState
+from sottovoce.ctc.search import CommittedHistory, Homophone, PrefixSearch, PrefixState, padded
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, WordHistory
 from sottovoce.lm.lexicon import Lexicon
@@ -58,7 +56,7 @@ class FinalHypothesis(NamedTuple):
     mark: int
 
 
-FindHomophones = Callable[[Sequence[Sequence[int]], int, torch.device], list[list[Homophone]]]
+FindHomophones = Callable[[Sequence[Sequence[int]], int], list[list[Homophone]]]
 """Returns the best word sequences of label sequences, at most so many of each, best first."""
 
 
@@ -85,7 +83,7 @@ def rescore_homophones(
             best[key] = beam
     if not best:
         return []
-    found = find([labels for _, labels in best], most, state.length.device)
+    found = find([labels for _, labels in best], most)
     return [
         (FinalHypothesis(row, acoustic[row][beam] + score - lm_offset[row], 0.0, beam, mark), symbols)
         for ((row, _), beam), several in zip(best.items(), found, strict=True)
@@ -199,7 +197,7 @@ class HistoryAdjuster:
         scores = state.acoustic + state.lm
         values = self._values(places, scores, scores - state.adjustment, histories, final=False)
         new = state.adjustment.clone()
-        new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
+        new[tuple(torch.tensor(places).t())] = torch.tensor(values)
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
         living: dict[int, list[WordHistory]] = {}
@@ -210,7 +208,7 @@ class HistoryAdjuster:
             else:
                 dropped.setdefault(row, []).append(beam)
         for row, beams in dropped.items():
-            state.drop(row, torch.tensor(beams, device=new.device))
+            state.drop(row, torch.tensor(beams))
         for row, of_row in living.items():
             state.committed[row].mark_scored(of_row)
 
@@ -279,7 +277,7 @@ class HistoryAdjuster:
 
 
 def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
-    symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
+    symbols, lengths = state.symbols.numpy(), state.length.tolist()
     return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
 
 
@@ -317,7 +315,7 @@ class EmissionDecoder:
 
     scorer: language models, lexicon and boosting, or None. lexicon: the words of the scorer's marks, see
     `Speller`. history_scorer: replaces the score of the words every `options.adjust_every_frames` frames
-    and at the end, or None. device: of the search.
+    and at the end, or None.
 
     Raises:
         OptionError: the scorer has another number of labels.
@@ -331,10 +329,8 @@ class EmissionDecoder:
         scorer: PrefixScorer | None = None,
         lexicon: Sequence[str | None] = (),
         history_scorer: HistoryScorer | None = None,
-        device: torch.device | None = None,
     ) -> None:
         self.labels = labels
-        self._device = device or torch.device("cpu")
         self.options = options or CtcOptions()
         if scorer is not None and scorer.n_tokens != len(labels):
             raise OptionError(f"language models: expected {len(labels)} labels, got {scorer.n_tokens}")
@@ -346,24 +342,26 @@ class EmissionDecoder:
             else HistoryAdjuster(history_scorer, self._speller, self.options.adjust_threshold)
         )
         self._scaling = EmissionScaling.from_options(labels, self.options)
-        search = PrefixSearch(
-            len(labels),
-            labels.blank,
+        self._idle = IdleSeparators(labels.blank, None if scorer is None else scorer.word_separator)
+
+    @cached_property
+    def _search(self) -> PrefixSearch:
+        """The search, which a greedy path does not need."""
+        return PrefixSearch(
+            len(self.labels),
+            self.labels.blank,
             self.options.beam_size,
-            scorer=scorer,
+            scorer=self._scorer,
             # Homophones are not pruned with a model of whole histories, which may rank them differently
             # later. Otherwise the beam has room for other labels, and `finish` adds the homophones.
-            max_homophones=1 if history_scorer is None else None,
+            max_homophones=1 if self._adjuster is None else None,
             beam_threshold=self.options.beam_threshold,
             top_tokens=self.options.top_tokens,
         )
-        self._search = choose_engine(search, self.options.engine, self._device)
-        self._idle = IdleSeparators(labels.blank, None if scorer is None else scorer.word_separator)
 
     @cached_property
     def _committer(self) -> Committer:
         return Committer(
-            self._search,
             self._speller,
             self._idle,
             has_times=self.options.times,
@@ -407,18 +405,18 @@ class EmissionDecoder:
         blank = self.labels.blank
         best, path = self._scaling.scores(emissions).max(dim=2)  # (B, T)
         acoustic = self._scaling.probabilities(emissions).gather(2, path[:, :, None])[:, :, 0]
-        valid = torch.arange(path.shape[1], device=path.device) < counts[:, None]
+        valid = torch.arange(path.shape[1]) < counts[:, None]
         path = path.masked_fill(~valid, blank)
         changes = torch.ones_like(valid)
         changes[:, 1:] = path[:, 1:] != path[:, :-1]
         starts = changes & (path != blank)
         scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
-        rows = zip(path.cpu(), starts.cpu(), changes.cpu(), acoustic.cpu(), scores, strict=True)
+        rows = zip(path, starts, changes, acoustic, scores, strict=True)
         return [_greedy_hypothesis(self.labels, *row, frame_s=self.options.frame_s) for row in rows]
 
     def start(self, n_batch: int = 1) -> PrefixState:
         """Make the state of n_batch streams before their first frame."""
-        return self._search.start(n_batch, self._device)
+        return self._search.start(n_batch)
 
     def decode_chunk(
         self, state: PrefixState, log_probs: Emissions, lengths: Lengths | None = None
@@ -547,12 +545,7 @@ class EmissionDecoder:
 
     def _checked(self, emissions: Emissions, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
         found = [
-            checked(
-                *as_tensors(each, lengths, self._device),
-                len(self.labels),
-                is_normalised=self.options.is_normalised,
-                trusted=self._search.trusts,
-            )
+            checked(*as_tensors(each, lengths), len(self.labels), is_normalised=self.options.is_normalised)
             for each in networks_of(emissions)
         ]
         if len(found) == 1:
@@ -596,32 +589,26 @@ class EmissionDecoder:
             begin += part.shape[1]
 
     def _run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
-        n_full = int(lengths.min()) if len(lengths) else 0
-        self._search.run(state, log_probs, lengths, n_full)
+        self._search.run(state, log_probs, lengths)
         state.n_searched = state.n_searched + lengths
 
     def _endings(self, state: PrefixState) -> list[FinalHypothesis]:
         """Return the best complete hypotheses of each utterance, best first."""
         n_batch, n_beams = state.length.shape
         ranked = state.acoustic + state.lm
-        scores = ranked[:, :, None]  # (B, K, E)
-        endings = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
-        if endings is None:
-            marks = torch.zeros_like(state.length)[:, :, None]
-        else:
-            scores = scores + endings.scores.view(n_batch, n_beams, -1)
-            marks = endings.marks.view(n_batch, n_beams, -1)
-        scores, marks = scores.flatten(1), marks.flatten(1)
+        endings, marks = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
+        scores = (ranked[:, :, None] + endings.view(n_batch, n_beams, -1)).flatten(1)  # (B, K * E)
+        marks = marks.view(n_batch, -1)
         n_ways = scores.shape[1] // n_beams
         is_stuck = ~(scores > NEVER).any(dim=1)
         if self._adjuster is not None:
-            beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
+            beams = torch.arange(scores.shape[1]) // n_ways
             scores = self._adjuster.final_scores(state, scores, beams, marks)
         scores[is_stuck, ::n_ways] = ranked[is_stuck]
         marks[is_stuck] = UNFINISHED
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
         with_merged = scores + state.merged.repeat_interleave(n_ways, dim=1)
-        shares = _posteriors(best.cpu().numpy(), with_merged.cpu().numpy())
+        shares = _posteriors(best.numpy(), with_merged.numpy())
         parts = [part.tolist() for part in (best, shares, index // n_ways, marks.gather(1, index))]
         return [
             FinalHypothesis(row, score, posterior, beam, mark)
@@ -654,24 +641,19 @@ class EmissionDecoder:
         self, state: PrefixState, found: Sequence[FinalHypothesis], symbols: Sequence[Sequence[int]]
     ) -> list[TokenTimes] | None:
         n_tokens = [len(history) for history in symbols]
-        longest = max(n_tokens, default=0)
-        if not longest:
+        if not any(n_tokens):
             return [TokenTimes([], [], []) for _ in found]
-        tokens = np.zeros((len(symbols), longest), dtype=np.int64)
-        for row, history in enumerate(symbols):
-            tokens[row, : len(history)] = history
-        log_probs, lengths = joined(state)
-        device, n_labels = state.length.device, len(self.labels)
-        labels = torch.from_numpy(tokens % n_labels).to(device)
-        rows = torch.tensor([ending.utterance for ending in found], device=device)
-        before = state.symbols[rows, torch.tensor([ending.beam for ending in found], device=device), 0]
-        spans = self._search.align(
-            self._idle.emissions(log_probs),
-            lengths,
+        n_labels, (tokens, lengths) = len(self.labels), padded(symbols)
+        labels = tokens % n_labels
+        rows, beams = (torch.tensor([one[i] for one in found]) for i in (0, 3))
+        emissions, n_frames = joined(state)
+        spans = align(
+            self._idle.emissions(emissions),
+            n_frames,
             labels,
-            torch.tensor(n_tokens, device=device),
+            lengths,
             rows=rows,
-            blank=self._idle.blanks(labels, before % n_labels, n_labels),
+            blank=self._idle.blanks(labels, state.symbols[rows, beams, 0] % n_labels, n_labels),
         )
         return token_times(spans, n_tokens)
 
@@ -704,11 +686,9 @@ class EmissionDecoder:
 
 def ranked_beams(state: PrefixState) -> list[list[FinalHypothesis]]:
     """Return the living beams of each utterance, best first, without endings."""
-    ranked = (state.acoustic + state.lm).cpu()
+    ranked = state.acoustic + state.lm
     best, beams = ranked.sort(dim=1, descending=True, stable=True)
-    shares = _posteriors(
-        (best + state.merged.cpu().gather(1, beams)).numpy(), (ranked + state.merged.cpu()).numpy()
-    )
+    shares = _posteriors((best + state.merged.gather(1, beams)).numpy(), (ranked + state.merged).numpy())
     rows = zip(best.tolist(), shares.tolist(), beams.tolist(), strict=True)
     return [
         [
@@ -757,6 +737,7 @@ class CtcDecoder(EmissionDecoder):
     `neural-lm`), or a model, which replaces the n-gram's word scores.
     beam_size, n_best: override the options; None: as the options.
     unknown_words: whether words outside the lexicon are allowed; None: only without a given lexicon.
+    device: of the neural model. The search runs on the CPU, to which emissions on a device are copied.
 
     Raises:
         OptionError: options that do not fit together.
@@ -789,7 +770,7 @@ class CtcDecoder(EmissionDecoder):
             beam_size=options.beam_size if beam_size is None else beam_size,
             n_best=options.n_best if n_best is None else n_best,
         )
-        parts = DecoderParts(named, fusion or CtcFusionOptions(), where)
+        parts = DecoderParts(named, fusion or CtcFusionOptions())
         model = load_ngram(lm)
         weight = parts.options.hotword_weight
         phrases = [] if hotwords is None else listed_phrases(hotwords, default_weight=weight)
@@ -797,14 +778,12 @@ class CtcDecoder(EmissionDecoder):
         scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
         """The words' tree, made or given; None without a lexicon."""
         words = () if self.lexicon is None else self.lexicon.words
-        history_scorer = parts.history_scorer(neural_lm, model, words)
-        super().__init__(
-            named, options, scorer=scorer, lexicon=words, history_scorer=history_scorer, device=where
-        )
+        history_scorer = parts.history_scorer(neural_lm, model, words, where)
+        super().__init__(named, options, scorer=scorer, lexicon=words, history_scorer=history_scorer)
 
     def decode_logits(self, logits: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
-        found = [as_tensors(each, lengths, self._device) for each in networks_of(logits)]
+        found = [as_tensors(each, lengths) for each in networks_of(logits)]
         networks = [values.float().log_softmax(dim=-1) for values, _ in found]
         return self.decode(networks if len(networks) > 1 else networks[0], found[0][1])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import NEVER
+from sottovoce.ctc.align import NEVER, are_plausible
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixState
@@ -39,7 +39,7 @@ _SEPARATOR_MARGIN = 1e-3
 class EmissionScaling:
     """Scores are scale * (emissions - offset).
 
-    offset: (V,) float32 on the CPU; None: 0. is_normalised: emissions are log-probabilities already.
+    offset: (V,) float32; None: 0. is_normalised: emissions are log-probabilities already.
     """
 
     scale: float
@@ -67,7 +67,7 @@ class EmissionScaling:
 
     def scores(self, emissions: Tensor) -> Tensor:
         if self.offset is not None:
-            emissions = emissions - self.offset.to(emissions.device)
+            emissions = emissions - self.offset
         return emissions if self.scale == 1 else emissions * self.scale
 
     def probabilities(self, emissions: Tensor) -> Tensor:
@@ -110,21 +110,19 @@ def mean_log_probs(networks: Sequence[Tensor], weights: Sequence[float]) -> Tens
                 f"networks: expected the same utterances, frames and labels, got {tuple(first)} and, from "
                 f"network {number}, {tuple(each.shape)} (utterances of a batch are one padded array)"
             )
-    shares = torch.tensor(weights, device=networks[0].device).log()
+    shares = torch.tensor(weights).log()
     return (torch.stack(list(networks)) + shares.view(-1, 1, 1, 1)).logsumexp(dim=0)
 
 
-def as_tensors(
-    emissions: Emitted, lengths: Lengths | None, device: torch.device
-) -> tuple[Tensor, Tensor | None]:
-    """Convert emissions to a tensor on the device, and lengths to one.
+def as_tensors(emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:
+    """Convert emissions and lengths to tensors on the CPU.
 
     Raises:
         InputError: these are no numbers, or rows of different lengths.
     """
     try:
-        values = torch.as_tensor(emissions, device=device)
-        return values, None if lengths is None else torch.as_tensor(lengths)
+        values = torch.as_tensor(emissions, device="cpu")
+        return values, None if lengths is None else torch.as_tensor(lengths, device="cpu")
     except (TypeError, ValueError) as error:
         raise InputError(f"emissions: expected numbers (B, T, V), got {error}") from error
 
@@ -135,13 +133,11 @@ def checked(
     n_labels: int,
     *,
     is_normalised: bool = True,
-    trusted: Callable[[Tensor, Tensor], bool] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Check emissions; return them as (B, T, V) float32 with lengths (B,) int64.
 
     log_probs: (B, T, V) or (T, V) of any float type. lengths: frames of each utterance, None for all.
-    is_normalised: they are log-probabilities; False: any scores. trusted: a fast check; if it is None or
-    returns False, every value is checked.
+    is_normalised: they are log-probabilities; False: any scores.
 
     Raises:
         InputError: a wrong shape or size, NaN, log-probabilities that are positive or do not sum to 1, or
@@ -158,10 +154,9 @@ def checked(
         raise InputError(f"emissions: expected {n_labels} labels in the last place, got {log_probs.shape[2]}")
     lengths = _checked_lengths(lengths, log_probs)
     log_probs = log_probs.float()
-    if is_normalised and trusted is not None and trusted(log_probs, lengths):
+    if is_normalised and are_plausible(log_probs, lengths):
         return log_probs, lengths
-    places = torch.arange(log_probs.shape[1], device=log_probs.device)
-    frames = log_probs[places < lengths[:, None]]
+    frames = log_probs[torch.arange(log_probs.shape[1]) < lengths[:, None]]
     (_check_values if is_normalised else _check_scores)(frames)
     return log_probs, lengths
 
@@ -169,8 +164,8 @@ def checked(
 def _checked_lengths(lengths: Tensor | None, log_probs: Tensor) -> Tensor:
     n_batch, n_frames, _ = log_probs.shape
     if lengths is None:
-        return torch.full((n_batch,), n_frames, dtype=torch.int64, device=log_probs.device)
-    lengths = lengths.to(log_probs.device, torch.int64)
+        return torch.full((n_batch,), n_frames, dtype=torch.int64)
+    lengths = lengths.long()
     if lengths.shape != (n_batch,):
         raise InputError(f"lengths: expected shape ({n_batch},), got {tuple(lengths.shape)}")
     if n_batch and not bool(((lengths >= 0) & (lengths <= n_frames)).all()):
@@ -218,7 +213,7 @@ def without_blank_runs(
     n_batch, n_frames, n_labels = scores.shape
     if not n_frames:
         return scores, lengths
-    valid = torch.arange(n_frames, device=scores.device) < lengths[:, None]
+    valid = torch.arange(n_frames) < lengths[:, None]
     is_blank = is_likely & valid
     dropped = is_blank & torch.cat((state.in_blank[:, None], is_blank[:, :-1]), dim=1)
     state.acoustic_offset = state.acoustic_offset + scores[:, :, blank].masked_fill(~dropped, 0.0).sum(dim=1)
@@ -263,7 +258,7 @@ def joined(state: PrefixState) -> tuple[Tensor, Tensor]:
     """Join the uncommitted emissions of a state: (B, T, V), and their lengths (B,)."""
     if len(state.emissions) == 1:
         return state.emissions[0]
-    lengths = state.n_frames - torch.tensor([each.n_frames for each in state.committed]).to(state.n_frames)
+    lengths = state.n_frames - torch.tensor([each.n_frames for each in state.committed])
     n_frames = int(lengths.max()) if len(lengths) else 0
     n_labels = state.emissions[0][0].shape[2]
     whole = state.blank.new_full((len(lengths), n_frames, n_labels), NEVER)

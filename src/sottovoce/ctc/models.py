@@ -19,10 +19,10 @@ import torch
 from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.ctc.options import Case, CtcFusionOptions
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.base import LanguageModel, PrefixScorer
+from sottovoce.lm.base import PrefixScorer
 from sottovoce.lm.boosting import Edges, Phrase, PhraseBooster, WholeWordBooster, WordCounter
 from sottovoce.lm.causal import CausalWordModel
-from sottovoce.lm.fusion import Relabelled, ShallowFusion, WordFusion, WordModel
+from sottovoce.lm.fusion import TokenModel, WordModel, token_scorer, word_scorer
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_probing
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
@@ -219,10 +219,9 @@ def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | N
 class DecoderParts:
     """Makes the language models, lexicon and boosting of a decoder."""
 
-    def __init__(self, labels: Labels, options: CtcFusionOptions, device: torch.device) -> None:
+    def __init__(self, labels: Labels, options: CtcFusionOptions) -> None:
         self.labels = labels
         self.options = options
-        self.device = device
 
     @cached_property
     def _speller(self) -> PhraseSpeller:
@@ -256,8 +255,8 @@ class DecoderParts:
         boosts_words = bool(phrases) and (self.labels.separator is None or words.n_homophones > 1)
         models = [self._word_model(model, words)] if model is not None else []
         models += [self._word_booster(phrases, words)] if boosts_words else []
-        fused = WordFusion(
-            words.to(self.device),
+        fused = word_scorer(
+            words,
             models,
             word_score=self.options.word_score,
             unknown_score=self.options.unknown_score,
@@ -273,6 +272,7 @@ class DecoderParts:
         neural_lm: str | Path | WordLanguageModel | None,
         model: WordOrTokenModel | None,
         words: tuple[str | None, ...],
+        device: torch.device,
     ) -> NeuralRescorer | None:
         """Make the neural rescorer; None without a neural model.
 
@@ -284,7 +284,7 @@ class DecoderParts:
         if isinstance(scorer, str | Path):
             scorer = CausalWordModel.load(
                 str(scorer),
-                device=self.device,
+                device=device,
                 dtype=self.options.neural_dtype,
                 cache_mb=self.options.neural_cache_mb,
             )
@@ -331,33 +331,27 @@ class DecoderParts:
         *,
         word_score: bool = True,
         lexicon: Lexicon | None = None,
-    ) -> ShallowFusion | None:
-        models: list[LanguageModel] = []
-        weights: list[float] = []
+    ) -> PrefixScorer | None:
+        models: list[TokenModel] = []
         for model, weight in weighted:
             ids = model.ids([self._label_name(i, model) for i in range(len(self.labels))])
-            models.append(Relabelled(model.to(self.device), torch.tensor(ids, device=self.device)))
-            weights.append(weight)
+            models.append(TokenModel(model, weight, np.array(ids)))
         if phrases:
-            models.append(self._booster(self._speller_of(phrases, lexicon).boosted(phrases)))
-            weights.append(1.0)
+            models.append(TokenModel(self._booster(self._speller_of(phrases, lexicon).boosted(phrases)), 1.0))
         if word_score and self.options.word_score:
             labels = (self.labels.separators, self.labels.word_starts)
-            separators, starts = (torch.tensor(each, device=self.device) for each in labels)
-            models.append(WordCounter(self.options.word_score, separators=separators, starts=starts))
-            weights.append(1.0)
-        if not models:
-            return None
-        return ShallowFusion(models, weights)
+            separators, starts = map(torch.tensor, labels)
+            counter = WordCounter(self.options.word_score, separators=separators, starts=starts)
+            models.append(TokenModel(counter, 1.0))
+        return token_scorer(len(self.labels), models) if models else None
 
-    def _booster(self, phrases: Sequence[Phrase]) -> LanguageModel:
+    def _booster(self, phrases: Sequence[Phrase]) -> PhraseBooster | WholeWordBooster:
         """Make a booster, of whole words if labels mark them."""
         labels = self.labels
         if not labels.has_pieces:
-            return PhraseBooster(phrases, len(labels), boundary=labels.separator).to(self.device)
-        ends = torch.tensor([i == labels.separator for i in range(len(labels))])
-        edges = Edges(before=torch.tensor(labels.word_starts) | ends, after=ends)
-        return WholeWordBooster(phrases, edges).to(self.device)
+            return PhraseBooster(phrases, len(labels), boundary=labels.separator)
+        before = torch.tensor([a or b for a, b in zip(labels.word_starts, labels.separators, strict=True)])
+        return WholeWordBooster(phrases, Edges(before, torch.zeros_like(before)))
 
     def _speller_of(self, phrases: Sequence[ListedPhrase], lexicon: Lexicon | None) -> PhraseSpeller:
         if lexicon is None:
@@ -440,7 +434,7 @@ class DecoderParts:
 
     def _word_model(self, model: WordOrTokenModel, lexicon: Lexicon) -> WordModel:
         ids = np.array(model.ids(["<unk>" if word is None else word for word in lexicon.words]))
-        return WordModel(model.to(self.device), torch.from_numpy(ids).to(self.device), self.options.lm_weight)
+        return WordModel(model, ids, self.options.lm_weight)
 
     def _word_booster(self, phrases: list[ListedPhrase], lexicon: Lexicon) -> WordModel:
         index = {word: i for i, word in enumerate(lexicon.words) if word is not None}
@@ -450,8 +444,8 @@ class DecoderParts:
             # The weight is per label; here tokens are words.
             weight = phrase.weight * sum(lexicon.lengths[word] for word in forms) / max(len(forms), 1)
             found.append(Phrase(tuple(index[word] for word in forms), weight))
-        booster = PhraseBooster(found, len(lexicon.words)).to(self.device)
-        return WordModel(booster, torch.arange(len(lexicon.words), device=self.device), 1.0)
+        booster = PhraseBooster(found, len(lexicon.words))
+        return WordModel(booster, np.arange(len(lexicon.words)), 1.0)
 
 
 def _ways(speller: PhraseSpeller, word: str) -> list[tuple[int, ...]] | None:

@@ -8,7 +8,6 @@ from typing import Literal, get_args
 
 from sottovoce.errors import OptionError
 
-SearchEngine = Literal["auto", "native", "tensors"]
 Level = Literal["auto", "token", "word"]
 Case = Literal["keep", "lower", "upper"]
 Combination = Literal["mean", "nbest"]
@@ -41,8 +40,6 @@ class CtcOptions:
     commit_frames: with this many uncommitted frames, hypotheses that differ from the best in the older
     half of them are dropped, to bound time and memory; None: never. Shorter streams give the same results
     as whole utterances; n-best lists of longer ones only differ in newer words.
-    engine: "native" (the kernels package, on the CPU), "tensors" (any device), or "auto" (native if
-    possible). Results are the same.
 
     Raises:
         OptionError: a value is out of range.
@@ -64,7 +61,6 @@ class CtcOptions:
     adjust_threshold: float | None = None
     times: bool = True
     frame_s: float = 0.02
-    engine: SearchEngine = "auto"
     commit_frames: int | None = 500
 
     def __post_init__(self) -> None:
@@ -85,10 +81,6 @@ class CtcOptions:
         if self.combine not in get_args(Combination):
             raise OptionError(
                 f"combine: expected one of {', '.join(get_args(Combination))}, got {self.combine!r}"
-            )
-        if self.engine not in get_args(SearchEngine):
-            raise OptionError(
-                f"engine: expected one of {', '.join(get_args(SearchEngine))}, got {self.engine!r}"
             )
         if self.blank_skip is not None and not 0.5 <= self.blank_skip < 1:
             raise OptionError(

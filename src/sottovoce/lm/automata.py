@@ -6,14 +6,13 @@ off to the node of its longest shorter context, at a cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.lm.base import Automaton, AutomatonModel, Floats, Ints, LanguageModel
+from sottovoce.lm.base import Automaton, Floats, Ints
 
 DENSE_ENTRIES = 2**22
 """Tables of up to this many (node, token) pairs are dense: one look-up instead of a search."""
@@ -178,17 +177,6 @@ def automaton_of(table: BackoffTable, *, ends: Tensor) -> Automaton:
         ids=np.arange(table.n_tokens, dtype=np.int64),
         ends=_floats(ends),
     )
-
-
-def automata(models: Iterable[tuple[LanguageModel, float]]) -> list[tuple[Automaton, float]] | None:
-    """Return weighted models as weighted automata; None if one of them has none."""
-    found: list[tuple[Automaton, float]] = []
-    for model, weight in models:
-        automaton = model.automaton() if isinstance(model, AutomatonModel) else None
-        if automaton is None or (automaton.keys is None and weight < 0):
-            return None  # no upper bound: low scores times a negative weight
-        found.append((automaton, weight))
-    return found
 
 
 def _ints(values: Tensor) -> Ints:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import Structure
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from sottovoce.text.normalize import composed, indexed_by_form
@@ -81,68 +79,6 @@ class WordIds(ABC):
             normal = composed(word)
             found = self.vocabulary.get(self._by_form.get(normal, normal))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Arcs:
-    """Transitions by tokens: A arcs for each of M tokens of N hypotheses.
-
-    A token has several arcs if it may or may not end a word, or ends one of several homophones.
-
-    scores: (N, M, A) float32, weighted; -inf: no such arc. marks: (N, M, A) int64, the word that the arc
-    ends: 0 none, w + 1 word w; larger numbers distinguish otherwise equal prefixes. Existing arcs of a
-    state and token have different marks. states: (N, M, A, s) int64, after the arcs.
-    """
-
-    scores: Tensor
-    marks: Tensor
-    states: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Endings:
-    """scores: (N, E) float32, -inf: no such ending. marks: (N, E) int64 as in `Arcs`."""
-
-    scores: Tensor
-    marks: Tensor
-
-
-class PrefixScorer(Protocol):
-    """The language models, lexicon and boosting of a prefix search as one scorer.
-
-    States are rows of integers (N, s), so that the search selects and merges them as tensors; larger data
-    is indexed by the row. The arcs of a state and token always have the same order.
-    """
-
-    @property
-    def n_arcs(self) -> int:
-        """A, the largest number of arcs of any token in any state."""
-        ...
-
-    @property
-    def n_tokens(self) -> int: ...
-
-    @property
-    def word_separator(self) -> int | None:
-        """The token between words, or None.
-
-        If repeated, or at the beginning, it has no arcs: a search takes it as part of the same prefix.
-        """
-        ...
-
-    def start(self, n: int, device: torch.device | None = None) -> Tensor: ...
-
-    def arcs(self, states: Tensor, tokens: Tensor) -> Arcs:
-        """Return the arcs of tokens (N, M) int64 after states (N, s)."""
-        ...
-
-    def endings(self, states: Tensor) -> Endings:
-        """Return the endings of states (N, s); an unfinished word is completed or has no ending."""
-        ...
-
-    def flat(self) -> FlatScorer | None:
-        """Return the scorer as arrays, for the native search; None if a part of it has no such form."""
-        ...
 
 
 RETAINED_WORDS = 128
@@ -244,7 +180,8 @@ class Automaton(NamedTuple):
     logs), targets: (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) score of ending, or None: 0.
     silent: id of the word boundary that is scored implicitly before each of the tokens `begins` (n_tokens,)
     bool, or None. callback, trie: scores come from calls, or from a `sottovoce_kernels.trie.Trie`;
-    root_weights then bound the score of each id, and there are no other arrays.
+    root_weights then bound the score of each id, and there are no other arrays. owner: of the memory behind
+    callback and trie.
     """
 
     ids: Ints
@@ -261,12 +198,14 @@ class Automaton(NamedTuple):
     begins: Bools | None = None
     callback: CallbackLm | None = None
     trie: Structure | None = None
+    owner: object = None
 
 
-@runtime_checkable
-class AutomatonModel(Protocol):
-    def automaton(self) -> Automaton | None:
-        """Return the model as arrays on the CPU; None if it has no such form."""
+class AutomatonModel(LanguageModel, Protocol):
+    """A model that a CTC search can use."""
+
+    def automaton(self) -> Automaton:
+        """Return the model as arrays on the CPU."""
         ...
 
 
@@ -307,13 +246,31 @@ class FlatLexicon(NamedTuple):
     may_go_on: Bools
 
 
-class FlatScorer(NamedTuple):
-    """A `PrefixScorer` as arrays: weighted models over the lexicon's words, and over n_tokens tokens.
+class PrefixScorer(NamedTuple):
+    """The language models, lexicon and boosting of a CTC search over n_tokens labels.
 
-    States are the lexicon's node if any, then those of the word models, then those of the token models.
+    start: (s,) int64, the state before the first label: the lexicon's node if there is one, then the states
+    of the models over its words, then of those over labels. words, tokens: these models and their weights.
+
+    An arc is a way to append a label, and its mark is the word that it ends: 0 none, w + 1 word w; larger
+    ones distinguish otherwise equal prefixes.
     """
 
     n_tokens: int
+    start: Ints = np.zeros(0, np.int64)
     words: Sequence[tuple[Automaton, float]] = ()
     tokens: Sequence[tuple[Automaton, float]] = ()
     lexicon: FlatLexicon | None = None
+
+    @property
+    def n_arcs(self) -> int:
+        """The largest number of arcs of any label in any state."""
+        if self.lexicon is None:
+            return 1
+        n = self.lexicon.n_homophones
+        return n if self.lexicon.separator >= 0 else 1 + n + 2 * (self.lexicon.unknown >= 0)
+
+    @property
+    def word_separator(self) -> int | None:
+        """The label between words, or None. Repeated, or at the beginning, it appends nothing."""
+        return None if self.lexicon is None or self.lexicon.separator < 0 else self.lexicon.separator

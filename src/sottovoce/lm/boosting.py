@@ -271,10 +271,8 @@ class WholeWordBooster:
         moved._inside = self._inside.to(device)
         return moved
 
-    def automaton(self) -> Automaton | None:
-        """Return the model as arrays; None if tokens end words by themselves."""
-        if bool(self._edges.after.any()):
-            return None
+    def automaton(self) -> Automaton:
+        """Return the model as arrays, of tokens that do not end words by themselves."""
         begins = self._edges.before.cpu().numpy()
         ids = np.arange(self.n_tokens, dtype=np.int64)
         return self._inside.automaton()._replace(ids=ids, silent=self._boundary, begins=begins)

@@ -381,6 +381,7 @@ class KenlmModel(WordIds):
             ids=np.arange(n_words, dtype=np.int64),
             root_weights=np.zeros(n_words, np.float32),
             callback=CallbackLm(self._cache, address),
+            owner=self,
         )
 
     def forget(self) -> None:

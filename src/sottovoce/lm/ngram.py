@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError
+from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.arpa import NgramTable, read_arpa
 from sottovoce.lm.automata import BackoffTable
 from sottovoce.lm.base import Automaton, WordIds
@@ -177,8 +177,9 @@ class NgramModel(WordIds):
             return torch.zeros(states.shape, device=states.device)
         return self._lookups.follow(states, torch.full_like(states, self.trie.end))[0]
 
-    def automaton(self) -> Automaton | None:
+    def automaton(self) -> Automaton:
+        """Raises: OptionError: the kernels package is not installed."""
         if self.trie.native is None:
-            return None
+            raise OptionError("the CTC search needs the native kernels (pip install ./kernels)")
         ids = np.arange(self.n_tokens, dtype=np.int64)
-        return Automaton(ids, root_weights=self.trie.bounds.cpu().numpy(), trie=self.trie.native)
+        return Automaton(ids, root_weights=self.trie.bounds.numpy(), trie=self.trie.native, owner=self.trie)
