@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, align
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixSearch
 from sottovoce.errors import OptionError
 from sottovoce.lm.fusion import TokenModel, token_scorer
@@ -89,6 +91,38 @@ def spellings(*, homophones: bool) -> list[tuple[str, list[int]]]:
     equal score come in any order."""
     spelled = [(word, [LABELS.index(letter) for letter in word]) for word in WORDS]
     return [*spelled, ("see", spelled[1][1]), ("bee", spelled[6][1])] if homophones else spelled
+
+
+@pytest.mark.parametrize(
+    ("name", "has_separator"),
+    [
+        *((name, True) for name in FUSIONS),
+        # Without a separator words need a lexicon, and readings of equal score come in any order.
+        *((name, False) for name, given in FUSIONS.items() if {"lm", "lexicon"} <= given.keys()),
+    ],
+)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"beam_threshold": 6.0}, {"top_tokens": 3, "acoustic_scale": 0.7}],
+    ids=lambda options: ", ".join(options) or "plain",
+)
+def test_narrow_beams_equal_those_of_another_search(
+    name: str, options: dict[str, float], has_separator: bool, arpa: Path
+) -> None:
+    """`beams.json` has the two best of a search in PyTorch's tensors (commit 397346d2)."""
+    given, labels = dict(FUSIONS[name]), LABELS if has_separator else [*LABELS[:-1], "f"]
+    given["lm"] = arpa if given.get("lm") else None
+    given["lexicon"] = (
+        spellings(homophones=has_separator and given["lm"] is not None) if given.get("lexicon") else None
+    )
+    chosen = CtcOptions(**options)  # type: ignore[arg-type]
+    decoder = CtcDecoder(labels, 0, beam_size=12, n_best=2, options=chosen, **given)
+    every = json.loads(Path(__file__).with_name("beams.json").read_text())
+    expected = every[", ".join([name, *options, *([] if has_separator else ["no separator"])])]
+    log_probs, lengths = rows()
+    for ours, theirs in zip(decoder.decode(log_probs[:5], lengths[:5]), expected, strict=True):
+        assert [h.text for h in ours] == [text for text, _ in theirs]
+        assert [h.score for h in ours] == pytest.approx([score for _, score in theirs], abs=2e-4)
 
 
 @pytest.mark.parametrize("n_threads", [1, 4])

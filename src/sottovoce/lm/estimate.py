@@ -44,18 +44,22 @@ class Counts:
     counts: Ints | SmallInts
 
 
-def count_text(lines: Iterable[str], order: int, report: Report = ignore) -> tuple[list[str], list[Counts]]:
-    """Count the n-grams of sentences, one a line; return the words and the counts of orders 1, 2, ….
+def count_text(
+    lines: Iterable[tuple[Path, int, str]], order: int, report: Report = ignore
+) -> tuple[list[str], list[Counts]]:
+    """Count the n-grams of sentences; return the words and the counts of orders 1, 2, ….
+
+    lines: the file, line and text of each sentence, as from `numbered_lines`.
 
     Raises:
         LanguageModelError: no text, or one with <s>, </s> or <unk>.
     """
     ids = {word: place for place, word in enumerate(SPECIAL)}
     tokens, specials = array("i"), set(SPECIAL)
-    for number, line in enumerate(lines, start=1):
+    for path, number, line in lines:
         words = line.strip(BLANKS).replace("\t", " ").split(" ")
         if not specials.isdisjoint(words):
-            raise LanguageModelError(f"line {number}: expected a text without {', '.join(SPECIAL)}")
+            raise LanguageModelError(f"{path}, line {number}: expected a text without {', '.join(SPECIAL)}")
         tokens.append(_BEGIN)
         tokens.extend([ids.setdefault(word, len(ids)) for word in words if word])
         tokens.append(_END)
@@ -93,20 +97,19 @@ def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[s
     ids = {word: place for place, word in enumerate(SPECIAL)}
     ids |= {word.upper(): place for word, place in ids.items()}
     tokens, numbers = ([array(code) for _ in range(LONGEST)] for code in "iq")
-    for path in paths:
-        for number, line in enumerate(read_sentences([path]), start=1):
-            said, _, count = line.strip(BLANKS).partition("\t")
-            words = [ids.setdefault(word, len(ids) - len(SPECIAL)) for word in said.split(" ") if word]
-            if not said:
-                continue
-            if not (count.isascii() and count.isdigit() and 0 < int(count) < 2**63):
-                got = f"{count!r} after {said!r}"
-                raise LanguageModelError(f"{path}, line {number}: expected a count above 0, got {got}")
-            if len(words) > LONGEST or _BEGIN in words[1:] or _END in words[:-1]:
-                expected = f"up to {LONGEST} words, <s> first and </s> last"
-                raise LanguageModelError(f"{path}, line {number}: expected {expected}, got {said!r}")
-            tokens[len(words) - 1].extend(words)
-            numbers[len(words) - 1].append(int(count))
+    for path, number, line in numbered_lines(paths):
+        said, _, count = line.strip(BLANKS).partition("\t")
+        words = [ids.setdefault(word, len(ids) - len(SPECIAL)) for word in said.split(" ") if word]
+        if not said:
+            continue
+        if not (count.isascii() and count.isdigit() and 0 < int(count) < 2**63):
+            got = f"{count!r} after {said!r}"
+            raise LanguageModelError(f"{path}, line {number}: expected a count above 0, got {got}")
+        if len(words) > LONGEST or _BEGIN in words[1:] or _END in words[:-1]:
+            expected = f"up to {LONGEST} words, <s> first and </s> last"
+            raise LanguageModelError(f"{path}, line {number}: expected {expected}, got {said!r}")
+        tokens[len(words) - 1].extend(words)
+        numbers[len(words) - 1].append(int(count))
     longest = max((length for length, each in enumerate(numbers, start=1) if each), default=0)
     if not longest:
         raise LanguageModelError("expected lines of words, a tab and a count, got none")
@@ -150,8 +153,8 @@ def _grouped(rows: SmallInts, counts: Ints, combine: np.ufunc) -> tuple[SmallInt
     return rows[is_new], combine.reduceat(counts, np.flatnonzero(is_new)) if len(rows) else counts
 
 
-def read_sentences(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield the lines of text files, gzipped if their names end in .gz.
+def numbered_lines(paths: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
+    """Yield the lines of text files, gzipped if their names end in .gz, with their file and number.
 
     Raises:
         LanguageModelError: a file that cannot be read.
@@ -159,7 +162,8 @@ def read_sentences(paths: Sequence[Path]) -> Iterator[str]:
     for path in paths:
         try:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0) as file:
-                yield from text_lines(cast(IO[bytes], file))
+                for number, line in enumerate(text_lines(cast(IO[bytes], file)), start=1):
+                    yield path, number, line
         except (OSError, EOFError, ValueError) as error:
             raise LanguageModelError(f"{path}: expected a text, got {cause_of(error)}") from error
 
