@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.cli.ctc_decode import RememberedWords
+from sottovoce.cli.ctc_decode import RememberedWords, Utterances
 from sottovoce.cli.main import run
+from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder
 from sottovoce.ctc.config import read_config
 from sottovoce.lm.lexicon import Lexicon
@@ -379,3 +380,12 @@ def test_the_search_has_the_threads_that_are_asked_for(
     Path("dev.jsonl").write_text(json.dumps({"emissions": "one.npy", "text": "ab c"}) + "\n")
     lines(capsys, *command, "--threads", 3)
     assert asked == [3]
+
+
+def test_the_file_gives_way_to_what_is_typed(folder: Path) -> None:
+    Path("decoder.toml").write_text("labels = 'labels.txt'\nlm_weight = 0.75\nbeam_size = 3\ntimes = false\n")
+    typed = {"beam_size": 16, "neural_interval": None}
+    config = Utterances.opened(DecoderOptions(config=Path("decoder.toml")), typed).config
+    assert (config.fusion.lm_weight, config.options.beam_size) == (0.75, 16)
+    assert config.options.adjust_every_frames is None
+    assert not config.options.times
