@@ -7,7 +7,7 @@ one is written.
 
 Small tries are unpacked into tensors (`lm.automata.BackoffTable`): 20 bytes per n-gram of the highest order
 (key, weight, next state), 32 per lower one (also back-off and its node), and 4 per (node, token) pair of a
-dense table. Larger ones are read in place.
+dense table. Larger ones are read in place by the native kernels.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 
@@ -37,7 +38,9 @@ logger = logging.getLogger(__name__)
 LEAST_BYTES = 2**18
 """Smaller files are parsed in some hundredths of a second."""
 UNPACKED_NGRAMS = 2**22
-"""Tries of up to this many n-grams are unpacked into tensors."""
+"""Tries of up to this many n-grams are unpacked into tensors; all are without the native kernels, and on a
+device.
+"""
 
 
 def ngram_folder() -> Path:
@@ -90,6 +93,7 @@ class NgramModel(WordIds):
         self.order = trie.order
         self.unknown = trie.unknown
         self._begin = trie.begin + 1 if trie.records else 0
+        self._device = torch.device("cpu")
 
     @classmethod
     def load(cls, path: str | Path) -> NgramModel:
@@ -144,19 +148,16 @@ class NgramModel(WordIds):
         return self.trie.n_tokens
 
     def to(self, device: torch.device) -> NgramModel:
-        moved = NgramModel(self.trie.to(device))
-        moved.__dict__["vocabulary"] = self.vocabulary
-        if isinstance(self._lookups, BackoffTable):
-            moved.__dict__["_lookups"] = self._lookups.to(device)
+        if device.type == "cpu":
+            return self
+        moved = copy(self)
+        moved._device, moved.__dict__["_lookups"] = device, self.trie.table().to(device)
         return moved
 
     @cached_property
     def _lookups(self) -> BackoffTable | Trie:
-        return self.trie.table() if self.trie.n_ngrams <= UNPACKED_NGRAMS else self.trie
-
-    @property
-    def _device(self) -> torch.device:
-        return self.trie.root_weights.device
+        is_large = self.trie.n_ngrams > UNPACKED_NGRAMS
+        return self.trie if is_large and self.trie.native is not None else self.trie.table()
 
     def start(self, n: int) -> Tensor:
         """Make states (n,) after <s>."""
