@@ -119,7 +119,7 @@ def test_the_bound_of_the_cache_changes_no_score(asked: list[list[tuple[str, ...
         scores, ends = small.score_words(pairs), small.score_ends(texts)
         for text in texts:
             ours = sum(scores[text[:i], word] for i, word in enumerate(text)) + ends[text]
-            assert ours == pytest.approx(plain_score(network, text), abs=1e-4)
+            assert ours == pytest.approx(plain_score(network, text), abs=1e-3)
     longest = max(1 + sum(map(len, text)) for texts in asked for text in texts)
     assert len(small._tree._parents) <= max(n_nodes, longest)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from sottovoce.ctc.emissions import (
 from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
 from sottovoce.ctc.models import DecoderParts, Spellings, WordOrTokenModel, load_ngram
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
-from sottovoce.ctc.search import CommittedHistory, Homophone, PrefixSearch, PrefixState, padded
+from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState, padded
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, WordHistory
 from sottovoce.lm.lexicon import Lexicon
@@ -54,41 +54,6 @@ class FinalHypothesis(NamedTuple):
     posterior: float
     beam: int
     mark: int
-
-
-FindHomophones = Callable[[Sequence[Sequence[int]], int], list[list[Homophone]]]
-"""Returns the best word sequences of label sequences, at most so many of each, best first."""
-
-
-def rescore_homophones(
-    find: FindHomophones,
-    state: PrefixState,
-    beams: Sequence[tuple[int, int, Sequence[int]]],
-    *,
-    most: int,
-    n_labels: int,
-) -> list[tuple[FinalHypothesis, tuple[int, ...]]]:
-    """Expand every label sequence of the beams to at most `most` word sequences, with their symbols.
-
-    If the search summed different paths for beams with one label sequence, the largest sum counts.
-    Posteriors are 0.
-
-    beams: utterance, beam and symbols.
-    """
-    acoustic, lm_offset = state.acoustic.tolist(), state.lm_offset.tolist()
-    best: dict[tuple[int, tuple[int, ...]], int] = {}
-    for row, beam, symbols in beams:
-        key = (row, tuple(symbol % n_labels for symbol in symbols))
-        if key not in best or acoustic[row][beam] > acoustic[row][best[key]]:
-            best[key] = beam
-    if not best:
-        return []
-    found = find([labels for _, labels in best], most)
-    return [
-        (FinalHypothesis(row, acoustic[row][beam] + score - lm_offset[row], 0.0, beam, mark), symbols)
-        for ((row, _), beam), several in zip(best.items(), found, strict=True)
-        for symbols, mark, score in several
-    ]
 
 
 def merge_rescored(
@@ -622,19 +587,30 @@ class EmissionDecoder:
     ) -> tuple[list[FinalHypothesis], list[list[int]]]:
         """Merge in the pruned homophones of a list; return hypotheses and symbols.
 
-        Utterances with committed words and unfinished ones are unchanged. Posteriors already include
-        pruned homophones.
+        Utterances with committed words and unfinished ones are unchanged.
         """
         if self.options.n_best == 1 or self._scorer is None or self._scorer.n_arcs == 1:
             return found, symbols
-        listed = [
-            (one.utterance, one.beam, row)
-            for one, row in zip(found, symbols, strict=True)
-            if not state.committed[one.utterance].symbols and one.mark != UNFINISHED
-        ]
+        n_labels, acoustic, lm_offset = len(self.labels), state.acoustic.tolist(), state.lm_offset.tolist()
+        beams: dict[tuple[int, tuple[int, ...]], int] = {}
+        """Of each utterance and label sequence; if the search summed different paths, the largest sum counts."""
+        for one, row in zip(found, symbols, strict=True):
+            if state.committed[one.utterance].symbols or one.mark == UNFINISHED:
+                continue
+            key, of_row = (one.utterance, tuple(symbol % n_labels for symbol in row)), acoustic[one.utterance]
+            if key not in beams or of_row[one.beam] > of_row[beams[key]]:
+                beams[key] = one.beam
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
-        most = each * self.options.n_best
-        more = rescore_homophones(self._search.readings, state, listed, most=most, n_labels=len(self.labels))
+        labels = [labels for _, labels in beams]
+        readings = self._search.readings(labels, each * self.options.n_best) if beams else []
+        more = [
+            (
+                FinalHypothesis(row, acoustic[row][beam] + one.score - lm_offset[row], 0.0, beam, one.mark),
+                one.symbols,
+            )
+            for ((row, _), beam), several in zip(beams.items(), readings, strict=True)
+            for one in several
+        ]
         return merge_rescored(list(zip(found, symbols, strict=True)), more, self.options.n_best)
 
     def _align(

@@ -121,10 +121,7 @@ class PrefixState:
     merged: (B, K) float32, log of (probability of the prefix plus the homophones pruned for it) / its own.
     length: (B, K) int64, symbols.
     last: (B, K) int64, the last symbol; in an empty prefix the scorer's word separator, or the blank.
-    arc: (B, K) int64, which arc of its token the last symbol took.
     symbols: (B, K, L) int64, the histories; position 0 is the start.
-    is_prefix: (B, K, K) bool, [b, j, k]: prefix k is a prefix of prefix j, or equals it.
-    is_label_prefix: the same for their tokens alone; only updated if homophones are pruned.
     scores: (B, K, s) int64, the states of the `PrefixScorer`.
     n_frames: (B,) int64, frames consumed.
     n_searched: (B,) int64, frames that were not skipped.
@@ -147,10 +144,7 @@ class PrefixState:
     merged: Tensor
     length: Tensor
     last: Tensor
-    arc: Tensor
     symbols: Tensor
-    is_prefix: Tensor
-    is_label_prefix: Tensor
     scores: Tensor
     n_frames: Tensor
     n_searched: Tensor
@@ -185,9 +179,6 @@ class PrefixState:
             scores[row, beams] = nothing
         self.adjustment[row, beams] = 0.0
         self.length[row, beams] = 0
-        for pairs in (self.is_prefix, self.is_label_prefix):
-            pairs[row, beams] = False
-            pairs[row, :, beams] = False
 
     def renormalize(self) -> None:
         """Subtract the best beam's scores from all, so that long streams keep float32's precision."""
@@ -207,7 +198,6 @@ def first_state(n_batch: int, beam_size: int, initial_symbol: int, start: Tensor
     shape = (n_batch, beam_size)
     alive = torch.zeros(shape, dtype=torch.bool)
     alive[:, 0] = True
-    pairs = alive[:, :, None] & alive[:, None, :]
     return PrefixState(
         blank=torch.zeros(shape).masked_fill(~alive, NEVER),
         token=torch.full(shape, NEVER),
@@ -216,10 +206,7 @@ def first_state(n_batch: int, beam_size: int, initial_symbol: int, start: Tensor
         merged=torch.zeros(shape),
         length=torch.zeros(shape, dtype=torch.int64),
         last=torch.full(shape, initial_symbol),
-        arc=torch.zeros(shape, dtype=torch.int64),
         symbols=torch.full((*shape, 1), initial_symbol),
-        is_prefix=pairs,
-        is_label_prefix=pairs.clone(),
         scores=start.repeat(n_batch, beam_size, 1),
         n_frames=torch.zeros(n_batch, dtype=torch.int64),
         n_searched=torch.zeros(n_batch, dtype=torch.int64),
@@ -236,10 +223,7 @@ LARGE, MOST_TOKENS = 1024, 128
 """Above `LARGE` labels only the `MOST_TOKENS` likeliest of a frame extend beams: the others have hardly any
 probability.
 """
-_WRITTEN = (
-    *("blank", "token", "lm", "adjustment", "merged", "length", "last", "arc"),
-    *("is_prefix", "is_label_prefix", "scores"),
-)
+_WRITTEN = ("blank", "token", "lm", "adjustment", "merged", "length", "last", "scores")
 """Tensors of a state that are written in place."""
 
 
@@ -323,8 +307,15 @@ class PrefixSearch:
         symbols = state.symbols.contiguous()
         n_symbols = int(state.length.max()) + n_frames + 2
         histories = symbols.new_empty((*state.length.shape, n_symbols))
+        arcs, pairs = (
+            torch.zeros_like(state.last),
+            torch.empty((2, *state.last.shape, state.last.shape[1]), dtype=torch.bool),
+        )
         beams = self._kernels.Beams(
             **{name: getattr(state, name).data_ptr() for name in _WRITTEN},
+            arc=arcs.data_ptr(),  # what no later step needs
+            is_prefix=pairs[0].data_ptr(),
+            is_label_prefix=pairs[1].data_ptr(),
             symbols=symbols.data_ptr(),
             histories=histories.data_ptr(),
             n_symbols=symbols.shape[2],
