@@ -40,7 +40,7 @@ class TokenSpans(NamedTuple):
 
 
 class TokenTimes(NamedTuple):
-    """First frame, last frame (inclusive) and highest log-probability of the tokens of one hypothesis."""
+    """`TokenSpans` of one hypothesis."""
 
     first: list[int]
     last: list[int]
@@ -48,7 +48,7 @@ class TokenTimes(NamedTuple):
 
 
 def token_times(spans: TokenSpans, n_tokens: Sequence[int]) -> list[TokenTimes]:
-    """Convert spans (N, L) to numbers, without the padding. n_tokens: of each hypothesis."""
+    """Convert spans (N, L) to numbers, without the padding."""
     parts = (part.tolist() for part in (spans.first, spans.last, spans.peak))
     rows = zip(*parts, n_tokens, strict=True)
     return [TokenTimes(first[:n], last[:n], peak[:n]) for first, last, peak, n in rows]
@@ -65,7 +65,7 @@ NO_CUT = Cut(0, 0)
 
 
 class NativeEmissions:
-    """Emissions (B, T, V) on the CPU as the native kernels read them. lengths: (B,) frames."""
+    """Emissions (B, T, V) of lengths (B,) as the native kernels read them."""
 
     def __init__(self, kernels: ModuleType, values: Tensor, lengths: Tensor) -> None:
         self._kept = values.float().contiguous(), lengths.long().contiguous()
@@ -88,9 +88,7 @@ def n_threads(n_rows: int, n_frames: int) -> int:
 
 
 def are_plausible(log_probs: Tensor, lengths: Tensor) -> bool:
-    """Return whether a fast check proves emissions (B, T, V) to be log-probabilities; False in doubt, and
-    without the native kernels.
-    """
+    """Return whether a fast check proves log-probabilities (B, T, V); False in doubt, or without kernels."""
     try:
         kernels = load_kernels("ctc").ctc
     except ImportError:
@@ -103,11 +101,10 @@ def align(
 ) -> TokenSpans:
     """Align tokens (N, L) int64, of which n_tokens (N,) count, to utterances `rows` (N,) of the emissions.
 
-    Returns spans (N, L) and scores (N,). Tokens that outnumber the frames get a score of -inf and
-    meaningless spans. All tensors are on the CPU; the native kernels are used where they are installed.
+    All tensors are on the CPU. Tokens that outnumber the frames get a score of -inf and meaningless spans.
 
-    log_probs: (B, T, V) float32. lengths: (B,) int64. blank: the label of blanks, or those (N, L + 1) of
-    the blanks before each token and after the last.
+    log_probs: (B, T, V) float32. lengths: (B,) int64. blank: the label of blanks, or those (N, L + 1) of the
+    blanks before each token and after the last.
     """
     first, last = torch.zeros_like(tokens), torch.zeros_like(tokens)
     spans = TokenSpans(first, last, torch.zeros(tokens.shape), torch.empty(len(tokens)))

@@ -1,6 +1,6 @@
 """Endless streams: the common prefix of all beams is removed from the state and becomes committed words.
 
-Beams only grow at their ends, so their common prefix is final, and its times are final up to the cut of
+Beams only grow at their ends, so their common prefix is final, and so are its times up to the cut of
 `align.common_cut`. Time and memory of a chunk depend on the uncommitted part only.
 """
 
@@ -57,9 +57,7 @@ class Committer:
         self._has_times = has_times
 
     def commit(self, state: PrefixState) -> None:
-        """Commit common prefixes that have grown enough, or of utterances with too many uncommitted
-        frames.
-        """
+        """Commit common prefixes that have grown enough, and those of too many uncommitted frames."""
         late = [self._is_late(state, row) for row in range(len(state.committed))]
         for row in (row for row, is_late in enumerate(late) if is_late):
             self._drop_stragglers(state, row)
@@ -180,8 +178,7 @@ class Committer:
 def newly_committed(state: PrefixState, speller: Speller, frame_s: float) -> list[Partial]:
     """Return events of words committed since the last call, at most one per utterance.
 
-    utterance: its row. frame_s: seconds per frame. Without times an event has no words, and the time of
-    the commit.
+    utterance: its row. Without times an event has no words, and the time of the commit.
     """
     events = []
     for row, history in enumerate(state.committed):

@@ -77,7 +77,7 @@ class DecoderConfig:
 
 
 def read_priors(path: Path) -> tuple[float, ...]:
-    """Read label priors (V,): a text file with one number a line. Raises: OptionError."""
+    """Read label priors (V,), one number a line. Raises: OptionError."""
     text = read_text(path, "one number a label")
     try:
         return tuple(float(line) for line in text.split())
@@ -162,7 +162,6 @@ def _written(value: object, folder: Path = Path()) -> str:
 
 
 def _kinds() -> dict[str, object]:
-    """Return the type of every key."""
     found: dict[str, object] = {}
     for owner in (DecoderConfig, CtcOptions, CtcFusionOptions):
         found |= {name: kind for name, kind in get_type_hints(owner).items() if name in _names(owner)}

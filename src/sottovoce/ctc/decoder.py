@@ -44,10 +44,7 @@ from sottovoce.types import Hypothesis, Partial, Word
 
 
 class FinalHypothesis(NamedTuple):
-    """A complete hypothesis of an utterance: its score, posterior and beam.
-
-    mark: of the word that its end completes (0: none), or `UNFINISHED`.
-    """
+    """A complete hypothesis. mark: of the word that its end completes (0: none), or `UNFINISHED`."""
 
     utterance: int
     score: float
@@ -63,7 +60,7 @@ def merge_rescored(
 ) -> tuple[list[FinalHypothesis], list[list[int]]]:
     """Merge hypotheses with rescored ones; return the n_best of each utterance and their symbols.
 
-    more: of utterances in `found`, which their posteriors include already.
+    more: of utterances in `found`, whose posteriors include them.
     """
     endings: list[FinalHypothesis] = []
     histories: list[list[int]] = []
@@ -122,7 +119,7 @@ def _greedy_hypothesis(
 
 
 def _joined_lists(lists: Sequence[Sequence[Hypothesis]], shares: Sequence[float]) -> list[Hypothesis]:
-    """Join the lists of networks by text; posteriors become their weighted means, which rank the texts."""
+    """Join lists by text; posteriors become their weighted means, which rank the texts."""
     posteriors: dict[str, float] = {}
     best: dict[str, tuple[float, Hypothesis]] = {}
     for share, found in zip(shares, lists, strict=True):
@@ -178,10 +175,7 @@ class HistoryAdjuster:
             state.committed[row].mark_scored(of_row)
 
     def final_scores(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
-        """Return final scores (B, E) of endings, with those of whole sentences.
-
-        beams: (E,) of the endings. marks: (B, E) of the words that they complete.
-        """
+        """Return the scores (B, E) of endings of beams (E,) with those of whole sentences. marks: (B, E)."""
         alive = (scores > NEVER).nonzero().tolist()
         symbols = histories_of(state, [(b, int(beams[i])) for b, i in alive])
         histories = [
@@ -205,8 +199,8 @@ class HistoryAdjuster:
     ) -> list[float]:
         """Return the adjustments of hypotheses, `NEVER` for those beyond the threshold.
 
-        places: (row, column) of each in the scores so far, and in those without adjustments. Only
-        hypotheses are scored that could come within the threshold of the one that is best so far.
+        places: (row, column) of each in the scores so far, and in those without adjustments. Only hypotheses
+        are scored that could come within the threshold of the best one so far.
         """
         if self._threshold is None or not places:
             return self._scorer.adjustments(histories, final=final)
@@ -250,10 +244,10 @@ def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[li
 class StreamUpdate:
     """A stream after a chunk.
 
-    time_s: end of the chunk. text: the best so far. changes_text: it differs from the text before.
-    n_revised: words at the end of the text before that are replaced. committed: words that no further
-    frame can change, told once; without the option `times` there are none. hypotheses: the `n_best` so
-    far, see `EmissionDecoder.partials`; () if n_best is 1. At the end (is_final) those of the whole stream.
+    time_s: end of the chunk. text: the best so far. n_revised: words at the end of the text before that are
+    replaced. committed: words that no further frame can change, each in one update; none without
+    `CtcOptions.times`. hypotheses: the `n_best` so far, see `EmissionDecoder.partials`; () if n_best is 1.
+    is_final: the end, with the hypotheses of the whole stream.
     """
 
     time_s: float
@@ -279,8 +273,8 @@ class EmissionDecoder:
     """Prefix beam search from emissions to text, whole or in chunks.
 
     scorer: language models, lexicon and boosting, or None. lexicon: the words of the scorer's marks, see
-    `Speller`. history_scorer: replaces the score of the words every `options.adjust_every_frames` frames
-    and at the end, or None.
+    `Speller`. history_scorer: replaces the score of the words every `options.adjust_every_frames` frames and
+    at the end, or None.
 
     Raises:
         OptionError: the scorer has another number of labels.
@@ -337,11 +331,11 @@ class EmissionDecoder:
         """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
 
         log_probs: a tensor, a NumPy array or lists; or a list of the tensors or arrays of several networks,
-        which `options.combine` combines. lengths: (B,) frames of each utterance; None: all.
+        see `CtcOptions.combine`. lengths: (B,) frames of each utterance; None: all.
 
         Raises:
             InputError: these are not log-probabilities of these labels, or networks differ in shape.
-            OptionError: not one weight per network.
+            OptionError: not one weight per network, or no kernels package.
         """
         networks = networks_of(log_probs)
         if len(networks) > 1 and self.options.combine == "nbest":
@@ -357,9 +351,7 @@ class EmissionDecoder:
 
     @torch.no_grad()
     def greedy(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[Hypothesis]:
-        """Decode emissions (B, T, V) or (T, V) greedily, without language models.
-
-        The score is that of the single path.
+        """Decode emissions (B, T, V) or (T, V) by the likeliest path, without language models or kernels.
 
         Raises:
             InputError: as `decode`.
@@ -388,8 +380,7 @@ class EmissionDecoder:
     ) -> list[str]:
         """Advance the state over the next frames (B, T, V); return the best text so far of each stream.
 
-        The text may still change, except the part that `committed` has returned. `finish` returns the same
-        as `decode`, for any chunks.
+        Only what `committed` has returned is final. `finish` returns the same as `decode`, for any chunks.
 
         Raises:
             InputError: as `decode`.
@@ -403,8 +394,7 @@ class EmissionDecoder:
         ]
 
     def stream(self, chunks: Iterable[Emissions]) -> Iterator[StreamUpdate]:
-        """Decode one stream in chunks of log-probabilities (T, V); yield an update after each and one at
-        the end, whose hypotheses are those of `decode`.
+        """Decode one stream in chunks of log-probabilities (T, V); yield an update after each and at the end.
 
         Raises:
             InputError, OptionError: as `decode`.
@@ -437,16 +427,15 @@ class EmissionDecoder:
     def committed(self, state: PrefixState) -> list[Partial]:
         """Return the words committed since the last call, which no further frame can change.
 
-        At most one event per stream; `utterance` is its row. Without the option `times` events have no
-        words.
+        At most one event per stream; `utterance` is its row. Without `CtcOptions.times` events have no words.
         """
         return newly_committed(state, self._speller, self.options.frame_s)
 
     def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the n_best texts so far of each stream, best first; the state is unchanged.
 
-        The first is that of `decode_chunk`. Hypotheses with one text are merged, with the best score and
-        the sum of posteriors; scores have no endings. tokens and words follow the committed words.
+        Hypotheses with one text are merged, with the best score and the sum of posteriors; scores have no
+        endings. tokens and words follow the committed words.
         """
         found: list[FinalHypothesis] = []
         texts: list[str] = []
@@ -466,8 +455,7 @@ class EmissionDecoder:
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of finished streams; the state is unchanged.
 
-        If all hypotheses of an utterance end inside a word that cannot be completed, they are returned as
-        `is_unfinished` with their search scores.
+        If no hypothesis of an utterance can be completed, all have `is_unfinished` and their search scores.
         """
         if not len(state.length):
             return []
@@ -484,9 +472,8 @@ class EmissionDecoder:
         symbols: Sequence[Sequence[int]],
         texts: Sequence[str] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Make the hypotheses of each utterance from their uncommitted symbols.
-
-        texts: of unfinished hypotheses, which begin after the committed words; None: finished ones.
+        """Make hypotheses of uncommitted symbols. texts: of unfinished ones, which begin after the committed
+        words.
         """
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
         acoustic = state.acoustic.tolist()
@@ -540,9 +527,8 @@ class EmissionDecoder:
     def _run_and_adjust(
         self, adjuster: HistoryAdjuster, state: PrefixState, log_probs: Tensor, lengths: Tensor, every: int
     ) -> None:
-        """Search, and adjust each utterance after every so many of its own frames.
-
-        Chunks and the rest of the batch thus do not change the result.
+        """Search, and adjust each utterance after every so many of its own frames, whatever the chunks and
+        batch.
         """
         begin = 0
         while bool((is_running := lengths > begin).any()):
@@ -593,7 +579,7 @@ class EmissionDecoder:
             return found, symbols
         n_labels, acoustic, lm_offset = len(self.labels), state.acoustic.tolist(), state.lm_offset.tolist()
         beams: dict[tuple[int, tuple[int, ...]], int] = {}
-        """Of each utterance and label sequence; if the search summed different paths, the largest sum counts."""
+        """Of each utterance and label sequence; of several paths that were summed, the largest sum counts."""
         for one, row in zip(found, symbols, strict=True):
             if state.committed[one.utterance].symbols or one.mark == UNFINISHED:
                 continue
@@ -650,7 +636,6 @@ class EmissionDecoder:
         )
 
     def _word(self, word: SpelledWord, times: TokenTimes) -> Word:
-        """Make a word; its probability is the geometric mean of its tokens' highest ones."""
         peaks = times.peak[word.first : word.end]
         return Word(
             word=word.text,
@@ -677,9 +662,7 @@ def ranked_beams(state: PrefixState) -> list[list[FinalHypothesis]]:
 
 
 def _posteriors(some: Floats, scores: Floats) -> Floats:
-    """Return posteriors (B, n) of log-probabilities `some` among all (B, m). NumPy, as torch would wake
-    threads.
-    """
+    """Return the posteriors (B, n) of `some` among all (B, m). NumPy, as torch would wake threads."""
     with np.errstate(invalid="ignore"):  # where nothing is possible
         shares: Floats = np.exp(some - np.logaddexp.reduce(scores, axis=1, keepdims=True))
     return shares
@@ -705,13 +688,12 @@ class CtcDecoder(EmissionDecoder):
     blank: its index, -1 for the last.
     lm: a trie of `sottovoce lm`, an ARPA file (.gz too), a KenLM binary, or a model.
     label_lm: the same over labels, next to an `lm` over words.
-    lexicon: a file as in `lm.lexicon.read_lexicon`, (word, label ids) pairs, or the tree of another
-    decoder with the same labels and hotwords. Without one, a word model's vocabulary is spelled in
-    characters, and other words are unknown words.
+    lexicon: a file as in `lm.lexicon.read_lexicon`, (word, label ids) pairs, or the tree of another decoder
+    with the same labels and hotwords. None: the words of `lm` in characters, and unknown words.
     hotwords: a file, phrases, or phrases with weights per label.
     neural_lm: a Hugging Face causal model's folder or name, or the folder of a LoRA adapter for one (extra
-    `neural-lm`), or a model, which replaces the n-gram's word scores.
-    beam_size, n_best: override the options; None: as the options.
+    `neural-lm`), or a model; its scores replace the n-gram's.
+    beam_size, n_best: override the options.
     unknown_words: whether words outside the lexicon are allowed; None: only without a given lexicon.
     device: of the neural model. The search runs on the CPU, to which emissions on a device are copied.
 

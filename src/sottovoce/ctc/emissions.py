@@ -48,10 +48,8 @@ class EmissionScaling:
 
     @classmethod
     def from_options(cls, labels: Labels, options: CtcOptions) -> EmissionScaling:
-        """Make the scaling of options: label priors and the blank penalty are subtracted.
-
-        Raises:
-            OptionError: not one prior per label.
+        """Raises:
+        OptionError: not one prior per label.
         """
         offset = None
         if options.label_priors is not None or options.blank_penalty:
@@ -76,9 +74,7 @@ class EmissionScaling:
 
 
 def networks_of(emissions: Emissions) -> list[Emitted]:
-    """Split the emissions of several networks: a list or tuple of tensors or arrays of two dimensions or
-    more. Anything else is of one network.
-    """
+    """Split a list or tuple of the emissions of several networks; anything else is of one network."""
     if isinstance(emissions, list | tuple):
         parts = [each for each in emissions if isinstance(each, Tensor | np.ndarray) and each.ndim >= 2]
         if parts and len(parts) == len(emissions):
@@ -87,7 +83,7 @@ def networks_of(emissions: Emissions) -> list[Emitted]:
 
 
 def network_weights(weights: tuple[float, ...] | None, n_networks: int) -> list[float]:
-    """Return shares (n_networks,) that sum to 1; None: equal ones. Raises: OptionError: another number."""
+    """Return shares (n_networks,) that sum to 1. Raises: OptionError: another number of weights."""
     if weights is None:
         weights = (1.0,) * n_networks
     if len(weights) != n_networks:
@@ -96,9 +92,9 @@ def network_weights(weights: tuple[float, ...] | None, n_networks: int) -> list[
 
 
 def mean_log_probs(networks: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Average the probabilities of networks (B, T, V) by weights that sum to 1.
+    """Average the probabilities of networks (B, T, V): a label that one of them is sure of stays possible.
 
-    The arithmetic mean: a label that one network is sure of stays possible.
+    weights: sum to 1.
 
     Raises:
         InputError: emissions of different shapes.
@@ -134,10 +130,9 @@ def checked(
     *,
     is_normalised: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Check emissions; return them as (B, T, V) float32 with lengths (B,) int64.
+    """Check emissions (B, T, V) or (T, V); return them as (B, T, V) float32 with lengths (B,) int64.
 
-    log_probs: (B, T, V) or (T, V) of any float type. lengths: frames of each utterance, None for all.
-    is_normalised: they are log-probabilities; False: any scores.
+    lengths: frames of each utterance, None for all. is_normalised: False: any scores.
 
     Raises:
         InputError: a wrong shape or size, NaN, log-probabilities that are positive or do not sum to 1, or
@@ -205,10 +200,10 @@ def without_blank_runs(
 ) -> tuple[Tensor, Tensor]:
     """Drop all but the first frame of every run of likely blank frames, also across chunks.
 
-    Returns the remaining scores and lengths. Scores of dropped blanks are added to
+    Returns the remaining scores (B, T, V) and lengths (B,). Scores of dropped blanks are added to
     `state.acoustic_offset`.
 
-    scores: (B, T, V). lengths: (B,). is_likely: (B, T) bool.
+    is_likely: (B, T) bool.
     """
     n_batch, n_frames, n_labels = scores.shape
     if not n_frames:
@@ -242,9 +237,8 @@ class IdleSeparators:
         return torch.cat((log_probs, idle[:, :, None]), dim=2)
 
     def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
-        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all.
-
-        before: (N,) tokens before the first ones. n_labels: V of the model.
+        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all. before: (N,) tokens
+        before.
         """
         if self.separator is None:
             return self.blank
@@ -255,7 +249,6 @@ class IdleSeparators:
 
 
 def joined(state: PrefixState) -> tuple[Tensor, Tensor]:
-    """Join the uncommitted emissions of a state: (B, T, V), and their lengths (B,)."""
     if len(state.emissions) == 1:
         return state.emissions[0]
     lengths = state.n_frames - torch.tensor([each.n_frames for each in state.committed])

@@ -41,7 +41,7 @@ Pronunciations = Mapping[str, Sequence[tuple[int, ...]]]
 
 
 class PhraseSpeller:
-    """Spells phrases in labels. pronunciations: of words of a lexicon; others are spelled in letters."""
+    """Spells phrases in labels: words of `pronunciations` by these, others in letters."""
 
     def __init__(
         self, labels: Labels, case: Case = "keep", pronunciations: Pronunciations | None = None
@@ -55,8 +55,7 @@ class PhraseSpeller:
         self._longest = max(map(len, self._ids), default=1)
 
     def boosted(self, phrases: Sequence[ListedPhrase]) -> list[Phrase]:
-        """Spell phrases in every way; all spellings of a phrase have the same total weight. Faulty ones
-        are warnings.
+        """Spell phrases in every way, with the same total weight; faulty ones are warnings.
 
         Raises:
             LanguageModelError: no phrase can be spelled.
@@ -206,7 +205,7 @@ _SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
 
 
 def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
-    """Load an n-gram model: a trie, ARPA, gzipped ARPA or KenLM binary; a model or None is returned as is.
+    """Load a trie, an ARPA file (.gz too) or a KenLM binary; a model or None is returned as is.
 
     Raises:
         LanguageModelError: the file cannot be read.
@@ -217,8 +216,6 @@ def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | N
 
 
 class DecoderParts:
-    """Makes the language models, lexicon and boosting of a decoder."""
-
     def __init__(self, labels: Labels, options: CtcFusionOptions) -> None:
         self.labels = labels
         self.options = options
@@ -235,9 +232,7 @@ class DecoderParts:
         unknown_words: bool | None,
         label_model: WordOrTokenModel | None = None,
     ) -> tuple[PrefixScorer | None, Lexicon | None]:
-        """Fuse models, lexicon and phrases; return the scorer (None without any) and the lexicon.
-
-        label_model: over labels, next to a model over words.
+        """Fuse models, lexicon and phrases; return the scorer and the lexicon, or None.
 
         Raises:
             OptionError: parts that do not fit together.
@@ -274,10 +269,7 @@ class DecoderParts:
         words: tuple[str | None, ...],
         device: torch.device,
     ) -> NeuralRescorer | None:
-        """Make the neural rescorer; None without a neural model.
-
-        words: of the lexicon; without one an n-gram over labels remains next to the neural model.
-        """
+        """Make the neural rescorer. words: of the lexicon; without one the n-gram is not replaced."""
         if neural_lm is None:
             return None
         scorer = neural_lm
@@ -294,7 +286,6 @@ class DecoderParts:
         return NeuralRescorer(scorer, self.options.neural_weight, replaces=replaced)
 
     def _is_over_labels(self, model: WordOrTokenModel) -> bool:
-        """Return whether the model's vocabulary is the labels, with any name for the space."""
         if self.options.token_offset is not None:
             self._check_offset(model)
             return True
@@ -346,7 +337,6 @@ class DecoderParts:
         return token_scorer(len(self.labels), models) if models else None
 
     def _booster(self, phrases: Sequence[Phrase]) -> PhraseBooster | WholeWordBooster:
-        """Make a booster, of whole words if labels mark them."""
         labels = self.labels
         if not labels.has_pieces:
             return PhraseBooster(phrases, len(labels), boundary=labels.separator)

@@ -1,13 +1,12 @@
 """The state of a CTC prefix beam search, and its frame loop in the native kernels.
 
-Every prefix sums the probability of its paths, separately for those that end in a blank and in its last
-token (Hannun et al. 2014, arXiv 1408.2873; Graves 2012, section 7.5). The committed history of a stream is
-stored in arrays of machine numbers: a few megabytes per hour of speech.
+Every prefix sums the probability of its paths, separately for those that end in a blank and in its last token
+(Hannun et al. 2014, arXiv 1408.2873; Graves 2012, section 7.5).
 
-Homophones are word sequences with the same labels, and so with the same paths now and later. If their
-lexicon and language model states are equal too, their score difference is constant, so only the n best of a
-group can be in an n-best list, and pruning the others loses nothing; their probability counts in the
-posteriors. At the end the word sequences of a hypothesis's labels are ranked without emissions.
+Homophones are word sequences with the same labels and thus the same paths. If their lexicon and language
+model states are equal too, their score difference is constant: the search keeps the best of a group, and
+counts the others in the posteriors. At the end the word sequences of a hypothesis's labels are ranked without
+emissions.
 """
 
 from __future__ import annotations
@@ -39,14 +38,13 @@ from sottovoce.lm.base import (
 
 @dataclass(slots=True, eq=False)
 class CommittedHistory:
-    """The committed part of one utterance.
+    """The committed part of one utterance: a few megabytes per hour of speech.
 
     symbols: see `PrefixState`. first, last, peak: of each symbol, as in `TokenTimes`, in frames of the
     utterance. n_frames: dropped with them. words: those that no further token can change; word_starts,
-    word_ends: [start, end) of each in `symbols`. text: of these words. n_emitted: words sent as events so
-    far. n_closed: symbols up to the end of the last word. in_lexicon: of each word. n_scored: words that a
-    `HistoryScorer` has scored. past: those words. living: the beams' histories after it, which keeps their
-    scores alive.
+    word_ends: [start, end) of each in `symbols`; in_lexicon: of each; text: of them all. n_closed: symbols up
+    to the end of the last word. n_emitted: words sent as events. n_scored: words that a `HistoryScorer` has
+    scored; past: these words. living: the beams' histories after them, which keeps their scores alive.
     """
 
     symbols: array[int] = field(default_factory=lambda: array("q"))
@@ -96,9 +94,7 @@ class CommittedHistory:
         return self.symbols[self.n_closed :].tolist()
 
     def times(self, later: TokenTimes, begin: int = 0) -> TokenTimes:
-        """Return the times of committed symbols from `begin` on, and of `later` ones, relative to the
-        dropped frames.
-        """
+        """Return the times of committed symbols from `begin` on, and of `later` ones."""
         n = self.n_frames
         return TokenTimes(
             [*self.first[begin:], *(n + frame for frame in later.first)],
@@ -121,20 +117,17 @@ class PrefixState:
     merged: (B, K) float32, log of (probability of the prefix plus the homophones pruned for it) / its own.
     length: (B, K) int64, symbols.
     last: (B, K) int64, the last symbol; in an empty prefix the scorer's word separator, or the blank.
-    symbols: (B, K, L) int64, the histories; position 0 is the start.
+    symbols: (B, K, L) int64, the histories; position 0 holds the last committed symbol.
     scores: (B, K, s) int64, the states of the `PrefixScorer`.
-    n_frames: (B,) int64, frames consumed.
-    n_searched: (B,) int64, frames that were not skipped.
+    n_frames, n_searched: (B,) int64, frames consumed, and those that were not skipped.
     in_blank: (B,) bool, whether the last frame was in a run of blanks that can be skipped.
     acoustic_offset: (B,) float64, scores of dropped blanks, and what `renormalize` subtracted from `blank`
     and `token`.
     lm_offset: (B,) float64, what `renormalize` subtracted from `lm`.
     emissions: uncommitted emissions, for alignment: (log_probs (B, T, V), lengths (B,)) per chunk.
-    committed: the committed part of each utterance, removed from `symbols`, `length` and `emissions`;
-    position 0 of the histories holds its last symbol.
-    n_shared: per utterance, uncommitted symbols that all beams shared at the last check.
-    flush_deadline_frames: per utterance, uncommitted frames from which beams that differ early are
-    dropped.
+    committed: of each utterance; removed from `symbols`, `length` and `emissions`.
+    n_shared: uncommitted symbols that all beams shared at the last check.
+    flush_deadline_frames: uncommitted frames from which beams that differ early are dropped.
     """
 
     blank: Tensor
@@ -190,11 +183,7 @@ class PrefixState:
 
 
 def first_state(n_batch: int, beam_size: int, initial_symbol: int, start: Tensor) -> PrefixState:
-    """Make a state with one empty prefix per utterance.
-
-    start: (s,) int64 of the scorer. initial_symbol: precedes every prefix: the scorer's word separator, or
-    the blank.
-    """
+    """Make a state with one empty prefix per utterance. start: (s,) int64 of the scorer."""
     shape = (n_batch, beam_size)
     alive = torch.zeros(shape, dtype=torch.bool)
     alive[:, 0] = True
@@ -230,8 +219,8 @@ _WRITTEN = ("blank", "token", "lm", "adjustment", "merged", "length", "last", "s
 class Homophone(NamedTuple):
     """A word sequence of given labels.
 
-    symbols: labels with their marks, see `PrefixState`. mark: of the word that the end completes. score:
-    of the scorer, including the end.
+    symbols: see `PrefixState`. mark: of the word that the end completes. score: of the scorer, including the
+    end.
     """
 
     symbols: tuple[int, ...]
@@ -240,14 +229,11 @@ class Homophone(NamedTuple):
 
 
 class PrefixSearch:
-    """A search of given width over emissions of n_labels labels.
+    """A search of given width over emissions of n_labels labels, on as many threads as PyTorch has.
 
-    Utterances run on as many threads as PyTorch has.
-
-    scorer: language models, lexicon and boosting, or None. max_homophones: homophones kept per group; None:
-    all. beam_threshold, top_tokens: see `CtcOptions`; `LARGE` limits top_tokens. Without a scorer the
-    beam_size + 1 likeliest tokens suffice: every other extension has beam_size better ones of the same
-    prefix.
+    scorer: language models, lexicon and boosting, or None. max_homophones: kept per group; None: all.
+    beam_threshold, top_tokens: see `CtcOptions`. Without a scorer the beam_size + 1 likeliest tokens suffice:
+    every other extension has beam_size better ones of the same prefix.
 
     Raises:
         OptionError: the kernels package is not installed.
@@ -294,7 +280,6 @@ class PrefixSearch:
         self._native = self._kernels.Scorer(n_labels, lexicon, words, tokens)
 
     def start(self, n_batch: int) -> PrefixState:
-        """Make the state of n_batch utterances before their first frame."""
         return first_state(n_batch, self._settings.beam_size, self._initial_symbol, self._start)
 
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
@@ -326,9 +311,7 @@ class PrefixSearch:
         state.symbols = histories
 
     def endings(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Score the ways to end after the scorer's states (N, s): scores (N, E), -inf: no such ending, and
-        marks (N, E) of the words that they complete.
-        """
+        """Score the ways to end after states (N, s): scores (N, E), -inf for none, and marks (N, E)."""
         shape, states = (len(states), self._native.n_endings), states.contiguous()
         scores, marks = torch.empty(shape), torch.empty(shape, dtype=torch.int64)
         self._native.end(states.data_ptr(), len(states), scores.data_ptr(), marks.data_ptr())
@@ -337,7 +320,7 @@ class PrefixSearch:
     def readings(self, sequences: Sequence[Sequence[int]], most: int) -> list[list[Homophone]]:
         """Find the best word sequences of label sequences, at most `most` of each, best first.
 
-        The beam is `most` wide: exact for fewer homophones than that.
+        The beam is `most` wide: exact for fewer homophones.
         """
         tokens, lengths = padded(sequences)
         n, longest = tokens.shape

@@ -29,8 +29,7 @@ Records = npt.NDArray[Any]
 class LanguageModel(Protocol):
     """A batched language model over n_tokens ids; the states of N hypotheses are (N,) int64.
 
-    Searches select and reorder rows of states; larger data (a KV cache) stays in the model, indexed by the
-    state.
+    Searches select and reorder rows of states; larger data (a KV cache) stays in the model.
     """
 
     @property
@@ -52,7 +51,7 @@ class LanguageModel(Protocol):
 
 
 class WordIds(ABC):
-    """Ids of words as they are written, else of an equivalent Unicode form. unknown: that of <unk>."""
+    """Ids of words as written, else of an equivalent Unicode form. unknown: that of <unk>."""
 
     unknown: int
 
@@ -65,7 +64,6 @@ class WordIds(ABC):
         return self._id(word) is not None
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Return ids of words, in any Unicode form; unknown ones get that of <unk>."""
         found = map(self._id, words)
         return [self.unknown if each is None else each for each in found]
 
@@ -95,10 +93,10 @@ class HistoryWord(NamedTuple):
 
 
 class WordHistory:
-    """The words of a hypothesis so far, as a node of a tree: its last word and the previous node.
+    """The words of a hypothesis so far: a node of a tree, its last word and the node before, which alone it
+    keeps alive.
 
-    A node only keeps its ancestors alive, so the tree grows with living hypotheses. n_words: includes
-    forgotten ones.
+    n_words: includes forgotten ones.
     """
 
     __slots__ = ("__weakref__", "_later", "before", "n_words", "word")
@@ -110,7 +108,7 @@ class WordHistory:
         self._later: WeakValueDictionary[HistoryWord, WordHistory] = WeakValueDictionary()
 
     def after(self, words: Iterable[HistoryWord]) -> WordHistory:
-        """Return the history that continues with these words; the same object for the same words."""
+        """Return the history that continues with these words: the same object for the same words."""
         at = self
         for word in words:
             found = at._later.get(word)
@@ -120,7 +118,7 @@ class WordHistory:
         return at
 
     def with_words(self, texts: Iterable[str]) -> WordHistory:
-        """Return the history that continues with known words of these texts."""
+        """As `after`, with known words of these texts."""
         return self.after(map(HistoryWord, texts))
 
     def context(self) -> tuple[str, ...]:
@@ -146,9 +144,8 @@ class HistoryScorer(Protocol):
     """Scores whole word histories, to replace the word scores of the search."""
 
     def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
-        """Return the new adjustments to the scores of N hypotheses with these words.
-
-        final: also score the end of the sentence.
+        """Return the new adjustments to the scores of N hypotheses. final: also score the end of the
+        sentence.
         """
         ...
 
@@ -161,9 +158,9 @@ class CallbackLm(NamedTuple):
     """A language model that the native search calls by address, with a cache of its results.
 
     cache: (2 ** n,) `CACHE_ENTRY`, an open-addressing table by key (state + 1, id + 1); key 0 is free.
-    address: of a C function (int64 state, int64 id, int64 place) -> int64 that returns the score's float32
-    bits in the upper half and the next state in the lower; id `END` scores the end. It takes the GIL, and
-    writes to the cache at `place`, the free entry that the caller found, or after it.
+    address: of a C function (int64 state, int64 id, int64 place) -> int64: the score's float32 bits in the
+    upper half, the next state in the lower; id `END` scores the end. It takes the GIL, and writes to the
+    cache at `place`, the free entry that the caller found, or after it.
     """
 
     cache: Records
@@ -177,11 +174,11 @@ class Automaton(NamedTuple):
 
     ids: (n_tokens,) the model's ids of the caller's tokens. root_weights, root_targets: (n_ids,). first:
     (n_nodes + 1,) first arc of each node. keys: (n_arcs,) node * n_ids + id, ascending. weights (natural
-    logs), targets: (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) score of ending, or None: 0.
+    logs), targets: (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) scores of ending, or None: 0.
     silent: id of the word boundary that is scored implicitly before each of the tokens `begins` (n_tokens,)
     bool, or None. callback, trie: scores come from calls, or from a `sottovoce_kernels.trie.Trie`;
     root_weights then bound the score of each id, and there are no other arrays. owner: of the memory behind
-    callback and trie.
+    these.
     """
 
     ids: Ints
@@ -211,10 +208,8 @@ class AutomatonModel(LanguageModel, Protocol):
 
 @runtime_checkable
 class ContextFreeModel(Protocol):
-    """A model with a context-free state, for unigram scores."""
-
     def null_context(self, n: int) -> Tensor:
-        """Make states (n,) without any context, not even the beginning of the sentence."""
+        """Make states (n,) without any context, not even <s>, for unigram scores."""
         ...
 
 
@@ -229,8 +224,8 @@ class FlatLexicon(NamedTuple):
     keys: (n_nodes - 2,) parent * n_tokens + token of the other nodes, ascending. first_word, n_words:
     (n_nodes,), of the words that end at each node, in `words`. ahead: (n_nodes,) look-ahead. word_scores:
     (n_words,). unknown: the unknown word, or -1. separator: or -1. n_homophones: the most words of one
-    spelling. may_begin, may_go_on: (n_tokens,) bool, tokens that begin and continue an unknown word
-    without a separator.
+    spelling. may_begin, may_go_on: (n_tokens,) bool, tokens that begin and continue an unknown word without a
+    separator.
     """
 
     keys: Ints

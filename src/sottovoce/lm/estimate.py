@@ -36,8 +36,9 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The n-grams of one order and how often they occur. keys: (n,) ascending, place of the n-gram's first
-    order - 1 words * n_words + last word. counts: (n,).
+    """The n-grams of one order and how often they occur: (n,) each.
+
+    keys: place of the n-gram's first order - 1 words * n_words + last word, ascending.
     """
 
     keys: Ints
@@ -82,13 +83,13 @@ def count_text(
 
 
 def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[str], list[Counts]]:
-    """Read files of lines `w1 w2 … wn<TAB>count`, as SRILM's `ngram-count -write` and Google's Web 1T have
-    them, gzipped if their names end in .gz; return the words and the counts of orders 1, 2, …, order.
+    """Read files of lines `w1 w2 … wn<TAB>count` (SRILM's `ngram-count -write`, Google's Web 1T), gzipped if
+    their names end in .gz; return the words and the counts of orders 1, 2, …, order.
 
     Counts of an n-gram that stands several times are added up. An n-gram occurs at least as often as the
-    longer ones that begin with it, or that end with it: shorter ones may be missing, but then sentences that
-    are shorter than the n-grams are not counted. order: None for that of the longest n-gram. `<S>`, `</S>`
-    and `<UNK>` count as `<s>`, `</s>` and `<unk>`.
+    longer ones that begin or end with it: shorter ones may be missing, but then sentences that are shorter
+    than the n-grams are not counted. order: None for that of the longest n-gram. `<S>`, `</S>` and `<UNK>`
+    count as `<s>`, `</s>` and `<unk>`.
 
     Raises:
         LanguageModelError: a file that cannot be read, another line, or no n-grams.
@@ -145,7 +146,6 @@ def _levels(tokens: Sequence[array[int]], numbers: Sequence[array[int]], n_words
 
 
 def _grouped(rows: SmallInts, counts: Ints, combine: np.ufunc) -> tuple[SmallInts, Ints]:
-    """Sort n-grams (n, order), and combine the counts of equal ones."""
     sorting = np.lexsort(rows.T[::-1])
     rows, counts = rows[sorting], counts[sorting]
     is_new = np.ones(len(rows), np.bool_)
@@ -179,8 +179,7 @@ def estimate(
     """Estimate a model from counts of orders 1, 2, …, a list that is emptied.
 
     prune: n-grams of each order that occur at most that often are left out; the last number counts for all
-    higher orders. fallback: use `FALLBACK` for orders whose counts give no discounts. folder: for temporary
-    files, if the n-grams are many.
+    higher orders. fallback: use `FALLBACK` where counts give no discounts. folder: for temporary files.
 
     Raises:
         OptionError: numbers that decrease, or do not begin with 0.
@@ -234,10 +233,7 @@ class _Estimator:
         return found
 
     def _adjusted(self, level: Counts, rows: npt.NDArray[np.int32], longer: Ints | None) -> Ints:
-        """Count n-grams by the words before them, if they are not of the highest order or begin with <s>.
-
-        Those of which no longer one is counted are taken to have had one word before them.
-        """
+        """Count n-grams by the words before them, if they are not of the highest order or begin with <s>."""
         begins = rows[:, 0] == _BEGIN
         adjusted: Ints = level.counts.astype(np.int64)
         if longer is not None:
@@ -272,7 +268,6 @@ class _Estimator:
         )
 
     def _with_backoff(self, ngrams: Ngrams, gamma: Doubles) -> Ngrams:
-        """Set the back-offs: log10 of the share of shorter contexts."""
         backoff = np.log10(np.where(gamma > 0, gamma, 1.0))
         return Ngrams(ngrams.words, ngrams.log10, backoff.astype(np.float32))
 

@@ -1,9 +1,9 @@
 """Shallow fusion: weighted language models as one, for Whisper's beam search and for the CTC search.
 
-`ShallowFusion` is a `LanguageModel`; `text_fusion` makes the one over Whisper's text tokens. `token_scorer`
-and `word_scorer` make the `PrefixScorer` of a CTC search; the second scores word models where words end,
-under a lexicon. Look-ahead (Ortmanns et al. 1997; flashlight's smearing) adds the best score of the words
-that are still possible inside a word, and subtracts it where the word ends.
+`text_fusion` makes the `ShallowFusion` over Whisper's text tokens. `token_scorer` and `word_scorer` make the
+`PrefixScorer` of a CTC search; the second scores word models where words of a lexicon end. Look-ahead
+(Ortmanns et al. 1997; flashlight's smearing) adds the best score of the words that are still possible inside
+a word, and subtracts it where the word ends.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def text_fusion(
     hotwords: a file (`read_phrases`), phrases, or phrases with weights; they match whole words as written,
     with a capital at the beginning, and, if in lower case, with capitals on every word.
     hotword_weight: for each token of a phrase (nats).
-    neural_lm: a model over the same ids, see `lm.base.LanguageModel`.
+    neural_lm: a model over the same ids.
     grammar: a GBNF file or a parsed grammar for the text of a window.
     grammar_penalty: cost of a token that it does not allow (nats); None: forbidden.
 
@@ -106,7 +106,7 @@ def _edges(encoding: tiktoken.Encoding, n_tokens: int) -> Edges:
 
 
 def _token_ids(ngram: NgramModel, n_tokens: int) -> torch.Tensor:
-    """Return the model's id (n_tokens,) of every token; raise LanguageModelError for a model of words."""
+    """Return the model's id (n_tokens,) of every token. Raises: LanguageModelError for a model of words."""
     ids = ngram.ids([str(token) for token in range(n_tokens)])
     if all(each == ngram.unknown for each in ids):
         words = (word for word in ngram.vocabulary if not word.startswith("<"))
@@ -136,7 +136,6 @@ def _phrases(
 
 
 def _capitalised(text: str) -> Iterable[str]:
-    """Yield the ways to capitalise a phrase that begins in lower case."""
     if not text[:1].islower():
         return ()
     words = text.split() if text.islower() else [text]
@@ -187,8 +186,6 @@ class ShallowFusion:
     """A weighted sum of language models over the same tokens; states are (N, n_models) int64.
 
     A token that a model scores -inf is forbidden, whatever the weight.
-
-    weights: one per model.
 
     Raises:
         OptionError: not one weight per model, or different numbers of tokens.
@@ -258,10 +255,7 @@ UNKNOWN_SHARE = 0.7
 
 
 class TokenModel(NamedTuple):
-    """A language model over the labels of a search, with a weight.
-
-    ids: (n_tokens,) int64, the model's id of every label; None: the same.
-    """
+    """A weighted model over labels. ids: (n_tokens,) int64, the model's id of every label; None: the same."""
 
     model: AutomatonModel
     weight: float
@@ -269,10 +263,7 @@ class TokenModel(NamedTuple):
 
 
 class WordModel(NamedTuple):
-    """A language model over words, with a weight.
-
-    ids: (n_words,) int64, the model's id of every word of the lexicon, including None, the unknown word.
-    """
+    """A weighted model over words. ids: (n_words,) int64, its id of every word of the lexicon, also of None."""
 
     model: AutomatonModel
     ids: Ints
@@ -329,10 +320,7 @@ def _automata(models: Sequence[TokenModel | WordModel]) -> list[tuple[Automaton,
 
 
 def _unigrams(lexicon: Lexicon, word: WordModel, word_scores: Floats) -> Floats:
-    """Return the look-ahead (n_nodes,): the model's unigram scores.
-
-    The unknown word counts with a share of its whole cost, including its end.
-    """
+    """Return the look-ahead (n_nodes,). The unknown word counts with a share of its whole cost."""
     model, n_words = word.model, len(word.ids)
     states = model.null_context(n_words) if isinstance(model, ContextFreeModel) else model.start(n_words)
     found, _ = model.score(states, torch.from_numpy(word.ids))

@@ -78,7 +78,6 @@ class _RuleReader:
         self._at = 0
 
     def choice(self) -> bool:
-        """Return whether one of the alternatives ends."""
         can_end = self._sequence()
         while self._next() == "|":
             self._at += 1
@@ -117,7 +116,7 @@ _PIECE = re.compile(rf"{QUOTED}|#[^\n]*|{NAME}")
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A GBNF grammar. rule: the rule of an utterance, which may begin with an additional space.
+    """A GBNF grammar. rule: that of an utterance, which may begin with an additional space.
 
     Raises:
         LanguageModelError: the text is no grammar, or has no such rule.
@@ -143,10 +142,8 @@ class Grammar:
 
     @classmethod
     def read(cls, path: str | Path, rule: str = "root") -> Grammar:
-        """Read a grammar file.
-
-        Raises:
-            LanguageModelError: the file cannot be read, and as the class.
+        """Raises:
+        LanguageModelError: the file cannot be read, and as the class.
         """
         return cls(read_text(path, "a grammar", LanguageModelError), rule)
 
@@ -228,14 +225,12 @@ class GrammarModel:
         return torch.tensor(ends, device=states.device)
 
     def _allows_something(self, token_bytes: Sequence[bytes]) -> bool:
-        """Return whether an utterance has a beginning, apart from the space before it."""
         firsts = (self._row(START) == 0).nonzero()[:, 0].tolist()
         if firsts and all(token_bytes[token] == b" " for token in firsts):
             return bool((self._row(self._after(START, firsts[0])) == 0).any())
         return bool(firsts)
 
     def _make_row(self, state: int) -> Tensor:
-        """Score every next token (n_tokens,)."""
         if state == BROKEN:
             return torch.zeros(self._n_tokens)
         packed = np.frombuffer(self._place(state).compute_bitmask(), np.uint8)

@@ -35,13 +35,11 @@ UNKNOWN_NODE = 1
 class Lexicon:
     """Words and their spellings over n_tokens tokens.
 
-    spellings: (word, tokens) pairs, many-to-many. A separator at the end of a spelling is dropped. Words
-    are normalised to NFC.
-    separator: the token between words, or None.
-    allow_unknown: other spellings count as one unknown word, the last one of `words`, None; with a
-    separator only spellings that are no word's, without one any spelling.
-    word_starts: one per token; without a separator an unknown word begins with such a token and ends
-    before the next. None: it begins and ends anywhere.
+    spellings: (word, tokens) pairs, many-to-many; words are normalised to NFC. separator: the token between
+    words, or None; dropped at the end of a spelling. allow_unknown: other spellings count as one unknown
+    word, the last one of `words`, None; with a separator only spellings that are no word's. word_starts: one
+    per token; without a separator an unknown word begins with such a token and ends before the next. None: it
+    begins and ends anywhere.
 
     Raises:
         LanguageModelError: no words, an empty spelling, a token out of range or a separator inside.
@@ -125,11 +123,9 @@ class Lexicon:
         return {word: n for word, n in zip(self.words, self._lengths.tolist(), strict=False) if word}
 
     def look_ahead(self, word_scores: Floats) -> Floats:
-        """Return for every node the best score (n_nodes,) of the words below it; 0 at the root.
+        """Return the best score (n_nodes,) of the words below each node; 0 at the root.
 
-        Inside an unknown word it is the unknown word's score, so that staying there has a cost.
-
-        word_scores: (n_words,) float32.
+        Inside an unknown word it is the unknown word's, so that staying there has a cost.
         """
         parents = self._keys // self.n_tokens
         best = np.full(self.n_nodes, -np.inf, np.float32)
@@ -141,7 +137,7 @@ class Lexicon:
         return best
 
     def spellings_of(self, words: Collection[str]) -> dict[str, list[tuple[int, ...]]]:
-        """Return all spellings of those of the words that the lexicon has."""
+        """Return all spellings of those words that the lexicon has."""
         ids = [i for i, word in enumerate(self.words) if word in words]
         nodes = np.arange(self.n_nodes).repeat(self._counts)
         is_wanted = np.isin(self._words, ids)
@@ -156,7 +152,6 @@ class Lexicon:
         return found
 
     def flat(self, ahead: Floats, word_scores: Floats) -> FlatLexicon:
-        """Return the tree as arrays. ahead: (n_nodes,) look-ahead. word_scores: (n_words,)."""
         return FlatLexicon(
             keys=self._keys,
             words=self._words,
@@ -179,8 +174,8 @@ _MOST_NAMED = 5
 def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
     """Read a file of words and spellings: a word, then its labels, separated by spaces or tabs.
 
-    A file without any spelling is a word list, spelled by characters. Words and labels may be in any
-    Unicode form. Words that the labels cannot spell are skipped, with a warning. Read are also:
+    A file without any spelling is a word list, spelled by characters. Words that the labels cannot spell are
+    skipped, with a warning. Read are also:
 
     - CMUdict: comments (`;;;` and ` # `), variants (`READ(1)`), and stress (`EH1`) where labels have none;
     - Kaldi's `lexiconp.txt` (a probability, not used, after the word), and `#1` at the end of a spelling;

@@ -23,9 +23,7 @@ History = tuple[str, ...]
 
 class WordLanguageModel(Protocol):
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
-        """Return natural log-probabilities of words after histories of words; at least one pair, no
-        repetition.
-        """
+        """Return natural log-probabilities of words after histories; at least one pair, none twice."""
         ...
 
     def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
@@ -116,7 +114,6 @@ class NeuralRescorer:
             self._ends.update({history: ends[context] for history, context in contexts.items()})
 
     def _replaced(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
-        """Return the weighted scores of histories that the search has, or has at their end."""
         if self._replaces is None:
             return [0.0] * len(histories)
         model, weight = self._replaces.model, self._replaces.weight

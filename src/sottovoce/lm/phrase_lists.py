@@ -42,10 +42,8 @@ class ListedPhrase(NamedTuple):
 
 
 def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhrase]:
-    """Read the phrases of a file.
-
-    Raises:
-        LanguageModelError: the file is unreadable or has no usable phrase.
+    """Raises:
+    LanguageModelError: the file is unreadable or has no usable phrase.
     """
     lines = read_lines(path, "a list of phrases", LanguageModelError)
     parsed = list(_parsed(Path(path), lines, default_weight))

@@ -105,7 +105,7 @@ class Trie:
     """A packed n-gram model over n_tokens words, with the interface of `BackoffTable`.
 
     root_weights, root_backoff, bounds: (n_tokens,) float32. root_first: (n_tokens + 1,) int64, places of the
-    first bigrams. records: of orders 2, 3, …. text: the words as bytes, separated by "\\n".
+    first bigrams. records: of orders 2, 3, …. text: the words as bytes, separated by line feeds.
     """
 
     root_weights: Tensor
@@ -132,7 +132,6 @@ class Trie:
 
     @property
     def starts(self) -> list[int]:
-        """The first nodes of orders 1, 2, …, and the number of nodes."""
         sizes = [1, *([self.n_tokens] if self.records else [])]
         sizes += [records.n_records for records in self.records[:-1]]
         return list(itertools.accumulate(sizes))
@@ -178,13 +177,11 @@ class Trie:
         return native
 
     def row_weights(self, nodes: Tensor) -> Tensor:
-        """Return the weights (N, V) of every token after nodes (N,)."""
         tokens = torch.arange(self.n_tokens)
         rows = nodes.repeat_interleave(self.n_tokens)
         return self.follow(rows, tokens.repeat(len(nodes)))[0].view(len(nodes), -1)
 
     def table(self) -> BackoffTable:
-        """Unpack the trie into tensors."""
         starts, n_tokens = self.starts, self.n_tokens
         keys, weights, targets = [], [], []
         backoffs, parents = [torch.zeros(1)], [torch.zeros(1, dtype=torch.int64)]
@@ -352,7 +349,6 @@ class _Sorter:
         )
 
     def _contexts(self, words: SmallInts) -> Ints:
-        """Return the places (n,) of contexts (n, order - 1) in their order; -1: missing."""
         places = words[:, 0].astype(np.int64)
         for level, word in zip(self._levels, words.T[1:], strict=True):
             exists = places >= 0
@@ -406,7 +402,6 @@ class _Sorter:
         weights[absent] = (paid[contexts] + backed_off)[absent]
 
     def _follow(self, nodes: Ints, words: Ints) -> tuple[Floats, Ints]:
-        """Return weights and next nodes of words after nodes, as `BackoffTable.follow` does."""
         starts = np.cumsum([1, self._n_tokens, *(len(level.keys) for level in self._levels)])
         nodes, targets = nodes.copy(), words + 1
         weights = np.zeros(len(words), np.float32)
@@ -452,7 +447,6 @@ def _between(keys: Ints, low: int, high: int) -> Ints:
 
 
 def _firsts(level: _Level, n_contexts: int, n_tokens: int, folder: Path | None) -> Ints:
-    """Return the first n-gram (n_contexts + 1,) of each context, and the end."""
     first = scratch(n_contexts + 1, np.int64, folder)
     for rows in blocks(len(first)):
         first[rows] = np.searchsorted(level.keys, np.arange(rows.start, rows.stop) * n_tokens)
@@ -496,7 +490,6 @@ def _codebook(values: Floats) -> Floats:
 
 
 def _replace(values: Floats, book: Floats) -> None:
-    """Replace values by the nearest ones of a codebook."""
     borders = (book[1:] + book[:-1]) / 2
     for rows in blocks(len(values)):
         values[rows] = book[np.searchsorted(borders, values[rows])]
@@ -512,8 +505,8 @@ def _packed(
 ) -> tuple[Arrays, list[int]]:
     """Pack the records of a level; return them and their fields' bits.
 
-    first: the places of the first children, and their end. n_nodes: of shorter contexts, for the links; 1:
-    links are not stored.
+    first: the places of the first children, and their end. n_nodes: of shorter contexts, for the links; 1: no
+    links.
     """
     n = len(level.keys)
     value_bits = 8 if books else 32
@@ -560,7 +553,7 @@ def _bits(columns: Sequence[Ints], widths: Sequence[int], n: int) -> npt.NDArray
 
 
 def write_trie(path: Path, arrays: Arrays, about: Mapping[str, str]) -> None:
-    """Write a safetensors file; the arrays are not copied into memory as safetensors' own writer does.
+    """Write a safetensors file without copying the arrays, as safetensors' own writer does.
 
     Raises:
         OSError: the file cannot be written.
