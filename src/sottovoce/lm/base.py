@@ -198,8 +198,10 @@ class Automaton(NamedTuple):
     owner: object = None
 
 
-class AutomatonModel(LanguageModel, Protocol):
+class AutomatonModel(Protocol):
     """A model that a CTC search can use."""
+
+    def start(self, n: int) -> Tensor: ...
 
     def automaton(self) -> Automaton:
         """Return the model as arrays on the CPU."""

@@ -323,27 +323,14 @@ class WordCounter:
 
     def __init__(self, score: float, *, separators: Tensor, starts: Tensor) -> None:
         begins = torch.stack((starts, torch.ones_like(starts))) & ~separators
-        self._scores = begins.float() * score  # (2, V)
-        self._after = torch.where(separators, _BETWEEN, _INSIDE)
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self._after)
+        self._scores = (begins.float() * score).numpy()  # (2, V)
+        self._after = torch.where(separators, _BETWEEN, _INSIDE).numpy()
 
     def start(self, n: int) -> Tensor:
-        return torch.full((n,), _BETWEEN, device=self._after.device)
-
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if tokens is None:
-            return self._scores[states], states
-        return self._scores[states, tokens], self._after[tokens]
-
-    def finish(self, states: Tensor) -> Tensor:
-        return torch.zeros(states.shape, device=states.device)
+        return torch.full((n,), _BETWEEN)
 
     def automaton(self) -> Automaton:
-        n = self.n_tokens
-        scores, after = self._scores.cpu().numpy(), self._after.cpu().numpy()
+        scores, after, n = self._scores, self._after, len(self._after)
         return Automaton(
             first=np.array([0, 0, n], np.int64),
             keys=np.arange(_BETWEEN * n, (_BETWEEN + 1) * n, dtype=np.int64),

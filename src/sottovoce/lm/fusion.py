@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import tiktoken
@@ -262,10 +262,14 @@ class TokenModel(NamedTuple):
     ids: Ints | None = None
 
 
-class WordModel(NamedTuple):
-    """A weighted model over words. ids: (n_words,) int64, its id of every word of the lexicon, also of None."""
+class ScoredAutomaton(AutomatonModel, LanguageModel, Protocol):
+    """A model over words: its scores look ahead."""
 
-    model: AutomatonModel
+
+class WordModel(NamedTuple):
+    """A weighted model over words. ids: (n_words,) int64, its id of every word of the lexicon."""
+
+    model: ScoredAutomaton
     ids: Ints
     weight: float
 
