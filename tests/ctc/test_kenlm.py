@@ -86,9 +86,6 @@ def test_each_state_and_word_is_asked_for_once(arpa: Path, monkeypatch: pytest.M
     assert n_cached > 5
     assert scores(searcher) == first
     assert model.n_cached == n_cached
-    model.forget()
-    assert scores(searcher) == first
-    assert model.n_cached == n_cached
 
 
 def test_threads_give_a_state_one_index(arpa: Path) -> None:

@@ -374,12 +374,6 @@ class KenlmModel(WordIds):
             owner=self,
         )
 
-    def forget(self) -> None:
-        """Clear the caches; states stay."""
-        self._cache["key"] = _FREE
-        self.n_cached = 0
-        self._after.clear()
-
     def _answer(self, state: int, word: int, place: int) -> int:
         """Execute a call of native code."""
         with self._lock:
