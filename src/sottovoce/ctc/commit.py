@@ -166,7 +166,6 @@ class Committer:
         return int(state.is_alive[row].to(torch.uint8).argmax())
 
     def _blanks(self, state: PrefixState, row: int, beams: Tensor, tokens: Tensor) -> int | Tensor:
-        """Return labels (N, L + 1) of the blanks around tokens (N, L) of an utterance's beams."""
         n_labels = len(self._speller.labels)
         return self._idle.blanks(tokens, state.symbols[row, beams, 0] % n_labels, n_labels)
 

@@ -179,7 +179,6 @@ def _of(values: Mapping[str, object], owner: type) -> dict[str, object]:
 
 
 def _converted(name: str, value: object, kind: object, folder: Path) -> object:
-    """Convert a value of TOML to the type of a field. Raises: OptionError."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if value == _NONE and NoneType in kinds:
         return None

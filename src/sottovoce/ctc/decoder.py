@@ -544,7 +544,6 @@ class EmissionDecoder:
         state.n_searched = state.n_searched + lengths
 
     def _endings(self, state: PrefixState) -> list[FinalHypothesis]:
-        """Return the best complete hypotheses of each utterance, best first."""
         n_batch, n_beams = state.length.shape
         ranked = state.acoustic + state.lm
         endings, marks = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))

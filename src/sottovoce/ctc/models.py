@@ -132,7 +132,6 @@ class PhraseSpeller:
         return text
 
     def _segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """Return the label sequences that spell exactly this text, longest labels first."""
         marked = self._marked(text)
         if self._longest == 1:
             ids = tuple(self._ids.get(letter, -1) for letter in marked)
@@ -150,7 +149,6 @@ class PhraseSpeller:
         return list(dict.fromkeys([*([] if greedy is None else [greedy]), *ways[-1]]))
 
     def _longest_labels(self, text: str) -> tuple[int, ...] | None:
-        """Spell greedily by the longest label, from left to right; None if that fails."""
         tokens: list[int] = []
         place = 0
         while place < len(text):
@@ -356,7 +354,6 @@ class DecoderParts:
         phrases: list[ListedPhrase],
         unknown_words: bool | None,
     ) -> tuple[Lexicon, list[ListedPhrase]]:
-        """Make the words' tree, and return the phrases that it can spell; others are warnings."""
         if isinstance(lexicon, Lexicon):
             return lexicon, self._listed(phrases, frozenset(lexicon.words) if phrases else (), {})
         allow = lexicon is None if unknown_words is None else unknown_words

@@ -209,7 +209,6 @@ class _ArpaReader:
         log10: Floats,
         backoff: Floats,
     ) -> int:
-        """Read unigrams behind the n_kept ones; return how many there are now."""
         for number, line in zip(numbers, lines, strict=True):
             self._number = number
             fields = self._fields(line, 1)

@@ -304,7 +304,6 @@ class WholeWordBooster:
 def _with_boundaries(
     tokens: Sequence[int], ends: Sequence[bool], begins: Sequence[bool], boundary: int
 ) -> tuple[int, ...]:
-    """Return the tokens of a phrase with one boundary between words."""
     found = list(tokens[:1])
     for last, token in itertools.pairwise(tokens):
         found += [boundary, token] if ends[last] or begins[token] else [token]

@@ -167,7 +167,6 @@ class PieceTree:
         return [float(part) for part in torch.stack([part.sum() for part in scores])]
 
     def _run(self, nodes: list[int]) -> None:
-        """Run nodes of which all parents have run, or come before them."""
         rows = {node: row for row, node in enumerate(nodes)}
         above = {node: self._ancestors(node) for node in nodes if self._parents[node] not in rows}
         past = sorted({one for path in above.values() for one in path})
@@ -423,6 +422,5 @@ def _gguf(name: str) -> tuple[str, str | None]:
 
 
 def _context(history: History) -> History:
-    """Drop whole blocks of long histories, so that nodes can be reused."""
     n_blocks = len(history) // BLOCK_WORDS
     return history if n_blocks < 2 else history[(n_blocks - 1) * BLOCK_WORDS :]

@@ -246,7 +246,7 @@ class _Estimator:
     def _smoothed(
         self, adjusted: Ints, contexts: Ints, kept: npt.NDArray[np.bool_], n_contexts: int
     ) -> tuple[Doubles, Doubles]:
-        """Return each n-gram's share of its own, and the share of each context's lower orders."""
+        """Return each n-gram's own share, and each context's share of the lower orders."""
         discounts = np.array([0.0, *self._discounts(adjusted)])
         taken = np.where(kept, discounts[adjusted.clip(max=3)], adjusted)  # all, of those that are pruned
         total = np.bincount(contexts, adjusted, n_contexts).clip(1)

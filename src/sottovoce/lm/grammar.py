@@ -73,7 +73,7 @@ def _undefined(symbols: list[str], bodies: dict[str, list[str]]) -> set[str]:
 
 
 class _RuleReader:
-    """Parses the body of a rule; ends: the names in which a text can end."""
+    """Parses the body of a rule. ends: the names in which a text can end."""
 
     def __init__(self, symbols: list[str], ends: set[str]) -> None:
         self._symbols = symbols
@@ -258,8 +258,6 @@ class GrammarModel:
 
 
 class _Tokens:
-    """A tokenizer in the form that llguidance expects."""
-
     bos_token_id = None
 
     def __init__(self, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> None:

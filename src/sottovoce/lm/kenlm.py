@@ -63,8 +63,6 @@ def is_kenlm_probing(path: Path) -> bool:
 
 
 class _Binary:
-    """The header and the words of a binary, and where the search begins."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
@@ -163,7 +161,7 @@ class _TrieReader:
         self._books.append((self._take(sizes[0], np.float32),))
 
     def _read_order(self, order: int, parents: npt.NDArray[np.int32], first: Ints) -> tuple[Ngrams, Ints]:
-        """Read the n-grams that add a word before those of the previous order; first: their places."""
+        """Read the n-grams that add a word before those of the previous order."""
         counts = self._binary.counts
         n, is_last = counts[order - 1], order == len(counts)
         if first[-1] != n or (np.diff(first) < 0).any():
@@ -375,7 +373,6 @@ class KenlmModel(WordIds):
         )
 
     def _answer(self, state: int, word: int, place: int) -> int:
-        """Execute a call of native code."""
         with self._lock:
             score, index = self._compute(state, self._end if word == END else word)
             entry = _ENTRY.pack(score, index)

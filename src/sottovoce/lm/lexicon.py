@@ -221,7 +221,7 @@ _STRESSED = re.compile(r"[A-Z]+[012]")
 
 
 def _plain_rows(rows: list[_Row], labels: Collection[str]) -> list[_Row]:
-    """Return the rows of CMUdict and Kaldi files without all that is no word and no label."""
+    """Return the rows of CMUdict and Kaldi files as plain words and labels."""
     rows = [(number, fields) for number, fields in rows if not fields[0].startswith(";;;")]
     ids = {fields[1] for _, fields in rows if len(fields) == 2}
     if ids and ids == set(map(str, range(len(rows)))):  # words.txt
@@ -252,7 +252,6 @@ def _phones(spelling: Sequence[str], labels: Collection[str]) -> list[str]:
 
 
 def _with_marks(spelling: Sequence[str], ids: Mapping[str, int]) -> list[str]:
-    """Attach combining marks that are no labels to the part before them."""
     parts: list[str] = []
     for part in spelling:
         if parts and part not in ids and all(map(unicodedata.combining, part)):

@@ -99,7 +99,6 @@ class NeuralRescorer:
         return 0.0 if at is None else self._neural[at]
 
     def _score(self, histories: Sequence[WordHistory]) -> None:
-        """Score the last words of histories and of their prefixes, all at once."""
         levels = _by_length(histories, self._neural)
         pairs = {each: _pair(each) for level in levels for each in level if each.before is not None}
         scores = self._model.score_words(list(dict.fromkeys(pairs.values()))) if pairs else {}
@@ -148,7 +147,6 @@ def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) 
 
 
 def _pair(history: WordHistory) -> tuple[History, str]:
-    """Split a history into the words before the last, and the last."""
     assert history.before is not None
     assert history.word is not None
     return history.before.context(), history.word.text

@@ -92,7 +92,7 @@ def without_faults(phrases: Iterable[tuple[ListedPhrase, LanguageModelError | No
 
 
 def _parsed(path: Path, lines: Sequence[str], default_weight: float) -> Iterator[ListedPhrase | str]:
-    """Yield the phrases of lines, and a message for each invalid line."""
+    """Yield the phrases of lines, or a message."""
     of_class = default_weight
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"

@@ -94,7 +94,6 @@ class Records:
 
 
 def _values(fields: Tensor, book: Tensor | None) -> Tensor:
-    """Decode the indices of a codebook, or the bits of float32."""
     if book is not None:
         return book[fields]
     return fields.to(torch.int32, copy=True).view(torch.float32)  # keeps the lower 32 bits
@@ -312,8 +311,6 @@ def _with_unknown(table: NgramTable) -> NgramTable:
 
 
 class _Sorter:
-    """Sorts the n-grams of one order after the other, and links them to shorter contexts."""
-
     def __init__(self, table: NgramTable, folder: Path | None, report: Report) -> None:
         self._orders = list(table.orders)
         self._n_tokens = len(table.words)
@@ -454,7 +451,7 @@ def _firsts(level: _Level, n_contexts: int, n_tokens: int, folder: Path | None) 
 
 
 def _quantized(level: _Level) -> dict[str, Floats]:
-    """Replace the values of a level by those of codebooks, which are returned."""
+    """Replace values by those of codebooks, which are returned."""
     books = {"weights": _codebook(level.weights)}
     _replace(level.weights, books["weights"])
     if level.backoff is not None:
@@ -466,8 +463,8 @@ def _quantized(level: _Level) -> dict[str, Floats]:
 def _codebook(values: Floats) -> Floats:
     """Return 256 ascending values that approximate many: 0 and -inf exactly, and the means of bins.
 
-    The bins are as wide as the cube root of the density asks for (Panter and Dite 1951); then each takes the
-    values that are nearest to its mean (Lloyd 1982).
+    The bins are as wide as the cube root of the density asks for (Panter and Dite 1951), then moved to their
+    means (Lloyd 1982).
     """
     sample = np.sort(values[:: len(values) // _SAMPLE + 1])
     exact = [value for value in (-np.inf, 0.0) if (sample == value).any()]
