@@ -19,6 +19,7 @@ from sottovoce.ctc.config import read_config
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.runtime.registry import RuntimeChoice
 
+pytestmark = pytest.mark.usefixtures("kernels")
 LABELS = ["-", "a", "b", "c", "|"]
 ARPA = "\\data\\\nngram 1=5\n\n\\1-grams:\n-5 <unk>\n-99 <s>\n-0.5 </s>\n-0.3 ab\n-3 ac\n\n\\end\\\n"
 

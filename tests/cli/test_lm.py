@@ -14,6 +14,7 @@ from tests.ctc.enumeration import emissions
 from tests.lm.test_estimate import counted, text, written
 from tests.lm.test_ngram import BINARIES, sentences
 
+pytestmark = pytest.mark.usefixtures("kernels")
 SAID = [list("abcab"), list("xabde")]
 
 

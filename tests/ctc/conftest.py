@@ -6,5 +6,4 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def kernels() -> None:
-    pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
+def _needs_kernels(kernels: None) -> None: ...

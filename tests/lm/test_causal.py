@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 transformers = pytest.importorskip("transformers", reason="the extra neural-lm is not installed")
 
+pytestmark = pytest.mark.usefixtures("kernels")
 WORDS = ("ab", "b", "a", "ba", "abba")
 
 

@@ -151,6 +151,7 @@ def test_a_word_that_stands_twice_is_a_warning(small: Path, caplog: pytest.LogCa
     assert "small.arpa: unigrams that stand twice, the first counts: 'a'" in caplog.text
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_impossible_n_grams_are_never_found(weight: float, small: Path) -> None:
     """-inf of a bigram forbids it also times 0; -inf of a unigram forbids no bigram."""
