@@ -15,7 +15,7 @@ may be said. The neural model's weight, the share of the n-gram beside it and th
 lists of 20 of the n-gram. Nothing is pruned but by the beam. "Untuned" are the weights to begin with: 1, 0,
 0.5 and 0 (and -10). A side is timed in a process of its own, after a first decoding that is not counted:
 sides in turn, the median of `--repeats`; memory is what a decoder has added to the process that has
-imported everything. The table goes between its marks in docs/figures/ctc.md. What `--known` has is not
+imported everything. The table goes between its marks in docs/research/ctc.md. What `--known` has is not
 measured again.
 """
 

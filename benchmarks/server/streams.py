@@ -116,7 +116,7 @@ def measure(model: Model, some: Sequence[Stream], languages: Sequence[str], work
     began_s = time.process_time()
     said = asyncio.run(all_streams())
     cpu_s = time.process_time() - began_s
-    n_engines = len(scheduler.worker.engines)
+    n_engines = len(scheduler.worker.runtime.states)
     scheduler.close()
     scheduler.join(60.0)
     delays = torch.tensor([delay for one in said for delay in one.delays_s] or [float("nan")])

@@ -1,7 +1,7 @@
 """What pages say for GitHub and for tests, made fit for the site.
 
-Links to files outside of docs/ lead to the repository, fences lose the packages that their tests need, and
-bars in the code of tables their backslash.
+Links to files outside of docs/ lead to the repository, fences lose the packages that their tests need, bars
+in the code of tables lose their backslash, and numbers in tables stay with their percent sign.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 LINK = re.compile(r"(\]\()((?:\.\./)+[^)\s#]*)")
 CODE = re.compile(r"`[^`\n]+`")
+PERCENT = re.compile(r"(?<=\d) %")
 NEEDS = re.compile(r"^(```\w+) needs=\S+", re.MULTILINE)
 
 
@@ -31,4 +32,5 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 def _unescaped(row: str) -> str:
     """Take the backslash from bars in the code of a table's row: GitHub needs it, the site would show it."""
-    return CODE.sub(lambda code: code[0].replace("\\|", "|"), row)
+    row = CODE.sub(lambda code: code[0].replace("\\|", "|"), row)
+    return PERCENT.sub("\u00a0%", row)

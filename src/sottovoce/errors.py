@@ -1,30 +1,28 @@
-"""The errors a caller can meet.
+"""The errors a caller can meet. Every message is one line: what was given, what was expected, what came.
 
-    SottovoceError
-    ├── InputError(ValueError)            what was given cannot be used
-    │   ├── AudioError                    a recording that cannot be read
-    │   ├── CheckpointError               a model file that cannot be read
-    │   ├── ManifestError                 an evaluation or training list that cannot be read
-    │   ├── LanguageModelError            an n-gram, lexicon or phrase list that cannot be read
-    │   └── OptionError                   options that contradict each other or the model
-    ├── ModelNotFoundError(LookupError)   no model of that name, here or where it could be fetched
-    ├── OutputError(OSError)              standard output that cannot be written
-    ├── TranslationError(ConnectionError) a server that does not translate
-    ├── MissingExtraError(ImportError)    an optional dependency is not installed
-    └── SessionClosedError(RuntimeError)  audio was pushed after close()
-
-Every message is one line: what was given, what was expected, what came.
+SottovoceError
+├── InputError(ValueError)
+│   ├── AudioError
+│   ├── CheckpointError
+│   ├── ManifestError
+│   ├── LanguageModelError
+│   └── OptionError
+├── ModelNotFoundError(LookupError)
+├── OutputError(OSError)
+├── TranslationError(ConnectionError)
+├── MissingExtraError(ImportError)
+└── SessionClosedError(RuntimeError)
 """
 
 from __future__ import annotations
 
 
 class SottovoceError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors of this library."""
 
 
 class InputError(SottovoceError, ValueError):
-    """Invalid input."""
+    """Input that cannot be used."""
 
 
 class AudioError(InputError):
@@ -60,19 +58,37 @@ class TranslationError(SottovoceError, ConnectionError):
 
 
 class MissingExtraError(SottovoceError, ImportError):
-    """An optional dependency is missing; the message names the extra to install."""
+    """An optional dependency is missing; the message has the command that installs its extra."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs the package '{package}': pip install 'sottovoce[{extra}]'")
+        super().__init__(f"{purpose} needs the package '{package}': pip install {_with_extra(extra)}")
+
+
+def _with_extra(extra: str) -> str:
+    """Name this package with an extra for pip: from where it was installed, a checkout or the index."""
+    import json
+    from importlib import metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        origin = json.loads(metadata.distribution("sottovoce").read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:
+        origin = {}
+    url = origin.get("url", "")
+    if "dir_info" in origin:
+        editable = "-e " if origin["dir_info"].get("editable") else ""
+        return f"{editable}'{url2pathname(urlsplit(url).path)}[{extra}]'"
+    if "vcs_info" in origin:
+        return f"'sottovoce[{extra}] @ {origin['vcs_info']['vcs']}+{url}'"
+    return f"'sottovoce[{extra}]'"
 
 
 class SessionClosedError(SottovoceError, RuntimeError):
-    """Audio was pushed into a closed session or stream."""
+    """Audio was pushed after close()."""
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the cause of an error for the end of a message: the system's text without number and path, or
-    the first line.
-    """
+    """Return the cause of an error for the end of a message, without number and path."""
     reason = getattr(error, "strerror", None) or str(error)
     return str(reason).strip().split("\n")[0] or type(error).__name__

@@ -92,7 +92,7 @@ def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["find", str(transcript), "purple elephants"]) == 1  # as grep has it
     output = capsys.readouterr()
     assert output.out == ""
-    assert "nothing like 'purple elephants'" in output.err
+    assert "no match for 'purple elephants'" in output.err
     assert run(["find", str(transcript), "purple elephants", "--json"]) == 1
     assert capsys.readouterr().out == ""
 

@@ -64,8 +64,8 @@ transcribe {clip} --speakers 2 --tinydiarize | speaker
 transcribe {clip} --channels apart | 1 channel
 transcribe {clip} --channels energy | 1 channel
 transcribe {clip} --processors 0 | processors
-transcribe - --processors 2 | give a file
-transcribe {clip} --print-special -f srt | --print-special: is for txt alone
+transcribe - --processors 2 | got standard input
+transcribe {clip} --print-special -f srt | --print-special: needs --output-format txt
 transcribe {clip} --audio-ctx 10 | 10
 transcribe {clip} --audio-ctx 1501 | audio_ctx: expected at most 1500
 transcribe {clip} --max-context -1 | -1
@@ -78,10 +78,10 @@ transcribe {clip} --temperature 0.4 --lm words.arpa | --lm
 transcribe {clip} --temperature 0.4 --grammar {tmp}/empty.gbnf | --grammar
 transcribe {clip} --temperature 0.4 --hotwords {tmp}/file | need a beam search
 transcribe {clip} --initial-prompt Anna --max-context 0 | --initial-prompt
-transcribe {clip} --hotwords names.txt | no such file names.txt
-transcribe {clip} --hotwords ./names | no such file ./names
-transcribe {clip} --hotwords ~nobody/names | no such file ~nobody
-stream {clip} --hotwords names.csv | no such file names.csv
+transcribe {clip} --hotwords names.txt | or an existing file of phrases, got names.txt
+transcribe {clip} --hotwords ./names | or an existing file of phrases, got ./names
+transcribe {clip} --hotwords ~nobody/names | or an existing file of phrases, got ~nobody
+stream {clip} --hotwords names.csv | or an existing file of phrases, got names.csv
 transcribe {clip} --hallucination-silence-threshold -1 | '-1'
 transcribe {clip} --hallucination-silence-threshold 2 | word_timestamps
 transcribe {clip} --max-line-count 2 -w | max_line_width
@@ -101,7 +101,7 @@ stream {clip} --speakers 0 | got 0
 stream {clip} --chunk-ms 0 | 0
 stream {clip} --tail -1 | '-1'
 stream {clip} --audio-max-len 99 | '99'
-stream {clip} --log {tmp}/file/log | file that can be written
+stream {clip} --log {tmp}/file/log | cannot be written
 stream {clip} --save-audio {tmp}/file/heard.wav | cannot be written
 batch {clips} {tmp}/out.jsonl --model "" | error: model: expected a name or a path, got ''
 batch {tmp}/none {tmp}/out.jsonl | a list of recordings
@@ -118,7 +118,7 @@ detect-language {clip} --languages klingon | klingon
 detect-language {clip} --revision v1 | revision 'v1' given, but nano is on this machine
 align {clip} none.txt | text 'none.txt': expected a text, got No such file
 align nowhere.wav file | nowhere.wav
-align - - | got '-' for both
+align - - | got both
 align {clip} file --print-special | --print-special
 align {clip} file -f tsx | output format 'tsx'
 align {clip} file -l xx | xx

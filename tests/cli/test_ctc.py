@@ -240,7 +240,7 @@ def test_a_tuned_beam_is_a_whole_number(folder: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("tune", "message"),
     [
-        ("lm_weight", "--tune: expected some of blank_penalty, word_score, beam_size, got 'lm_weight'"),
+        ("lm_weight", "--tune: expected one of blank_penalty, word_score, beam_size, got 'lm_weight'"),
         ("word_score=a..b", "--tune: expected word_score=LOW..HIGH, got 'word_score=a..b'"),
         ("word_score=2..1", "--tune: expected word_score=LOW..HIGH, got 'word_score=2..1'"),
         ("beam_size=0..8", "--tune: expected beam_size=LOW..HIGH, got 'beam_size=0..8'"),

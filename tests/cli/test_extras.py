@@ -54,4 +54,4 @@ def test_the_extra_is_named_in_one_line(call: str, package: str, extra: str, fol
     assert run_code(code, Path.cwd(), folder / "said") == 2
     (line,) = (folder / "said").read_text().splitlines()
     assert line.startswith("error: ")
-    assert f"pip install 'sottovoce[{extra}]'" in line
+    assert f"[{extra}]'" in line.partition(": pip install ")[2]

@@ -100,7 +100,7 @@ def test_kenlm_tries_are_converted(kind: str, folder: Path) -> None:
         ),
         ("build text.txt -o lm.trie", "expected a line \\data\\, got none: not an ARPA file"),
         (f"build {BINARIES}/probing.bin -o lm.trie", "a probing table, which can be searched but not listed"),
-        ("estimate text.txt --discount-fallback -o text.txt/lm.trie", "expected a file that can be written"),
+        ("estimate text.txt --discount-fallback -o text.txt/lm.trie", "cannot be written"),
     ],
 )
 def test_errors(arguments: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,12 +60,12 @@ def test_a_folder_stays_a_folder_whatever_its_name(clip: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("{clip} {other} -o {tmp}/talk.srt", "talk.srt': is one file; expected one input, got 2"),
-        ("{clip} -o {tmp}/talk.doc", "expected a file of a known format (txt, srt,"),
+        ("{clip} {other} -o {tmp}/talk.srt", "talk.srt': expected one input for one file, got 2"),
+        ("{clip} -o {tmp}/talk.doc", "expected an extension of a format (txt, srt,"),
         ("{clip} -o {tmp}/talk.doc -f srt", "expected a name in .srt for --output-format srt, got .doc"),
         ("{clip} -o {tmp}/talk.srt -f vtt", "expected a name in .vtt for --output-format vtt, got .srt"),
-        ("{clip} -o {tmp}/talk.srt -f srt,json", "expected one format, got 'srt,json'"),
-        ("{clip} -o {tmp}/talk.srt -f all", "expected one format, got 'all'"),
+        ("{clip} -o {tmp}/talk.srt -f srt,json", "expected one format for one file, got 'srt,json'"),
+        ("{clip} -o {tmp}/talk.srt -f all", "expected one format for one file, got 'all'"),
         ("{clip} -o {tmp}/talk.srt -f sbv", "output format 'sbv'"),
         ("{text} -o {tmp}/in.txt", "is the input; choose another name"),
         ("{clip} -o {clip}/talk.srt", "cannot be written"),

@@ -340,7 +340,7 @@ def test_a_termination_ends_the_recording_and_what_was_heard_is_said(tmp_path: P
         process.send_signal(signal.SIGTERM)
         rest, error = process.stdout.read(), process.stderr.read()
     assert process.returncode == 143
-    assert error == b"terminated: finishing what was heard\n"
+    assert error == b"terminated: transcribing the rest\n"
     events = [json.loads(line) for line in [first, *rest.splitlines()]]
     partials = "".join(event["text"] for event in events if event["type"] == "partial")
     finals = "".join(event["text"] for event in events if event["type"] == "final")

@@ -123,8 +123,8 @@ def test_the_command_takes_networks_between_commas(
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ("a.npy,short.npy", "expected as many utterances of each network, got fewer of one"),
-        ("a.npy,long.npy", "expected the same frames of each network, got 12, 13"),
+        ("a.npy,short.npy", "expected equal numbers of utterances of each network, got fewer of one"),
+        ("a.npy,long.npy", "expected equal numbers of frames of each network, got 12, 13"),
         ("a.npy,none.npy", "none.npy: expected emissions"),
     ],
 )

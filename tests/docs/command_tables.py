@@ -8,9 +8,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
 import click
 
@@ -31,13 +31,16 @@ from sottovoce.server.fields import FORM, LIVE
 DOCS = Path(__file__).parents[2] / "docs"
 TABLE = re.compile(r"(<!-- options of (?P<of>[\w -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 SHOWN_BY = {
+    "ctc decode": "ctc decode",
     "ctc tune": "ctc decode",
     "eval latency": "eval wer",
     "eval switching": "eval wer",
     "eval language": "eval wer",
+    "lm build": "lm estimate",
 }
-"""Commands whose table leaves out what the table of another one has."""
+"""Commands whose tables name, without meaning, options of another command than `transcribe`."""
 CALL_OPTIONS = ("verbose", "debug")
+Row: TypeAlias = tuple[str, str]
 CLASSES = re.compile(r"(<!-- class (?P<of>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 OWNERS = {
     one.__name__: one
@@ -72,15 +75,29 @@ FIELDS = re.compile(r"(<!-- fields of (?P<of>\w+) -->\n).*?(<!-- end -->)", re.D
 def tables(name: str) -> str:
     """A table for each section of a command, in Markdown; "ctc decode" is a command of a group.
 
-    Without what every command has, and what another one's table has already (`SHOWN_BY`).
+    Without what every command has. Options that another command (`SHOWN_BY`) has in the same words are named
+    without their meaning.
     """
     command, context = command_of(name)
-    shown = command_of(SHOWN_BY[name])[0].params if name in SHOWN_BY else []
-    shown_names = {*CALL_OPTIONS, *(param.name for param in shown)}
-    if not isinstance(command, SectionedCommand):
-        return table(context, command.params, shown_names)
-    parts = ((head, table(context, params, shown_names)) for head, params in command.sections.items())
-    return "".join(f"\n**{heading}**\n{rows}" for heading, rows in parts if rows)
+    other = SHOWN_BY.get(name, "transcribe")
+    shown = [] if name == other else rows(*reversed(command_of(other)))
+    sections = command.sections if isinstance(command, SectionedCommand) else {"": command.params}
+    found = ((heading, rows(context, params)) for heading, params in sections.items())
+    return "".join(section(heading, part, shown, other) for heading, part in found if part)
+
+
+def section(heading: str, part: list[Row], shown: list[Row], other: str) -> str:
+    """A section in Markdown. shown: rows of the other command, which are named in one line."""
+    same = [long_name(one) for one in part if one in shown]
+    new = [f"| `{names}` | {meaning} |\n" for names, meaning in part if (names, meaning) not in shown]
+    table = ["\n| option | meaning |\n|---|---|\n", *new] if new else []
+    also = f"\nAs for `{other}`: {', '.join(f'`{name}`' for name in same)}.\n" if same else ""
+    return "".join((f"\n**{heading}**\n" if heading else "", *table, also))
+
+
+def long_name(row: Row) -> str:
+    """The long name of an option: "--model" of "-m, --model NAME|PATH"."""
+    return next((word for word in re.findall(r"-[\w-]+", row[0]) if word.startswith("--")), row[0])
 
 
 def command_of(name: str) -> tuple[click.Command, click.Context]:
@@ -95,18 +112,12 @@ def command_of(name: str) -> tuple[click.Command, click.Context]:
     return command, context
 
 
-def table(context: click.Context, params: Iterable[click.Parameter], shown: Collection[str | None]) -> str:
-    """A row for each option that is not shown elsewhere; nothing without any."""
-    options = [param for param in params if isinstance(param, click.Option) and param.name not in shown]
-    rows = "".join(row(context, option) for option in options)
-    return f"\n| option | meaning |\n|---|---|\n{rows}" if rows else ""
-
-
-def row(context: click.Context, option: click.Parameter) -> str:
-    record = option.get_help_record(context)
-    assert record is not None
-    names, meaning = (text.replace("|", "\\|") for text in record)
-    return f"| `{names}` | {meaning} |\n"
+def rows(context: click.Context, params: Iterable[click.Parameter] | click.Command) -> list[Row]:
+    """Names and meaning of each option, but for those that every command has."""
+    params = params.params if isinstance(params, click.Command) else params
+    options = (one for one in params if isinstance(one, click.Option) and one.name not in CALL_OPTIONS)
+    records = (option.get_help_record(context) or ("", "") for option in options)
+    return [(names.replace("|", "\\|"), meaning.replace("|", "\\|")) for names, meaning in records]
 
 
 def form_table(api: str) -> str:

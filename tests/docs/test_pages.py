@@ -45,12 +45,16 @@ PLAIN = (
     *("README.md", "docs/index.md", "docs/start.md", "docs/troubleshooting.md", "docs/stability.md"),
     *("docs/architecture.md", "docs/language.md", "docs/benchmarks.md", "docs/compared.md"),
     *(f"docs/from-{name}.md" for name in ("whisper-cpp", "openai-whisper", "faster-whisper")),
-    *(f"docs/guides/{name}.md" for name in ("archive", "dictate", "index", "meeting", "runtime", "server")),
+    *(
+        f"docs/guides/{name}.md"
+        for name in ("archive", "ctc-model", "dictate", "index", "meeting", "phonemes", "runtime", "server")
+    ),
     *(
         f"docs/{name}.md"
         for name in ("alignment", "formats", "glossary", "grammar", "models", "scaling", "security")
     ),
-    *(f"docs/{name}.md" for name in ("speakers", "translation", "verbatim", "cli")),
+    *(f"docs/{name}.md" for name in ("speakers", "translation", "verbatim", "cli", "streaming", "lm-fusion")),
+    *(f"docs/{name}.md" for name in ("ctc-search", "serving", "protocol", "nano", "reference")),
 )
 """Pages that were rewritten in plain English."""
 REPOSITORY = "https://github.com/sottovoce/sottovoce"

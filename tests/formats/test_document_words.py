@@ -93,7 +93,7 @@ def test_a_missing_package_is_named(
         return real(module, *about)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingExtraError, match=rf"{package}.*sottovoce\[documents\]"):
+    with pytest.raises(MissingExtraError, match=rf"{package}.*pip install .*\[documents\]"):
         document_text(tmp_path / name)
 
 

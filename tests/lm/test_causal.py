@@ -146,7 +146,7 @@ def test_a_failure_leaves_no_piece_without_its_values(network: PreTrainedModel) 
 
 INT8_NATS = 0.5
 """What int8 may change of a word's log-probability in a small random network; of SmolLM2-135M's see
-docs/figures/ctc.md.
+docs/research/ctc.md.
 """
 
 

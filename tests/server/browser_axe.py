@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sottovoce.server.server import ServerThread
 from tests.server.browser_captions import share, tell, utterance
 from tests.server.browser_page import AXE, CHROMIUM, LANGUAGES, browser, microphone, state
+from tests.server.servers import ServerThread
 
 __all__ = ["microphone"]
 

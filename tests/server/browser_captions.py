@@ -14,11 +14,10 @@ import pytest
 from PIL import Image
 
 from sottovoce.server.captions import MAX_MESSAGE_CHARACTERS, read_publication
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from tests.server.browser_page import LANGUAGES, SPOKEN, browser, microphone, picture, pytestmark, state
 from tests.server.conversation import SentencesModel
-from tests.server.servers import SlowModel, serving, wait_until
+from tests.server.servers import ServerThread, SlowModel, serving, wait_until
 
 __all__ = ["microphone", "pytestmark"]
 

@@ -10,11 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from sottovoce.server.server import ServerThread
 from tests.server.browser_editor import correct, heard
 from tests.server.browser_page import browser, downloaded, microphone, pictures, pytestmark
 from tests.server.conversation import SentencesModel, SentencesSession
-from tests.server.servers import CLIPS, SlowSession, serving
+from tests.server.servers import CLIPS, ServerThread, SlowSession, serving
 
 __all__ = ["microphone", "pytestmark"]
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import webvtt
 
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from tests.server.browser_page import (
     LANGUAGES,
@@ -29,7 +28,7 @@ from tests.server.browser_page import (
     word,
 )
 from tests.server.conversation import TALK, SentencesModel, TalkModel
-from tests.server.servers import CLIPS, QuietModel, SlowModel, serving, wait_until
+from tests.server.servers import CLIPS, QuietModel, ServerThread, SlowModel, serving, wait_until
 from tests.speakers.somebody import one_speaker
 
 docx = pytest.importorskip("docx", reason="python-docx is not installed")

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from sottovoce.server.server import ServerThread
 from tests.server.browser_page import browser, microphone, pytestmark, state
-from tests.server.servers import SlowModel, serving, wait_until
+from tests.server.servers import ServerThread, SlowModel, serving, wait_until
 
 __all__ = ["microphone", "pytestmark"]
 

@@ -24,13 +24,12 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.server import admission
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, TranslationSettings, Work
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.networks import Floats
 from sottovoce.translation.chat import ChatServer
 from tests.server.conversation import SENTENCES, TALK, SentencesModel, TalkModel
-from tests.server.servers import CLIPS, SlowModel, serving
+from tests.server.servers import CLIPS, ServerThread, SlowModel, serving
 from tests.speakers.somebody import OneVoice, Somebody, one_speaker
 from tests.translation.server import stand_in, upper
 

@@ -10,8 +10,7 @@ import pytest
 from openai import OpenAI
 
 from sottovoce.api import Model, load_model
-from sottovoce.server.server import ServerThread
-from tests.server.servers import CLIPS, settings
+from tests.server.servers import CLIPS, ServerThread, settings
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,8 @@ from websockets.http11 import Response
 from websockets.sync.client import ClientConnection, connect
 
 from sottovoce.audio.recording import Recording
-from sottovoce.server.server import ServerThread
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Turn, Word
-from tests.server.servers import SlowModel, SlowSession
+from tests.server.servers import ServerThread, SlowModel, SlowSession
 
 Message = dict[str, Any]
 

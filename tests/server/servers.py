@@ -17,7 +17,9 @@ import torch
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.runtime.calls import Runtime
-from sottovoce.server.server import ServerThread
+from sottovoce.server.models import JOIN_TIMEOUT_S
+from sottovoce.server.server import Server
+from sottovoce.server.services import Services
 from sottovoce.server.settings import (
     Access,
     JobSettings,
@@ -27,7 +29,6 @@ from sottovoce.server.settings import (
     ServerSettings,
     TranslationSettings,
     Work,
-    WyomingAddress,
 )
 from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Transcript, Word
@@ -39,6 +40,61 @@ UPGRADE = (
     "sec-websocket-key: c290dG92b2NlIHNvdHRvdg==\r\n"
 )
 """Headers of the handshake of a WebSocket."""
+
+
+class ServerThread:
+    """A server in a thread; inside its context it answers at `url`."""
+
+    def __init__(self, settings: ServerSettings, open_model: Callable[[str], Model]) -> None:
+        self._listening = threading.Event()
+        self._port = 0
+        self._settings = settings
+        self.server = Server(settings, open_model, self._note)
+        self._thread = threading.Thread(
+            target=self.server.serve_until_ended, name="sottovoce-server", daemon=True
+        )
+
+    @property
+    def services(self) -> Services:
+        return self.server.services
+
+    @property
+    def address(self) -> str:
+        return f"{self._settings.listening.host}:{self._port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self._settings.listening.scheme}://{self.address}"
+
+    def __enter__(self) -> ServerThread:
+        self._thread.start()
+        if not self._listening.wait(60.0):
+            self.stop()
+            raise RuntimeError("server: expected it to listen within 60 s")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait_until_ready(self, within_s: float = 60.0) -> None:
+        """Wait for the default model. Raises: TimeoutError."""
+        end = time.monotonic() + within_s
+        while not self.services.is_ready:
+            if time.monotonic() > end:
+                raise TimeoutError(f"server: expected its model within {within_s:g} s")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End the server and all of its threads. Raises: RuntimeError if it does not end."""
+        self.server.should_exit = True
+        within_s = self._settings.limits.shutdown_s + 2 * JOIN_TIMEOUT_S
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            raise RuntimeError(f"server: expected it to end within {within_s:g} s")
+
+    def _note(self, port: int) -> None:
+        self._port = port
+        self._listening.set()
 
 
 def settings(
@@ -186,7 +242,7 @@ def serving(
     limits: ServerLimits | None = None,
     access: Access | None = None,
     port: int = 0,
-    wyoming: WyomingAddress | None = None,
+    wyoming: Listening | None = None,
     work: Work | None = None,
     listening: Listening | None = None,
     translation: TranslationSettings | None = None,

@@ -13,9 +13,8 @@ from openai import OpenAI
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.formats.document import event_document
-from sottovoce.server.server import ServerThread
 from tests.real.conftest import usual_model, weights
-from tests.server.servers import serving
+from tests.server.servers import ServerThread, serving
 from tests.server.test_live import bare, events_of, pcm, probabilities, saying, talk
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.slow]

@@ -15,8 +15,7 @@ import pytest
 from openai import AsyncOpenAI
 from websockets.asyncio.client import ClientConnection, connect
 
-from sottovoce.server.server import ServerThread
-from tests.server.servers import SlowModel, serving
+from tests.server.servers import ServerThread, SlowModel, serving
 
 SECOND = bytes(2 * 16_000)
 

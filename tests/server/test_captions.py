@@ -18,9 +18,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from sottovoce.server import captions as shared_captions
 from sottovoce.server.apis import caption_routes as sockets
 from sottovoce.server.captions import read_publication
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ServerLimits
-from tests.server.servers import SlowModel, serving, wait_until
+from tests.server.servers import ServerThread, SlowModel, serving, wait_until
 
 N_READERS = 10
 WITHIN_S = 0.3

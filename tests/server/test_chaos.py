@@ -14,9 +14,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
-from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, wait_until
+from tests.server.servers import UPGRADE, ServerThread, SlowModel, head, opened, serving, wait_until
 
 SECOND = bytes(2 * 16_000)
 ROUTES = ("/v1/live", "/v1/realtime")

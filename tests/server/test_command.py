@@ -185,7 +185,7 @@ def test_on_all_addresses_without_a_key_it_warns(
         others.close()
         others.join(10)
         logging.getLogger().handlers[:] = handlers
-    assert "open to all" in capsys.readouterr().err
+    assert "open to everybody" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_there_ends_it_with_one_line(

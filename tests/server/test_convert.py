@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ import pytest
 from sottovoce.cli.main import run
 from sottovoce.formats.writers import FORMATS
 from sottovoce.server.apis import convert
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
-from tests.server.servers import SlowModel, serving
+from tests.server.servers import ServerThread, SlowModel, serving
 
 
 def segment(number: int, text: str, speaker: str, **more: object) -> dict[str, Any]:
@@ -102,6 +102,15 @@ def test_what_cannot_be_written_is_told_in_one_line(
     assert answer.status_code == 400, answer.text
     assert message in answer.json()["error"]["message"]
     assert "\n" not in answer.json()["error"]["message"]
+
+
+def test_a_missing_extra_tells_clients_no_path_of_the_server(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "docx", None)
+    answer = converted(server, format="docx")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_value")
+    assert answer.json()["error"]["message"] == "format: 'docx' is not available on this server"
 
 
 def test_half_a_character_becomes_a_sign_that_can_be_written(server: ServerThread) -> None:

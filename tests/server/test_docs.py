@@ -17,8 +17,7 @@ from sottovoce.server.apis.flux import TURN_PARAMS
 from sottovoce.server.apis.sottovoce_live import FIELDS
 from sottovoce.server.fields import fields_of
 from sottovoce.server.openai_format import SUPPORTED
-from sottovoce.server.server import ServerThread
-from tests.server.servers import CLIPS
+from tests.server.servers import CLIPS, ServerThread
 from tests.server.test_command import options_of
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
-from tests.server.servers import SlowModel, serving, wait_until
+from tests.server.servers import ServerThread, SlowModel, serving, wait_until
 from tests.server.test_uploads import wav
 
 PATH = "/v1/audio/transcriptions"
@@ -49,7 +48,7 @@ def test_while_it_ends_it_says_so_and_then_tells_whom_it_cut_short(held: Held) -
         whole, streamed = threads.submit(post, server), threads.submit(post, server, stream="true")
         wait_until(lambda: (server.services.n_requests, server.services.n_uploads) == (2, 1))
         server.server.should_exit = True
-        wait_until(lambda: server.services.is_draining)
+        wait_until(lambda: server.services.draining.is_set())
         ready = httpx.get(f"{server.url}/ready")
         assert (ready.status_code, ready.json()["status"]) == (503, "shutting down")
         assert post(server).status_code == 503

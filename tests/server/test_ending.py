@@ -10,10 +10,9 @@ import pytest
 from websockets.sync.client import connect
 
 from sottovoce.api import Model
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
 from sottovoce.server.worker import THREAD_NAME
-from tests.server.servers import SlowModel, serving, settings, wait_until
+from tests.server.servers import ServerThread, SlowModel, serving, settings, wait_until
 
 
 def threads_of_servers() -> set[threading.Thread]:
@@ -38,7 +37,7 @@ def test_a_server_that_ends_leaves_no_thread(seconds: float) -> None:
 
 
 def test_a_server_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.server.JOIN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("tests.server.servers.JOIN_TIMEOUT_S", 0.0)
     release, model = threading.Event(), SlowModel(lambda: release.wait(20) and None)
     server = ServerThread(settings(limits=ServerLimits(shutdown_s=0.1)), lambda name: cast(Model, model))
     server.__enter__()

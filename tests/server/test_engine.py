@@ -23,7 +23,7 @@ from sottovoce.server.live import InputQueue
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.worker import Worker
-from sottovoce.types import SAMPLE_RATE, Samples
+from sottovoce.types import SAMPLE_RATE, Event, Samples
 from tests.server.servers import SlowModel, make_worker
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def working(n_engines: int = 1) -> Iterator[Worker]:
 
 def calling(model: Worker, work: Callable[[], T], priority: Priority = Priority.LIVE) -> Future[T]:
     """Submit work that the model does."""
-    caller = model.caller()
+    caller = model.runtime.caller()
     return model.submit(lambda: caller.run_on_host(work), priority, caller)
 
 
@@ -143,14 +143,14 @@ def test_under_load_one_update_takes_all_that_came_meanwhile(level: int, calls: 
     async def run() -> list[float]:
         heard: list[float] = []
         async with opened(level) as (_, _, session):
-            plain = session._pending_audio.take
+            process = session._process
 
-            def take(most: int) -> Samples:
-                taken = plain(most)
-                heard.append((heard[-1] if heard else 0.0) + len(taken) / SAMPLE_RATE)
-                return taken
+            def noted() -> list[Event]:
+                events = process()
+                heard.append(session.processed_s)
+                return events
 
-            session._pending_audio.take = take  # type: ignore[method-assign]
+            session._process = noted  # type: ignore[method-assign]
             await session.push(np.tile(TENTH, 70))
         return heard
 
@@ -189,7 +189,7 @@ def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
             session.drain_input = inbox.take_audio
             is_free = threading.Event()
             worker = scheduler.worker
-            n_threads = len(scheduler.worker.engines) * worker.runtime.batching.sessions
+            n_threads = len(scheduler.worker.runtime.states) * worker.runtime.batching.sessions
             busy = [worker.submit(is_free.wait, Priority.LIVE) for _ in range(n_threads)]
             pushing = asyncio.create_task(session.push(np.tile(TENTH, 10)))
             await asyncio.sleep(0.05)
@@ -238,7 +238,7 @@ def test_under_load_audio_is_held_until_an_update_is_due() -> None:
             calls.append(model.n_calls)
             assert await session.push(TENTH) == []
             assert session.received_s == pytest.approx(1.2)
-            told += await session.close()
+            told += await session.flush()
             calls.append(model.n_calls)
         return calls, [str(event_document(event)["type"]) for event in told]
 

@@ -53,7 +53,7 @@ async def said_by(live: SessionHandle, audio: Samples) -> str:
     told = []
     for at in range(0, len(audio), 16_000):
         told += await live.push(audio[at : at + 16_000])
-    told += await live.close()
+    told += await live.flush()
     return " ".join(event.text for event in told if isinstance(event, Final))
 
 
@@ -74,7 +74,7 @@ def test_sessions_say_what_they_say_alone(nano: Model, voice: Samples, n_engines
 
     try:
         said = asyncio.run(all_of_them())
-        assert len(scheduler.worker.engines) == n_engines
+        assert len(scheduler.worker.runtime.states) == n_engines
     finally:
         scheduler.close()
         scheduler.join(60)
@@ -99,7 +99,7 @@ def test_an_engine_that_is_at_work_holds_nobody_up(two: Worker) -> None:
         is_free.wait(20)
         return threading.get_ident()
 
-    callers = [two.caller() for _ in range(6)]
+    callers = [two.runtime.caller() for _ in range(6)]
     first = two.submit(lambda: callers[0].run_on_host(held), caller=callers[0])
     assert is_there.wait(20)
     others = [
@@ -122,7 +122,7 @@ def test_processor_threads_are_shared_by_the_engines_at_work(two: Worker) -> Non
         is_free.wait(20)
         return torch.get_num_threads()
 
-    callers = [two.caller() for _ in range(2)]
+    callers = [two.runtime.caller() for _ in range(2)]
     first = two.submit(lambda: callers[0].run_on_host(held), Priority.LIVE, callers[0])
     assert is_there.wait(20)
     second = two.submit(

@@ -16,9 +16,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from sottovoce.server.captions import CaptionChange, SharedCaptions
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ServerLimits
-from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, wait_until
+from tests.server.servers import UPGRADE, ServerThread, SlowModel, head, opened, serving, wait_until
 
 LOCKED = Access(api_keys=("open-sesame",))
 KEY = "authorization: Bearer open-sesame\r\n"
@@ -191,7 +190,7 @@ def utterances(n: int, size: int) -> dict[int, Any]:
 
 def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
     shared = SharedCaptions()
-    shared.apply(CaptionChange(utterances=utterances(500, 1_000), names={"A": "Anna"}, has_names=True))
+    shared.apply(CaptionChange(utterances=utterances(500, 1_000), parts={"names": {"A": "Anna"}}))
     found: dict[int, Any] = {}
     names, seen, n_pages = None, -1, 0
     while (page := shared.page(seen)) is not None:

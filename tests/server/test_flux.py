@@ -27,11 +27,10 @@ from sottovoce.server.apis.flux import (
 )
 from sottovoce.server.errors import ApiError
 from sottovoce.server.models import ModelRegistry
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ModelSettings
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 from tests.server.conversation import Message, exchanged, refusal
-from tests.server.servers import CLIPS, SlowModel, serving
+from tests.server.servers import CLIPS, ServerThread, SlowModel, serving
 from tests.server.test_listen import CLOSE, heard_by_client, pcm_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")

@@ -16,12 +16,11 @@ from sottovoce.audio.io import load_audio
 from sottovoce.server import openai_format
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import MAX_LIST_LETTERS, Fields
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings
 from sottovoce.server.uploads import FORM_BYTES
 from sottovoce.server.worker import THREAD_NAME
 from sottovoce.types import Transcript
-from tests.server.servers import CLIPS, QuietModel, SlowModel, serving
+from tests.server.servers import CLIPS, QuietModel, ServerThread, SlowModel, serving
 from tests.server.test_uploads import wav
 
 BOUNDARY = "XXBOUND"

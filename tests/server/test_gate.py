@@ -16,9 +16,8 @@ from websockets.exceptions import InvalidStatus
 from sottovoce.errors import OptionError
 from sottovoce.server.api import Auth
 from sottovoce.server.auth import AccessControl, ClientSecrets, KeyRing
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
-from tests.server.servers import SlowModel, serving
+from tests.server.servers import ServerThread, SlowModel, serving
 
 KEYS = ("first-key-of-two", "second-key-of-two")
 MODELS = "/v1/models"

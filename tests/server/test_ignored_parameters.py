@@ -15,10 +15,9 @@ from websockets.sync.client import connect
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import Fields
 from sottovoce.server.openai_format import transcription_request
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings
 from tests.server.conversation import exchanged, refusal
-from tests.server.servers import QuietModel, serving
+from tests.server.servers import QuietModel, ServerThread, serving
 from tests.server.test_listen import CLOSE, PLAIN, SECOND
 from tests.server.test_uploads import wav
 

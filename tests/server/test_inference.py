@@ -19,12 +19,11 @@ from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.server.apis.whisper_cpp import inference_request, with_turn_marks
 from sottovoce.server.fields import Fields, fields_of
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment
 from tests.server.conversation import KnownSpeakers
-from tests.server.servers import QuietModel, SlowFile, SlowModel, serving, settings
+from tests.server.servers import QuietModel, ServerThread, SlowFile, SlowModel, serving, settings
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,12 @@ from websockets.asyncio.client import ClientConnection
 
 from sottovoce.api import Model
 from sottovoce.server.apis import sottovoce_live
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import TranslationSettings
 from sottovoce.translation.chat import ChatServer, Glossary
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
 from tests.server.conversation import refusal
-from tests.server.servers import SlowModel, serving
+from tests.server.servers import ServerThread, SlowModel, serving
 from tests.server.test_live import SECOND, Message, clip, saying, talk
 from tests.translation.server import Answer, StandIn, stand_in, upper
 

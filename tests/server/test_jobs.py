@@ -17,10 +17,9 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.server import jobs as jobs_module
 from sottovoce.server.jobs import MOST_TRIES, TranscriptionJob, create_job, load_jobs
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, JobSettings, ServerLimits
 from sottovoce.server.webhooks import Webhook
-from tests.server.servers import CLIPS, QuietModel, SlowModel, serving, wait_until
+from tests.server.servers import CLIPS, QuietModel, ServerThread, SlowModel, serving, wait_until
 from tests.server.test_uploads import wav
 
 ENGLISH = (CLIPS / "en.flac").read_bytes()

@@ -24,10 +24,9 @@ from websockets.exceptions import InvalidStatus
 from sottovoce.errors import OptionError
 from sottovoce.server.auth import MOST_KEYS, ApiKey, KeyLimits, KeyRing, digest_of, read_keys
 from sottovoce.server.errors import ApiError
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from sottovoce.server.telemetry import Metrics
-from tests.server.servers import QuietModel, serving, wait_until
+from tests.server.servers import QuietModel, ServerThread, serving, wait_until
 from tests.server.test_command import started
 from tests.server.test_uploads import wav
 

@@ -23,12 +23,11 @@ from sottovoce.server.apis.deepgram import DeepgramParams, recording_document, r
 from sottovoce.server.errors import ApiError
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.pcm import ALAW, MULAW, wav_header
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ModelSettings, ServerLimits
 from sottovoce.types import Samples, Segment, Transcript, Word
 from tests.audio.test_live_container import recorded
 from tests.server.conversation import Message, exchanged, refusal
-from tests.server.servers import CLIPS, SlowModel, serving
+from tests.server.servers import CLIPS, ServerThread, SlowModel, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
 """Deepgram's client asks websockets for what is old there."""

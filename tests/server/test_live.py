@@ -20,10 +20,9 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.formats.document import event_document
 from sottovoce.server.live import InputQueue
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import Samples
-from tests.server.servers import CLIPS, SlowModel, serving, wait_until
+from tests.server.servers import CLIPS, ServerThread, SlowModel, serving, wait_until
 
 Message = dict[str, Any]
 SECOND = bytes(2 * 16_000)

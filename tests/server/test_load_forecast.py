@@ -18,10 +18,9 @@ from sottovoce.server import scheduler as scheduling
 from sottovoce.server.admission import IDLE_S, MAX_LOAD, MEASURED_S, LoadForecast, SessionLoad
 from sottovoce.server.errors import ApiError
 from sottovoce.server.scheduler import Scheduler, voice_like_sound
-from sottovoce.server.server import ServerThread
 from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.settings import Work
-from tests.server.servers import SlowModel, make_worker, serving, wait_until
+from tests.server.servers import ServerThread, SlowModel, make_worker, serving, wait_until
 
 SECOND = bytes(2 * 16_000)
 
@@ -267,7 +266,7 @@ def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -
     worked_s: list[float] = []
     worker = make_worker()
     try:
-        caller = worker.caller(worked_s.append)
+        caller = worker.runtime.caller(on_work=worked_s.append)
         worker.submit(lambda: caller.run_on_host(lambda: time.sleep(0.2)), caller=caller).result(30)
     finally:
         worker.close()

@@ -14,9 +14,8 @@ from sottovoce.api import Model
 from sottovoce.models.sources.names import published_repository
 from sottovoce.server.apis.deepgram import recording_params
 from sottovoce.server.models import ModelRegistry
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings, ModelSettings
-from tests.server.servers import QuietModel, SlowModel, serving
+from tests.server.servers import QuietModel, ServerThread, SlowModel, serving
 
 BASE = ModelSettings("base")
 SEVERAL = ModelSettings("large-v3-turbo", others=("base", "tiny.en"), aliases={"Mine": "base"})

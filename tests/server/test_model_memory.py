@@ -26,13 +26,13 @@ from sottovoce.server.errors import ApiError
 from sottovoce.server.models import (
     ModelRegistry,
     expected_bytes,
+    free_memory,
     n_parameters,
     weight_bytes,
 )
 from sottovoce.server.scheduler import Scheduler
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ModelSettings, Work
-from tests.server.servers import QuietModel, SlowModel, settings
+from tests.server.servers import QuietModel, ServerThread, SlowModel, settings
 from tests.server.test_uploads import wav
 
 NAMES = ("a", "b", "c")
@@ -242,6 +242,24 @@ def test_the_memory_of_a_model_that_went_is_free_before_the_next_one_is_loaded()
     asyncio.run(run())
     asyncio.run(run())
     registry.close()
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_cuda_gives_back_the_memory_of_weights_that_are_gone(
+    monkeypatch: pytest.MonkeyPatch, is_used: bool
+) -> None:
+    """PyTorch keeps freed memory of CUDA for itself until it is told to give it back."""
+    model = SlowModel()
+    model.work = model.session  # type: ignore[assignment]
+    alive = weakref.ref(model)
+    unloaded = [Scheduler(cast(Model, model), Work(forecast=False))]
+    unloaded[0].close()
+    del model
+    had_weights: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_used)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: had_weights.append(alive() is not None))
+    free_memory(unloaded)
+    assert had_weights == ([False] if is_used else [])
 
 
 @pytest.fixture

@@ -14,11 +14,10 @@ from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.server.apis.wyoming import info_document
 from sottovoce.server.models import ModelRegistry, expected_languages
 from sottovoce.server.scheduler import Scheduler
-from sottovoce.server.server import ServerThread
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ModelSettings
 from sottovoce.server.telemetry import Metrics
-from tests.server.servers import SlowModel, settings
+from tests.server.servers import ServerThread, SlowModel, settings
 
 MODELS = ModelSettings("nano", others=("base", "tiny.en"), preload=False, unload_s=0.0)
 

@@ -23,10 +23,9 @@ from sottovoce.server.app import APIS
 from sottovoce.server.fields import fields_of
 from sottovoce.server.openai_format import SUPPORTED
 from sottovoce.server.openapi import document
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings, ServerLimits
 from sottovoce.server.webhooks import WEBHOOK_URL
-from tests.server.servers import QuietModel, serving
+from tests.server.servers import QuietModel, ServerThread, serving
 
 FEW = settings(
     max_examples=10,

@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from sottovoce.server import admission
-from sottovoce.server.admission import OVERLOAD_S, LoadShedder
+from sottovoce.server.admission import OVERLOAD_S, LoadShedder, WatchedSession
 from sottovoce.server.settings import ServerLimits, Work
 from tests.server.servers import SlowModel, serving
 
@@ -37,9 +37,9 @@ class Waiting:
         self.processed_s = 0.0 if received_s is None else received_s - behind_s
 
     def watch(self, shedder: LoadShedder, shed: Callable[[], None]) -> AbstractContextManager[None]:
-        return shedder.watch(
-            self.model, processed_s=lambda: self.processed_s, behind_s=lambda: self.behind_s, shed=shed
-        )
+        """Begin at second 0."""
+        session = WatchedSession(self.model, 0.0, lambda: self.processed_s, lambda: self.behind_s, shed)
+        return shedder.watch(session)
 
 
 def watched(*sessions: Waiting, seconds: float, every_s: float = 1.0) -> list[int]:

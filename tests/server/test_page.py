@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sottovoce.server.server import ServerThread
 from tests.server.browser_page import AXE, CHROMIUM
+from tests.server.servers import ServerThread
 
 CASES = (
     ["browser_page.py", "browser_machine.py", "browser_doubt.py"],

@@ -26,11 +26,10 @@ from sottovoce.audio.io import load_audio
 from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated_config
 from sottovoce.server.auth import ClientSecrets
 from sottovoce.server.errors import ApiError
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, Word
 from tests.server.conversation import TALK, Message, TalkModel, refusal
-from tests.server.servers import CLIPS, SlowModel, SlowSession, serving
+from tests.server.servers import CLIPS, ServerThread, SlowModel, SlowSession, serving
 
 URL = "/v1/realtime"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
@@ -556,10 +555,10 @@ def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
         RealtimeSessionConfig(), languages=("en", "de"), keywords=("Grüße", "Zürich"), turns=None
     )
     secret, _ = ClientSecrets(b"k" * 32).make(config.document, 60.0)
-    opened = ClientSecrets(b"k" * 32).session_of(["sk-other", secret])
+    opened = ClientSecrets(b"k" * 32).first_valid(["sk-other", secret])
     assert opened is not None
-    assert updated_config(RealtimeSessionConfig(), opened) == config
-    assert ClientSecrets(b"l" * 32).session_of([secret]) is None
+    assert updated_config(RealtimeSessionConfig(), opened["session"]) == config
+    assert ClientSecrets(b"l" * 32).first_valid([secret]) is None
     body, _, signature = secret.partition(".")
     longer = ClientSecrets(b"k" * 32).make(config.document, 6000.0)[0].partition(".")[0]
     for changed in (
@@ -572,7 +571,7 @@ def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
         secret[3:],
         secret + "x",
     ):
-        assert ClientSecrets(b"k" * 32).session_of([changed]) is None
+        assert ClientSecrets(b"k" * 32).first_valid([changed]) is None
 
 
 def test_a_session_that_no_header_could_carry_gets_no_secret() -> None:
@@ -584,11 +583,11 @@ def test_a_session_that_no_header_could_carry_gets_no_secret() -> None:
 def test_a_secret_ends() -> None:
     secrets = ClientSecrets()
     secret, _ = secrets.make(RealtimeSessionConfig(language="de").document, 0.05)
-    found = secrets.session_of([secret])
+    found = secrets.first_valid([secret])
     assert found is not None
-    assert updated_config(RealtimeSessionConfig(), found).language == "de"
+    assert updated_config(RealtimeSessionConfig(), found["session"]).language == "de"
     time.sleep(0.1)
-    assert secrets.session_of([secret]) is None
+    assert secrets.first_valid([secret]) is None
 
 
 DIARIZING = "gpt-4o-transcribe-diarize"
@@ -643,9 +642,9 @@ def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
     assert updated_config(config, {"type": "transcription"}).has_speakers
     assert named(config, "whisper-1").options.speakers == ""
     secrets = ClientSecrets()
-    opened = secrets.session_of([secrets.make(config.document, 60.0)[0]])
+    opened = secrets.first_valid([secrets.make(config.document, 60.0)[0]])
     assert opened is not None
-    assert updated_config(RealtimeSessionConfig(), opened) == config
+    assert updated_config(RealtimeSessionConfig(), opened["session"]) == config
 
 
 def test_a_session_sent_back_as_it_was_told_is_the_same() -> None:

@@ -16,10 +16,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.server import session_handle
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ServerLimits
 from sottovoce.server.worker import THREAD_NAME
-from tests.server.servers import SlowModel, serving
+from tests.server.servers import ServerThread, SlowModel, serving
 
 REALTIME = "/v1/realtime?intent=transcription"
 LISTEN = "/v1/listen?encoding=linear16"

@@ -21,12 +21,11 @@ from sottovoce.api import Model
 from sottovoce.cli.main import run
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.options.fallback import DeferralOptions
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings, ModelSettings, Work
 from sottovoce.types import EncoderOutput, Features
 from tests.offline.transcribing import WORLD, at, script
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script
-from tests.server.servers import CLIPS, settings, wait_until
+from tests.server.servers import CLIPS, ServerThread, settings, wait_until
 from tests.server.test_live import clip, saying, talk
 
 ENGLISH = (CLIPS / "en.flac").read_bytes()

@@ -25,9 +25,8 @@ from websockets.asyncio.client import connect
 from sottovoce.server.api import HttpRoute
 from sottovoce.server.app import APIS
 from sottovoce.server.health_check import is_ready
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, Listening, ServerLimits
-from tests.server.servers import CLIPS, SlowModel, serving, wait_until
+from tests.server.servers import CLIPS, ServerThread, SlowModel, serving, wait_until
 from tests.server.test_uploads import listener, playlists, wav
 
 __all__ = ["listener"]

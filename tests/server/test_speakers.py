@@ -18,9 +18,8 @@ from sottovoce.errors import ModelNotFoundError
 from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.errors import ApiError
 from sottovoce.server.openai_format import known_speakers
-from sottovoce.server.server import ServerThread
 from tests.server.conversation import KnownSpeakers, Message, exchanged, refusal
-from tests.server.servers import CLIPS
+from tests.server.servers import CLIPS, ServerThread
 from tests.speakers.somebody import one_speaker
 
 URL = "/v1/audio/transcriptions"

@@ -15,9 +15,8 @@ from websockets.asyncio.client import connect
 from sottovoce.api import Model
 from sottovoce.errors import MissingExtraError
 from sottovoce.server import telemetry
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings
-from tests.server.servers import CLIPS, settings, wait_until
+from tests.server.servers import CLIPS, ServerThread, settings, wait_until
 
 sdk: Any = pytest.importorskip("opentelemetry.sdk.trace", reason="opentelemetry-sdk is not installed")
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -22,12 +22,11 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.runtime import batching
 from sottovoce.runtime.batching import Priority
-from sottovoce.server.server import ServerThread
 from sottovoce.server.services import UPLOADS_PER_REQUEST
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import Samples
 from tests.audio.test_input_format import encoded
-from tests.server.servers import CLIPS, SlowModel, make_worker, serving, wait_until
+from tests.server.servers import CLIPS, ServerThread, SlowModel, make_worker, serving, wait_until
 
 URL = "/v1/audio/transcriptions"
 BOUNDARY = "----part"
@@ -334,7 +333,7 @@ def test_live_calls_go_before_those_of_recordings() -> None:
         assert is_free.wait(10)
 
     def begin(work: Callable[[], None], priority: Priority) -> Future[None]:
-        caller = worker.caller()
+        caller = worker.runtime.caller()
         return worker.submit(lambda: caller.run_on_host(work), priority, caller)
 
     first = begin(hold, Priority.FILE)

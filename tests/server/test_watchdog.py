@@ -19,7 +19,7 @@ from tests.server.test_uploads import wav
 
 def submit(worker: Worker, work: Callable[[], object]) -> Future[object]:
     """Submit work that the model does."""
-    caller = worker.caller()
+    caller = worker.runtime.caller()
     return worker.submit(lambda: caller.run_on_host(work), caller=caller)
 
 

@@ -21,10 +21,9 @@ from openai import InvalidWebhookSignatureError, OpenAI
 from sottovoce.errors import OptionError
 from sottovoce.server import webhooks
 from sottovoce.server.errors import ApiError
-from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, JobSettings, secret_of
 from sottovoce.server.webhooks import PostError, may_call, post, target_of
-from tests.server.servers import QuietModel, serving, wait_until
+from tests.server.servers import QuietModel, ServerThread, serving, wait_until
 from tests.server.test_jobs import created, ended, job
 from tests.server.test_jobs import post as post_job
 

@@ -18,10 +18,9 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
 from sottovoce.server.pcm import PcmReader
-from sottovoce.server.server import ServerThread
-from sottovoce.server.settings import ServerLimits, WyomingAddress
+from sottovoce.server.settings import Listening, ServerLimits, wyoming_address
 from sottovoce.types import Event, Samples, SpeechEnded, SpeechStarted
-from tests.server.servers import CLIPS, SlowModel, SlowSession, serving, wait_until
+from tests.server.servers import CLIPS, ServerThread, SlowModel, SlowSession, serving, wait_until
 
 pytest.importorskip("wyoming", reason="wyoming is not installed")
 with warnings.catch_warnings():
@@ -32,7 +31,7 @@ with warnings.catch_warnings():
     from wyoming.info import Describe, Info
     from wyoming.ping import Ping
 
-ANYWHERE = WyomingAddress("127.0.0.1", 0)
+ANYWHERE = Listening("127.0.0.1", 0)
 SECOND = bytes(2 * 16_000)
 
 
@@ -60,7 +59,8 @@ def fake_server() -> Iterator[ServerThread]:
 
 
 def port_of(server: ServerThread) -> int:
-    port = server.server.wyoming_port
+    assert server.server.wyoming_socket is not None
+    port = server.server.wyoming_socket.getsockname()[1]
     assert port
     return port
 
@@ -378,9 +378,9 @@ def test_a_server_that_goes_says_what_it_heard() -> None:
 )
 def test_an_address_that_is_none_is_one_line(text: str) -> None:
     with pytest.raises(OptionError, match="tcp://HOST:PORT"):
-        WyomingAddress.parse(text)
+        wyoming_address(text)
 
 
 def test_addresses_are_read() -> None:
-    assert WyomingAddress.parse("tcp://[::1]:10300") == WyomingAddress("::1", 10300)
-    assert not WyomingAddress.parse("tcp://0.0.0.0:10300").is_loopback
+    assert wyoming_address("tcp://[::1]:10300") == Listening("::1", 10300)
+    assert not wyoming_address("tcp://0.0.0.0:10300").is_loopback

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -259,3 +261,16 @@ def assert_same(ours: Sequence[AlignAttHypothesis], theirs: Sequence[AlignAttHyp
         assert one.no_speech_prob == pytest.approx(other.no_speech_prob)
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
         assert one.avg_logprob == pytest.approx(other.avg_logprob, abs=1e-5)
+
+
+def test_sessions_that_begin_at_once_share_a_vocabulary() -> None:
+    """Only requests with the same one are decoded in a batch."""
+    LiveVocabulary._made.cache_clear()
+    at_once = threading.Barrier(8)
+
+    def made(_: int) -> LiveVocabulary:
+        at_once.wait()
+        return LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(made, range(8)))) == 1

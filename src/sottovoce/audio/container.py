@@ -1,21 +1,21 @@
 """Decoding of containers and codecs with PyAV, packet by packet, to 16 kHz 16-bit samples.
 
 A source is a container by its first bytes, or samples without a header by its extension. Packets that cannot
-be decoded are skipped and counted, as in ffmpeg. Audio tracks are counted from 1. Languages match by code in
-any standard: `de`, `ger` and `deu` are equal.
+be decoded are skipped and counted, as in ffmpeg. Audio tracks are counted from 1; their languages match by
+code in any standard (`de`, `ger`, `deu`).
 
-Chained Ogg (Internet radio) is a sequence of files. libav refuses a change of channels or rate within one
-container, so every link is opened as a container of its own.
+Every link of chained Ogg (Internet radio) is opened as a container of its own, since libav refuses a change
+of channels or rate.
 
 Samples are positioned by their time stamps, as a player shows them. Frames within 0.1 s of the expected
-position follow on untouched. Otherwise gaps are filled with silence and overlaps trimmed, as by FFmpeg's
-`aresample=async=1`. Deviations of less than half a second are ignored as damaged stamps. An implausible step
-(back by more than ten seconds or to the beginning, or more than an hour ahead) starts a new timeline at the
-end of the sound so far; in MPEG-TS and Ogg so does every step back. Formats without time stamps (MP3, ADTS,
-FLAC, WAV) are joined end to end.
+position follow on. Otherwise gaps are filled with silence and overlaps trimmed, as by FFmpeg's
+`aresample=async=1`; deviations of less than half a second are ignored. An implausible step (back by more than
+ten seconds or to the beginning, or more than an hour ahead; in MPEG-TS and Ogg any step back) starts a new
+timeline at the end of the sound so far. Formats without time stamps (MP3, ADTS, FLAC, WAV) are joined end to
+end.
 
-`seek_before` decodes a part at the same sample positions: it seeks to a little before the part, lets the
-decoder settle for half a second, and starts at a sample at which the grids of 16 kHz and of the source meet.
+`seek_before` reaches a part at the same sample positions: it seeks to a little before, lets the decoder
+settle for half a second, and starts where the grids of 16 kHz and of the source meet.
 """
 
 from __future__ import annotations
@@ -43,14 +43,12 @@ from sottovoce.text.languages import language_code
 from sottovoce.types import SAMPLE_RATE, Samples
 
 HEAD_BYTES = 4096
-"""Bytes needed to recognise a container."""
 TELEPHONE_RATE = 8_000
 RAW_FORMATS = {
     **dict.fromkeys(("s16le", "s16be", "s24le", "s24be", "s32le", "s32be", "s8", "u8"), SAMPLE_RATE),
     **dict.fromkeys(("f32le", "f32be", "f64le", "f64be", "g722"), SAMPLE_RATE),
     **dict.fromkeys(("mulaw", "alaw", "gsm"), TELEPHONE_RATE),
 }
-"""FFmpeg's names of headerless formats, with the default sample rate of each."""
 _FIXED = ("g722", "gsm")
 _ENDINGS = {
     ".g722": "g722",
@@ -74,8 +72,8 @@ _FRAMES = (
     ("aac", 0xFFF60000, 0xFFF00000, 0xFFFEFC00),
     ("ac3", 0xFFFF0000, 0x0B770000, 0xFFFF0000),
 )
-"""Codecs whose frames need no container: parser; mask and value of the known bits in the first four bytes of
-a frame; mask of the bits that all frames share (version, layer, rate).
+"""Codecs whose frames need no container: parser; mask and value of the known bits in a frame's first four
+bytes; mask of the bits that all frames share.
 """
 _NO_SOUND = {
     b"\xff\xd8\xff": "a JPEG picture",
@@ -108,10 +106,7 @@ class RawFormat:
 
 
 def read_input_format(text: str) -> RawFormat:
-    """Parse `NAME`, `NAME:RATE` or `NAME:RATE:CHANNELS`, such as "mulaw" or "s16le:44100:2".
-
-    Raises: OptionError.
-    """
+    """Parse `NAME`, `NAME:RATE` or `NAME:RATE:CHANNELS`, such as "s16le:44100:2". Raises: OptionError."""
     name, *numbers = text.split(":")
     expected = f"input format: expected NAME[:RATE[:CHANNELS]] with a name of {', '.join(RAW_FORMATS)}"
     if name not in RAW_FORMATS or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
@@ -176,27 +171,24 @@ def _is_text(head: bytes) -> bool:
 
 JITTER_S = 0.1
 STEADY_S = 0.5
-"""Duration for which stamps must deviate before they count."""
 MOST_GAP_S = 3600.0
 MOST_LIVE_GAP_S = 30.0
-"""Limit for live audio: a pause of the sender, such as a sleeping computer, is not replayed."""
+"""For live audio: a pause of the sender, such as a sleeping computer, is not replayed."""
 MOST_FILLED_S = 12 * 3600.0
-"""Limit of silence in one recording, so that a few damaged bytes cannot make days of it."""
+"""Most silence in one recording, so that damaged bytes cannot make days of it."""
 MOST_OVERLAP_S = 10.0
 SWALLOWED_S = 0.3
 """Sound that a decoder may consume before its first frame."""
 STAMPED_FORMATS = ("mov", "matroska", "mpegts", "mpeg", "ogg", "asf", "flv", "nut", "mxf", "wtv")
-"""Containers that store time stamps; libav derives those of others from frame sizes."""
 RESTARTING_FORMATS = ("mpegts", "mpeg", "ogg")
-"""Containers whose time stamps may begin anew, as in files that were concatenated (AVFMT_TS_DISCONT)."""
+"""Containers whose time stamps may begin anew (AVFMT_TS_DISCONT)."""
 MOST_PLANES = 7
-"""Limit of planes that PyAV counts correctly."""
 
 
 class Timeline:
-    """Places the frames of one recording, which may be several containers one after another.
+    """Places the frames of a recording of one or more containers.
 
-    most_gap_s: the longest gap that is filled. end_s: position of the next sample.
+    most_gap_s: longest gap that is filled. end_s: position of the next sample, in seconds.
     """
 
     def __init__(self, *, most_gap_s: float = MOST_GAP_S) -> None:
@@ -382,9 +374,7 @@ def _name(container: InputContainer) -> str:
 
 
 def _silent_frame(n_samples: int, like: av.AudioFrame) -> av.AudioFrame:
-    """Return silence in the format of a frame; another format would restart the resampler, which rounds
-    lengths.
-    """
+    """Another format would restart the resampler."""
     is_readable = not like.format.is_planar or like.layout.nb_channels <= MOST_PLANES
     frame = av.AudioFrame(like.format.name if is_readable else "s16", like.layout.name, n_samples)
     frame.sample_rate = like.sample_rate
@@ -409,12 +399,10 @@ def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
 
 
 SEEKABLE_FORMATS = ("mov", "matroska", "mp3", "flac", "wav", "w64", "ogg", "aiff")
-"""Containers with an index or positions in their packets; others (ADTS) guess them from the bit rate."""
+"""Containers with an index or positions in their packets."""
 SHORTEST_SEEK_S = 10.0
-"""A part that starts earlier is reached by decoding from the beginning."""
 PREROLL_S = 1.0
 WARM_UP_S = 0.5
-"""Sound decoded and discarded after a seek, while the decoder lacks earlier packets."""
 STAMP_S = 0.0015
 UNEQUAL = ("vorbis",)
 _N_FIRST = 4
@@ -422,9 +410,7 @@ _N_FIRST = 4
 
 @dataclass(frozen=True, slots=True)
 class _FirstFrames:
-    """Time stamp of the first sample, samples of the first frame, and of each later one (None if they
-    differ).
-    """
+    """Time stamp of the first sample; samples of the first frame, and of later ones (None if they differ)."""
 
     origin: int
     rate: int
@@ -442,8 +428,7 @@ def seek_before(
     """Seek an undecoded stream to just before start_s; return the first sample (16 kHz) and the frames.
 
     None if the position is uncertain; the container is then spent. decoded: yields frames from the
-    container's position on.
-    Raises: errors of libav.
+    container's position on. Raises: errors of libav.
     """
     heads = list(islice(decoded(), _N_FIRST))
     first = _first_frames(heads, stream.codec_context.name)
@@ -511,7 +496,7 @@ _SCANNED_BYTES = 2**20
 
 
 class ByteFile(Protocol):
-    """A file for libav; `read` returns at most n_bytes, and no bytes only at the end."""
+    """A file for libav: `read` returns at most n_bytes, and none only at the end."""
 
     @property
     def n_read(self) -> int: ...
@@ -533,11 +518,11 @@ class OggLinks:
         self._place = 0
         self._magic = b""
         self._scanned = 0
-        """End of the bytes that were searched for the next link, without a gap from the start of this one."""
+        """End of the bytes searched for the next link."""
         self._tail = b""
         self._rest = b""
         self._is_within = False
-        """Set after a page that begins no stream: the next page that begins one starts a new link."""
+        """A page that begins no stream was seen: the next that begins one starts a link."""
         self._next_link: int | None = None
         self._is_first = True
 
@@ -595,7 +580,7 @@ class OggLinks:
         return self._next_link is not None
 
     def next(self) -> bool:
-        """Go on to the next link of an unseekable file; False if there is none."""
+        """Go on to the next link of an unseekable file; False without one."""
         if self._magic != b"OggS":
             return False
         if self._next_link is None and self.seekable():
@@ -663,9 +648,7 @@ _TITLES: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.sp
 
 @dataclass(frozen=True, slots=True)
 class AudioInfo:
-    """The declared properties of a source; duration_s is None if unknown. Samples without a container
-    count as one track.
-    """
+    """The declared properties of a source. duration_s: or None. Samples without a container are one track."""
 
     name: str
     codec: str
@@ -679,10 +662,10 @@ class AudioInfo:
 class ContainerDecoder:
     """Decodes an audio track of a container to 16 kHz, mixed to mono or all channels.
 
-    raw: the format of headerless samples. most_gap_s: the longest gap in time stamps that is filled with
-    silence. Other arguments: `open_audio`.
-    Raises: AudioError for an unknown format or missing track, and from `blocks` when nothing can be decoded
-        or samples are not finite; OptionError for an invalid track.
+    raw: the format of headerless samples. most_gap_s: longest gap filled with silence. Other arguments:
+    `open_audio`.
+
+    Raises: AudioError for an unknown format or missing track; OptionError for an invalid track.
     """
 
     def __init__(
@@ -723,8 +706,8 @@ class ContainerDecoder:
     def seek(self, start_sample: int) -> bool:
         """Seek to `first_sample`, at or shortly before `start_sample` (16 kHz), before anything is decoded.
 
-        first_sample stays 0 in formats without positions, and near the beginning. After False (the position
-        is not exact) the decoder is spent.
+        first_sample stays 0 in formats without positions, and near the beginning. False: the position is not
+        exact, and the decoder is spent.
         """
         has_positions = self._container.format.name.split(",")[0] in SEEKABLE_FORMATS
         if not has_positions or start_sample < SHORTEST_SEEK_S * SAMPLE_RATE:
@@ -751,7 +734,7 @@ class ContainerDecoder:
     def blocks(self) -> Iterator[Samples]:
         """Decode to the end: blocks (n_channels, n) float32, 16-bit values / 32768.
 
-        Raises: AudioError when nothing could be decoded, or samples are NaN or infinite.
+        Raises: AudioError if nothing can be decoded, or samples are NaN or infinite.
         """
         n_samples = 0
         for block in self._resampled():
@@ -843,8 +826,7 @@ class ContainerDecoder:
     def _check_length(self, n_samples: int) -> None:
         """Refuse a source without samples; note one that is shorter than it declares.
 
-        Only the track's own duration counts, because the sound of a film may end before its picture. Matroska
-        and FLV have none, and FFmpeg then gives the container's.
+        Only the track's own duration counts: the sound of a film may end before its picture.
         """
         if n_samples == 0 and self._sought is None:
             damaged = f", {self._n_damaged} damaged packets" if self._n_damaged else ""

@@ -1,9 +1,8 @@
 """Resampling to 16 kHz, and mixing of channels to one.
 
 16-bit samples are converted as by openai-whisper's ffmpeg (`-ac 1 -ar 16000 -f s16le`): libswresample with
-its standard downmix, rounded to 16 bits (equal to 3 units with an older ffmpeg). The downmix weighs channels
-by position (front centre 1, sides and back less, LFE none) and cannot clip. Layouts without a rule in
-libswresample are averaged.
+its standard downmix, rounded to 16 bits. The downmix weighs channels by position and cannot clip. Layouts
+without a rule in libswresample are averaged.
 """
 
 from __future__ import annotations
@@ -26,12 +25,9 @@ logger = logging.getLogger(__name__)
 
 BLOCK_SAMPLES = SAMPLE_RATE // 10
 N_SUSTAINED = 5
-"""Blocks (half a second) over which the channels must cancel, or no longer cancel."""
 CANCELLED = 0.1
-"""Share of the energy of uncorrelated channels below which a downmix counts as cancelled."""
 INTACT = 0.5
 ROUNDING = 0.25
-"""Largest energy that rounding to integers adds to a sample."""
 
 Pcm16: TypeAlias = npt.NDArray[np.int16]
 S = TypeVar("S", np.int16, np.float32)
@@ -39,8 +35,8 @@ S = TypeVar("S", np.int16, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class _Block(Generic[S]):
-    """Samples mixed (n,) and channels (n_channels, n); energy of mixed; products (n_channels, n_channels)
-    of channels.
+    """Samples mixed (n,) and channels (n_channels, n); energy of mixed; products (n_channels, n_channels) of
+    channels.
     """
 
     mixed: npt.NDArray[S]
@@ -50,15 +46,14 @@ class _Block(Generic[S]):
 
 
 class Downmix(Generic[S]):
-    """Passes a downmix on, and leaves out channels while they cancel the others (a crossed wire: one channel
-    is the other one times -1).
+    """Passes a downmix on, and leaves out channels while they cancel the others (one is the other times -1).
 
     The result does not depend on the cuts of the input. weights: (n_channels,) of the downmix. name: for the
-    log. first_sample: position in the recording. warned: names of recordings that are already in the log.
+    log. first_sample: position in the recording. warned: names already in the log.
 
     Uncorrelated channels x_k with weights w_k have the energy `E = sum w_k^2 |x_k|^2`. Where the downmix has
     less than E / 10, the channels without which it is loudest are left out, until it has more than E / 2. A
-    change needs half a second of blocks that cross the threshold, so single sounds and pauses cause none.
+    change needs half a second of blocks beyond the threshold.
     """
 
     def __init__(
@@ -76,7 +71,7 @@ class Downmix(Generic[S]):
     def push(
         self, mixed: npt.NDArray[S], channels: npt.NDArray[S], *, is_last: bool = False
     ) -> npt.NDArray[S]:
-        """Append samples of the downmix (n,) and the channels (n_channels, n); return the decided ones (m,).
+        """Append the downmix (n,) and the channels (n_channels, n); return the decided samples (m,).
 
         is_last: flush; no samples may follow.
         """
@@ -173,7 +168,7 @@ class Downmix(Generic[S]):
 class Pcm16Resampler:
     """Resamples to 16 kHz 16 bits with libswresample; restarts when rate, format or layout change.
 
-    next_sample: position of the next frame in the recording, at 16 kHz.
+    next_sample: position of the next frame, at 16 kHz.
     """
 
     def __init__(self, name: str, *, keep_channels: bool, warned: set[str] | None) -> None:
@@ -249,9 +244,7 @@ def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None,
 
 
 def downmix_weights(layout: str) -> tuple[float, ...] | None:
-    """Return the channel weights (n_channels,) of libswresample's mono downmix, measured; None without a
-    rule.
-    """
+    """Measure the weights (n_channels,) of libswresample's mono downmix; None without a rule."""
     n_channels = av.AudioLayout(layout).nb_channels
     pulses = np.eye(n_channels, dtype=np.int16) * 2**14
     frame = av.AudioFrame.from_ndarray(pulses.reshape(1, -1), format="s16", layout=layout)
@@ -264,7 +257,7 @@ def downmix_weights(layout: str) -> tuple[float, ...] | None:
 
 
 class FloatResampler:
-    """Resamples float samples (n_channels, n) to 16 kHz, each channel by itself; 16 kHz is unchanged.
+    """Resamples (n_channels, n) float32 to 16 kHz, each channel by itself.
 
     Raises: AudioError for a rate outside 1 to 768 kHz.
     """
@@ -305,7 +298,7 @@ class FloatResampler:
 
 
 class FloatMixer:
-    """Resamples float samples (n_channels, n) to 16 kHz and mixes them to (1, n) by their mean (`Downmix`).
+    """Resamples (n_channels, n) float32 to 16 kHz and mixes them to (1, n) by their mean (`Downmix`).
 
     Raises: as `FloatResampler`.
     """

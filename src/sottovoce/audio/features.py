@@ -2,10 +2,9 @@
 
 Whisper clamps the log-mel at 8 below the maximum of its whole input. Three maxima are available:
 
-- "recording": exactly openai-whisper's. The file is read to its end first (a few seconds an hour of audio);
-  up to ten minutes of frames are kept, a longer file is read twice.
-- "running": the maximum of the audio read so far; one reading, no delay.
-- "window": each window by itself, as in a live stream; one reading, no delay.
+- "recording": openai-whisper's. The file is read to its end first; one longer than ten minutes is read twice.
+- "running": of the audio read so far; one reading.
+- "window": of each window, as in a live stream; one reading.
 
 The last two differ only in windows quieter than the maximum, where sound more than 80 dB below it stays.
 """
@@ -27,10 +26,10 @@ from sottovoce.options.transcribe import Normalization
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features
 
 Fill: TypeAlias = Literal["zero", "silence"]
-"""Padding after the end of a recording: 0.0 after normalisation, or the log-mel of silence."""
+"""Padding after a recording: 0.0 after normalisation, or the log-mel of silence."""
 
 HELD_FRAMES = 60_000
-"""Frames kept from the first reading (10 minutes; 19 MB with 80 mels, 31 MB with 128)."""
+"""Frames kept from the first reading (10 minutes; 19 MB with 80 mels)."""
 # Frames after the content that still overlap its last samples: openai-whisper's maximum sees them.
 _N_TAIL_FRAMES = 3
 
@@ -40,7 +39,8 @@ class RecordingFeatures:
 
     Frames are 10 ms and stay until `drop_before`. held_frames: the longest recording held whole from its
     first reading. observer: receives every sample once, before its window is returned.
-    Raises: OptionError for an unknown normalization; AudioError, when it opens or reads, as `open_audio`.
+
+    Raises: OptionError for an unknown normalization; AudioError as `open_audio`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RecordingFeatures:
 
     @property
     def duration_s(self) -> float | None:
-        """Length by decoded samples; None as for n_frames. Frames drop a rest below 10 ms."""
+        """Seconds by decoded samples; None until the end has been read (never with "recording")."""
         self._scan()
         return None if self._n_frames is None else self._n_samples / SAMPLE_RATE
 
@@ -96,11 +96,11 @@ class RecordingFeatures:
     def window(
         self, start: int, end: int | None = None, *, n_frames: int = WINDOW_FRAMES, fill: Fill = "zero"
     ) -> Features:
-        """Return frames [start, end) as one encoder window: mel (1, n_mels, n_frames) float32.
+        """Return frames [start, end) as one encoder window (1, n_mels, n_frames) float32.
 
-        end: at most and by default start + n_frames. fill: padding. openai-whisper decodes windows padded
-        with 0.0, but detects the language of a short recording with silence as padding.
-        Raises: OptionError for a window that is empty, was dropped, or begins after the recording's end.
+        end: at most and by default start + n_frames. fill: openai-whisper decodes windows padded with 0.0,
+        but detects the language of a short recording with silence as padding. Raises: OptionError for a
+        window that is empty, was dropped, or begins after the end.
         """
         last = start + n_frames if end is None else min(end, start + n_frames)
         self._read_to(last)
@@ -120,7 +120,7 @@ class RecordingFeatures:
     def log_mel(self, start: int, end: int) -> Tensor:
         """Return un-normalised frames [start, end), clipped to the recording: (n_mels, n) float32.
 
-        Raises: OptionError for frames that were dropped or lie behind the end.
+        Raises: OptionError for frames that were dropped or lie after the end.
         """
         self._read_to(end)
         last = min(end, self._frames.end)
@@ -129,16 +129,14 @@ class RecordingFeatures:
         return self._frames.slice(start, last)
 
     def is_blank(self, start: int, end: int) -> bool:
-        """Whether frames [start, end) are digital silence or below Whisper's dynamic range under the
-        recording's maximum.
-        """
+        """Whether frames [start, end) are digital silence, or 80 dB below the recording's maximum."""
         self._read_to(end)
         loudest = self._frames.slice(start, min(end, self._frames.end)).max()
         maximum = loudest if self._normalization == "window" or self._maximum is None else self._maximum
         return bool(loudest <= SILENCE_LOG_MEL) or bool(loudest <= maximum - DYNAMIC_RANGE)
 
     def drop_before(self, frame: int) -> None:
-        """Release frames before `frame`; they cannot be requested again."""
+        """Release frames before `frame`, which cannot be requested again."""
         self._frames.drop_before(frame)
 
     @property

@@ -1,6 +1,6 @@
 """Reading of paths, standard input, file objects, bytes and arrays as 16 kHz mono float32.
 
-Every unreadable source raises one AudioError of one line that names it.
+Every unreadable source raises an AudioError of one line that names it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PlainSource: TypeAlias = str | os.PathLike[str] | BinaryIO | bytes | npt.NDArray
 AudioSource: TypeAlias = "PlainSource | Tensor"
 """A path ("-": standard input), an open binary file, the bytes of a file, or samples.
 
-Arrays, and tensors on the CPU, have the shape (n,) or (channels, n): floats in [-1, 1], int16 or int32.
+Arrays and CPU tensors are (n,) or (channels, n): floats in [-1, 1], int16 or int32.
 """
 
 
@@ -62,7 +62,7 @@ def plain_source(source: AudioSource) -> PlainSource:
 class BlockSource(Protocol):
     """A recording that yields blocks (n_channels, n) float32 at 16 kHz once, front to back.
 
-    first_sample: first sample of `blocks` in the recording.
+    first_sample: of `blocks` in the recording.
     """
 
     @property
@@ -82,10 +82,8 @@ class BlockSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """How to read a source; see `open_audio` and `ContainerDecoder`.
-
-    start_sample: first sample needed, at 16 kHz. raw: format of headerless samples; None: by the file's
-    extension.
+    """How to read a source; see `open_audio`. start_sample: at 16 kHz. raw: format of headerless samples;
+    None: by extension.
     """
 
     keep_channels: bool = False
@@ -99,7 +97,7 @@ class SourceRequest:
 def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
     """Open any AudioSource; sample_rate applies to arrays only.
 
-    Raises: AudioError when the source cannot be opened, or has no such track.
+    Raises: AudioError for an unreadable source, or a missing track.
     """
     name = source_name(source)
     source = plain_source(source)
@@ -136,9 +134,9 @@ def _shown(path: str) -> str:
 
 
 def open_container(file: BinaryIO, name: str, request: SourceRequest, *, owned: bool) -> ContainerDecoder:
-    """Open a container, near the start of the request if seeking can reach it.
+    """Open a container, and seek near the start of the request if possible.
 
-    owned: the file is closed with the decoder.
+    owned: closing the decoder closes the file.
     """
     try:
         begin = file.tell() if is_seekable(file) else None
@@ -182,9 +180,9 @@ def _format_of_ending(file: BinaryIO, name: str, begin: int) -> RawFormat | None
 
 
 class CheckedFile:
-    """Makes a file object safe for libav, which copies whatever `read` returns into a buffer of fixed size.
+    """Makes a file object safe for libav, which trusts the length that `read` returns.
 
-    Positions count from the file's initial position.
+    Positions count from the file's initial one.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -268,10 +266,7 @@ class ArraySource:
 
 
 def open_path(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file that exists, is readable and not empty.
-
-    Raises: AudioError otherwise.
-    """
+    """Open a file. Raises: AudioError if it is missing, unreadable or empty."""
     name = source_name(path)
     try:
         file = open(path, "rb")  # noqa: SIM115 - the source owns it
@@ -311,11 +306,9 @@ logger = logging.getLogger(__name__)
 
 CHUNK_S = 5.0
 QUIET = 4 / 32768
-"""Digital silence as lossy codecs decode it."""
 LEAST_PAUSE_S = 0.05
 Span: TypeAlias = tuple[int, int]
 TOLERANCE_S = 0.1
-"""Most change of duration by a filter: its delay, and the end of an echo."""
 _OUTPUT = f"sample_fmts=flt:sample_rates={SAMPLE_RATE}:channel_layouts=mono"
 # PyAV's errors for bad filter options, and for filters that cannot be linked.
 _REFUSALS = (av.FFmpegError, ValueError, RuntimeError, OSError)
@@ -324,9 +317,9 @@ _REFUSALS = (av.FFmpegError, ValueError, RuntimeError, OSError)
 class AudioFilter:
     """A chain of FFmpeg filters (`-af`, "highpass=f=100,afftdn") over 16 kHz mono samples.
 
-    text: comma-separated filters without labels and branches. Filters that change the duration are refused,
-    because they would change all times. A constant delay (25 ms for afftdn) goes unnoticed and shifts times.
-    Raises: OptionError for unknown filters or bad options.
+    text: comma-separated filters without labels and branches. Filters that change the duration, and so all
+    times, are refused; a constant delay (25 ms for afftdn) shifts times. Raises: OptionError for unknown
+    filters or bad options.
     """
 
     def __init__(self, text: str) -> None:
@@ -406,8 +399,8 @@ def _split(text: str) -> list[str]:
 class AudioReader:
     """A recording being read: iterate once over its AudioChunks, or over its channels. A context manager.
 
-    start, end: the part in samples. audio_filter: applied to `channel`. `info.duration_s` is that of the
-    part; `recording_s` is the declared duration of the whole.
+    start, end: the part in samples. audio_filter: applied to `channel`. info.duration_s: of the part;
+    recording_s: of the whole.
     """
 
     def __init__(
@@ -431,12 +424,11 @@ class AudioReader:
         self.info = _part_info(source.info, start, end)
         self.recording_s = source.info.duration_s
         self.silent: Sequence[Span] = ()
-        """Stretches [start, end) in samples, in order, that are replaced by silence."""
+        """Ordered spans [start, end) in samples that are replaced by silence."""
         self._warned = warned
         self._n_read = 0
         self._last_sound = -1
         self._pauses: list[tuple[float, float]] = []
-        """Quiet stretches in seconds that contain missing sound."""
 
     def __enter__(self) -> AudioReader:
         return self
@@ -445,7 +437,7 @@ class AudioReader:
         self.close()
 
     def silences(self) -> list[tuple[float, float]]:
-        """Return the gaps filled with silence so far, each with the digital silence around it, in seconds."""
+        """Return the gaps filled so far, each with the digital silence around it, in seconds."""
         pauses = [*self._pauses, ((self._last_sound + 1) / SAMPLE_RATE, self._n_read / SAMPLE_RATE)]
         found = []
         for filled in self._filled():
@@ -475,9 +467,9 @@ class AudioReader:
         self._source.close()
 
     def __iter__(self) -> Iterator[AudioChunk]:
-        """Yield mono chunks of equal length, the last one shorter; never an empty one.
+        """Yield mono chunks of equal length, the last one shorter, none empty.
 
-        Raises: AudioError when the source is damaged beyond use, empty, or holds NaN or infinity.
+        Raises: AudioError if the source is damaged beyond use, empty, or holds NaN or infinity.
         """
         start_sample = 0
         for block in self.channels():
@@ -494,7 +486,7 @@ class AudioReader:
         return samples
 
     def channels(self) -> Iterator[Samples]:
-        """Yield blocks (n_channels, n) float32: one row unless opened with all channels. Raises: as
+        """Yield blocks (n_channels, n) float32; one row unless all channels are kept. Raises: as
         iteration.
         """
         pending: list[Samples] = []
@@ -543,10 +535,7 @@ def _part_info(info: AudioInfo, start: int, end: int | None) -> AudioInfo:
 
 
 def check_reading(audio_filter: str | None, input_format: str | None) -> None:
-    """Check how recordings are to be read, before one is opened.
-
-    Raises: OptionError for filters and an input format that FFmpeg does not have.
-    """
+    """Raises: OptionError for filters and an input format that FFmpeg does not have."""
     if audio_filter is not None:
         AudioFilter(audio_filter)
     if input_format is not None:
@@ -576,16 +565,15 @@ def open_audio(
 ) -> AudioReader:
     """Open a recording, or a part of it, for reading as 16 kHz mono chunks of chunk_s seconds.
 
-    start_s, duration_s: the part, exact to the sample. Containers with an index are sought in; others are
-    decoded from their beginning. sample_rate: of an array. channel: the only channel to read, from 0; None
-    mixes all, in files by libswresample's weights and in arrays by their mean. keep_channels: do not mix, for
-    `AudioReader.channels`. audio_filter: see `AudioFilter`. audio_track: number from 1 or language ("de",
-    "deu"); None takes ffmpeg's choice. input_format: of headerless samples, see `read_input_format`; None: by
-    the file's extension. warned: names of recordings with a logged warning, shared by several readings.
-    Samples of files are 16-bit values / 32768, as in openai-whisper; those of arrays at 16 kHz are unchanged.
+    start_s, duration_s: the part, exact to the sample. sample_rate: of an array. channel: the only channel to
+    read, from 0; None mixes all, in files by libswresample's weights and in arrays by their mean.
+    keep_channels: do not mix, for `AudioReader.channels`. audio_filter: see `AudioFilter`. audio_track:
+    number from 1 or language ("de"); None: ffmpeg's choice. input_format: of headerless samples, see
+    `read_input_format`; None: by extension. warned: names of recordings with a logged warning, shared by
+    readings. Samples of files are 16-bit values / 32768; those of arrays at 16 kHz are unchanged.
 
-    Raises: AudioError when it cannot be opened or has no such channel or track, and while reading when it
-        ends before the part begins; OptionError for bad options.
+    Raises: AudioError if it cannot be opened, has no such channel or track, or ends before the part;
+    OptionError for bad options.
     """
     start, end = _span(start_s, duration_s)
     if not chunk_s * SAMPLE_RATE >= 1:
@@ -616,12 +604,10 @@ def load_audio(
     audio_track: int | str | None = None,
     input_format: str | None = None,
 ) -> Samples:
-    """Read a recording, or the part of it from start_s of at most duration_s: (n,) float32 at 16 kHz.
+    """Read a recording, or the part from start_s of at most duration_s: (n,) float32 at 16 kHz.
 
-    The other arguments are those of `open_audio`.
-
-    Raises: AudioError as in `open_audio`, and when the part has no sample; OptionError for a negative start
-        or a duration that is not positive.
+    Other arguments: `open_audio`. Raises: AudioError as `open_audio`, and for a part without samples;
+    OptionError for a negative start or a duration that is not positive.
     """
     with open_audio(
         source,
@@ -639,7 +625,7 @@ def load_audio(
 def load_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> Samples:
     """Read a whole recording without mixing: (n_channels, n) float32 at 16 kHz.
 
-    Raises: AudioError as in `open_audio`, and when the number of channels changes.
+    sample_rate: of an array. Raises: AudioError as `open_audio`, and if the number of channels changes.
     """
     with open_audio(source, sample_rate=sample_rate, keep_channels=True) as reader:
         return np.concatenate(list(reader.channels()), axis=1)
@@ -664,9 +650,7 @@ def read_live(
     """Yield chunks of chunk_s seconds from an unbuffered pipe as they arrive.
 
     The pipe holds a container, 16-bit mono PCM at 16 kHz, or samples of an input_format
-    (`read_input_format`).
-
-    Raises: AudioError for data without sound; OptionError for an unknown input format.
+    (`read_input_format`). Raises: AudioError for data without sound; OptionError for an unknown input format.
     """
     file = _Pipe(stream)
     if input_format is None and not file.is_container():
@@ -715,9 +699,8 @@ def read_pcm(
 ) -> Iterator[AudioChunk]:
     """Yield chunks of raw little-endian 16-bit mono PCM as it arrives.
 
-    Chunks last chunk_s seconds, or about that after resampling. Half a sample at the end is dropped with a
-    warning.
-    Raises: AudioError when reading fails; OptionError for a rate or chunk that is not positive.
+    Chunks last about chunk_s seconds. Half a sample at the end is dropped with a warning. Raises: AudioError
+    if reading fails; OptionError for a rate or chunk that is not positive.
     """
     if sample_rate < 1 or not chunk_s * sample_rate >= 1:
         raise OptionError(f"expected a positive rate and chunk, got {sample_rate} Hz and {chunk_s} s")

@@ -1,5 +1,4 @@
-"""Decoding of containers that arrive in pieces, as browsers record them: WebM and Ogg with Opus, and other
-formats that FFmpeg reads sequentially.
+"""Decoding of containers that arrive in pieces, such as WebM and Ogg from browsers.
 
 FFmpeg's reads block, so each container has a thread.
 """
@@ -21,7 +20,7 @@ from sottovoce.types import SAMPLE_RATE, Samples
 logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE_S = 5.0
-"""Most seconds that `take` returns at once: a few bytes may hold hours of silence."""
+"""A few bytes may hold hours of silence."""
 MOST_BLOCKS = 32
 THREAD_NAME = "sottovoce-container"
 _Decoded: TypeAlias = "Samples | AudioError | bool"
@@ -87,7 +86,6 @@ class LiveContainer:
             self._thread.join()
 
     def read(self, n_bytes: int) -> bytes:
-        """Return up to n_bytes to the decoder's thread, waiting for them."""
         if not self._rest and not self._is_read and not self._is_dropped:
             self._hand(True)
             self._rest = self._fed.get()

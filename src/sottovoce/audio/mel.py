@@ -1,11 +1,9 @@
 """Whisper's log-mel spectrogram, for whole recordings and for streams that arrive in pieces.
 
 Whisper normalises with the maximum of its whole input, so a stream keeps un-normalised frames (`log_mel`,
-`MelStream`) and normalises each encoder window by itself (`normalize`).
-
-Windows are padded with zero *samples* before the transform (`padding_samples`; openai-whisper appends 30 s of
-them to a recording), or with zero *mel values* after normalisation (`pad_or_trim`; openai-whisper and
-faster-whisper pad short slices so). 0.0 is not the value of silence.
+`MelStream`) and normalises each encoder window by itself (`normalize`). Windows are padded with zero samples
+before the transform (`padding_samples`), or with 0.0 after normalisation (`pad_or_trim`), which is not the
+value of silence.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features, Samples
 N_FFT = 400
 MEL_FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 WINDOW_FRAMES = 3000
-"""Log-mel frames of the encoder's full window (30 s)."""
 FLOOR = 1e-10
 SILENCE_LOG_MEL = -10.0
 """Un-normalised log-mel of digital silence: log10 of the floor."""
@@ -40,7 +37,7 @@ _MIN_COLUMNS = 64
 def hz_to_mel(hz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Convert Hz, of any shape, to mels: linear (200/3 Hz a mel) below 1 kHz, logarithmic above.
 
-    Source: Slaney, Auditory Toolbox (1998), the default scale of librosa.
+    Source: Slaney, Auditory Toolbox (1998).
     """
     logarithmic = 15.0 + 27.0 * np.log(np.maximum(hz, 1000.0) / 1000.0) / np.log(6.4)
     return np.where(hz < 1000.0, hz * 3.0 / 200.0, logarithmic)
@@ -55,8 +52,7 @@ def mel_to_hz(mels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
     """Build triangular filters of equal area from 0 to 8 kHz: (n_mels, 201) float32, read-only.
 
-    Raises: OptionError for fewer than 1 filter.
-    Source: `librosa.filters.mel(sr=16000, n_fft=400, n_mels=n_mels)` defines Whisper's filters.
+    Raises: OptionError for fewer than 1. Source: `librosa.filters.mel(sr=16000, n_fft=400, n_mels=n_mels)`.
     """
     if n_mels < 1:
         raise OptionError(f"n_mels: expected at least 1 filter (Whisper has 80 or 128), got {n_mels}")
@@ -104,7 +100,7 @@ class MelStream:
         return int(self._filters.shape[0])
 
     def push(self, samples: Samples | Tensor) -> Tensor:
-        """Append samples (n,) float32 and return the frames they complete: (n_mels, n_new) float32.
+        """Append samples (n,) float32; return the completed frames (n_mels, n_new) float32.
 
         Raises: SessionClosedError after `finish`.
         """
@@ -115,7 +111,7 @@ class MelStream:
         return self._advance(received)
 
     def finish(self, *, n_padding_frames: int = 0) -> Tensor:
-        """Return the frames still due (n_mels, n), with silence after the end, and n_padding_frames more.
+        """Return the remaining frames (n_mels, n), with silence after the end, and n_padding_frames more.
 
         They equal the content frames of `log_mel(audio, padding_samples=480000)`.
         """
@@ -161,10 +157,10 @@ def log_mel(
 ) -> Tensor:
     """Compute the un-normalised log10 mel power of 16 kHz audio: (n_mels, n_frames) float32.
 
-    samples: (n,) float32 in [-1, 1]; n_frames is (n + padding_samples) // 160. padding_samples zeros are
-    appended (openai-whisper: 480000 for a file); the signal is mirrored at both ends.
-    Raises: AudioError for audio of another shape or shorter than 201 samples, padding included.
-    Source: openai-whisper `log_mel_spectrogram` (n_fft 400, hop 160, periodic Hann, power, clamp 1e-10).
+    samples: (n,) float32 in [-1, 1]; n_frames is (n + padding_samples) // 160. padding_samples: appended
+    zeros (openai-whisper: 480000 for a file); both ends are mirrored. Raises: AudioError for another shape,
+    or fewer than 201 samples with padding. Source: openai-whisper `log_mel_spectrogram` (n_fft 400, hop 160,
+    periodic Hann, power, clamp 1e-10).
     """
     signal = torch.as_tensor(samples, dtype=torch.float32, device=device)
     if signal.ndim != 1:
@@ -180,8 +176,7 @@ def log_mel(
 def normalize(log_mel: Tensor, maximum: Tensor | float | None = None) -> Tensor:
     """Clamp to 8 below the maximum and scale to about [-1, 1.5], as Whisper's encoder expects.
 
-    log_mel: (..., n_mels, n_frames). maximum: None takes each window's own; the recording's matches
-    openai-whisper on files.
+    log_mel: (..., n_mels, n_frames). maximum: None: each window's own; openai-whisper's is the recording's.
     """
     if maximum is None:
         maximum = log_mel.amax(dim=(-2, -1), keepdim=True)
@@ -192,7 +187,7 @@ def normalize(log_mel: Tensor, maximum: Tensor | float | None = None) -> Tensor:
 def pad_or_trim(mel: Tensor, n_frames: int = WINDOW_FRAMES) -> Tensor:
     """Cut normalised mel (..., n) to n_frames, or fill it up with 0.0 (not the value of silence).
 
-    Source: openai-whisper `pad_or_trim` on a mel slice.
+    Source: openai-whisper `pad_or_trim`.
     """
     missing = n_frames - mel.shape[-1]
     return torch.nn.functional.pad(mel, (0, missing)) if missing > 0 else mel[..., :n_frames]
@@ -204,11 +199,10 @@ def window_features(
     *,
     maximum: Tensor | float | None = None,
 ) -> Features:
-    """Normalise un-normalised windows (n_mels, n_i) and stack them to a batch (B, n_mels, n_frames).
+    """Normalise windows (n_mels, n_i) and stack them to (B, n_mels, n_frames).
 
     n_frames: even, at least 2; windows are cut to it or padded with 0.0 after normalisation. maximum: see
-    `normalize`.
-    Raises: OptionError for an odd or non-positive n_frames, or no windows.
+    `normalize`. Raises: OptionError for another n_frames, or no windows.
     """
     if n_frames < 2 or n_frames % 2:
         raise OptionError(f"window_features: expected an even number of frames, got {n_frames}")

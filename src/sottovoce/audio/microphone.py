@@ -1,4 +1,4 @@
-"""Recording from a microphone, through PortAudio (the `sounddevice` package, extra `mic`)."""
+"""Recording from a microphone through PortAudio (package `sounddevice`, extra `mic`)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MAX_BACKLOG_S = 60.0
 class Microphone:
     """Chunks of chunk_s seconds from an input device until `close` or an interrupt; a context manager.
 
-    device: number or name; None for the system's default.
-    Raises: OptionError for a chunk_s that is not positive; MissingExtraError without `sounddevice`;
-        AudioError when the device is missing, cannot record 16 kHz mono, or is read a minute late.
+    device: number or name; None: the system's default. Raises: OptionError for a chunk_s that is not
+    positive; MissingExtraError without `sounddevice`; AudioError if the device is missing, cannot record 16
+    kHz mono, or is read a minute late.
     """
 
     def __init__(self, device: int | str | None = None, *, chunk_s: float = 0.1) -> None:

@@ -35,9 +35,8 @@ _SPOOL_BYTES = 16 * 2**20
 class Recording:
     """A source that can be opened repeatedly, one reading at a time. A context manager.
 
-    reread: False does not copy a pipe, whose second `open` then raises. name: for messages. Other arguments:
-    `open_audio`.
-    Raises: AudioError when a pipe cannot be read.
+    reread: False: a pipe is not copied, and a second `open` raises. name: for messages. Other arguments:
+    `open_audio`. Raises: AudioError if a pipe cannot be read.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Recording:
         source = plain_source(source)
         self.name = name or source_name(source)
         self.declared_s: float | None = None
-        """Declared duration of the whole recording, once opened; None if it declares none."""
+        """Declared duration of the whole recording, once opened, or None."""
         self._audio_track = audio_track
         self._input_format = input_format
         self._warned: set[str] = set()
@@ -78,10 +77,7 @@ class Recording:
         )
 
     def open(self) -> AudioReader:
-        """Start a reading.
-
-        Raises: AudioError as in `open_audio`, and for a second reading of a pipe.
-        """
+        """Start a reading. Raises: AudioError as `open_audio`, and for a second reading of a pipe."""
         self._reader = reader = self._opened(channel=self._channel, audio_filter=self._audio_filter)
         reader.silent = self._silent
         return reader
@@ -147,10 +143,7 @@ class Recording:
         return found
 
     def beginning(self, seconds: float) -> Samples:
-        """Read the first samples (n,) float32.
-
-        Raises: AudioError as `open`.
-        """
+        """Read the first samples (n,) float32. Raises: AudioError as `open`."""
         n_left, pieces = int(seconds * SAMPLE_RATE), [np.zeros(0, np.float32)]
         with self.open() as reader:
             for chunk in reader:
@@ -172,8 +165,6 @@ class Recording:
 
 
 class FileView:
-    """A view of an open file with its own position; views may be read alternately."""
-
     def __init__(self, file: BinaryIO, position: int) -> None:
         self._file = file
         self._position = position

@@ -31,7 +31,7 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
 def tensor_array(tensor: Tensor, name: str) -> Array:
     """Return a tensor's samples as an array, sharing memory if possible.
 
-    Raises: AudioError for a tensor that is not in the memory of the CPU.
+    Raises: AudioError for a tensor outside the memory of the CPU.
     """
     if tensor.device.type != "cpu":
         raise AudioError(f"{name}: expected a tensor on the CPU (use .cpu()), got one on {tensor.device}")
@@ -75,7 +75,7 @@ def as_samples(array: Array, name: str) -> Samples:
 
 
 def as_channels(array: Array, name: str) -> Samples:
-    """Return samples (n_channels, n) float32 of an array of shape (n,) or (n_channels, n).
+    """Return samples (n_channels, n) float32 of an array (n,) or (n_channels, n).
 
     Raises: AudioError for another shape or dtype, NaN, infinity, or no samples.
     """
@@ -90,10 +90,7 @@ def as_channels(array: Array, name: str) -> Samples:
 
 
 def chunk_samples(chunk_s: float) -> int:
-    """Return the samples of a chunk.
-
-    Raises: OptionError for less than one.
-    """
+    """Return the samples of a chunk. Raises: OptionError for less than one."""
     if not chunk_s * SAMPLE_RATE >= 1:
         raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
     return round(chunk_s * SAMPLE_RATE)
@@ -131,7 +128,7 @@ class AudioBuffer:
         self.end += len(samples)
 
     def drop_before(self, sample: int) -> None:
-        """Drop the samples before the absolute index `sample`, clipped to [start, end]."""
+        """Drop the samples before the absolute index `sample`."""
         sample = min(max(sample, self.start), self.end)
         self._first += sample - self.start
         self.start = sample

@@ -1,7 +1,7 @@
 """Voice activity detection with Silero VAD: speech segments of a recording, and speech edges in a stream.
 
-The weights are those of the TorchScript file in the `silero-vad` package. Its Python code is not imported,
-because that would set the process's number of torch threads.
+The weights come from the `silero-vad` package; its Python code is not imported, because that would set the
+process's number of torch threads.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ _N_GATES = 4 * _STATE_SIZE
 _FFT_SAMPLES, _FFT_HOP, _N_BINS = 256, 128, 129
 _BLOCK_WINDOWS = 512
 _GROUP_WINDOWS = 8
-"""Windows per matrix product, fixed: other sizes may round differently, and probabilities must not depend
-on the cuts.
-"""
+"""Windows per matrix product, fixed, as other sizes may round differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +57,8 @@ class SpeechModel(Protocol):
 class SileroModel:
     """Silero VAD for 16 kHz: spectrum, four convolutions, one LSTM.
 
-    Probabilities do not depend on how windows are split into calls, bit by bit.
-
-    weights: named and shaped as in the TorchScript model for 16 kHz (`_model`).
-    Source: the TorchScript code of silero-vad 6.2.
+    Probabilities do not depend on how windows are split into calls, bit by bit. weights: named and shaped as
+    in the TorchScript model (`_model`). Source: silero-vad 6.2.
     """
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
@@ -129,8 +125,6 @@ class SileroModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Convolution:
-    """Convolution of three taps with zero padding, then ReLU: weight (3 * n_in, n_out), bias (n_out,)."""
-
     weight: Tensor
     bias: Tensor
     stride: int
@@ -173,13 +167,12 @@ class SpeechWindows:
 
 
 _ONE_AT_A_TIME = Lock()
-"""TorchScript's loader uses global tables that are not thread-safe."""
 
 
 def load_silero() -> SileroModel:
-    """Load the stateless model with the weights of the `silero-vad` package (2 MB), once; thread-safe.
+    """Load the stateless model from the `silero-vad` package (2 MB), once; thread-safe.
 
-    Raises: ModelNotFoundError when the package is not installed.
+    Raises: ModelNotFoundError without the package.
     """
     spec = find_spec("silero_vad")
     for folder in (spec.submodule_search_locations or []) if spec else []:
@@ -231,12 +224,11 @@ def speech_segments(
     *,
     model: SpeechModel | None = None,
 ) -> list[SpeechSegment]:
-    """Find the speech of a recording: segments in order that do not overlap (except for overlap_s).
+    """Find the speech of a recording: ordered segments that do not overlap (except for overlap_s).
 
-    audio: samples (n,) float32 at 16 kHz, or chunks of an AudioReader (bounded memory).
-    Raises: AudioError for samples that are not finite or of another shape.
-    Source: Silero's `get_speech_timestamps`, with two differences: after a cut at max_speech_s the later
-        pauses still count, and a cut within speech loses no window.
+    audio: samples (n,) float32 at 16 kHz, or chunks of an AudioReader (bounded memory). Raises: AudioError
+    for samples that are not finite or of another shape. Source: Silero's `get_speech_timestamps`; but after a
+    cut at max_speech_s later pauses still count, and a cut within speech loses no window.
     """
     finder = SpeechFinder(options, model=model)
     for samples in _sample_blocks(audio):
@@ -255,9 +247,7 @@ class SpeechFinder:
         self._is_finished = False
 
     def beside(self, options: VadOptions) -> SpeechFinder:
-        """Return a finder with other options that shares this one's probabilities; call it before the
-        first samples.
-        """
+        """Return a finder with other options that shares probabilities; call it before the first samples."""
         other = copy(self)
         other._options, other._segmenter = options, _Segmenter(options)
         self._others.append(other._segmenter)
@@ -419,7 +409,7 @@ class VadStream:
         return self._windows.n_samples
 
     def push(self, samples: Samples) -> list[SpeechEdge]:
-        """Append samples (n,) float32 and return the edges they reveal.
+        """Append samples (n,) float32; return the edges they reveal.
 
         Raises: SessionClosedError after `close`; AudioError for samples not finite or of another shape.
         """

@@ -1,6 +1,4 @@
-"""`sottovoce align`, `karaoke` and `plot`: commands that need the words of one recording with their
-times.
-"""
+"""`sottovoce align`, `karaoke` and `plot`: commands that need word times."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ ALIGNMENT = (
         key="language",
         short="-l",
         metavar="CODE",
-        unset="that of the transcript, or what is heard first",
+        unset="that of the transcript, or detected",
     ),
     *grouped("Alignment", of=options_of(AlignOptions)),
 )
@@ -64,14 +62,14 @@ ALIGNED = (
 def align(context: click.Context, /, recording: str, text: str, language: str | None, **given: object) -> int:
     """Find the times of the words of a text in a recording.
 
-    TEXT is a file: a text, whose lines and sentences become segments, or a transcript (json, srt, vtt) whose
-    times are to be refined; `-` reads either from standard input. Every segment has its words with times.
+    TEXT is a text file, whose lines and sentences become segments, or a transcript (json, srt, vtt) with
+    times to refine; `-` reads either from standard input. Every segment has its words with times.
     """
     output = given_as(OutputOptions, given, quiet=True)
     output = with_output_file([recording], output, typed_options(context))
     options = given_as(AlignOptions, given)
     if recording == text == "-":
-        raise OptionError("standard input: expected the recording or the text there, got '-' for both")
+        raise OptionError("standard input: expected '-' for the recording or the text, got both")
     documents = documents_of([recording], output, given_as(WriterOptions, given))
     script = read_text(text)
     model = open_model(given_as(ModelOptions, given))
@@ -94,24 +92,28 @@ def read_text(name: str) -> str | Transcript:
 def transcript_with_words(
     model: Model, source: AudioSource, text: str | Transcript | None, language: str
 ) -> Transcript:
-    """Align the text if there is one, else transcribe the recording."""
+    """Align the text, or transcribe if it is None."""
     if text is None:
         return model.transcribe(source, language=language, word_timestamps=True).collect()
     return model.align(source, text, language=None if language == "auto" else language)
 
 
 VIDEO = (
-    click.option("-o", "--output", required=True, metavar="FILE", help="The video: .mp4, .mkv or .mov."),
+    click.option("-o", "--output", required=True, metavar="FILE", help="Video file: .mp4, .mkv or .mov."),
     click.option(
         "--text",
         metavar="FILE",
-        help="What is said, a text or a transcript (json, srt, vtt): it is aligned, not transcribed.",
+        help="Text or transcript (json, srt, vtt), which is aligned instead of transcribed.",
     ),
     click.option(
-        "--size", default="1280x720", show_default=True, metavar="WIDTHxHEIGHT", help="Of the picture."
+        "--size", default="1280x720", show_default=True, metavar="WIDTHxHEIGHT", help="Size of the picture."
     ),
     click.option(
-        "--background", default="#101418", show_default=True, metavar="#RRGGBB", help="Of the picture."
+        "--background",
+        default="#101418",
+        show_default=True,
+        metavar="#RRGGBB",
+        help="Colour of the background.",
     ),
 )
 
@@ -136,7 +138,7 @@ def karaoke(
     To add words to an existing video: `transcribe -w -f ass`, and `ffmpeg -i talk.mp4 -vf ass=talk.ass`.
     """
     if recording == "-":
-        raise OptionError("karaoke: expected a file, whose sound the video has, got standard input")
+        raise OptionError("karaoke: expected a file, got standard input")
     path = Path(output)
     check_video(path, size, background, Path(recording))
     script = None if text is None else read_text(text)
@@ -152,9 +154,7 @@ def karaoke(
 
 
 PICTURE = (
-    click.option(
-        "-o", "--output", required=True, metavar="FILE", help="The picture: a name in .png, .svg or .pdf."
-    ),
+    click.option("-o", "--output", required=True, metavar="FILE", help="Picture file: .png, .svg or .pdf."),
     click.option(
         "--panels",
         default="all",
@@ -162,11 +162,9 @@ PICTURE = (
         metavar="PANEL[,PANEL…]",
         help="mel, speech, language, attention, confidence or all.",
     ),
-    click.option("--offset", type=Clock(), metavar="TIME", help="Begin there. [the beginning]"),
-    click.option("--duration", type=Clock(), metavar="TIME", help="So much of it, at most 30 s. [30]"),
-    click.option(
-        "--text", metavar="FILE", help="What is said there: it is aligned, rather than transcribed."
-    ),
+    click.option("--offset", type=Clock(), metavar="TIME", help="Start of the part. [the beginning]"),
+    click.option("--duration", type=Clock(), metavar="TIME", help="Length of the part, at most 30 s. [30]"),
+    click.option("--text", metavar="FILE", help="Text of the part; it is aligned instead of transcribed."),
 )
 
 
@@ -187,8 +185,7 @@ def plot(
 ) -> int:
     """Draw up to 30 s of a recording (extra `plot`).
 
-    Panels: the log-mel spectrogram with the words, the speech probability, the language over time, the
-    attention that times the words, and the probability of each word.
+    Panels: log-mel spectrogram with the words, speech probability, languages, attention, word probability.
     """
     from sottovoce.audio.io import load_audio
     from sottovoce.pictures.draw import LONGEST_S, check_picture, collect, draw, panels_of

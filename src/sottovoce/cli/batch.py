@@ -1,7 +1,4 @@
-"""`sottovoce batch`: an archive into a table, in this process or on a Ray cluster.
-
-Imports nothing heavy, so that `--help` is fast.
-"""
+"""`sottovoce batch`: an archive into a table. Imports nothing heavy, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -34,30 +31,30 @@ from sottovoce.types import Task
 
 if TYPE_CHECKING:
     from sottovoce.archive.results import BatchOptions, Item, ResultTable, Row
-    from sottovoce.server.ray_cluster import Actors
+    from sottovoce.server.settings import Replicas
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """Where an archive is processed: in this process, or by actors of a Ray cluster."""
+    """How an archive is processed, here or on a Ray cluster."""
 
     files_together: int = Option(
-        "Recordings whose windows share the batches of the model.", group="Table", least=1
+        "Recordings whose windows are decoded in shared batches.", group="Table", least=1
     ).as_field(8)
-    retry_failed: bool = Option("Do recordings again whose rows have an error.", group="Table").as_field(
-        False
-    )
-    ray: bool = Option("Read on the processes of a Ray cluster (extra `ray`).", group="Ray").as_field(False)
+    retry_failed: bool = Option("Try recordings with an error again.", group="Table").as_field(False)
+    ray: bool = Option("Use the processes of a Ray cluster (extra `ray`).", group="Ray").as_field(False)
     ray_address: str | None = Option(
-        "Of a running cluster.", group="Ray", metavar="ADDRESS", unset="a new one, of this machine"
+        "Address of a running cluster.", group="Ray", metavar="ADDRESS", unset="a new one on this machine"
     ).as_field(None)
     actors: str = Option(
-        "Processes that hold the model; of MIN-MAX, Ray takes as many as there is work for.",
+        "Processes with the model; Ray chooses from MIN-MAX by load.",
         group="Ray",
         metavar="N|MIN-MAX",
     ).as_field("1")
-    cpus_per_actor: float = Option("Processor cores of each.", group="Ray", above=0.0).as_field(1.0)
-    gpus_per_actor: float = Option("0.25: four share one.", group="Ray", least=0.0).as_field(0.0)
+    cpus_per_actor: float = Option("Processor cores for each process.", group="Ray", above=0.0).as_field(1.0)
+    gpus_per_actor: float = Option(
+        "GPUs for each process; with 0.25, four share one.", group="Ray", least=0.0
+    ).as_field(0.0)
 
 
 TABLE = options_of(TableOptions)
@@ -86,8 +83,8 @@ def batch(
 
     INPUT: a folder, a .jsonl list with a `file` and an optional `id` a line, or a .txt list of names. OUTPUT:
     a .jsonl file, or a .parquet folder (extra `parquet`), with a row for each recording: id, file, error,
-    text, language, duration, model, segments, and turns with --speakers. A recording that cannot be read is a
-    row with its error. Recordings that have a row are not read again.
+    text, language, duration, model, segments, and turns with --speakers. Recordings that have a row are
+    skipped.
     """
     check_exclusive(context, EXCLUSIVE)
     from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
@@ -97,7 +94,7 @@ def batch(
     fusion = given_as(FusionOptions, given)
     if fusion.hotwords or fusion.vocabulary_from or fusion.lm or fusion.grammar:
         raise OptionError(
-            "--hotwords, --vocabulary-from, --lm and --grammar: not for a batch yet; "
+            "--hotwords, --vocabulary-from, --lm and --grammar: not supported by batch; "
             "use `sottovoce transcribe`"
         )
     model = given_as(ModelOptions, given)
@@ -119,7 +116,7 @@ def rows_of(
     items: Sequence[Item],
     model: ModelOptions,
     batch: BatchOptions,
-    actors: Actors | None,
+    actors: Replicas | None,
     ray_address: str | None,
 ) -> Iterator[Row]:
     from sottovoce.archive.results import transcribe_items
@@ -131,11 +128,12 @@ def rows_of(
     return transcribe_on_ray(items, partial(open_model, model), batch, actors)
 
 
-def actors_of(table: TableOptions) -> Actors:
-    from sottovoce.server.ray_cluster import Actors, parse_range
+def actors_of(table: TableOptions) -> Replicas:
+    from sottovoce.server.ray_cluster import parse_range
+    from sottovoce.server.settings import Replicas
 
     least, most = parse_range("--actors", table.actors)
-    return Actors(least, most, table.cpus_per_actor, table.gpus_per_actor)
+    return Replicas(least, most, table.cpus_per_actor, table.gpus_per_actor)
 
 
 def _write(

@@ -34,13 +34,15 @@ CHOSEN = ("model", "dtype", "backend")
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """What is measured, and how often."""
+    """Measurements and repeats."""
 
-    repeats: int = Option("Of each measure.", least=1).as_field(3)
-    seconds: float = Option("Of the recording, from its start; 0.1 at least.", least=LEAST_S).as_field(60.0)
-    no_live: bool = Option("Leave the live session out.").as_field(False)
-    live: bool = Option("Only the live session of FILE, and the encoder mode.").as_field(False)
-    json: bool = Option("One JSON document a model instead of a table.").as_field(False)
+    repeats: int = Option("Repeats of each measurement.", least=1).as_field(3)
+    seconds: float = Option(
+        "Length of the recording to use, from its start; at least 0.1.", least=LEAST_S
+    ).as_field(60.0)
+    no_live: bool = Option("Skip the live session.").as_field(False)
+    live: bool = Option("Only the live session and the encoder mode.").as_field(False)
+    json: bool = Option("One JSON document for each model instead of a table.").as_field(False)
     language: str = "auto"
     beam_size: int = 5
 
@@ -58,13 +60,13 @@ class Measured:
 @click.command(cls=SectionedCommand, sections={"Model": MODEL, "Measure": MEASURE})
 @click.argument("file", required=False)
 def bench(file: str | None, **given: object) -> None:
-    """Measure how fast models are on this machine.
+    """Measure the speed of models on this machine.
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
-    transcription and a live session of it, as fast as they go: at the shortest interval of updates that this
-    machine holds, with the number of such sessions it has processors for. With --live, FILE (24 s of speech
-    or more) also finds the cheapest encoder mode of weights for which none is known, and stores it for live
-    sessions. --model, --dtype and --backend take several, separated by commas.
+    transcription and a live session at the shortest interval between updates that this machine keeps up with,
+    and the number of such sessions. With --live, FILE (at least 24 s of speech) also finds the cheapest
+    encoder mode of weights without a known one, and stores it for live sessions. --model, --dtype and
+    --backend take several values, separated by commas.
     """
     options = given_as(MeasureOptions, given)
     if options.live and (options.no_live or file is None):
@@ -154,7 +156,7 @@ def _transcribed(model: Model, samples: Samples, options: MeasureOptions) -> Mea
 
 
 def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMode | None, Measured]:
-    """Find and store the encoder mode of weights for which none is published; None: it was not found."""
+    """Find and store the encoder mode of weights without a published one; None: not found."""
     from sottovoce.evaluation.encoder_mode import find_encoder_mode
     from sottovoce.models.stored_modes import store_mode
 
@@ -180,9 +182,8 @@ def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMo
 
 
 def _live(model: Model, samples: Samples, language: str, encoder: EncoderMode | None) -> Measured:
-    """Measure a live session at the shortest interval of updates that this machine holds.
-
-    encoder: None for the model's own mode.
+    """Measure a live session at the shortest interval of updates that keeps up. encoder: None: the model's
+    mode.
     """
     import statistics
 
@@ -232,7 +233,7 @@ def _beginning(file: str, seconds: float) -> Samples:
 
     samples = load_audio(source_of(file))[: round(seconds * SAMPLE_RATE)]
     if len(samples) < LEAST_S * SAMPLE_RATE:
-        raise OptionError(f"{file}: expected {LEAST_S} s of sound at least, got {len(samples)} samples")
+        raise OptionError(f"{file}: expected {LEAST_S} s of audio or more, got {len(samples)} samples")
     return samples
 
 

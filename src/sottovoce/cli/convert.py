@@ -1,4 +1,4 @@
-"""`sottovoce convert`: transcripts into documents, without a model and without PyTorch."""
+"""`sottovoce convert`: transcripts into documents, without a model or PyTorch."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ CONVERTED = (
     OUTPUT_DIR,
     replace(
         COLOUR_CONFIDENCE,
-        help="Colour the words of the text on the terminal by how sure they are, where words are known.",
+        help="Colour words on the terminal by their probability, if known.",
     ),
 )
 WORDS = (
     replace(
-        REGROUP, help="Cut and join segments, as 'split pause=0.5 after=.?!; merge letters=80' (needs words)."
+        REGROUP,
+        help="Split and merge segments, such as 'split pause=0.5 after=.?!; merge letters=80' (needs words).",
     ),
     *LAYOUT,
-    Option("html: what the page plays.", key="recording", metavar="FILE", unset="it asks for the file"),
+    Option("html: the recording to play.", key="recording", metavar="FILE", unset="the page asks for a file"),
 )
 
 
@@ -56,9 +57,9 @@ def convert(
     """Convert transcripts to other formats and layouts, without a model.
 
     FILE is a json or json-full document of `transcribe`, JSON of another program (openai-whisper, WhisperX,
-    whisper.cpp, OpenAI's API …), or subtitles (srt, vtt), which hold less; `-` reads one from standard input.
-    Options that place single words need a transcript with words. Documents are named as by `transcribe`:
-    talk.srt for talk.json.
+    whisper.cpp, OpenAI's API …), or subtitles (srt, vtt); `-` reads one from standard input. Options that
+    place single words need a transcript with words. Documents are named as by `transcribe`: talk.srt for
+    talk.json.
     """
     output = given_as(OutputOptions, given, quiet=True)
     output = with_output_file(files, output, typed_options(context))
@@ -74,7 +75,7 @@ def convert(
         transcript = load_transcript(name) if name != STANDARD_INPUT else read_standard_input()
         if needs_words and any(segment.words is None for segment in transcript.segments):
             raise OptionError(
-                f"transcript '{name}': expected words with times, got none; an option places words "
+                f"transcript '{name}': expected words with times, got none "
                 "(transcribe with --word-timestamps)"
             )
         if rules:
@@ -93,7 +94,7 @@ def convert(
 
 
 def documents_for(documents: Documents, name: str, transcript: Transcript, *, wants_all: bool) -> Documents:
-    """Leave out RTTM for a transcript without speakers. Raises: OptionError if it was asked for by name."""
+    """Omit RTTM for a transcript without speakers. Raises: OptionError if it was requested by name."""
     has_speakers = transcript.turns or any(segment.speaker for segment in transcript.segments)
     others = [writer for writer in documents.writers if not isinstance(writer, RttmWriter)]
     if has_speakers or len(others) == len(documents.writers):
@@ -104,16 +105,15 @@ def documents_for(documents: Documents, name: str, transcript: Transcript, *, wa
 
 
 def recording_of(files: Sequence[str], name: str | None, output: OutputOptions) -> Path | None:
-    """Find the recording for a page's player.
-
-    Raises: OptionError for several transcripts, or none to embed.
+    """Return the recording for a page's player. Raises: OptionError for several transcripts, or none to
+    embed.
     """
     if name is None and output.embed_audio:
         raise OptionError("--embed-audio: needs --recording")
     if name is None:
         return None
     if len(set(files)) > 1:
-        raise OptionError(f"--recording: is of one transcript, got {len(set(files))}")
+        raise OptionError(f"--recording: expected one transcript, got {len(set(files))}")
     return Path(name)
 
 

@@ -1,7 +1,4 @@
-"""`sottovoce ctc`: decoding of CTC emissions with language models, and tuning of their weights.
-
-Only the options; `ctc_decode` does the work. Imports nothing heavy, so that `--help` is fast.
-"""
+"""`sottovoce ctc`: options; `ctc_decode` does the work. Imports nothing heavy, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -46,10 +43,10 @@ SECTIONS = {
 }
 OUTPUT = (
     Option("Hypotheses per utterance.", key="nbest", kind="integer", default=1, least=1),
-    Option("The likeliest path instead of a search.", key="greedy", kind="flag"),
-    Option("Utterances decoded at once.", key="batch_size", kind="integer", default=8, least=1),
+    Option("Take the most probable path instead of searching.", key="greedy", kind="flag"),
+    Option("Utterances decoded together.", key="batch_size", kind="integer", default=8, least=1),
     Option(
-        "Read each utterance as a stream; a line for each chunk that changes the text.",
+        "Decode each utterance as a stream; print a line for each chunk that changes the text.",
         key="stream",
         kind="flag",
     ),
@@ -57,20 +54,20 @@ OUTPUT = (
 )
 TUNING = (
     Option(
-        "Weights to tune, `NAME` or `NAME=LOW..HIGH`, separated by commas; beam_size too.",
+        "Weights to tune: `NAME` or `NAME=LOW..HIGH`, separated by commas; also beam_size.",
         key="tune",
-        unset="those of what is given",
+        unset="those of the given models",
     ),
-    Option("Times that a search decodes the set.", key="decodings", kind="integer", default=64, least=2),
-    Option("Parts of the set for cross-validation.", key="folds", kind="integer", default=5, least=1),
-    Option("Of the random part of the search.", key="seed", kind="integer", default=0, least=0),
+    Option("Decodings of the set in a search.", key="decodings", kind="integer", default=64, least=2),
+    Option("Folds of the cross-validation.", key="folds", kind="integer", default=5, least=1),
+    Option("Random seed of the search.", key="seed", kind="integer", default=0, least=0),
     Option("The decoder.toml to write.", key="output", short="-o", kind="file"),
 )
 EXCLUSIVE = {
     "model": ("labels", "blank", "frame_ms", "logits"),
     "greedy": ("lm", "label_lm", "lexicon", "hotwords", "vocabulary_from", "neural_lm", "nbest", "stream"),
 }
-"""Mutually exclusive options: a model has its own labels, and a greedy path no search."""
+"""Mutually exclusive options."""
 
 
 class _DecodeByDefault(click.Group):
@@ -110,7 +107,7 @@ def decode(
     """Decode FILES into one JSON line per hypothesis, best first.
 
     FILES: .npy, .npz or .csv; - is an .npy from standard input; a.npy,b.npy are the same utterances of
-    several networks; recordings with --model.
+    several networks. With --model, FILES are recordings.
     """
     check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.ctc_decode import Utterances, decoded, streamed
@@ -146,7 +143,7 @@ def _typed(context: click.Context, given: Given) -> dict[str, object]:
 
 
 def _stream_lines(name: str, update: StreamUpdate) -> Iterator[dict[str, object]]:
-    """Yield the line of a chunk that changed the text or committed words, and those of the end."""
+    """Yield the line of a chunk with new or committed words, or the final lines."""
     if update.is_final:
         yield from _lines(name, update.hypotheses)
     elif update.changes_text or update.committed:
@@ -207,9 +204,9 @@ def tune(
 ) -> None:
     """Choose the weights of a decoder on a development set, and write its decoder.toml.
 
-    Prints one JSON line: words wrong before and after, and held out (on utterances whose weights were chosen
-    on the others) with a 95 % interval. MANIFEST: JSON lines with "emissions" (or "file", with --model) and
-    "text"; utterances of one "speaker" stay together.
+    Prints one JSON line: word error rates before and after, and by cross-validation with a 95 % interval.
+    MANIFEST: JSON lines with "emissions" (or "file", with --model) and "text"; utterances of one "speaker"
+    stay in one fold.
     """
     check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.ctc_decode import Utterances, tunable, tuned
@@ -258,7 +255,7 @@ def _ranges(text: str | None, tunable: tuple[str, ...]) -> dict[str, Range]:
         name, _, limits = part.strip().partition("=")
         name = name.replace("-", "_")
         if name not in names:
-            raise OptionError(f"--tune: expected some of {', '.join(names)}, got '{part.strip()}'")
+            raise OptionError(f"--tune: expected one of {', '.join(names)}, got '{part.strip()}'")
         found[name] = RANGES[name]
         if limits:
             low, _, high = limits.partition("..")

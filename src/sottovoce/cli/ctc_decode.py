@@ -1,7 +1,4 @@
-"""Decoding of emissions (npy, npz and csv files, or recordings through a CTC head) for `sottovoce ctc`.
-
-`tune` chooses weights by the word error rate of a development set.
-"""
+"""Decoding of emissions for `sottovoce ctc`; `tune` chooses weights by the word error rate."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ class EmissionSource:
 
     @property
     def values(self) -> Tensor:
-        """The first network's."""
         return self.networks[0]
 
 
@@ -130,7 +126,7 @@ class Utterances:
 
     @classmethod
     def opened(cls, options: DecoderOptions, typed: Mapping[str, object]) -> Utterances:
-        """Open the model or the labels. typed: values by key, which win over those of `options.config`."""
+        """Open the model or the labels. typed: values by key that take precedence over `options.config`."""
         if isinstance(typed.get("label_priors"), Path):
             typed = {**typed, "label_priors": read_priors(Path(str(typed["label_priors"])))}
         config = changed(DecoderConfig() if options.config is None else read_config(options.config), typed)
@@ -147,7 +143,7 @@ class Utterances:
         return cls(options, config, model, config.label_list())
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
-        """Yield the utterances of a path, or of the paths of several networks between commas."""
+        """Yield the utterances of a path, or of comma-separated paths of several networks."""
         if self.model is not None:
             yield recorded_emissions(path, self.model)
             return
@@ -155,13 +151,15 @@ class Utterances:
         for found in itertools.zip_longest(*map(read_emissions, paths)):
             sources = [source for source in found if source is not None]
             if len(sources) < len(paths):
-                raise InputError(f"{path}: expected as many utterances of each network, got fewer of one")
+                raise InputError(
+                    f"{path}: expected equal numbers of utterances of each network, got fewer of one"
+                )
             networks = tuple(source.values for source in sources)
             if self.options.logits:
                 networks = tuple(values.log_softmax(dim=-1) for values in networks)
             if len({len(values) for values in networks}) > 1:
                 lengths = ", ".join(str(len(values)) for values in networks)
-                raise InputError(f"{path}: expected the same frames of each network, got {lengths}")
+                raise InputError(f"{path}: expected equal numbers of frames of each network, got {lengths}")
             yield EmissionSource(",".join(source.name for source in sources), networks)
 
     def decoder(
@@ -172,7 +170,7 @@ class Utterances:
         lexicon: Lexicon | None = None,
         neural_lm: WordLanguageModel | None = None,
     ) -> CtcDecoder:
-        """Make the decoder of these options with models that are loaded already."""
+        """Make the decoder with loaded models."""
         config = self.config
         return CtcDecoder(
             *self.labels,
@@ -196,7 +194,7 @@ class Utterances:
         )
 
     def config_with(self, weights: Mapping[str, float]) -> dict[str, object]:
-        """Return the values of a `decoder.toml` of this decoder with other weights."""
+        """Return the `decoder.toml` of this decoder with other weights."""
         found = chosen_values(self.config)
         found["labels"] = self.config.labels if self.model is None else self.labels.names
         found["blank"] = self.labels.blank
@@ -210,7 +208,7 @@ class Utterances:
 def decoded(
     utterances: Utterances, files: Sequence[Path], n_best: int, batch_size: int, is_greedy: bool
 ) -> Iterator[tuple[str, list[Hypothesis] | SottovoceError]]:
-    """Yield the hypotheses, or the error, of every utterance of the files in order."""
+    """Yield the hypotheses, or the error, of every utterance in order."""
     decoder = utterances.decoder(n_best, load_ngram(utterances.config.lm))
 
     def greedy(batch: list[Tensor], lengths: Sequence[int]) -> list[list[Hypothesis]]:
@@ -232,7 +230,7 @@ def decoded(
 def streamed(
     utterances: Utterances, files: Sequence[Path], n_best: int, chunk_ms: float
 ) -> Iterator[tuple[str, StreamUpdate | SottovoceError]]:
-    """Yield the updates of every utterance of the files as a stream in chunks, or its error."""
+    """Yield the updates of every utterance, decoded in chunks, or its error."""
     decoder = utterances.decoder(n_best, load_ngram(utterances.config.lm))
     n_frames = max(1, round(chunk_ms / 1000 / utterances.config.options.frame_s))
     for source in _sources(utterances, files):
@@ -282,7 +280,7 @@ def _decode(decode: Decode, sources: Sequence[EmissionSource]) -> list[list[Hypo
 
 
 class RememberedWords:
-    """A neural model whose scores are kept, as weights change them by a factor alone."""
+    """Caches the scores of a neural model, which do not depend on weights."""
 
     def __init__(self, model: WordLanguageModel) -> None:
         self._model = model
@@ -302,9 +300,8 @@ class RememberedWords:
 
 @dataclass(frozen=True, slots=True)
 class TunedDecoder:
-    """weights: the best. before, after: errors with the weights at the start, and with these. held_out: of
-    weights chosen on the other folds, with a 95 % interval; None with fewer than two folds. config: values
-    of a `decoder.toml`.
+    """before, after: errors with the first and the chosen weights. held_out: by cross-validation, with a 95 %
+    interval; None with fewer than two folds. config: values of a `decoder.toml`.
     """
 
     weights: Mapping[str, float]
@@ -316,7 +313,7 @@ class TunedDecoder:
 
 
 def tunable(config: DecoderConfig, documents: Sequence[Path]) -> tuple[str, ...]:
-    """Return the weights that have something to weigh. documents: whose words are boosted."""
+    """Return the weights that have an effect. documents: whose words are boosted."""
     has_unknown = config.lexicon is None if config.unknown_words is None else config.unknown_words
     has_hotwords = bool(config.hotwords or documents)
     applies = {
@@ -345,8 +342,8 @@ def tuned(
 ) -> TunedDecoder:
     """Choose weights by the word errors of a development set.
 
-    manifest: JSON lines with "emissions" (or "file", with a model), "text", and "speaker" if known: a speaker
-    is in one fold. progress: called after each decoding of the set.
+    manifest: JSON lines with "emissions" (or "file", with a model), "text" and, optionally, "speaker": one
+    fold each. progress: called after each decoding of the set.
     Raises: ManifestError, InputError.
     """
     paths, texts, speakers = _listed(manifest)
@@ -406,7 +403,7 @@ def tuned(
 
 
 def _listed(manifest: Path) -> tuple[list[Path], list[str], list[str]]:
-    """Return paths, texts and speakers; an utterance without one is a speaker of its own."""
+    """Return paths, texts and speakers; utterances without one are separate speakers."""
     paths: list[Path] = []
     texts: list[str] = []
     speakers: list[str] = []

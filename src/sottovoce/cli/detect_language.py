@@ -1,4 +1,4 @@
-"""`sottovoce detect-language`: the language of a recording, or its languages over time."""
+"""`sottovoce detect-language`: the language of a recording, or its timeline."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 LANGUAGE = (
     Option(
-        "Choose among these.",
+        "Languages to choose from.",
         key="languages",
         short="-l --language",
         metavar="CODE,CODE,…",
         unset="default: all of the model",
     ),
-    Option("The whole recording, with the times of each language.", key="timeline", kind="flag"),
+    Option("The whole recording, with times of each language.", key="timeline", kind="flag"),
 )
 
 
@@ -43,7 +43,7 @@ def detect_language(
 ) -> int:
     """Detect the spoken language: one JSON document a line.
 
-    The rules are those of `transcribe`: over several windows, or with --timeline wherever it changes.
+    The rules are those of `transcribe`: one language over several windows, or with --timeline all changes.
     """
     model = open_model(given_as(ModelOptions, given))
     look = languages_over_time if timeline else detection

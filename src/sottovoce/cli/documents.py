@@ -1,4 +1,4 @@
-"""The documents of a call: formats, paths, and the text on the terminal."""
+"""The documents of a call: formats, paths, and text on the terminal."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ from sottovoce.types import Segment, Transcript, Word
 class Documents:
     """The destinations of every input's text.
 
-    paths: by input and extension; None is standard output. shown: the text is read as it comes. folder: of a
-    page, or None. embeds: the page contains the recording. terminal: writes the text there while documents
-    go to files, or None.
+    paths: by input and extension; None is standard output. shown: text appears as it is decoded. folder: of
+    an HTML page, or None. embeds: the page contains the recording. terminal: also shows the text, or None.
     """
 
     writers: Sequence[Writer]
@@ -92,7 +91,7 @@ class Documents:
         return (self.shown and sys.stdout.isatty()) or self.terminal is not None
 
     def inputs(self, files: Sequence[str]) -> list[str]:
-        """Return the inputs to process; duplicates are kept for standard output, and dropped for files."""
+        """Return the inputs; duplicates are kept for standard output only."""
         return list(files) if self.paths is None else list(dict.fromkeys(name for name, _ in self.paths))
 
 
@@ -104,13 +103,10 @@ def documents_of(
     has_words: bool = True,
     has_speakers: bool = False,
 ) -> Documents:
-    """Choose the documents of inputs whose words have times and whose segments have speakers, or not.
-
-    Raises: OptionError.
-    """
+    """Choose the documents. Raises: OptionError."""
     formats = output.output_format
     if layout.need_words and not has_words:
-        raise OptionError("line breaking and highlighting place single words: add --word-timestamps")
+        raise OptionError("line breaking and highlighting: need --word-timestamps")
     writers = writers_for(
         formats, layout, has_speakers=has_speakers, has_files=output.output_dir != STANDARD_OUTPUT
     )
@@ -138,23 +134,22 @@ def documents_of(
 
 
 def with_output_file(files: Sequence[str], output: OutputOptions, typed: Collection[str]) -> OutputOptions:
-    """Add the path of the only document if `-o` names a file.
-
-    Raises: OptionError for several inputs, and for a format that contradicts the extension.
+    """Add the path of the only document if `-o` names a file. Raises: OptionError for several inputs, or
+    another format.
     """
     name = output.output_dir
     if name is None or name == STANDARD_OUTPUT or not means_file(name):
         return output
     if len(set(files)) > 1:
-        raise OptionError(f"output '{name}': is one file; expected one input, got {len(set(files))}")
+        raise OptionError(f"output '{name}': expected one input for one file, got {len(set(files))}")
     wanted = format_named(name)
     if "output_format" in typed:
         wanted = output.output_format.strip()
         check_extension(name, wanted)
     elif wanted is None:
         raise OptionError(
-            f"output '{name}': expected a file of a known format ({', '.join(FORMATS)}), or a folder; "
-            f"a new folder of that name is '{name}/'"
+            f"output '{name}': expected an extension of a format ({', '.join(FORMATS)}), or "
+            f"'{name}/' for a folder"
         )
     return replace(output, output_format=wanted, output_file=Path(name))
 
@@ -167,7 +162,7 @@ def means_file(output: str) -> bool:
 
 def check_extension(output: str, formats: str) -> None:
     if "," in formats or formats == "all":
-        raise OptionError(f"output '{output}': is one file; expected one format, got '{formats}'")
+        raise OptionError(f"output '{output}': expected one format for one file, got '{formats}'")
     extension = writer_for(formats).extension.rpartition(".")[2]
     if Path(output).suffix.lower() != f".{extension.lower()}":
         raise OptionError(
@@ -177,17 +172,14 @@ def check_extension(output: str, formats: str) -> None:
 
 
 def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
-    """Check that a binary format does not go to a terminal, or to standard output with another document.
-
-    Raises: OptionError.
-    """
+    """Refuse a binary format on a terminal or mixed into standard output. Raises: OptionError."""
     extensions = [writer.extension for writer in writers]
     for name in set(extensions) & set(map(extension_of, BINARY)):
         if sys.stdout.isatty():
-            raise OptionError(f"output format '{name}': is no text and not for terminals; name a file by -o")
+            raise OptionError(f"output format '{name}': is binary; expected a file (-o FILE), got a terminal")
         if len(extensions) > 1 or len(files) > 1:
             raise OptionError(
-                f"output format '{name}': expected alone on standard output, got more documents"
+                f"output format '{name}': is binary; expected no other documents on standard output"
             )
 
 

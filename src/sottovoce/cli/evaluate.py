@@ -1,7 +1,4 @@
-"""`sottovoce eval`: errors, language, switches and latency over a manifest, as one JSON document.
-
-Imports nothing heavy, so that `--help` is fast.
-"""
+"""`sottovoce eval`: measurements over a manifest. Imports nothing heavy, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -23,18 +20,18 @@ if TYPE_CHECKING:
     from sottovoce.api import Model
 
 SET = (
-    Option("Only so many recordings, spread over the list.", key="limit", kind="integer", least=1),
+    Option("Number of recordings to use, spread over the list.", key="limit", kind="integer", least=1),
     Option(
-        "Languages to choose among, and of recordings that are read.",
+        "Languages to choose from; recordings in others are skipped.",
         key="languages",
         default="auto",
         metavar="auto|CODE[,CODE…]",
     ),
 )
 LIVE = (
-    Option("New audio of an update.", key="chunk_ms", kind="integer", default=250, least=10),
+    Option("Audio between two updates.", key="chunk_ms", kind="integer", default=250, least=10),
     Option(
-        "Seconds of audio that are read at once.",
+        "Most seconds of audio that are kept.",
         key="audio_max_len",
         kind="number",
         default=30.0,
@@ -43,13 +40,13 @@ LIVE = (
     ),
 )
 PROBE = (
-    Option("Seconds of the probe's windows.", key="widths", default="0.5,1,1.5,2,3,5"),
-    Option("Recording that is mixed in. May be repeated.", key="noise", many=True, metavar="FILE"),
-    Option("Loudness of speech over noise.", key="snr_db", kind="number", default=10.0),
+    Option("Window widths of the probe in seconds.", key="widths", default="0.5,1,1.5,2,3,5"),
+    Option("Noise recording to mix in. Repeatable.", key="noise", many=True, metavar="FILE"),
+    Option("Signal-to-noise ratio in dB.", key="snr_db", kind="number", default=10.0),
 )
 SWITCHING = (
     Option(
-        "How changes are followed. `parallel` now means `restart`.",
+        "How changes of language are followed. `parallel` means `restart`.",
         key="switching",
         kind="choice",
         default="restart",
@@ -60,7 +57,7 @@ SWITCHING = (
 )
 THRESHOLDS = (
     Option(
-        "How near to the end attention may come, in 20 ms frames.",
+        "Distances from the end of the audio within which words wait, in 20 ms frames.",
         key="frame_thresholds",
         default="10,25,50,100",
     ),
@@ -95,7 +92,7 @@ def say(document: Mapping[str, object]) -> None:
 @evaluate.command()
 @with_options(MODEL, SET)
 def wer(manifest: str, limit: int | None, languages: str, **given: object) -> None:
-    """Word, character and mixed error rate of offline transcripts."""
+    """Measure word, character and mixed error rates of offline transcripts."""
     from sottovoce.cli.measures import chosen_entries, error_rates
 
     model, allowed = set_up(given, languages)
@@ -114,7 +111,7 @@ def language(
     snr_db: float,
     **given: object,
 ) -> None:
-    """Language accuracy of the probe for each window width, over single-language recordings."""
+    """Measure the language accuracy of the probe for each window width, on recordings in one language."""
     from sottovoce.audio.io import load_audio
     from sottovoce.cli.measures import chosen_entries, language_accuracy
 
@@ -139,7 +136,7 @@ def switching(
     plots: str | None,
     **given: object,
 ) -> None:
-    """Change points, delays, false switches and mixed error rate of live sessions."""
+    """Measure change points, delays, false switches and mixed error rates of live sessions."""
     from sottovoce.cli.measures import chosen_entries, stream_options, switch_scores
     from sottovoce.options.live import without_parallel
     from sottovoce.pictures.draw import require_plots
@@ -165,7 +162,7 @@ def latency(
     frame_thresholds: str,
     **given: object,
 ) -> None:
-    """Errors against latency for each frame threshold, beside the offline transcript; language given."""
+    """Measure errors and latency of live sessions for each frame threshold; the language is given."""
     from sottovoce.cli.measures import chosen_entries, latency_by_threshold, stream_options
 
     model, allowed = set_up(given, languages)

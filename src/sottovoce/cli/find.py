@@ -18,14 +18,14 @@ NOT_FOUND = 1
 """Exit code without a match, as in grep."""
 SEARCH = (
     Option(
-        "How like the phrase the words must be; 1 is the same letters.",
+        "Least similarity of the words and the phrase; 1 is equal letters.",
         key="least_score",
         kind="number",
         default=0.7,
         most=1.0,
         above=0.0,
     ),
-    Option("One JSON document a place, rather than a line.", key="as_json", flag="--json", kind="flag"),
+    Option("One JSON document for each place.", key="as_json", flag="--json", kind="flag"),
 )
 
 
@@ -45,7 +45,7 @@ def find(
 ) -> int:
     """Find a spoken phrase: start, end, similarity, and the words.
 
-    RECORDING is transcribed first; a transcript (json, srt, vtt) is searched as it is. Words are compared by
+    RECORDING is transcribed first; a transcript (json, srt, vtt) is searched directly. Words are compared by
     their letters, so misrecognised words are found too. The exit code is 1 if nothing is found.
     """
     from sottovoce.alignment.phrases import Match, find_phrase
@@ -66,7 +66,7 @@ def find(
         for match in matches:
             click.echo(as_json(match, name, phrase) if json else as_line(match))
         if not matches and not json:
-            click.echo(f"{name}: nothing like '{phrase}' was found", err=True)
+            click.echo(f"{name}: no match for '{phrase}'", err=True)
 
     def as_line(match: Match) -> str:
         return f"{time(match.start)} - {time(match.end)}  {match.score:4.0%}  {match.text}"

@@ -1,4 +1,4 @@
-"""Command-line flags from library options, and their values back."""
+"""Command-line flags from library options, and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Owner = TypeVar("Owner", bound="DataclassInstance")
 Command = TypeVar("Command", bound=Callable[..., object] | click.Command)
 Given: TypeAlias = Mapping[str, object]
-"""Values of the command line by the names of their parameters."""
+"""Values by parameter name."""
 
 
 class Decorator(Protocol):
@@ -36,10 +36,7 @@ class Decorator(Protocol):
 
 
 class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
-    """A finite number (nan would pass every range check).
-
-    least, most: inclusive range. above: exclusive lower end instead of least.
-    """
+    """A finite number. least, most: inclusive range. above: exclusive lower end instead of least."""
 
     name = "number"
 
@@ -189,8 +186,7 @@ def value_of(given: Given, name: str, kind: type[T]) -> T | None:
 
 
 def given_as(owner: type[Owner], given: Given, **others: object) -> Owner:
-    """Build a dataclass of options from the command line; fields without an `Option` take the parameter of
-    their name. others: fields that take precedence.
+    """Build a dataclass of options from the command line. others: fields that take precedence.
 
     Raises: OptionError.
     """
@@ -201,10 +197,7 @@ def given_as(owner: type[Owner], given: Given, **others: object) -> Owner:
 
 
 def read_values(given: Given, options: Iterable[Option] = LIBRARY) -> dict[str, object]:
-    """Convert parameters to option values by key; others are unchanged.
-
-    Raises: OptionError for text that cannot be read.
-    """
+    """Convert parameters to option values by key; others are unchanged. Raises: OptionError."""
     values = dict(given)
     for option in options:
         default = option.default if option.cli_default is SAME else option.cli_default
@@ -232,7 +225,7 @@ def typed_options(context: click.Context) -> frozenset[str]:
 
 
 def check_exclusive(context: click.Context, table: Mapping[str, Sequence[str]]) -> None:
-    """Refuse mutually exclusive options; an option typed with its default value counts as unset.
+    """Refuse mutually exclusive options; an option with its default value counts as unset.
 
     Raises: OptionError.
     """

@@ -1,8 +1,7 @@
 """State of one command-line call: verbosity, errors as one line, and interrupts.
 
-Python drops a KeyboardInterrupt inside destructors and some C callbacks. libav reads files through such a
-callback: an interrupt there looked like a damaged file, so a recording ended early with exit code 0. Such an
-interrupt is therefore raised again a moment later.
+Python drops a KeyboardInterrupt inside destructors and C callbacks, such as libav's, which read files: an
+interrupted recording looked like a complete one. Such an interrupt is raised again a moment later.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ import click
 
 RETRY_S = 0.01
 SWALLOWED_S = 3.0
-"""Delay after which an interrupt without effect is raised again; cleaning up takes less."""
+"""Delay after which an interrupt without effect is raised again."""
 FILES = "sottovoce.audio.io"
-"""The module whose `CheckedFile` libav calls; not imported here, for the speed of `--help`."""
+"""The module that libav calls; not imported here, so that `--help` is fast."""
 CALLBACKS = frozenset({"read", "seek", "tell", "seekable", "readable"})
 WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
 
 
 class Interrupts:
-    """Handles the signals as KeyboardInterrupt, and remembers one that was swallowed."""
+    """Raises the signals as KeyboardInterrupt, and remembers a dropped one."""
 
     def __init__(self) -> None:
         self._pending: signal.Signals | None = None
@@ -40,9 +39,7 @@ class Interrupts:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle the signals within the block, except ignored or otherwise handled ones, and in other
-        threads.
-        """
+        """Handle the signals within the block, unless ignored or handled otherwise; not in other threads."""
         before = {number: signal.getsignal(number) for number in _signals() if _is_free(number)}
         try:
             for number in before:
@@ -55,9 +52,8 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Delay an interrupt until the block ends; a second one is immediate.
-
-        Raises: KeyboardInterrupt at the end if one came.
+        """Delay an interrupt until the block ends; a second one is immediate. Raises: KeyboardInterrupt at
+        the end.
         """
         self._is_deferring = True
         try:
@@ -80,7 +76,7 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int:
-        """Exit code after an interrupt, as in shells: 128 plus the last signal's number."""
+        """128 plus the number of the last signal, as in shells."""
         return 128 + self._last
 
     @property
@@ -100,7 +96,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _again(self) -> None:
-        """Raise the interrupt again in the main thread, waking a blocked call, unless it took effect."""
+        """Raise an interrupt without effect again in the main thread, waking a blocked call."""
         if self._pending is None:
             return
         if sys.platform == "win32":
@@ -110,7 +106,7 @@ class Interrupts:
 
 
 def drops_exceptions(frame: FrameType | None) -> bool:
-    """Return whether an exception raised in a frame would be dropped on its way up."""
+    """Return whether an exception raised in a frame would be dropped."""
     while frame is not None:
         name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
         if name == "__del__" or (module == FILES and name in CALLBACKS):
@@ -132,12 +128,12 @@ def _is_free(number: signal.Signals) -> bool:
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-"""Messages of torch's allocators, whose RuntimeErrors have no class of their own."""
+"""Messages of torch's allocators, which raise RuntimeError."""
 
 
 @dataclass(slots=True)
 class Invocation:
-    """debug: show tracebacks, and warnings of libraries. verbosity: number of `-v`."""
+    """debug: show tracebacks and library warnings. verbosity: number of `-v`."""
 
     debug: bool = False
     verbosity: int = 0
@@ -177,7 +173,7 @@ def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def with_common_options(command: click.Command) -> click.Command:
-    """Add `-v` and `--debug` to a command and all its subcommands, so that they may stand anywhere."""
+    """Add `-v` and `--debug` to a command and its subcommands."""
     if isinstance(command, click.Group):
         for child in command.commands.values():
             with_common_options(child)
@@ -188,14 +184,14 @@ def with_common_options(command: click.Command) -> click.Command:
                 count=True,
                 expose_value=False,
                 callback=_verbose,
-                help="Say more on standard error; twice for everything.",
+                help="Log more on standard error; twice for everything.",
             ),
             click.Option(
                 ["--debug"],
                 is_flag=True,
                 expose_value=False,
                 callback=_debug,
-                help="Show the traceback of an error.",
+                help="Show the traceback of errors.",
             ),
         ]
     return command

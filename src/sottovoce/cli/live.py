@@ -55,15 +55,12 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial,
 
 Show = Callable[[Sequence[Event]], None]
 MOST_WAITING = 2048
-"""Limit of a queue, so that memory does not hold a whole recording from a pipe."""
+"""Limit of a queue of audio from a pipe."""
 LATE_S, JOINED_S = 0.5, 10.0
 
 
 def transcribe_live(source: str | None, given: Given, interrupts: Interrupts) -> int:
-    """Transcribe one live recording; return the exit code. Usage errors are found before the model is loaded.
-
-    Raises: SottovoceError.
-    """
+    """Transcribe one live recording; return the exit code. Raises: SottovoceError."""
     flags = given_as(StreamFlags, given)
     fusion = given_as(FusionOptions, given)
     check(source, flags, fusion)
@@ -94,20 +91,19 @@ def transcribe_live(source: str | None, given: Given, interrupts: Interrupts) ->
 def check(source: str | None, flags: StreamFlags, fusion: FusionOptions) -> None:
     """Check a live call before its model is loaded.
 
-    Raises: OptionError for options that exclude each other, and a log that cannot be written; AudioError for
-    an unreadable recording, except a pipe, which can be read only once.
+    Raises: OptionError; AudioError for an unreadable recording, except a pipe.
     """
     if bool(source) == flags.mic:
-        raise OptionError("stream: expected one of FILE, - and --mic")
+        raise OptionError("stream: expected one of FILE, - or --mic")
     fusion.check(flags.beam_size)
     copy = flags.save_audio
     if copy and source and os.path.realpath(copy) == os.path.realpath(source):
-        raise OptionError(f"--save-audio '{copy}': is the recording itself, choose another name")
+        raise OptionError(f"--save-audio '{copy}': expected another file than the recording")
     if flags.log_path:
         log = Path(flags.log_path)
         is_file = log.is_file() or (not log.exists() and log.parent.is_dir())
         if not is_file or not os.access(log if log.exists() else log.parent, os.W_OK):
-            raise OptionError(f"--log '{log}': expected a file that can be written")
+            raise OptionError(f"--log '{log}': cannot be written")
     check_reading(None, flags.input_format)
     if source and not is_pipe(source):
         with open_audio(source, input_format=flags.input_format):
@@ -168,7 +164,7 @@ def source_pieces(
 
 
 def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
-    """Yield a recording piece by piece; realtime: each one at the time of its last sample."""
+    """Yield a recording in pieces; realtime: each at the time of its last sample."""
     began = time.monotonic()
     for start in range(0, len(audio), n_samples):
         piece = audio[start : start + n_samples]
@@ -183,8 +179,7 @@ def caught_up(
 ) -> Generator[Samples, None, None]:
     """Yield pieces of audio; those that arrived in real time during the previous step are joined.
 
-    A thread reads up to 2 `MOST_WAITING` pieces ahead and notes their arrival. controller: learns from audio
-    that comes in real time how long it waits and how long the consumer works, and says how much is joined.
+    A thread reads ahead. controller: chooses from the delays how much is joined.
     """
     came: queue.Queue[tuple[Samples, float] | BaseException | None] = queue.Queue(MOST_WAITING)
     is_left = threading.Event()
@@ -249,14 +244,14 @@ def caught_up(
 
 
 class RealTime:
-    """Whether audio comes at most at twice real time, from when its first piece came."""
+    """Whether audio has arrived at no more than twice real time."""
 
     def __init__(self) -> None:
         self._first_s: float | None = None
         self._n_samples = 0
 
     def add(self, came_s: float, n_samples: int) -> bool:
-        """Add a piece of audio; return whether all before it came in real time."""
+        """Add a piece; return whether all before it came in real time."""
         self._first_s = came_s if self._first_s is None else self._first_s
         is_live = self._n_samples > 0 and came_s - self._first_s >= self._n_samples / SAMPLE_RATE / 2
         self._n_samples += n_samples
@@ -266,9 +261,9 @@ class RealTime:
 def n_joined(waiting: Sequence[tuple[Samples, float]], now_s: float, least_s: float = 0.0) -> int:
     """Return how many of the waiting pieces, with their times of arrival, are processed as one.
 
-    Those of least_s seconds; or, if the first one has waited longer than `LATE_S` and they arrived at most at
-    twice real time, those of `JOINED_S`. Faster pieces (`cat FILE |`) stay separate, so that the result does
-    not depend on the machine.
+    Pieces of least_s seconds; if the first one is late and they arrived at no more than twice real time,
+    pieces of `JOINED_S`. Faster input (`cat FILE |`) is never joined, so its result does not depend on the
+    machine.
     """
     _, first_s = waiting[0]
     _, last_s = waiting[-1]
@@ -309,9 +304,9 @@ def run(
     interrupts: Interrupts,
     controller: UpdateIntervalController | None = None,
 ) -> EmittedWords:
-    """Push every piece and show the events; an interrupt ends the recording and finalises its tail.
+    """Push every piece and show the events; an interrupt ends the recording and finalises it.
 
-    controller: of audio that comes in time, of which late updates are left out; None: every update is done.
+    controller: drops late updates of real-time audio; None: every update is done.
     """
     emitted = EmittedWords()
     began = time.monotonic()
@@ -330,7 +325,7 @@ def run(
     except KeyboardInterrupt:
         interrupts.take()
         emitted.is_polite_end = interrupts.is_polite_end
-        click.echo(f"{interrupts.word}: finishing what was heard", err=True)
+        click.echo(f"{interrupts.word}: transcribing the rest", err=True)
     events = session.close()
     emitted.take(events, time.monotonic() - began)
     show(events)
@@ -357,8 +352,7 @@ def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
 class WaveRecorder:
     """Writes 16-bit mono audio; a context manager. Interrupted recordings are valid files.
 
-    Existing content stays until the first piece arrives. On a full disk the pieces still pass, and the error
-    comes at the end.
+    Existing content stays until the first piece arrives. If the disk is full, the error comes at the end.
     Raises: OptionError for a path that cannot be written.
     """
 
@@ -492,10 +486,9 @@ def live_translator(
 
 @dataclass(slots=True)
 class TranslatedView:
-    """Shows events at once, and their translations after them.
+    """Shows events at once, and their translations later. show: None writes JSON lines.
 
-    show: None writes numbered JSON lines. A failed translation is one line on standard error, and the session
-    continues.
+    A failed translation is one line on standard error.
     """
 
     translator: LiveTranslator

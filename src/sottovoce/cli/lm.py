@@ -1,4 +1,4 @@
-"""`sottovoce lm`: estimation of n-gram models, and their conversion to the format that is fast to open."""
+"""`sottovoce lm`: estimation and conversion of n-gram models."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ OUTPUT = click.option(
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A .trie, which opens at once, or an .arpa or .arpa.gz for other programs.",
+    help=".trie, which loads at once, or .arpa or .arpa.gz for other programs.",
 )
 BITS = click.option(
     "--bits",
     type=click.Choice(["8", "32"]),
     default="8",
     show_default=True,
-    help="Of log-probabilities and back-offs in a .trie; 32: exact.",
+    help="Bits of log-probabilities and back-offs in a .trie; 32 is exact.",
 )
 
 
@@ -44,9 +44,9 @@ def lm() -> None:
 @OUTPUT
 @BITS
 def build(model: Path, output: Path, bits: str) -> None:
-    """Convert a model: an ARPA file, plain or .gz, or a KenLM trie.
+    """Convert an ARPA file, plain or .gz, or a KenLM trie.
 
-    Large models are sorted in temporary files beside FILE. -v tells how much memory it takes.
+    Large models are sorted in temporary files next to FILE. -v shows the memory needed.
     """
     from sottovoce.lm.arpa import read_arpa
     from sottovoce.lm.kenlm import is_kenlm_binary, read_kenlm_trie
@@ -65,25 +65,25 @@ def build(model: Path, output: Path, bits: str) -> None:
 @OUTPUT
 @BITS
 @click.option(
-    "--counts", is_flag=True, help="The files have lines `w1 w2 … wn<TAB>count`, of one or of all orders."
+    "--counts", is_flag=True, help="FILES contain lines `w1 w2 … wn<TAB>count`, of one order or all."
 )
 @click.option(
     "--order",
     type=click.IntRange(1, 10),
-    help="Of the longest n-grams.  [default: 3, or that of the counts]",
+    help="Length of the longest n-grams.  [default: 3, or that of the counts]",
 )
 @click.option(
     "--prune",
     metavar="N,N,…",
     default="0",
     show_default=True,
-    help="Leave out n-grams of orders 1, 2, … that occur at most that often; the last number counts for all "
-    "higher orders.",
+    help="Drop n-grams of orders 1, 2, … that occur at most N times; the last number applies "
+    "to all higher orders.",
 )
 @click.option(
     "--discount-fallback",
     is_flag=True,
-    help="Discounts of 0.5, 1 and 1.5 where the counts of a small text give none.",
+    help="Use discounts of 0.5, 1 and 1.5 if a small text gives none.",
 )
 def estimate(
     files: tuple[Path, ...],
@@ -96,8 +96,8 @@ def estimate(
 ) -> None:
     """Estimate a model by modified Kneser-Ney smoothing from texts or counts, plain or .gz.
 
-    Texts have one sentence a line; the model equals that of KenLM's lmplz. Words are what spaces separate;
-    fold their case first. -v tells how much memory it takes.
+    Texts have one sentence a line; the model equals that of KenLM's lmplz. Words are separated by spaces;
+    fold their case first. -v shows the memory needed.
     """
     from sottovoce.lm.estimate import count_text, numbered_lines, read_counts
     from sottovoce.lm.estimate import estimate as estimated
@@ -133,13 +133,13 @@ def write(table: NgramTable, output: Path, bits: int, report: Report) -> None:
         else:
             write_arpa(output, table)
     except OSError as error:
-        raise OutputError(f"{output}: expected a file that can be written, got {cause_of(error)}") from error
+        raise OutputError(f"{output}: cannot be written ({cause_of(error)})") from error
     counts = ", ".join(f"{len(each.log10):,} {n}-grams" for n, each in enumerate(table.orders, start=1))
     click.echo(f"{output}: {counts}; {output.stat().st_size / 1e6:,.1f} MB")
 
 
 class Steps(Progress):
-    """What memory is needed, and a bar for each step, on a terminal."""
+    """Shows the memory needed and a bar for each step on a terminal."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)

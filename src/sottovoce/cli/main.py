@@ -1,9 +1,7 @@
 """The command `sottovoce`.
 
 Exit codes: 0 done, 1 some inputs failed, 2 wrong usage or unreadable input, 130 interrupted, 143 and 129
-ended by SIGTERM and SIGHUP.
-
-Files and pipes get UTF-8 in any locale; a terminal gets its own encoding, with backslash escapes.
+ended by SIGTERM and SIGHUP. Files and pipes get UTF-8 in any locale; a terminal gets its own encoding.
 """
 
 from __future__ import annotations
@@ -33,21 +31,21 @@ COMMANDS = {
     "detect-language": (
         "sottovoce.cli.detect_language",
         "detect_language",
-        "Tell which language is spoken when.",
+        "Detect the language, or languages over time.",
     ),
-    "align": ("sottovoce.cli.align", "align", "Find when the words of a text are said."),
-    "find": ("sottovoce.cli.find", "find", "Find where a phrase is said."),
-    "convert": ("sottovoce.cli.convert", "convert", "Write finished transcripts in other formats."),
-    "plot": ("sottovoce.cli.align", "plot", "Draw what is heard in a recording."),
-    "karaoke": ("sottovoce.cli.align", "karaoke", "Make a video whose words are lit as they are said."),
+    "align": ("sottovoce.cli.align", "align", "Find the times of the words of a text."),
+    "find": ("sottovoce.cli.find", "find", "Find a spoken phrase."),
+    "convert": ("sottovoce.cli.convert", "convert", "Convert transcripts to other formats."),
+    "plot": ("sottovoce.cli.align", "plot", "Draw the spectrogram, words and languages."),
+    "karaoke": ("sottovoce.cli.align", "karaoke", "Make a video with highlighted words."),
     "serve": ("sottovoce.cli.serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
     "models": ("sottovoce.cli.models", "models", "List, inspect, fetch and convert models."),
     "ctc": ("sottovoce.cli.ctc", "ctc", "Decode CTC emissions with language models."),
     "lm": ("sottovoce.cli.lm", "lm", "Make n-gram models for --lm."),
-    "bench": ("sottovoce.cli.bench", "bench", "Measure how fast models are on this machine."),
+    "bench": ("sottovoce.cli.bench", "bench", "Measure the speed of models on this machine."),
     "eval": ("sottovoce.cli.evaluate", "evaluate", "Measure errors, latency and language over a manifest."),
 }
-"""Module, attribute and one line of help by name, so that the help imports nothing heavy."""
+"""Module, attribute and help line by name, so that the help imports nothing heavy."""
 
 
 class InvocationInterruptedError(Exception):
@@ -101,8 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _shorten_spinning() -> None:
     """Let PyTorch's threads sleep after 1000 turns of busy waiting, unless the environment sets this.
 
-    OpenMP's default of 300,000 turns slows other programs (docs/figures/serving.md). PyTorch reads the
-    variable when it is loaded.
+    OpenMP's default of 300,000 slows other programs (docs/research/serving.md).
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "1000"
@@ -130,7 +127,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         if invocation.debug:
             traceback.print_exc()
-        say_error(str(error) if isinstance(error, SottovoceError) else "memory ran out: try a smaller model")
+        say_error(str(error) if isinstance(error, SottovoceError) else "out of memory: try a smaller model")
         return 2
     return result if isinstance(result, int) else 0
 
@@ -151,9 +148,9 @@ def prepare_standard_streams() -> None:
 
 
 class StandardOutput(io.TextIOWrapper):
-    """Standard output that raises one error naming it when it cannot be written.
+    """Standard output that raises one error if it cannot be written.
 
-    If the reader has gone away (`| head`), the call ends without an error.
+    If the reader has gone (`| head`), the call ends without an error.
     """
 
     def write(self, text: str, /) -> int:
@@ -226,8 +223,7 @@ def discard(stream: TextIO) -> None:
 def _stand_in(descriptor: int, flags: int, mode: Literal["r", "w"]) -> TextIO:
     """A stream in place of a closed one, so that no opened file takes its descriptor.
 
-    It has the opposite mode, so reading or writing fails as on the closed one.
-    Source: `stdopen` of GNU coreutils.
+    It has the opposite mode, so that using it fails. Source: `stdopen` of GNU coreutils.
     """
     opened = os.open(os.devnull, flags)
     if opened != descriptor:

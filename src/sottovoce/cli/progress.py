@@ -1,4 +1,4 @@
-"""Processing of several files in one call; progress on standard error."""
+"""Processing of several files; progress on standard error."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def for_each_file(
 ) -> int:
     """Process every file; a failure is one line. Return the exit code.
 
-    advice: remedy for a lack of memory. n_refused, n_skipped: inputs that are unreadable or already done.
-    Raises: OutputError, because it would affect the other files too.
+    advice: for a lack of memory. n_refused, n_skipped: inputs that are unreadable or already done.
+    Raises: OutputError.
     """
     n_failed = 0
     with progress or Progress(len(files)) as progress:
@@ -74,7 +74,7 @@ def free_memory() -> None:
 
 
 class Progress:
-    """Progress over the files of a call. quiet: no bar, because the terminal shows the transcript."""
+    """Progress over the files of a call. quiet: no bar."""
 
     def __init__(self, n_files: int, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False)

@@ -1,7 +1,5 @@
-"""`sottovoce serve`: its options, also from the TOML file of `--config`, and the server made of them.
-
-Options are those of the server's settings and of the model. Nothing heavy is imported before the server is
-made, so that `--help` answers at once.
+"""`sottovoce serve`: options, also from `--config`, and the server. Imports nothing heavy, so that `--help`
+is fast.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ from sottovoce.server.settings import (
     ServerSettings,
     TranslationSettings,
     Work,
-    WyomingAddress,
     secret_of,
+    wyoming_address,
 )
 from sottovoce.text.files import read_text
 
@@ -55,20 +53,19 @@ SETTINGS = tuple(
     for option in options_of(owner)
 )
 FIXED = ("backend", "model_dir", "local_only")
-"""Options of a model without a flag here: HF_HOME, XDG_CACHE_HOME and HF_HUB_OFFLINE say where models live
-and whether they are fetched, as in the image of the server."""
+"""Model options without a flag here; HF_HOME, XDG_CACHE_HOME and HF_HUB_OFFLINE set them."""
 EXTRA = frozenset(
     {"starlette", "uvicorn", "httptools", "anyio", "python_multipart", "websockets", "prometheus_client"}
 )
 LOOK_EVERY_S = 0.5
 SWITCH_S = 0.0005
-"""Time for which a thread keeps the interpreter while others wait for it, a tenth of Python's default:
-threads of the model need it after every operation.
+"""Seconds for which a thread keeps the interpreter, a tenth of Python's default, because model threads need
+it after every operation.
 """
 
 
 def declared(owner: type) -> tuple[Option, ...]:
-    """Return the options of settings, whose default times are shown as people write them."""
+    """Return the options of settings, with default times as h:mm:ss."""
     return tuple(
         replace(option, cli_default=clock(option.default))
         if option.kind == "time" and isinstance(option.default, float)
@@ -90,11 +87,11 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             "--tls",
             nargs=2,
             metavar="CERTIFICATE KEY",
-            help="PEM files of a certificate and its key, for https.",
+            help="PEM files of the certificate and its key, for https.",
         ),
         Option(
-            "Also speak Wyoming (Home Assistant) there; it knows no keys.",
-            unset="no",
+            "Address for Wyoming (Home Assistant), which has no authentication.",
+            unset="off",
             key="wyoming",
             metavar="tcp://HOST:PORT",
         ),
@@ -103,15 +100,14 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
     "Model": (
         *(option for option in MODEL if option.key not in FIXED),
         Option(
-            "Another model that may be asked for, loaded at the first request; NAME= gives it another name. "
-            "OpenAI's names mean --model unless given here. May be repeated.",
+            "Another model for requests, loaded at the first one, optionally under another NAME. "
+            "OpenAI's names mean --model unless given here. Repeatable.",
             key="also_model",
             metavar="[NAME=]MODEL",
             many=True,
         ),
         Option(
-            "A larger model that reads again what the first is not sure of, in recordings; loaded at the "
-            "start.",
+            "A larger model that decodes uncertain parts of recordings again; loaded at the start.",
             key="second_model",
             metavar="NAME|PATH",
         ),
@@ -122,8 +118,8 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
     "Limits": (*declared(ServerLimits), *declared(Work)),
     "Jobs": (
         Option(
-            "Take recordings that are answered later (/v1/jobs), and keep them and results there.",
-            unset="no",
+            "Accept jobs (/v1/jobs), and keep recordings and results in this folder.",
+            unset="off",
             key="jobs_dir",
             metavar="DIR",
         ),
@@ -132,9 +128,9 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
     "Translation of live speech": SERVER,
     "More than one machine": (
         Option(
-            "Servers on the Ray cluster of RAY_ADDRESS, or on a new one of this machine, behind its proxies "
-            "(extra `ray`); of MIN-MAX, Ray has as many as there are connections for. Each has --threads "
-            "processors, or one.",
+            "Number of servers on a Ray cluster (RAY_ADDRESS, or a new one on this machine; extra "
+            "`ray`); Ray chooses from MIN-MAX by connections. Each has --threads processors, or "
+            "one.",
             unset="one server without Ray",
             key="replicas",
             metavar="N|MIN-MAX",
@@ -151,7 +147,7 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
     is_eager=True,
     expose_value=False,
     callback=lambda context, _, path: configure(context, path),
-    help="TOML file with options: port = 8000. Typed options and the environment win over it.",
+    help="TOML file with options, such as port = 8000. Flags and the environment take precedence.",
 )
 @click.pass_context
 def serve(context: click.Context, /, **given: object) -> int:
@@ -198,10 +194,7 @@ def serve_app(given: Given, invocation: Invocation) -> int:
 
 
 def open_one(options: ModelOptions, paths: Mapping[str, str], name: str) -> Model:
-    """Load a model by its name, also in another process.
-
-    Raises: ModelNotFoundError, CheckpointError, OptionError.
-    """
+    """Load a model by its name. Raises: ModelNotFoundError, CheckpointError, OptionError."""
     return open_model(replace(options, model=paths[name]))
 
 
@@ -215,11 +208,11 @@ def serve_on_ray(
 ) -> int:
     """Serve as replicas of a Ray cluster until a signal. Raises: OptionError, MissingExtraError."""
     if settings.listening.port == 0:
-        raise OptionError("--replicas: expected a --port, got 0: every machine listens on the same one")
+        raise OptionError("--replicas: expected a fixed --port for all machines, got 0")
     if settings.wyoming:
-        raise OptionError("--replicas: expected without --wyoming, which is a port of one process")
+        raise OptionError("--replicas: cannot be combined with --wyoming, which needs one process")
     if settings.jobs:
-        raise OptionError("--replicas: expected without --jobs-dir, which is a folder of one process")
+        raise OptionError("--replicas: cannot be combined with --jobs-dir, which needs one process")
     with needing_extra():
         from sottovoce.server.ray_cluster import parse_range
         from sottovoce.server.ray_replicas import serving_on_ray
@@ -239,7 +232,7 @@ def serve_on_ray(
 
 @contextmanager
 def needing_extra() -> Iterator[None]:
-    """Turn a missing package of the extra `serve` into one error. Raises: MissingExtraError."""
+    """Raise MissingExtraError for a missing package of the extra `serve`."""
     try:
         yield
     except ImportError as error:
@@ -250,12 +243,16 @@ def needing_extra() -> Iterator[None]:
 
 
 def warn_if_open(settings: ServerSettings) -> None:
-    """Warn if everybody may use a server that other machines can reach."""
+    """Warn if other machines can use the server without a key."""
     listening = settings.listening
     if not listening.is_loopback and not settings.access.has_keys:
-        click.echo(f"warning: {listening.host} is open to all who reach it: set {API_KEYS}", err=True)
+        click.echo(
+            f"warning: {listening.host} is open to everybody who can reach it: set {API_KEYS}", err=True
+        )
     if settings.wyoming and not settings.wyoming.is_loopback:
-        click.echo(f"warning: Wyoming at {settings.wyoming.host} is open to all who reach it", err=True)
+        click.echo(
+            f"warning: Wyoming at {settings.wyoming.host} is open to everybody who can reach it", err=True
+        )
 
 
 def say_where(settings: ServerSettings, port: int) -> None:
@@ -272,10 +269,7 @@ def make_server(settings: ServerSettings, open_named: Callable[[str], Model]) ->
 
 
 def settings_of(given: Given, names: list[str]) -> ServerSettings:
-    """Make settings of the options; names: of the models, the default one first.
-
-    Raises: OptionError.
-    """
+    """Make the settings. names: of the models, the default one first. Raises: OptionError."""
     values = read_values(given, SETTINGS)
     second, wyoming = value_of(given, "second_model", str), value_of(given, "wyoming", str)
     certificate, key = value_of(given, "tls", tuple) or (None, None)
@@ -296,7 +290,7 @@ def settings_of(given: Given, names: list[str]) -> ServerSettings:
             second=second and name_of(second),
         ),
         listening=made(Listening, values, certificate=certificate, key=key),
-        wyoming=WyomingAddress.parse(wyoming) if wyoming else None,
+        wyoming=wyoming_address(wyoming) if wyoming else None,
         access=made(Access, values, api_keys=tuple(keys)),
         limits=made(ServerLimits, values, session_s=values["max_duration"]),
         translation=TranslationSettings(*server) if server else None,
@@ -317,7 +311,7 @@ def jobs(folder: str, values: Mapping[str, object]) -> JobSettings:
 
 
 def model_paths(given: Given) -> dict[str, str]:
-    """Map names to what is loaded; a file or folder has the last part of its path as its name.
+    """Map names to paths; the name of a file or folder is the last part of its path.
 
     Raises: OptionError for two of the same name.
     """
@@ -333,7 +327,7 @@ def model_paths(given: Given) -> dict[str, str]:
         name = name_of(path)
         if found.setdefault(name, path) != path:
             flag = "--second-model" if path in second else "--also-model"
-            raise OptionError(f"{flag} '{path}': expected another name than '{found[name]}' has")
+            raise OptionError(f"{flag} '{path}': has the same name as '{found[name]}'")
     return found
 
 
@@ -357,9 +351,9 @@ def configure(context: click.Context, path: str | None) -> None:
 
 
 def defaults(command: click.Command, path: str) -> Mapping[str, object]:
-    """Return the values of a file by the names of parameters.
+    """Return the values of a file by parameter name.
 
-    Raises: BadParameter for a file that cannot be read, and for a name that no option has.
+    Raises: BadParameter for an unreadable file and for an unknown name.
     """
     parameters = {
         name.removeprefix("--"): option.name
@@ -382,10 +376,7 @@ def defaults(command: click.Command, path: str) -> Mapping[str, object]:
 
 
 def read_toml(path: str) -> dict[str, object]:
-    """Read the document of a TOML file.
-
-    Raises: BadParameter; MissingExtraError on a Python without a reader.
-    """
+    """Read a TOML file. Raises: BadParameter; MissingExtraError on a Python without a reader."""
     try:
         reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError:

@@ -1,7 +1,4 @@
-"""`sottovoce stream`: the options; `live` does the work.
-
-Imports nothing heavy, so that `--help` is fast.
-"""
+"""`sottovoce stream`: options; `live` does the work. Imports nothing heavy, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from sottovoce.options.vad import VadStreamOptions
 MIC, REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, JSONL, UNSTABLE = options_of(StreamFlags)
 SOURCES = (
     *(MIC, REALTIME, UNAWARE, INPUT_FORMAT),
-    click.option("--save-audio", type=click.Path(dir_okay=False), help="Write what was heard to a WAV file."),
+    click.option("--save-audio", type=click.Path(dir_okay=False), help="Save the audio as a WAV file."),
 )
 LIVE = (*options_of(LiveOptions), *options_of(LiveDecodingOptions), *options_of(VadStreamOptions))
 POLICY = (*grouped("When words are said", of=LIVE), CHUNK_MS, ENCODER, *grouped("Padding", of=LIVE))
@@ -25,7 +22,10 @@ VAD = (NO_VAD, *grouped("Edges", of=LIVE))
 SINKS = (
     *(JSONL, *grouped("Captions", of=LIVE), UNSTABLE),
     click.option(
-        "--log", "log_path", type=click.Path(dir_okay=False), help="Add a SimulEval-style line a recording."
+        "--log",
+        "log_path",
+        type=click.Path(dir_okay=False),
+        help="Append a SimulEval-style line for each recording.",
     ),
 )
 SECTIONS = {
@@ -45,8 +45,8 @@ SECTIONS = {
 @click.argument("source", required=False, metavar="FILE|-")
 @click.pass_context
 def stream(context: click.Context, /, source: str | None, **given: object) -> int:
-    """Transcribe live: a FILE as if it were spoken now, `-` for a pipe of a sound file or of s16le PCM at 16
-    kHz, or --mic.
+    """Transcribe live: a FILE as if it were spoken now, `-` for a sound file or s16le PCM at 16 kHz from a
+    pipe, or --mic.
 
     Ctrl-C ends the recording; the audio received by then is still transcribed. SIGTERM and SIGHUP do the
     same, with the exit codes 143 and 129.

@@ -1,6 +1,5 @@
-"""`sottovoce transcribe`: its options; `transcribe_files` does the work.
-
-Imports nothing heavy, so that `--help` is fast.
+"""`sottovoce transcribe`: options; `transcribe_files` does the work. Imports nothing heavy, so that `--help`
+is fast.
 """
 
 from __future__ import annotations
@@ -89,9 +88,9 @@ EXCLUSIVE = {
 def transcribe(context: click.Context, /, files: tuple[str, ...], **given: object) -> int:
     """Transcribe recordings: any audio or video file, `-` for one from standard input.
 
-    Documents are named after their recordings: talk.srt for talk.mp3. If two recordings would share a name,
-    more of their names is kept: talk.mp3.srt and talk.wav.srt, or with their folders monday-talk.mp3.srt and
-    friday-talk.mp3.srt. A recording given twice has one document. Documents are UTF-8, in files and in pipes.
+    Documents are named after their recordings: talk.srt for talk.mp3. Recordings of the same name keep their
+    extension, talk.mp3.srt and talk.wav.srt, or their folder, monday-talk.mp3.srt and friday-talk.mp3.srt. A
+    recording given twice has one document. Documents are UTF-8, in files and in pipes.
     """
     check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.documents import with_output_file
@@ -108,7 +107,7 @@ def transcribe_options(given: Given) -> TranscribeOptions:
     values["mode"] = "vad" if implies_vad else values["mode"] or "seek"
     _check_style(values)
     if values["initial_prompt"] and values["max_context"] == 0 and not values["carry_initial_prompt"]:
-        raise OptionError("--initial-prompt: needs --carry-initial-prompt or tokens, got --max-context 0")
+        raise OptionError("--initial-prompt: needs --carry-initial-prompt, or --max-context above 0")
     prompt = given_as(FusionOptions, given).prompt
     tried = value_of(values, "temperature", tuple) or ()
     options = made(

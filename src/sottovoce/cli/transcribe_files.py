@@ -1,7 +1,7 @@
 """Transcription of files into documents; repeating the call resumes interrupted recordings.
 
-Part files are JSON lines beside the document: a header with recording, model and options, then segments and,
-after every window, a resume point. Half a line, left by a crash, is ignored.
+Part files are JSON lines: a header with recording, model and options, then segments and, after every window,
+a resume point. An incomplete line is ignored.
 """
 
 from __future__ import annotations
@@ -75,21 +75,19 @@ READ_WITH = (
     "grammar_rule",
     "grammar_penalty",
 )
-"""Other options that change the text; if one names a file, the file is compared too."""
+"""Other options that change the text; the files that they name are compared too."""
 ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
 MOST_PLACES, MOST_NAMED = 5, 3
 
 
 PartHeader: TypeAlias = Mapping[str, str | int]
-"""The format of a part file, and the conditions under which it is valid."""
+"""Format of a part file, and the conditions under which it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """The content of a part file.
-
-    is_foreign: it is no part file, and is left alone. matches: recording, model and options are the same.
-    n_bytes: up to the end of the last resume point.
+    """is_foreign: not a part file, and left alone. matches: recording, model and options are the same.
+    n_bytes: up to the last resume point.
     """
 
     is_foreign: bool = False
@@ -101,10 +99,7 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class FileStart:
-    """The start of a recording.
-
-    writer: of its part file, or None. stored: the file's content. note: message to show, or None.
-    """
+    """writer: of the part file, or None. stored: the file's content. note: message to show, or None."""
 
     writer: PartWriter | None = None
     stored: StoredPart = field(default_factory=StoredPart)
@@ -158,9 +153,8 @@ def _row(line: bytes) -> dict[str, object] | None:
 
 @dataclass(slots=True)
 class PartWriter:
-    """Writes a part file: nothing before the first resume point, then everything up to each point at once.
-
-    n_bytes: size of the existing file to append to; 0 starts it anew. Write failures are a warning only.
+    """Writes a part file: everything up to each resume point at once. n_bytes: size of the file to append to;
+    0 starts a new one. Write failures are a warning.
     """
 
     path: Path
@@ -255,7 +249,7 @@ def file_start_of(
 
 
 def header_of(name: str, model: str, given: Given, options: TranscribeOptions) -> PartHeader | None:
-    """Create the header that a part file has to match; None for an input that cannot be reread or resumed."""
+    """Create the header that a part file has to match; None if the input cannot be resumed."""
     is_resumable = options.is_resumable and given["processors"] == 1
     if not is_resumable or not os.path.isfile(name):
         return None
@@ -279,7 +273,7 @@ def _with_files(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class TranscribeRun:
-    """State shared by all files of a call. given: the options of the call, which a part file has to match."""
+    """State shared by all files of a call. given: its options."""
 
     model: Model
     loaded: ModelOptions
@@ -303,24 +297,19 @@ def transcribe_files(
     output: OutputOptions,
     invocation: Invocation,
 ) -> int:
-    """Transcribe every file; return the exit code. Usage errors are found before the model is loaded.
-
-    Raises: SottovoceError.
-    """
+    """Transcribe every file; return the exit code. Raises: SottovoceError."""
     files, fusion = given_as(FileOptions, given), given_as(FusionOptions, given)
     loaded = given_as(ModelOptions, given)
     fusion.check(value_of(given, "beam_size", int) or 1, options.fallback.temperatures)
     if files.processors > 1 and "-" in names:
-        raise OptionError(
-            "--processors: every process reads the recording, which standard input is not; give a file"
-        )
+        raise OptionError("--processors: expected a file, which every process reads, got standard input")
     if files.processors > 1 and fusion.phrase_file is not None:
         raise OptionError("--processors: cannot be combined with a file of --hotwords")
     if files.print_special and output.output_format != "txt":
-        raise OptionError("--print-special: is for txt alone")
+        raise OptionError("--print-special: needs --output-format txt")
     rules = () if files.regroup is None else parse_rules(files.regroup)
     if rules and not options.needs_words:
-        raise OptionError("--regroup: cuts between words; add --word-timestamps")
+        raise OptionError("--regroup: needs --word-timestamps")
     task = value_of(given, "task", str) or "transcribe"
     translation = translation_of(given_as(TranslationOptions, given), task, names)
     has_speakers = (
@@ -482,10 +471,8 @@ def summary_of(
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs left to do.
-
-    left: inputs to read; notes: about those with several tracks. n_refused: unreadable inputs; n_skipped:
-    finished ones.
+    """left: inputs to read. notes: about those with several tracks. n_refused: unreadable; n_skipped:
+    finished.
     """
 
     left: Sequence[str]
@@ -535,7 +522,7 @@ def track_line(info: AudioInfo) -> str:
 
 
 def info_of(name: str, audio_track: int | str | None, input_format: str | None) -> AudioInfo | None:
-    """Read the header of an input; None for a pipe, which opening would use up."""
+    """Read the header of an input; None for a pipe."""
     is_there = os.path.exists(name)
     if name == STANDARD_INPUT or (is_there and not os.path.isfile(name) and not os.path.isdir(name)):
         return None

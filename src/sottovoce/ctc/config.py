@@ -41,28 +41,29 @@ class DecoderConfig:
     ).as_field(None)
     """A file as in `labels_of`, or the names."""
     blank: int | None = of_emissions(
-        "Index of the blank; -1 is the last.", unset="default: as --labels names it, else 0"
+        "Index of the blank; -1 is the last.", unset="default: by its name in --labels, else 0"
     ).as_field(None)
     lm: Path | None = of_models("N-gram model: .trie, ARPA, ARPA.gz or KenLM binary.", kind="file").as_field(
         None
     )
     label_lm: Path | None = of_models(
-        "N-gram model over labels, beside an --lm over words.", kind="file"
+        "N-gram model over labels, in addition to an --lm over words.", kind="file"
     ).as_field(None)
     neural_lm: str | None = of_models(
-        "Hugging Face causal model: folder, GGUF file or name; or the folder of a LoRA adapter for one.",
+        "Hugging Face causal model: folder, GGUF file, name, or folder of a LoRA adapter.",
         metavar="DIR",
     ).as_field(None)
     lexicon: Path | None = of_words(
-        "Words and their labels, a word a line; or words alone.", kind="file"
+        "Words with their labels, or only words, one a line.", kind="file"
     ).as_field(None)
     unknown_words: bool | None = of_words(
-        "Whether words outside the lexicon may be said.",
+        "Allow words outside the lexicon.",
         unset="default: only without --lexicon",
         switch=True,
     ).as_field(None)
     hotwords: Path | tuple[str, ...] | dict[str, float] | None = of_words(
-        "Phrases, one a line; a weight after a tab, `[class] weight` above several.", kind="file"
+        "File of phrases, one a line; a tab and a weight may follow, `[class] weight` is a heading.",
+        kind="file",
     ).as_field(None)
     """A file, phrases, or phrases and their weights."""
     fusion: CtcFusionOptions = field(default_factory=CtcFusionOptions)

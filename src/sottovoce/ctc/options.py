@@ -32,46 +32,52 @@ class CtcOptions:
     n_best: int = 1
     """Hypotheses returned per utterance."""
     is_normalised: bool = of_emissions(
-        "Emissions are scores on purpose: do not check them.", flag="--unnormalised", negated=True
+        "Emissions are unnormalised scores: do not check them.", flag="--unnormalised", negated=True
     ).as_field(True)
     """Emissions are checked to be log-probabilities; False for other scores."""
     frame_s: float = of_emissions(
-        "Milliseconds a frame.", key="frame_ms", above=0.0, cli_default=20.0, reads=lambda ms: ms / 1000
+        "Milliseconds of a frame.", key="frame_ms", above=0.0, cli_default=20.0, reads=lambda ms: ms / 1000
     ).as_field(0.02)
     """Seconds per frame."""
     combine: Combination = of_emissions(
-        "Several networks: mean of their probabilities, or of the posteriors in their lists of --nbest.",
+        "For several networks: mean of their probabilities, or of the posteriors of their n-best lists.",
         choices=get_args(Combination),
     ).as_field("mean")
     network_weights: tuple[float, ...] | None = of_emissions(
-        "Their weights.", kind="numbers", unset="default: equal ones", above=0.0, expected="a positive number"
+        "Weights of the networks.",
+        kind="numbers",
+        unset="default: equal",
+        above=0.0,
+        expected="a positive number",
     ).as_field(None)
-    acoustic_scale: float = of_emissions("Times the emissions.", above=0.0).as_field(1.0)
-    blank_penalty: float = of_emissions("Nats taken off the blank.").as_field(0.0)
+    acoustic_scale: float = of_emissions("Factor on the emissions.", above=0.0).as_field(1.0)
+    blank_penalty: float = of_emissions("Penalty of the blank in nats.").as_field(0.0)
     label_priors: tuple[float, ...] | None = of_emissions(
-        "Frequencies of the labels, one a line: divided out.",
+        "File of label frequencies, one a line, to divide by.",
         kind="file",
         above=0.0,
         expected="a positive number",
     ).as_field(None)
     """(V,); their logarithms times prior_scale are subtracted from the log-probabilities."""
     prior_scale: float = of_emissions("Exponent of the priors.").as_field(1.0)
-    beam_size: int = of_search("Beams that stay.", least=1).as_field(16)
+    beam_size: int = of_search("Hypotheses kept after each frame.", least=1).as_field(16)
     """Prefixes kept per utterance."""
     beam_threshold: float | None = of_search(
-        "Drop beams this far (nats) below the best.", above=0.0
+        "Drop hypotheses this many nats below the best.", above=0.0
     ).as_field(None)
-    top_tokens: int | None = of_search("Tokens of a frame to extend by.", least=1).as_field(None)
+    top_tokens: int | None = of_search(
+        "Most probable labels of a frame to extend hypotheses by.", least=1
+    ).as_field(None)
     """The likeliest but the blank; None: all, or 128 of more than 1024 labels."""
     blank_skip: float | None = of_search(
-        "Skip runs of frames that are blank with more than this.",
+        "Skip runs of frames with a higher blank probability.",
         least=0.5,
         most=1.0,
         expected="a probability from 0.5 to below 1",
     ).as_field(None)
     """The first frame of a run is searched."""
     adjust_every_frames: int | None = of_models(
-        "Frames between two times that --neural-lm scores the words so far; 0 is at the end only.",
+        "Frames between two scorings by --neural-lm; 0: only at the end.",
         key="neural_interval",
         least=0,
         cli_default=10,
@@ -81,7 +87,8 @@ class CtcOptions:
     the end.
     """
     adjust_threshold: float | None = of_models(
-        "Drop beams this far (nats) below the best when it does, without scoring those that cannot win.",
+        "Drop hypotheses this many nats below the best at each scoring, and do not score those that cannot "
+        "win.",
         key="neural_threshold",
         above=0.0,
     ).as_field(None)
@@ -118,43 +125,43 @@ class CtcFusionOptions:
         OptionError: a value is out of range, or token_offset is for a model over words.
     """
 
-    lm_weight: float = of_models("How much --lm counts.").as_field(0.5)
+    lm_weight: float = of_models("Weight of --lm.").as_field(0.5)
     """Factor on the n-gram model's log-probability."""
     level: Level = of_models(
-        "What --lm is over; auto looks at its words.", key="lm_level", choices=get_args(Level)
+        "Units of --lm; auto looks at its vocabulary.", key="lm_level", choices=get_args(Level)
     ).as_field("auto")
     """Whether the n-gram model is over labels or words."""
     token_offset: int | None = of_models(
-        "Words of the n-gram over labels are chr(label + this): 100 for models made by NeMo.", least=0
+        "The n-gram over labels names them chr(label + this); 100 for models by NeMo.", least=0
     ).as_field(None)
     look_ahead: bool = of_models(
-        "Do not use the n-gram's unigrams inside words.", flag="--no-look-ahead", negated=True
+        "Do not score unfinished words by unigrams.", flag="--no-look-ahead", negated=True
     ).as_field(True)
-    label_lm_weight: float = of_models("How much --label-lm counts.").as_field(0.3)
-    neural_weight: float = of_models("How much --neural-lm counts.").as_field(0.5)
+    label_lm_weight: float = of_models("Weight of --label-lm.").as_field(0.3)
+    neural_weight: float = of_models("Weight of --neural-lm.").as_field(0.5)
     """Factor on the neural model's log-probability, which replaces the n-gram's over words."""
     neural_dtype: str = of_models(
-        "auto, float32, bfloat16, float16 or int8 (a CPU with the native kernels). auto: int8 where "
-        "possible, float16 on CUDA, else float32."
+        "auto, float32, bfloat16, float16 or int8 (CPU with the native kernels). auto: int8 if possible, "
+        "float16 on CUDA, else float32."
     ).as_field("auto")
     """int8: linear layers with weights and activations of 8 bits."""
-    neural_cache_mb: float = of_models("Bound of --neural-lm's keys and values, in MB.", above=0.0).as_field(
-        512.0
-    )
+    neural_cache_mb: float = of_models(
+        "Limit in MB for the keys and values of --neural-lm.", above=0.0
+    ).as_field(512.0)
     """Scores stay the same to rounding."""
     lm_kept: float = of_models(
-        "Share of the n-gram's weight that stays beside the neural model.",
+        "Share of the n-gram's weight that is kept with the neural model.",
         least=0.0,
         most=1.0,
         expected="a share from 0 to 1",
     ).as_field(0.0)
-    word_score: float = of_words("Added for every word.").as_field(0.0)
-    unknown_score: float = of_words("Per unknown word.").as_field(-10.0)
+    word_score: float = of_words("Score added for each word.").as_field(0.0)
+    unknown_score: float = of_words("Score added for each unknown word.").as_field(-10.0)
     case: Case = of_words("Case of the words of --lm and --hotwords.", choices=get_args(Case)).as_field(
         "keep"
     )
     """How words are changed before they are spelled in labels."""
-    hotword_weight: float = of_words("What each label of a phrase adds.").as_field(2.0)
+    hotword_weight: float = of_words("Score added for each label of a phrase.").as_field(2.0)
     """For phrases without a weight of their own."""
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ The recording is cut into pieces of several lengths. The full window of 30 s giv
 the decoder's probabilities along it. A mode encodes the same piece as it grows, update by update, and the
 decoder reads the same text from the last encoding. The first mode, by rising cost, whose probabilities are
 about as near to those of the full window as with 5 s of dense padding is kept, since that padding has the
-errors of the full window (docs/figures/live-encoder.md). No time is measured, so that the result does not
+errors of the full window (docs/research/live-encoder.md). No time is measured, so that the result does not
 depend on the load of the machine.
 """
 

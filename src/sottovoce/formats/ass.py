@@ -19,7 +19,6 @@ from sottovoce.types import Transcript
 STYLE = "Default,Arial,60,&H0000D7FF,&H00FFFFFF,&H00101010,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,-1"
 """White, gold (&HAABBGGRR) once spoken, at the bottom; encoding -1 detects the direction of the text."""
 CENTRED = STYLE.replace(",60,&H0000D7FF", ",84,&H0000D7FF").replace(",2,80,80,60,", ",5,80,80,60,")
-"""Larger and centred, for a video without another picture."""
 HEAD = """\
 [Script Info]
 ScriptType: v4.00+
@@ -44,8 +43,7 @@ JOINER = "\u2060"
 class AssWriter(CueWriter):
     """Writes ASS events; times are hundredths of a second.
 
-    Braces, which begin commands and have no portable escape, become full-width ones; a backslash gets an
-    invisible joiner behind it.
+    Braces, which begin commands, become full-width ones; a backslash gets an invisible joiner behind it.
     Source: the format as Aegisub writes it and libass reads it.
     """
 
@@ -73,7 +71,7 @@ class AssWriter(CueWriter):
 
 
 def karaoke(cue: Cue) -> str:
-    """Write each word after its duration; ends are rounded, so that rounding errors do not add up."""
+    """Write each word after its duration; rounding errors do not add up."""
     parts: list[str] = []
     at = hundredths(cue.start)
     for word in cue.words:
@@ -106,10 +104,7 @@ FRAMES_A_SECOND = 25
 
 
 def check_video(path: Path, size: str, background: str, recording: Path | None = None) -> None:
-    """Check that a video can be made.
-
-    Raises: OptionError for a bad path, size or background, and without ffmpeg.
-    """
+    """Raises: OptionError for a bad path, size or background, and without ffmpeg."""
     if path.suffix.lower() not in ENDINGS:
         raise OptionError(f"video '{path}': expected a name that ends in {', '.join(ENDINGS)}")
     if path.is_dir() or not path.parent.is_dir():
@@ -140,8 +135,8 @@ def write_karaoke(
 ) -> None:
     """Write the video atomically.
 
-    transcript: with word times. recording: the file with the sound.
-    Raises: OptionError with ffmpeg's message if it fails.
+    transcript: with word times. recording: the file with the sound. Raises: OptionError with ffmpeg's
+    message.
     """
     check_video(path, size, background, recording)
     if not any(segment.words for segment in transcript.segments):

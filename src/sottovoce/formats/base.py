@@ -1,7 +1,7 @@
 """The interface of writers: begin a document, add segments one by one, end it.
 
-A writer converts each segment at once and keeps only what its format requires, because a recording may be
-hours long. A new format is a class of this interface, and one line of `WRITERS`.
+A writer converts each segment at once and keeps only what its format requires, as recordings may be hours
+long. A new format is a class of this interface, and one line of `WRITERS`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class TranscriptInfo:
 
     Language and duration may be None at the beginning. audio, spectrogram: addresses for a page, relative or
     `data:`. translation: language code of translations, or None. turns, unread, language_probability,
-    language_probabilities: as in a `Transcript`, known at the end. token_text: the text of a token id, None
-    if unknown.
+    language_probabilities: as in a `Transcript`, known at the end. token_text: the text of a token id, or
+    None.
     """
 
     model: str
@@ -51,8 +51,8 @@ class Writer(Protocol):
 
 
 def info_of(transcript: Transcript, source: str | None = None) -> TranscriptInfo:
-    """Describe the recording of a transcript. The language of translations is not stored, so it is "und"
-    (BCP 47).
+    """Describe the recording of a transcript. The language of translations is "und" (BCP 47), as it is not
+    stored.
     """
     is_translated = any(segment.translation is not None for segment in transcript.segments)
     return TranscriptInfo(

@@ -1,7 +1,6 @@
 """The JSON document of a recording, on one line, and the events of a stream as JSON lines.
 
-Times are rounded to milliseconds and scores to six digits. Scores that are not finite are null. Every line of
-a stream has type, start, end, text, language, words, emission_time and seq.
+Times are rounded to milliseconds and scores to six digits; scores that are not finite are null.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 
 
 class JsonWriter:
-    """One JSON object and a line break. Segments come first, because the text is known at the end.
-
-    Keeps only the text of the recording.
-    """
+    """One JSON object and a line break. Segments come first, because the text is known at the end."""
 
     extension = "json"
     _texts: list[str]
@@ -192,9 +188,8 @@ def token_document(token: Token) -> dict[str, Json]:
 
 
 def json_text(value: Json) -> str:
-    """Encode as JSON on one line, without escaping letters.
-
-    Raises: ValueError for a number that is not finite.
+    """Encode as JSON on one line, without escaping letters. Raises: ValueError for a number that is not
+    finite.
     """
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
@@ -204,7 +199,7 @@ def seconds(value: float) -> float:
 
 
 def score(value: float) -> float | None:
-    """Round a log-probability, probability or ratio to six digits; None if it is not finite."""
+    """Round a score to six digits; None if it is not finite."""
     return round(float(value), 6) if math.isfinite(value) else None
 
 

@@ -1,7 +1,7 @@
 """Words to boost, from documents: words that are frequent there and rare elsewhere.
 
-A word that is a single Whisper token, in lower case or capitalised, is common. Whisper's tokens were made by
-frequency over many languages, so languages with fewer tokens have more rare words.
+A word that is a single Whisper token, in lower case or capitalised, is common. Languages with fewer tokens
+have more rare words.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ MOST_WORDS, LEAST_COUNT, LEAST_LETTERS = 200, 2, 3
 _MULTILINGUAL = 51865
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 _ADDRESS = re.compile(r"\w+://\S+|\S+@\S+|```.*?```|`[^`\n]+`", re.DOTALL)
-"""Addresses and Markdown code: text that is not spoken."""
 _POSSESSIVE = re.compile(r"['’]s$")
 
 
 def vocabulary_from(
     paths: str | Path | Sequence[str | Path], tokenizer: Tokenizer | None = None, *, most: int = MOST_WORDS
 ) -> list[str]:
-    """Return the rare words of documents (PDF, DOCX, or text such as Markdown), most frequent first.
+    """Return the rare words of documents (PDF, DOCX, or text), most frequent first.
 
-    tokenizer: None: that of multilingual models. most: limit of words.
-    Raises: LanguageModelError for a document that cannot be read or has no such word, MissingExtraError for a
-        PDF without `pypdf` and a DOCX without `python-docx`.
+    tokenizer: None: of multilingual models. most: limit of words. Raises: LanguageModelError for an
+    unreadable document, or one without such a word; MissingExtraError for a PDF without `pypdf` and a DOCX
+    without `python-docx`.
     """
     named = [paths] if isinstance(paths, str | Path) else list(paths)
     texts = [composed(document_text(path)) for path in named]
@@ -52,9 +51,9 @@ def with_vocabulary(
     default_weight: float,
     tokenizer: Tokenizer | None = None,
 ) -> Hotwords | None:
-    """Add the rare words of documents to hotwords, with the default weight unless already listed.
+    """Add the rare words of documents to hotwords, with the default weight unless listed.
 
-    Raises: LanguageModelError, MissingExtraError as `vocabulary_from`.
+    Raises: as `vocabulary_from`.
     """
     if not documents:
         return hotwords
@@ -77,10 +76,7 @@ def rare_words(texts: Iterable[str], tokenizer: Tokenizer, *, most: int = MOST_W
 
 
 def document_text(path: str | Path) -> str:
-    """Read the text of a document by its extension: .pdf, .docx, else text.
-
-    Raises: as `vocabulary_from`.
-    """
+    """Read the text of a document by its extension: .pdf, .docx, else text. Raises: as `vocabulary_from`."""
     path = Path(path)
     try:
         if path.suffix.lower() == ".pdf":

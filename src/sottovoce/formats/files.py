@@ -21,10 +21,7 @@ UNREADABLE = (".ass", ".ssa", ".sbv", ".sub", ".smi", ".ttml", ".dfxp", ".lrc", 
 
 
 def load_transcript(path: str | Path) -> Transcript:
-    """Read a transcript from a file with one of the `READABLE` extensions.
-
-    Raises: OptionError naming the file and what was expected.
-    """
+    """Read a transcript from a file with one of the `READABLE` extensions. Raises: OptionError."""
     path = Path(path)
     name = f"transcript '{path}'"
     kind = path.suffix.lower()
@@ -38,10 +35,7 @@ def load_transcript(path: str | Path) -> Transcript:
 
 
 def load_text(path: str | Path) -> str | Transcript:
-    """Read a text, or a transcript by its extension or content.
-
-    Raises: OptionError naming the file and what was expected.
-    """
+    """Read a text, or a transcript by its extension or content. Raises: OptionError."""
     path = Path(path)
     if path.suffix.lower() in READABLE + UNREADABLE:
         return load_transcript(path)
@@ -63,9 +57,8 @@ def _text_or_transcript(text: str, name: str) -> str | Transcript:
 
 
 def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> Transcript:
-    """Parse the bytes of a transcript. name: start of error messages. is_json: None to detect it.
-
-    Raises: OptionError.
+    """Parse the bytes of a transcript. name: start of errors. is_json: None: detect it. Raises:
+    OptionError.
     """
     text = _decoded(data, name)
     return _transcript(text, name, is_json=text.lstrip()[:1] in ("{", "[") if is_json is None else is_json)
@@ -101,8 +94,7 @@ def _decoded(data: bytes, name: str) -> str:
 def save_transcript(transcript: Transcript, path: str | Path, options: WriterOptions | None = None) -> None:
     """Write the document atomically, in the format of the name's extension.
 
-    Raises: OptionError for an unknown extension, options that the format does not use, or a path that cannot
-        be written; MissingExtraError.
+    Raises: OptionError for an unknown extension, unused options, or an unwritable path; MissingExtraError.
     """
     path = Path(path)
     writer = writer_for(format_of(path), options)

@@ -1,8 +1,4 @@
-"""Output of documents: their file names, and files that appear atomically, or standard output.
-
-A file is written under another name in its folder and renamed at the end, so readers never see half a
-document, and an interrupted run keeps the earlier file.
-"""
+"""Output of documents: their file names, and files that appear atomically, or standard output."""
 
 from __future__ import annotations
 
@@ -35,9 +31,9 @@ class Output(Protocol):
 def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
     """Open an output for one document: a file (text as UTF-8), or standard output for "-".
 
-    The document appears when the block ends without an error (or KeyboardInterrupt). Pieces go out at once
-    with `live` on standard output, and to paths that are no regular file (a pipe, /dev/null).
-    Raises: OptionError naming the path when it cannot be written.
+    The document appears when the block ends without an error (or KeyboardInterrupt); an interrupted run keeps
+    an earlier file. Pieces go out at once with `live` on standard output, and to paths that are no regular
+    file. Raises: OptionError if the path cannot be written.
     """
     if str(path) == STANDARD_OUTPUT:
         with _standard_output(live) as output:
@@ -173,17 +169,17 @@ FULL = "full.json"
 
 
 def label_of(name: str) -> str:
-    """Encode a file's name, or a line with it, for documents: bytes that are no UTF-8 are spelled out."""
+    """Encode a file's name for documents: bytes that are no UTF-8 are spelled out."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def output_paths(
     inputs: Sequence[str], folder: Path, extensions: Sequence[str]
 ) -> Mapping[tuple[str, str], Path]:
-    """Choose the document paths of several inputs: {(input, extension): folder/name.extension}.
+    """Choose the document paths of inputs: {(input, extension): folder/name.extension}.
 
-    An input given twice, in any spelling, has one document.
-    Raises: OptionError when two inputs still share a file, or a document would overwrite an input.
+    An input given twice, in any spelling, has one document. Raises: OptionError if two inputs still share a
+    file, or a document would overwrite an input.
     """
     paths: dict[tuple[str, str], Path] = {}
     owners: dict[Path, str] = {}
@@ -223,9 +219,8 @@ def _has_extension(name: str, extension: str) -> bool:
 def document_names(inputs: Sequence[str]) -> dict[str, str]:
     """Name the documents of each input, without extension: {input: name}.
 
-    `talk` for talk.mp3; inputs that would share it become `talk.mp3` and `talk.wav`; those that share this
-    too get their folders, `monday-talk.mp3` and `friday-talk.mp3`, and so on. Names are compared without
-    case, because some file systems ignore it.
+    `talk` for talk.mp3; inputs that would share it become `talk.mp3` and `talk.wav`, then `monday-talk.mp3`
+    and `friday-talk.mp3` by their folders, and so on. Case is ignored, as in some file systems.
     """
     distinct: dict[str, str] = {}
     for name in inputs:

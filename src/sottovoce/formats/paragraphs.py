@@ -1,7 +1,7 @@
-"""Segments joined into paragraphs, and their documents: Markdown and Word (docx).
+"""Segments joined into paragraphs, and their documents: Markdown (https://spec.commonmark.org) and Word
+(docx).
 
-A docx has editable styles; dates are removed, so the same transcript gives the same bytes. Source of
-Markdown: https://spec.commonmark.org.
+A docx has editable styles and no dates, so the same transcript gives the same bytes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def ends_before(paragraph: Paragraph, following: Paragraph) -> bool:
 
 
 def joined(first: Paragraph, second: Paragraph, *, has_space: bool) -> Paragraph:
-    """Join two paragraphs. has_space: separate them by a space; else only in languages with spaces."""
+    """Join two paragraphs. has_space: always with a space; else only in languages with spaces."""
     space = "" if first.language in UNSPACED and not has_space else " "
     translations = [text for text in (first.translation, second.translation) if text]
     return replace(

@@ -1,12 +1,12 @@
 """Parsing of JSON documents into transcripts.
 
 Supported are sottovoce's documents, openai-whisper's and compatible ones (WhisperX, whisper-timestamped,
-stable-ts, faster-whisper's segments, OpenAI's API), whisper.cpp's and transformers'. Some omit spaces,
-punctuation or times of words:
+stable-ts, faster-whisper's segments, OpenAI's API), whisper.cpp's and transformers'. Where words lack
+something:
 
 - A word gets the space and punctuation of its segment's text.
 - A missing start is the previous end, and a missing end the next start. Consecutive words without times share
-  the gap in proportion to their letters.
+the gap in proportion to their letters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Row = Mapping[str, object]
 OpenSpan: TypeAlias = "tuple[float | None, float | None]"
 NAN = math.nan
 PROBABILITIES = ("probability", "score", "confidence")
-"""Keys of a word's probability: openai-whisper's and sottovoce's, WhisperX's, whisper-timestamped's."""
+"""Of a word: by openai-whisper and sottovoce, WhisperX, whisper-timestamped."""
 EXPECTED = "expected 'segments' with start, end and text"
 SENTENCE_ENDS = ".?!…。？！"
 _SPECIAL = re.compile(r"\[_[A-Z]+_(?:\d+)?\]")
@@ -42,10 +42,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def transcript_of_json(document: object) -> Transcript:
-    """Build the transcript of a parsed document.
-
-    Raises: ValueError naming a missing value or wrong type.
-    """
+    """Build the transcript of a parsed document. Raises: ValueError for a missing value or wrong type."""
     whole = _row({"segments": document} if isinstance(document, list) else document, "the document")
     if "segments" not in whole and "transcription" in whole:
         whole = _of_whisper_cpp(whole)
@@ -73,8 +70,7 @@ def transcript_of_json(document: object) -> Transcript:
 
 
 def _segment_rows(whole: Row) -> list[Row]:
-    """Return the segments with their words; OpenAI's API may list words for the whole recording, with or
-    without segments.
+    """Return the segments with their words; OpenAI's API may list words for the whole recording.
 
     Raises: ValueError for a text without times.
     """
@@ -91,9 +87,7 @@ def _segment_rows(whole: Row) -> list[Row]:
 
 
 def _with_words(rows: Sequence[Row], words: Sequence[Row]) -> list[Row]:
-    """Assign each word to the segment whose text contains it; if texts differ, to the last one that has
-    begun.
-    """
+    """Assign each word to the segment whose text contains it, else to the last one that has begun."""
     texts = _each(rows, lambda _, row: _text(_needed(row, "text"), "text"))
     places: Sequence[float] | None = _places([_word_text(word) for word in words], "".join(texts))
     begins: list[float] = [0, *accumulate(map(len, texts[:-1]))]
@@ -127,10 +121,6 @@ def _bounds(row: Row) -> OpenSpan:
 
 
 def _filled(spans: Sequence[OpenSpan], lengths: Sequence[int], around: OpenSpan) -> list[OpenSpan]:
-    """Fill in unknown times between known ones and those around all.
-
-    Spans adjoin without other information, and share time by their lengths.
-    """
     borders = [0, *accumulate(lengths)]
     places = [0, *(place for pair in pairwise(borders) for place in pair), borders[-1]]
     times = [around[0], *(time for span in spans for time in span), around[1]]
@@ -209,10 +199,7 @@ def _word_text(row: Row) -> str:
 
 
 def _as_in_text(words: Sequence[str], text: str) -> list[str]:
-    """Give words the spaces and punctuation of their text, so that they join to the text.
-
-    If the text lacks some of them in this order, only spaces are added.
-    """
+    """Give words the spaces and punctuation of their text; only spaces if it lacks a word in this order."""
     if not words or "".join(words) == text or any(word[:1].isspace() for word in words[1:]):
         return list(words)
     places = _places(words, text)

@@ -39,9 +39,9 @@ class TxtWriter(LineWriter):
 
 
 class TsvWriter(LineWriter):
-    """Tab-separated columns start, end (milliseconds), text, and translation if there are any.
+    """Tab-separated columns start, end (milliseconds), text, and translation if any.
 
-    Source: openai-whisper's `WriteTSV`; line breaks also become spaces.
+    Source: openai-whisper's `WriteTSV`; line breaks become spaces too.
     """
 
     extension = "tsv"
@@ -60,7 +60,7 @@ class TsvWriter(LineWriter):
 
 
 class CsvWriter(LineWriter):
-    """Columns start, end (milliseconds), language, speaker, text, and translation if there are any.
+    """Columns start, end (milliseconds), language, speaker, text, and translation if any.
 
     Quoted as in RFC 4180, with lines ended by LF.
     """
@@ -81,8 +81,7 @@ class CsvWriter(LineWriter):
 class LrcWriter(LineWriter):
     """Simple LRC lyrics: each line after the time of its first word; minutes may exceed 60.
 
-    An empty line marks the end of the last segment.
-    Source: whisper.cpp (`examples/cli`, `output_lrc`).
+    An empty line marks the end. Source: whisper.cpp (`examples/cli`, `output_lrc`).
     """
 
     extension = "lrc"
@@ -122,7 +121,6 @@ class LabelsWriter(LineWriter):
 class RttmWriter(LineWriter):
     """Speaker turns, one a line, overlaps included; without turns, the speakers of segments.
 
-    Names have no spaces, which separate fields.
     Source: NIST, The Rich Transcription 2009 evaluation plan, appendix A.
     """
 
@@ -181,8 +179,8 @@ class Interval:
 class TextGridWriter(LineWriter):
     """Writes tiers of segments, of words if they have times, and of speakers if known.
 
-    Intervals tile a tier: an overlapping one begins at the end of the one before.
-    Source: Praat's manual, "TextGrid file formats" (the long text format, UTF-8).
+    Intervals tile a tier: an overlapping one begins at the end of the one before. Source: Praat's manual,
+    "TextGrid file formats" (the long text format, UTF-8).
     """
 
     extension = "TextGrid"

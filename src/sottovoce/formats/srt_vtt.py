@@ -1,7 +1,6 @@
 """SubRip (srt), which has no specification, and WebVTT (vtt): their writers, and one parser for both.
 
-Many files break the rules. FFmpeg, pysubs2 and webvtt-py skip cues that they cannot read; this parser raises
-an error with the line instead.
+The parser raises an error with the line where other programs skip cues that they cannot read.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from sottovoce.formats.subtitles import Cue, CueWriter, behind_speaker, timestam
 from sottovoce.types import Segment, Transcript
 
 _ARROW = re.compile("--+>")
-"""Separator of times; players treat any line with it as the start of a cue."""
 
 
 class SrtWriter(CueWriter):
@@ -42,11 +40,10 @@ class SrtWriter(CueWriter):
 class VttWriter(CueWriter):
     """WebVTT: hours only if needed, and text escaped as in section 3.1 of the specification.
 
-    openai-whisper leaves `&` and `<` bare, which players take for entities and tags, and shortens `-->`. A
-    speaker is the voice of a cue (`<v A>`), on one line with single spaces. Where the language changes, a
-    comment gives the new one and its posterior: `NOTE language de 0.98`. Nothing else differs.
-
-    Source: https://www.w3.org/TR/webvtt1/, laid out as openai-whisper's `WriteVTT`.
+    Speakers are voices of cues (`<v A>`), on one line with single spaces. Where the language changes, a
+    comment gives the new one and its posterior: `NOTE language de 0.98`. openai-whisper leaves `&` and `<`
+    bare and shortens `-->`; nothing else differs. Source: https://www.w3.org/TR/webvtt1/, laid out as
+    openai-whisper's `WriteVTT`.
     """
 
     extension = "vtt"
@@ -64,7 +61,6 @@ class VttWriter(CueWriter):
         return "".join(map(self.render, self._cues.flush())) + note + super().segment(segment)
 
     def escape(self, text: str) -> str:
-        """Escape markup and times; a null would be read as U+FFFD."""
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         return text.replace("\0", "\ufffd")
 
@@ -77,7 +73,6 @@ class VttWriter(CueWriter):
 
 EXAMPLE = "00:00:01,000 --> 00:00:03,500"
 _INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e"))
-"""Byte order marks (inside concatenated files) and direction marks."""
 _TIME = re.compile(
     r"(?:(?P<h>\d{1,6}) ?[:：] ?)?(?P<m>\d{1,3}) ?[:：] ?(?P<s>\d{1,2})"
     r"(?: ?[.,．，。] ?(?P<fraction>\d{1,9})| ?[:：] ?(?P<ms>\d{3}))?"
@@ -102,7 +97,7 @@ _VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t\n\f]+([^>]+)>")
 def transcript_of_cues(text: str) -> Transcript:
     """Parse subtitles: a segment per cue with text, with its speaker from a voice (`<v Ann>`).
 
-    Raises: ValueError naming the line of a malformed cue, or of text outside cues.
+    Raises: ValueError with the line of a malformed cue, or of text outside cues.
     """
     subtitles = _Subtitles(text)
     segments: list[Segment] = []
@@ -136,8 +131,6 @@ class _Cue:
 
 
 class _Subtitles:
-    """Finds the heads of cues; lines up to the next head, blank ones included, are the cue's text."""
-
     def __init__(self, text: str) -> None:
         self.is_vtt = is_webvtt(text)
         for ending in ("\r\r\n", "\r\n", "\r"):

@@ -1,14 +1,14 @@
 """Subtitle cues from segments: by openai-whisper's rules, laid out for reading, or in two languages.
 
-`CueMaker` follows openai-whisper (`whisper/utils.py`, `SubtitlesWriter`): the same options give the same
-cues. Widths count code points.
+`CueMaker` gives the cues of openai-whisper (`whisper/utils.py`, `SubtitlesWriter`) for the same options.
+Widths count code points.
 
 `ReadableCues` ends cues at sentences, clauses or pauses, and balances lines. Widths are terminal cells. A cue
-may outlast its last word, up to the next cue, to be read; word times never change, and no word is dropped.
-Source of the limits: Netflix, Timed Text Style Guide (42 characters a line, 2 lines, 5/6 to 7 seconds).
+may outlast its last word, up to the next cue; no word is dropped. Source of the limits: Netflix, Timed Text
+Style Guide (42 characters a line, 2 lines, 5/6 to 7 seconds).
 
-`BilingualCues` distributes a translation over the cues of its text by width. The limits apply to each
-language by itself; a much longer translation gets more lines.
+`BilingualCues` distributes a translation over the cues of its text by width; a much longer translation gets
+more lines.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CueMaker:
     def segment(self, segment: Segment) -> list[Cue]:
         """Add a segment; return the cues that it completes.
 
-        Raises: OptionError when the options place words and the segment has no word times.
+        Raises: OptionError if the options place words and the segment has no word times.
         """
         if segment.words is None and self.options.need_words:
             raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
@@ -165,7 +165,7 @@ def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
 def behind_speaker(speaker: str | None, text: str) -> str:
     """Prefix the speaker: "A: Good morning." Line widths exclude the name.
 
-    A direction mark before the name keeps the full stop of right-to-left text in place.
+    A direction mark keeps the full stop of right-to-left text in place.
     """
     if not speaker:
         return text
@@ -191,7 +191,6 @@ LONGEST_S = 7.0
 RUN_PAUSE_S = 1.0
 CLAUSE_PAUSE_S = 0.3
 GAP_S = 0.08
-"""Gap after an extended cue, so that viewers notice the change."""
 LONGEST_RUN = 160
 OPENING = "\"'“‘«([（「『"
 ABBREVIATIONS = frozenset(
@@ -205,7 +204,7 @@ ABBREVIATIONS = frozenset(
 
 @dataclass(slots=True)
 class ReadableCues:
-    """Makes cues of segments as they come. escape: the format's escaping; widths are counted before it."""
+    """Makes cues of segments as they come. escape: as in `CueMaker`."""
 
     options: WriterOptions
     escape: Callable[[str], str] = str
@@ -311,7 +310,7 @@ def cue_ends(words: Sequence[Word], texts: Sequence[str], first: int, limits: Re
 
 
 def cue_cost(words: Sequence[Word], first: int, last: int, limits: ReadingLimits) -> float:
-    """Return the cost of the cue of words [first, last): 1 plus its faults."""
+    """Return the cost of the cue of words [first, last)."""
     start, end = words[first].start, words[last - 1].end
     room = (words[last].start if last < len(words) else end + RUN_PAUSE_S) - start
     n_cells = width("".join(word.word for word in words[first:last]).strip())

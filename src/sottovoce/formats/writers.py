@@ -60,7 +60,7 @@ BINARY: tuple[str, ...] = ("docx",)
 def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
     """Create a writer of the format `name`, one of FORMATS.
 
-    Raises: OptionError for another name, or for options that the format does not use; MissingExtraError.
+    Raises: OptionError for another name, or unused options; MissingExtraError.
     """
     options = options or WriterOptions()
     if name not in FORMATS:
@@ -91,8 +91,7 @@ def writers_for(
     """Create writers for a list such as "srt,json", or "all"; each format once, in order.
 
     "all" omits speaker formats unless has_speakers, binary formats unless has_files, and, with a warning,
-    formats whose package is not installed.
-    Raises: OptionError for an unknown name or unused options; MissingExtraError.
+    formats whose package is not installed. Raises: as `writer_for`.
     """
     options = options or WriterOptions()
     wanted = [name.strip() for name in names.split(",")]

@@ -1,12 +1,10 @@
 """CTC heads on Whisper's encoder states: label log-probabilities, 50 frames a second.
 
-Whisper needs padding behind the audio, so a recording is cut into windows that leave room for it. Windows
-overlap, and frames near an edge are taken from the neighbour, since labels need context.
-
-Heads are bundled for published models, or stored in the folder of a model's weights. A head only works
-with the encoder that it was trained on, so its file holds a fingerprint of small vectors that every format
-stores exactly. A fine-tuned encoder with unchanged vectors matches too, at some loss of accuracy.
-Training: recipes/ctc_head.
+A recording is cut into overlapping windows that leave room for padding; frames near an edge come from the
+neighbour, since labels need context. Heads are bundled for published models, or stored next to a model's
+weights. A head only works with its encoder, so its file holds a fingerprint of small vectors that every
+format stores exactly; a fine-tuned encoder with the same vectors matches too, with some loss. Training:
+recipes/ctc_head.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from sottovoce.types import Emissions, EncoderOutput, Features
 
 MELS_PER_FRAME = 2
 OVERLAP_FRAMES = 100
-"""Encoder frames (2 s) that two windows share."""
+"""Encoder frames (2 s) shared by two windows."""
 
 
 class CtcHead:
@@ -62,8 +60,8 @@ class CtcHead:
 
     @torch.no_grad()
     def emissions_of(self, encoded: EncoderOutput) -> Emissions:
-        """Return the label log-probabilities (B, n_frames, V) float32 of encoder states, independent of
-        the padding.
+        """Return label log-probabilities (B, n_frames, V) float32 of encoder states, independent of the
+        padding.
         """
         lengths = torch.tensor(encoded.n_content_frames, dtype=torch.int64)
         states = encoded.states.float()
@@ -86,7 +84,7 @@ def convolved(states: Tensor, lengths: Tensor, layers: Sequence[Convolution]) ->
 
 @dataclass(frozen=True, slots=True)
 class CtcWindow:
-    """Encoder frames of a window [start, end), and the part [first, last) that is used."""
+    """Encoder frames [start, end), of which [first, last) are used."""
 
     start: int
     end: int
@@ -95,7 +93,7 @@ class CtcWindow:
 
 
 def ctc_windows(n_frames: int, longest: int) -> Iterator[CtcWindow]:
-    """Split n_frames encoder frames into windows of at most `longest` with consecutive used parts."""
+    """Split n_frames into windows of at most `longest` with consecutive used parts."""
     overlap = min(OVERLAP_FRAMES, longest // 4)
     first = start = 0
     while first < n_frames:
@@ -106,10 +104,10 @@ def ctc_windows(n_frames: int, longest: int) -> Iterator[CtcWindow]:
 
 
 def emissions_of_recording(head: CtcHead, log_mel: Tensor, *, n_audio_ctx: int, n_tail_frames: int) -> Tensor:
-    """Return the label log-probabilities (n_frames, V) float32 of a recording on the CPU, 50 a second.
+    """Return label log-probabilities (n_frames, V) float32 on the CPU, 50 a second.
 
     log_mel: (n_mels, n), un-normalised and unpadded. n_audio_ctx: encoder frames of a full window.
-    n_tail_frames: encoder frames of padding behind the speech.
+    n_tail_frames: padding after speech.
     """
     n_frames = -(-log_mel.shape[1] // MELS_PER_FRAME)
     parts = [torch.zeros(0, len(head.labels))]
@@ -123,7 +121,6 @@ def emissions_of_recording(head: CtcHead, log_mel: Tensor, *, n_audio_ctx: int, 
 
 ASSETS = Path(__file__).parent / "assets"
 BUNDLED = MappingProxyType({(6, 512, 51865): "base.ctc.safetensors"})
-"""(Encoder layers, width, size of the vocabulary) to the bundled head."""
 SUFFIX = ".ctc.safetensors"
 METADATA_KEY = "sottovoce-ctc"
 FINGERPRINTED = ("encoder.conv1.bias", "encoder.ln_post.weight", "encoder.ln_post.bias")
@@ -143,10 +140,9 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
-    """Find the CTC head in the checkpoint, in the folder of `path`, or bundled; None without one.
+    """Find the CTC head in the checkpoint, next to `path`, or bundled; None without one.
 
-    Raises:
-        CheckpointError: a file in that folder is damaged, or belongs to another encoder.
+    Raises: CheckpointError: a damaged file, or one of another encoder.
     """
     if checkpoint.ctc_head is not None:
         return checkpoint.ctc_head
@@ -162,12 +158,10 @@ def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
 
 
 def path_beside(path: Path) -> Path:
-    """Return where the head of the weights in this file or folder is stored."""
     return path / f"model{SUFFIX}" if path.is_dir() else path.with_name(f"{path.stem}{SUFFIX}")
 
 
 def save_ctc_file(found: CtcFile, path: Path) -> None:
-    """Write a head in half precision, atomically."""
     head = found.head
     tensors = {"weight": head.weight, "bias": head.bias}
     for index, layer in enumerate(head.convolutions):
@@ -179,11 +173,7 @@ def save_ctc_file(found: CtcFile, path: Path) -> None:
 
 
 def read_ctc_file(path: Path, dims: ModelDims) -> CtcFile:
-    """Read a head for encoders of these dimensions.
-
-    Raises:
-        CheckpointError: the file is damaged, or its shapes do not fit.
-    """
+    """Read a head for encoders of these dimensions. Raises: CheckpointError."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))

@@ -1,10 +1,9 @@
 """Dimensions, alignment heads and encoder modes of a model, as plain numbers.
 
-An encoder mode says how a window of growing audio is padded, and which frames an update recomputes.
-Whisper was trained on windows of 30 s that end in silence, and its encoder attends to a few frames of that
-silence at fixed positions, with states of a fifth of the usual norm. Padding may be sparse if it keeps
-these anchors. The published modes and anchors were chosen on clips of people
-(docs/figures/live-encoder.md).
+An encoder mode says how a window of growing audio is padded, and which frames an update recomputes. Whisper
+was trained on 30 s windows that end in silence, and its encoder attends to a few anchor frames of it; sparse
+padding must keep these. The published modes and anchors were chosen on development clips
+(docs/research/live-encoder.md).
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from sottovoce.types import FRAMES_PER_SECOND
 AlignmentHeads: TypeAlias = tuple[tuple[int, int], ...]
 """(decoder layer, head) pairs."""
 Span: TypeAlias = tuple[int, int]
-"""Encoder frames [start, end)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +54,23 @@ class ModelDims:
 
 
 def upper_half_heads(dims: ModelDims) -> AlignmentHeads:
-    """Return every head of the upper half of the decoder, the default without alignment heads."""
     layers = range(dims.n_text_layer // 2, dims.n_text_layer)
     return tuple((layer, head) for layer in layers for head in range(dims.n_text_head))
 
 
 FULL_WINDOW_S = 30.0
-"""Length of Whisper's window; no duration here is longer."""
 NEAR_FRAMES = 10
-"""Frames of padding right behind the audio that are always computed."""
+"""Frames of padding after the audio that are always computed."""
 BESIDE_ANCHOR = 2
-"""Frames this close to an anchor attract attention too, so none of them represents a block of padding."""
+"""Frames this close to an anchor attract attention too, so none represents a block of padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """The computed frames of padding behind the audio.
+    """The computed frames of padding.
 
-    n_near: frames right behind the audio. places: ascending window positions of single frames after them.
-    counts: frames of padding that each of these represents.
+    n_near: frames right after the audio. places: ascending window positions of single later frames. counts:
+    frames of padding that each of these represents.
     """
 
     n_near: int
@@ -86,7 +82,7 @@ class Padding:
         return self.n_near + len(self.places)
 
     def log_weights(self, n_before: int) -> list[float] | None:
-        """Return the bias on the attention logits of n_before frames of audio and this padding, or None."""
+        """Return the bias on attention logits of n_before audio frames and this padding, or None."""
         if not self.places:
             return None
         return [0.0] * (n_before + self.n_near) + [math.log(count) for count in self.counts]
@@ -96,16 +92,13 @@ class Padding:
 class EncoderMode:
     """How a window of growing audio is encoded; stored with each checkpoint.
 
-    tail_s: seconds of padding behind the audio; None: up to the full window. stride: after `NEAR_FRAMES`
-    of padding, one frame in `stride` is computed, with its weight in attention. anchors: ascending
-    positions that sparse padding always computes. bucket_s: audio is padded to a multiple of this, to
-    limit the number of shapes; 0: not padded. recompute_s: seconds of the newest audio that an update
-    recomputes against cached older frames; None: everything. refresh_s: growth of the audio after which
-    the padding is recomputed. level_drift: change of the loudest value (log10) since cached frames were
-    normalised above which everything is recomputed.
+    tail_s: seconds of padding; None: up to the full window. stride: after `NEAR_FRAMES`, one frame in
+    `stride` is computed, with its weight in attention. anchors: ascending positions that are always computed.
+    bucket_s: audio is padded to a multiple of this; 0: not. recompute_s: newest audio that an update
+    recomputes against cached frames; None: everything. refresh_s: growth of the audio after which padding is
+    recomputed. level_drift: change of the loudest value (log10) above which everything is recomputed.
 
-    Raises:
-        OptionError: a number is out of range.
+    Raises: OptionError: a number is out of range.
     """
 
     tail_s: float | None = None
@@ -130,7 +123,7 @@ class EncoderMode:
 
     @property
     def has_sparse_padding(self) -> bool:
-        """Whether padding reaches to the full window and only some of its frames are computed."""
+        """Whether only some frames of a full window's padding are computed."""
         return self.stride > 1 and self.tail_s is None
 
     def whole(self) -> EncoderMode:
@@ -138,7 +131,7 @@ class EncoderMode:
         return EncoderMode(self.tail_s, self.stride, self.anchors, self.bucket_s)
 
     def padding(self, n_content: int, n_full: int) -> Padding:
-        """Lay out the padding behind n_content encoder frames; n_full: frames of the full window."""
+        """Lay out the padding after n_content encoder frames. n_full: of the full window."""
         end = self._end(n_content, n_full)
         if self.stride == 1:
             return Padding(end - n_content)
@@ -186,7 +179,7 @@ BASE_ANCHORS = (
     1032, 1033, 1243, 1250, 1371, 1372, 1380, 1445, 1446, 1452, 1453, 1477, 1493, 1494,
 )
 # fmt: on
-"""Padding of OpenAI's `base` that attracts attention in at least a fifth of development clips."""
+"""Padding of `base` that attracts attention in at least a fifth of development clips."""
 
 DENSE = EncoderMode(tail_s=5.0, recompute_s=3.5, refresh_s=0.0)
 """5 s of dense padding, valid for every Whisper."""
@@ -194,9 +187,9 @@ BASE = EncoderMode(stride=30, anchors=BASE_ANCHORS, recompute_s=3.5, refresh_s=0
 """More accurate than 5 s of dense padding; a stride of 60 or a recompute_s of 2 fails on some clips."""
 
 PUBLISHED_MODES = MappingProxyType({(6, 512, 51865): BASE})
-"""`ModelDims.size` to the mode."""
+"""By `ModelDims.size`."""
 
 
 def default_encoder_mode(dims: ModelDims) -> EncoderMode:
-    """Return the mode of the published model with these dimensions, or `DENSE`."""
+    """Return the published mode for these dimensions, or `DENSE`."""
     return PUBLISHED_MODES.get(dims.size, DENSE)

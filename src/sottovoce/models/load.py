@@ -1,7 +1,7 @@
 """Load models by name or path; published alignment heads.
 
-Source of the alignment heads, as (decoder layer, head) pairs: the masks in openai-whisper 20250625,
-`whisper/__init__.py` (gzip under base85); whisper.cpp's `g_aheads_*` are the same.
+Source of the heads, as (decoder layer, head) pairs: the masks in openai-whisper 20250625,
+`whisper/__init__.py` (gzip under base85).
 """
 
 from __future__ import annotations
@@ -70,19 +70,18 @@ HEADS = MappingProxyType(
         "turbo": (4, 20, LANGUAGES_100, LARGE_V3_TURBO),
     }
 )
-"""Name to (decoder layers, heads a layer, size of the vocabulary, alignment heads)."""
 
 BY_SIZE = MappingProxyType(
     {(layers, heads, vocabulary): found for layers, heads, vocabulary, found in HEADS.values()}
 )
-"""Of models of one size the later in `HEADS`: large-v2 hides large-v1, which needs its name."""
+"""Later models in `HEADS` hide earlier ones of their size: large-v1 needs its name."""
 FIRST_LARGE = re.compile(r"(^|[^a-z])(large-v1|whisper-large$)")
 
 
 def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
-    """Look up the alignment heads of the published model with these dimensions, or None.
+    """Return the alignment heads of the published model with these dimensions, or None.
 
-    name: such as "openai/whisper-large" or a file's stem; only distinguishes large-v1 and large-v2.
+    name: hub id or file stem; only distinguishes large-v1 and large-v2.
     """
     size = (dims.n_text_layer, dims.n_text_head, dims.n_vocab)
     heads = BY_SIZE.get(size)
@@ -92,12 +91,10 @@ def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
 def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) -> Checkpoint:
     """Find a model and read it; a local path has precedence over a name.
 
-    If no encoder mode is published or in the file, it is the one that a self-test stored, or None.
+    An encoder mode that is neither published nor in the file is that of a self-test, or None.
 
-    Raises:
-        ModelNotFoundError: no source has the name.
-        CheckpointError: a file cannot be read.
-        OptionError: contradicting sources.
+    Raises: ModelNotFoundError: no source has the name. CheckpointError: a file cannot be read. OptionError:
+    contradicting sources.
     """
     is_local = local_path(name_or_path) is not None
     path = resolve(name_or_path, sources)
@@ -111,10 +108,6 @@ def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) ->
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read a file or folder of any format in `checkpoint.formats.FORMATS`.
-
-    Raises:
-        CheckpointError: the file is damaged, of no known kind, or not readable.
-    """
+    """Read a file or folder of any known format. Raises: CheckpointError."""
     found = format_of(path)
     return replace(found.codec().read(path), kind=found.name)

@@ -1,4 +1,4 @@
-"""Encoder modes that the self-test found, one small file for each set of weights in the cache folder."""
+"""Encoder modes that the self-test found: one small file for each set of weights in the cache folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sottovoce.models.dims import EncoderMode
 from sottovoce.models.sources.package_index import cache_root
 
 VERSION = 1
-"""Of the self-test and of the file; entries of another version are ignored."""
+"""Of the self-test and of the file; other versions are ignored."""
 HASHED = 64
-"""Numbers of each tensor that identify the weights: fine-tuning changes them, a copy elsewhere does not."""
+"""Numbers of each tensor that identify the weights."""
 
 
 def weights_key(checkpoint: Checkpoint) -> str:
@@ -41,11 +41,7 @@ def stored_mode(key: str) -> EncoderMode | None:
 
 
 def store_mode(key: str, mode: EncoderMode) -> Path:
-    """Store the mode of weights in place of an earlier one; return the file.
-
-    Raises:
-        OSError: the cache folder cannot be written to.
-    """
+    """Store the mode of weights; return the file. Raises: OSError."""
     path = _file(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as unfinished:

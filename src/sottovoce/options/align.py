@@ -18,15 +18,15 @@ class AlignOptions:
     """
 
     method: AlignMethod = Option(
-        "attention: of the decoder; ctc: the model's CTC head, where it has one.",
+        "attention of the decoder, or the model's CTC head.",
         group="Alignment",
         choices=("attention", "ctc"),
     ).as_field("attention")
     keep_to_speech: bool = Option(
-        "Bring bounds of words that lie in silence to the speech beside it.", group="Alignment", switch=True
+        "Move word bounds out of silence to the nearest speech.", group="Alignment", switch=True
     ).as_field(True)
     least_found: float = Option(
-        "Share of the words of a long text that must be heard, else it is another recording's.",
+        "Share of the words of a long text that must be recognised, else the text is of another recording.",
         flag=None,
         least=0.0,
         most=1.0,

@@ -34,17 +34,20 @@ class DecodingOptions:
     language: str | None = None
     """Code, tag or English name, stored as a code; None detects it, among `allowed_languages` if given."""
     task: Task = Option(
-        "translate: into English.",
+        "translate: translate into English.",
         group="Task",
         choices=("transcribe", "translate"),
         apis={
             "whisper_cpp": ApiField(
-                "translate", "into English", kind="flag", reads=lambda on: "translate" if on else "transcribe"
+                "translate",
+                "translate into English",
+                kind="flag",
+                reads=lambda on: "translate" if on else "transcribe",
             )
         },
     ).as_field("transcribe")
     temperature: float = Option(
-        "0 takes the best token, above 0 draws tokens.",
+        "0 takes the most probable token, above 0 samples.",
         key="window_temperature",
         flag=None,
         least=0.0,
@@ -52,13 +55,13 @@ class DecodingOptions:
     ).as_field(0.0)
     """For a recording, 0 uses the fallback's temperatures; another value is the only one tried."""
     sample_len: int | None = Option(
-        "Tokens to sample at most.",
+        "Largest number of tokens.",
         unset="half of the model's text context (224)",
         flag=None,
         least=1,
     ).as_field(None)
     best_of: int | None = Option(
-        "Independent draws of which the most probable is taken, at temperatures above 0.",
+        "Samples at temperatures above 0, of which the most probable is taken.",
         key="window_best_of",
         flag=None,
         least=1,
@@ -72,7 +75,7 @@ class DecodingOptions:
         apis={
             "whisper_cpp": ApiField(
                 "beam_size",
-                "up to 16; the server's `--beam-size` where it is not given, 0 or -1; 1 is greedy",
+                "up to 16; without it, 0 or -1: the server's `--beam-size`; 1 is greedy",
                 least=-1,
                 most=MOST_BEAM,
                 none_upto=0,
@@ -81,7 +84,7 @@ class DecodingOptions:
     ).as_field(None)
     """None is greedy search."""
     patience: float | None = Option(
-        "Finished hypotheses to wait for, times the beam size.",
+        "Finished hypotheses to wait for, as a multiple of the beam size.",
         group="Search",
         above=0.0,
     ).as_field(None)
@@ -89,7 +92,7 @@ class DecodingOptions:
     Source: Kasai et al. 2022, https://arxiv.org/abs/2204.05424.
     """
     length_penalty: float | None = Option(
-        "Exponent of Google's length penalty.",
+        "Exponent of the length penalty of Google NMT.",
         unset="mean of the log-probabilities",
         group="Search",
         least=0.0,
@@ -98,11 +101,11 @@ class DecodingOptions:
     """Alpha of ((5 + n) / 6) ** alpha; None divides by the length n.
     Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144."""
     prompt: str | tuple[int, ...] | None = Option(
-        "Text or tokens of what was said before.",
+        "Earlier text, as text or tokens.",
         flag=None,
     ).as_field(None)
     prefix: str | tuple[int, ...] | None = Option(
-        "What the text begins with.",
+        "Beginning of the text.",
         group="Context",
         metavar="TEXT",
     ).as_field(None)
@@ -110,19 +113,19 @@ class DecodingOptions:
     as in faster-whisper, and the text of the first segment; openai-whisper puts it before every window.
     """
     hotwords: str | None = Option(
-        "Words likely to be said, put before the prompt.",
+        "Expected words, put before the prompt.",
         key="hotword_text",
         flag=None,
     ).as_field(None)
     suppress_tokens: tuple[int, ...] = Option(
-        "Tokens never written; -1 stands for signs that are not speech, '' suppresses nothing.",
+        "Tokens that are never written; -1 stands for symbols that are not speech, '' allows all.",
         group="Search",
         kind="integers",
         metavar="ID[,ID…]",
         apis={
             "whisper_cpp": ApiField(
                 "suppress_nst suppress_non_speech",
-                "`false` writes signs such as ♪ and [ too; `true` where it is not given",
+                "`false` also writes symbols such as ♪ and [; default `true`",
                 kind="flag",
                 reads=lambda on: None if on else SPECIALS_ALONE,
             )
@@ -130,7 +133,7 @@ class DecodingOptions:
     ).as_field((NON_SPEECH,))
     """Empty: suppresses nothing, not even special tokens."""
     suppress_regex: str | None = Option(
-        "Tokens never written: those whose whole text it matches, the space before a word included.",
+        "Tokens whose whole text, with the space before a word, matches this are never written.",
         group="Search",
         metavar="REGEX",
     ).as_field(None)
@@ -140,13 +143,13 @@ class DecodingOptions:
     ).as_field(False)
     """Puts a prompt in the spoken language (`text.disfluency`) before all others."""
     speaker_turns: bool = Option(
-        "Cut where a checkpoint of tinydiarize writes that somebody else speaks; turns are counted.",
+        "Split at the speaker turns of a tinydiarize checkpoint, and number them.",
         group="Speakers",
         key="tinydiarize",
         apis={
             "whisper_cpp": ApiField(
                 "tinydiarize",
-                "with a checkpoint of tinydiarize: ` [SPEAKER_TURN]` where somebody else speaks next",
+                "with a tinydiarize checkpoint: ` [SPEAKER_TURN]` before another speaker",
             )
         },
     ).as_field(False)
@@ -162,30 +165,30 @@ class DecodingOptions:
         group="Times",
     ).as_field(False)
     max_initial_timestamp: float | None = Option(
-        "Latest first timestamp, in seconds; None or 0 sets no limit.",
+        "Latest first timestamp in seconds; None or 0 sets no limit.",
         flag=None,
         least=0.0,
         most=30.0,
         expected="0 to 30 seconds",
     ).as_field(1.0)
     repetition_penalty: float = Option(
-        "Above 1: text tokens that were written become less likely.",
+        "Above 1, makes tokens that occurred less likely.",
         group="Search",
         above=0.0,
     ).as_field(1.0)
     no_repeat_ngram_size: int = Option(
-        "No sequence of so many tokens twice; 0 allows all.",
+        "No sequence of this many tokens occurs twice; 0 allows all.",
         group="Search",
         least=0,
     ).as_field(0)
     allowed_languages: tuple[str, ...] = ()
     seed: int = Option(
-        "Of the draws at temperatures above 0.",
+        "Random seed of sampling at temperatures above 0.",
         group="Fallback",
         apis={
             "openai": ApiField(
                 "seed",
-                "of the draws at temperatures above 0; the same one gives the same text",
+                "random seed at temperatures above 0; equal seeds give equal text",
                 least=0,
                 most=2**53,
             )

@@ -40,7 +40,7 @@ class FallbackOptions:
     """
 
     temperatures: tuple[float, ...] = Option(
-        "Tried in turn while the result looks wrong.",
+        "Temperatures, tried in turn while the result looks wrong.",
         group="Fallback",
         key="temperature",
         kind="numbers",
@@ -50,24 +50,24 @@ class FallbackOptions:
         apis={
             "openai": ApiField(
                 "temperature",
-                "0, or none: higher ones are tried where the result looks wrong; above 0: only this one",
+                "0 or none: higher ones are tried if the result looks wrong; above 0: only this one",
                 kind="number",
                 reads=lambda first: (first,) if first else None,
             )
         },
     ).as_field((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
     compression_ratio_threshold: float | None = Option(
-        "Text that compresses better than this repeats itself: try the next temperature.",
+        "Text with a higher compression ratio is repetitive: try the next temperature.",
         group="Fallback",
     ).as_field(2.4)
     """None: no limit."""
     logprob_threshold: float | None = Option(
-        "Mean log-probability below which to try the next temperature.",
+        "With a lower mean log-probability, try the next temperature.",
         group="Fallback",
         apis={
             "whisper_cpp": ApiField(
                 "logprob_thold",
-                "when it looks wrong: a mean log-probability below this",
+                "a result with a lower mean log-probability looks wrong",
                 least=-1e3,
                 most=1.0,
             )
@@ -75,13 +75,13 @@ class FallbackOptions:
     ).as_field(-1.0)
     """None: no limit."""
     no_speech_threshold: float | None = Option(
-        "Above this, and below the log-probability threshold: silence.",
+        "With a higher no-speech probability, and below --logprob-threshold, the window is silent.",
         group="Fallback",
         least=0.0,
         most=1.0,
         apis={
             "whisper_cpp": ApiField(
-                "no_speech_thold", "when it is silence: a probability above this, and a text that looks wrong"
+                "no_speech_thold", "silence: a higher no-speech probability, and a text that looks wrong"
             )
         },
     ).as_field(0.6)
@@ -89,20 +89,20 @@ class FallbackOptions:
     disables this.
     """
     max_loops: int | None = Option(
-        "How often a text may end with the same run of up to 16 tokens, one after the other.",
+        "How often the same run of up to 16 tokens may end a text, one after the other.",
         unset="any number",
         flag=None,
         least=1,
     ).as_field(None)
     entropy_threshold: float | None = Option(
-        "Text whose last 32 tokens have less entropy repeats itself too; 2.4 in whisper.cpp.",
-        unset="none",
+        "Text whose last 32 tokens have a lower entropy is repetitive too (2.4 in whisper.cpp).",
+        unset="off",
         group="Fallback",
         least=0.0,
         apis={
             "whisper_cpp": ApiField(
                 "entropy_thold",
-                "when it looks wrong, beside the compression ratio; off where it is not given",
+                "a text with a lower entropy looks wrong; default off",
                 least=0.0,
                 most=1e3,
             )
@@ -110,13 +110,13 @@ class FallbackOptions:
     ).as_field(None)
     """In nats, for texts of more than 32 tokens. whisper.cpp uses it instead of the compression ratio."""
     best_of: int | None = Option(
-        "Draws at temperatures above 0.",
+        "Samples at temperatures above 0.",
         group="Search",
         cli_default=5,
         least=1,
         apis={
             "whisper_cpp": ApiField(
-                "best_of", "draws at temperatures above 0, up to 16", least=-1, most=MOST_BEAM, none_upto=0
+                "best_of", "samples at temperatures above 0, up to 16", least=-1, most=MOST_BEAM, none_upto=0
             )
         },
     ).as_field(None)
@@ -187,13 +187,13 @@ class DeferralOptions:
     """
 
     min_avg_logprob: float = Option(
-        "Mean log-probability of a window below which its text is in doubt.",
+        "Windows with a lower mean log-probability are uncertain.",
         group="Second model",
         key="defer_logprob",
         most=0.0,
     ).as_field(-0.6)
     min_word_prob: float = Option(
-        "Probability of a word below which its segment is in doubt; words are timed for it, but for 0.",
+        "Segments with a word of lower probability are uncertain; above 0, words are timed for this.",
         group="Second model",
         key="defer_word",
         least=0.0,

@@ -41,39 +41,39 @@ class LiveDecodingOptions:
     """
 
     latency: Latency = _in_policy(
-        "How sure a word has to be: low commits words sooner, with more errors; sure later.",
+        "Certainty of a word before it is committed: low is earlier, with more errors; sure is later.",
         choices=get_args(Latency),
         apis={
             "sottovoce": ApiField(
                 "latency",
-                "how sure a word has to be: `low` commits it sooner than `balanced`, the default, with more "
-                "errors; `sure` later",
+                "certainty of words before they are committed: `low` is earlier, with more errors; "
+                "`balanced` is the default; `sure` is later",
             )
         },
     ).as_field("balanced")
     frame_threshold: float | None = _in_policy(
-        "A word waits while it is attended this near to the end of the audio (20 ms frames).",
+        "Distance (20 ms frames) from the end of the audio within which words wait.",
         unset="that of --latency",
         least=0.0,
         may_be_infinite=True,
     ).as_field(None)
     """inf holds all words back."""
     rewind_threshold: int = _in_policy(
-        "A jump back by more frames than this discards an update.", least=0
+        "An update is discarded if attention jumps back by more frames.", least=0
     ).as_field(200)
     final_frame_threshold: float = _in_python(
-        "frame_threshold when no more audio comes.", least=0.0, may_be_infinite=True
+        "frame_threshold at the end of the audio.", least=0.0, may_be_infinite=True
     ).as_field(0)
     """0 decodes to the end of text; SimulStreaming stops 4 frames early."""
     eagerness: Eagerness | None = _in_policy(
-        "Let a turn end sooner where what was said is complete, later where it is not: high ends it soonest.",
-        unset="after a fixed pause",
+        "End a turn sooner if its text is complete, later if not; high is the soonest.",
+        unset="turns end after a fixed pause",
         choices=get_args(Eagerness),
         apis={
             "sottovoce": ApiField(
                 "eagerness",
-                "end a turn by what was said, not by a fixed pause: `low` waits longest, `high` least; sends "
-                "`turn_ended`",
+                "end turns by their text instead of a fixed pause: `low` waits longest, `high` least; "
+                "sends `turn_ended`",
             )
         },
     ).as_field(None)
@@ -81,41 +81,45 @@ class LiveDecodingOptions:
         "Seconds between two updates.", least=0.01, expected="at least 0.01 seconds"
     ).as_field(0.25)
     audio_min_len_s: float = _in_policy(
-        "Least seconds before an update.", key="audio_min_len", least=0.0
+        "Seconds of audio before the first update.", key="audio_min_len", least=0.0
     ).as_field(0.0)
     audio_max_len_s: float = _in_policy(
-        "Most seconds held.", key="audio_max_len", least=1.0, most=30.0, expected="1 to 30 seconds"
+        "Most seconds of audio that are kept.",
+        key="audio_max_len",
+        least=1.0,
+        most=30.0,
+        expected="1 to 30 seconds",
     ).as_field(30.0)
     audio_trim_s: float | None = _in_python(
-        "Seconds that a cut leaves less.", unset="a third, at most 10"
+        "Seconds removed when the audio is full.", unset="a third, at most 10"
     ).as_field(None)
     beam_size: int = _in_python("Hypotheses of the beam search; 1 is greedy.", least=1).as_field(5)
     task: Task = _in_python(
-        "translate: into English.",
+        "translate: translate into English.",
         choices=("transcribe", "translate"),
         apis={"sottovoce": ApiField("task", "`transcribe`, the default, or `translate` into English")},
     ).as_field("transcribe")
     init_prompt: str = _in_policy(
-        "What was said before; moves out as text is added.",
-        apis={"sottovoce": ApiField("prompt", "what was said before")},
+        "Text before the session; dropped as text is added.",
+        apis={"sottovoce": ApiField("prompt", "text before the session")},
     ).as_field("")
     static_prompt: str = _in_policy(
-        "Terms and names; stays.",
+        "Terms and names; kept for the whole session.",
         apis={
             "sottovoce": ApiField(
                 "terms",
-                "names and words likely to be said, separated by commas",
+                "names and expected words, separated by commas",
                 kind="texts",
                 reads=", ".join,
             ),
         },
     ).as_field("")
     max_context_tokens: int = _in_policy(
-        "Tokens of both, and of what was said, that an update is given at most.", least=0, most=223
+        "Most tokens of prompts and earlier text for an update.", least=0, most=223
     ).as_field(223)
     tail_s: float | None = Option(
-        "Seconds of padding behind the audio.",
-        unset="what the model needs",
+        "Seconds of padding after the audio.",
+        unset="as the model needs",
         group="Padding",
         key="tail",
         least=0.0,
@@ -123,26 +127,26 @@ class LiveDecodingOptions:
     ).as_field(None)
     """A given padding is computed in full (never thinned); refused with the full encoder window."""
     max_pause_s: float = _in_python(
-        "An utterance is resumed after pauses of up to this, with its audio and text as context.",
+        "Longest pause after which an utterance continues with its audio and text as context.",
         least=0.0,
         may_be_infinite=True,
     ).as_field(3.0)
     stall_timeout_s: float = _in_python(
-        "Most seconds of audio without words in the buffer.", least=1.0, may_be_infinite=True
+        "Most seconds of audio in the buffer without words.", least=1.0, may_be_infinite=True
     ).as_field(5.0)
     sentence_s: float = _in_python(
-        "Speech without a pause is final at the end of a sentence after so many seconds.",
+        "Speech without a pause becomes final at the end of a sentence after this many seconds.",
         least=1.0,
         may_be_infinite=True,
     ).as_field(10.0)
     longest_final_s: float = _in_python(
-        "Speech without a pause is final after so many seconds at the latest.",
+        "Speech without a pause becomes final after this many seconds at the latest.",
         least=1.0,
         may_be_infinite=True,
     ).as_field(30.0)
     max_repeats: int = _in_python("How often words may repeat themselves.", least=1).as_field(4)
     no_speech_threshold: float = _in_python(
-        "An update with a higher probability of no speech, and an improbable text, is empty.",
+        "An update with a higher no-speech probability and an improbable text is empty.",
         least=0.0,
         most=1.0,
     ).as_field(0.6)
@@ -150,7 +154,7 @@ class LiveDecodingOptions:
         -1.0
     )
     recompute_tokens: int | None = _in_python(
-        "Newest tokens of a prefix that every update computes again.",
+        "Newest tokens of the prefix that each update computes again.",
         unset="all",
         least=1,
         expected="a whole number of at least 1 or None",
@@ -187,44 +191,43 @@ class LiveOptions:
         apis={
             "sottovoce": ApiField(
                 "languages",
-                "codes (pt, por), tags (pt-BR) or names, separated by commas, that may be spoken; `auto`, as "
-                "without: all of the model",
+                "languages that may be spoken: codes (pt, por), tags (pt-BR) or names, separated by "
+                "commas; default `auto`: all",
                 kind="languages",
             ),
         },
     ).as_field(())
     """Codes, tags or names; empty: all of the model."""
     switching: Switching = _in_language(
-        "Follow a change of language: not, or between sentences. `parallel` now means `restart`.",
+        "restart: follow changes of language between sentences; off: do not. `parallel` means `restart`.",
         choices=("off", "restart", "parallel"),
         metavar="[off|restart]",
         apis={
             "sottovoce": ApiField(
                 "switching",
-                "follow a change of language: `off`, or between sentences (`restart`, the default; "
-                "`parallel` now means `restart`)",
+                "`restart` (default): follow changes of language between sentences; `off`: do not",
             )
         },
     ).as_field("restart")
     switch_certainty: float = _in_language(
-        "Posterior of another language from which the session switches to it; more is later and surer.",
+        "Posterior of another language at which the session switches; higher is later and more certain.",
         least=0.5,
         most=1.0,
         apis={
             "sottovoce": ApiField(
                 "switch_certainty",
-                "posterior of another language, 0.5 to 1, from which the session switches to it",
+                "posterior of another language, 0.5 to 1, at which the session switches",
             )
         },
     ).as_field(SWITCH_CERTAINTY)
     captions: Captions = Option(
-        "firm: only words that stay; revisable: also those read to the end of the audio, which may change.",
+        "firm: only committed words; revisable: also later words, which may change.",
         group="Captions",
         choices=get_args(Captions),
         apis={
             "sottovoce": ApiField(
                 "captions",
-                "`firm`, the default: only words that stay; `revisable`: text that may still change too",
+                "`firm` (default): only committed words; `revisable`: also text that may change",
             )
         },
     ).as_field("firm")
@@ -235,14 +238,14 @@ class LiveOptions:
     ).as_field(True)
     """True uses the default options."""
     speakers: str = Option(
-        "Say who says each word: auto, or how many there are at most. A final may correct it.",
+        "Identify the speaker of each word: auto, or the largest number. Finals may correct it.",
         group="Speakers",
         metavar="auto|N",
         cli_default=None,
         apis={
             "sottovoce": ApiField(
                 "speakers",
-                "say who says each word: `auto`, or how many there are at most; `false` is the default",
+                "identify the speaker of each word: `auto`, or the largest number; default `false`",
                 kind="speakers",
             ),
         },

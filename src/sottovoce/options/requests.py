@@ -48,37 +48,42 @@ REQUEST = (
         "file",
         "file",
         {
-            "openai": ApiField("file", "anything that FFmpeg reads; nothing that it names is opened"),
-            "whisper_cpp": ApiField("file", "The recording."),
+            "openai": ApiField("file", "any format of FFmpeg; files that a playlist names are not opened"),
+            "whisper_cpp": ApiField("file", "the recording"),
         },
     ),
-    _openai("model", "text", "one of `/v1/models`; without it the server's"),
+    _openai("model", "text", "one of `/v1/models`; default: the server's"),
     requested(
         "language",
         "text",
         {
             "openai": ApiField(
                 "language",
-                "a code (pt, por), tag (pt-BR) or name; without it, it is found once",
+                "a code (pt, por), tag (pt-BR) or name; without it, detected once",
                 examples=LANGUAGE_EXAMPLES,
             ),
             "whisper_cpp": ApiField(
                 "language",
-                "without a language it is found, where whisper.cpp takes English",
+                "without a language it is detected (whisper.cpp: English)",
                 examples=LANGUAGE_EXAMPLES,
             ),
         },
     ),
-    _whisper_cpp("detect_language", "flag", "Find the language, whatever is given."),
-    _openai("languages[]", "texts", "several: changes among them are followed", examples=LANGUAGE_EXAMPLES),
-    _openai("keywords[]", "texts", "words likely to be said, boosted in the beam search", key="phrases"),
-    _openai("hotwords", "text", "the same, separated by commas, as other servers have them"),
-    _openai("vad_filter", "flag", "`true`: as `chunking_strategy` `auto`, as other servers have it"),
+    _whisper_cpp("detect_language", "flag", "detect the language, whatever `language` is"),
+    _openai(
+        "languages[]",
+        "texts",
+        "several languages: changes among them are followed",
+        examples=LANGUAGE_EXAMPLES,
+    ),
+    _openai("keywords[]", "texts", "expected words, boosted in the beam search", key="phrases"),
+    _openai("hotwords", "text", "the same, separated by commas"),
+    _openai("vad_filter", "flag", "`true`: same as `chunking_strategy` `auto`"),
     _openai(
         "chunking_strategy",
         "nested",
-        "`auto`, or `server_vad` with `threshold`, `silence_duration_ms` and `prefix_padding_ms`: "
-        "speech is found first. Without it, windows follow each other",
+        "`auto`, or `server_vad` with `threshold`, `silence_duration_ms` and "
+        "`prefix_padding_ms`: detect speech first",
         examples=("auto", '{"type": "server_vad"}'),
     ),
     requested(
@@ -131,12 +136,12 @@ REQUEST = (
         key="references",
     ),
     _whisper_cpp(
-        "temperature", "number", "the first that is tried", key="first_temperature", least=0.0, most=1.0
+        "temperature", "number", "the first temperature", key="first_temperature", least=0.0, most=1.0
     ),
     _whisper_cpp(
         "temperature_inc",
         "number",
-        "the step to the next, where the result looks wrong; 0: no other is tried",
+        "step to the next one if the result looks wrong; 0: only the first",
         key="temperature_step",
         least=0.0,
         most=1.0,
@@ -146,24 +151,24 @@ REQUEST = (
     _whisper_cpp(
         "max_len",
         "integer",
-        "letters of a segment: longer ones are cut, between words in any case",
+        "characters of a segment; longer ones are split between words",
         least=0,
         most=MOST_COUNT,
         none_upto=0,
     ),
-    _whisper_cpp("split_on_word", "flag", "lines are cut between words in any case"),
+    _whisper_cpp("split_on_word", "flag", "without effect: segments are always split between words"),
     *(_whisper_cpp(name, "any", "without effect") for name in WITHOUT_EFFECT),
 )
 
 
-MODEL = _live("model", "text", "one of `/v1/models`; without it the server's")
-UNSTABLE = _live("unstable", "flag", "`true`: another name of `captions=revisable`")
+MODEL = _live("model", "text", "one of `/v1/models`; default: the server's")
+UNSTABLE = _live("unstable", "flag", "`true`: same as `captions=revisable`")
 LIVE_REQUEST = (
     _live(
         "translate_to",
         "language",
-        "also send a translation into this language: a code, tag or name, one of `translates_to` of "
-        "the model in `/v1/models` ([translation](translation.md#in-the-server-and-on-the-page))",
+        "also send a translation into this language, one of the model's `translates_to` in "
+        "`/v1/models` ([translation](translation.md#in-the-server-and-on-the-page))",
     ),
     _live("encoding", "text", "`s16le`, the default, `f32le`, `mulaw` or `alaw`, one channel"),
     _live("sample_rate", "integer", "8000 to 96000 Hz; 16000 without it"),

@@ -37,21 +37,17 @@ class SpeakerOptions:
     """
 
     n_speakers: int | None = Option(
-        "How many there are.",
-        unset="nobody knows",
+        "Number of speakers.",
+        unset="unknown",
         flag=None,
         least=1,
         called="speakers",
         expected="'auto' or at least 1",
     ).as_field(None)
-    least: int = _bound(
-        "Where their number is found: at least so many.", unset="1", key="min_speakers"
-    ).as_field(1)
-    most: int = _bound(
-        "Where their number is found: at most so many.", unset="10", key="max_speakers"
-    ).as_field(10)
+    least: int = _bound("Smallest number that `auto` finds.", unset="1", key="min_speakers").as_field(1)
+    most: int = _bound("Largest number that `auto` finds.", unset="10", key="max_speakers").as_field(10)
     engine: Engine = Option(
-        "pyannote: its pipeline, from the Hugging Face hub (extra `pyannote`).",
+        "own, or pyannote's pipeline from the Hugging Face hub (extra `pyannote`).",
         group="Speakers",
         key="speaker_engine",
         choices=("own", "pyannote"),
@@ -60,20 +56,20 @@ class SpeakerOptions:
     ).as_field("own")
     """ "own" takes weights from the package index; pyannote's other settings keep their defaults."""
     voices: VoiceName = Option(
-        "The network that compares voices; campplus is the stronger one and takes five times as long.",
+        "Network that compares voices; campplus is more accurate and five times as slow.",
         group="Speakers",
         key="speaker_voices",
         choices=("ge2e", "campplus"),
     ).as_field("ge2e")
     """For the engine "own" (docs/speakers.md)."""
     distance: float | None = Option(
-        "Distance of two voices (0 to 2, cosine) up to which they are one speaker.",
+        "Largest cosine distance (0 to 2) of two voices of one speaker.",
         unset="that of the network",
         flag=None,
     ).as_field(None)
     """Used if the number of speakers is unknown."""
     least_speech_s: float = Option(
-        "A speaker who says less in the whole recording is taken for one of the others.",
+        "Speakers with less speech in the whole recording are merged into others.",
         flag=None,
         least=0.0,
         expected="0 or more seconds",

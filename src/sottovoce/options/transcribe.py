@@ -59,7 +59,7 @@ class TranscribeOptions:
     """
     fallback: FallbackOptions = field(default_factory=FallbackOptions)
     mode: Mode = Option(
-        "Find speech first, and decode nothing else.",
+        "Detect speech first, and decode only speech.",
         group="Speech",
         flag="--vad",
         kind="flag",
@@ -67,22 +67,21 @@ class TranscribeOptions:
         choices=("seek", "vad"),
         apis={
             "whisper_cpp": ApiField(
-                "vad", "speech is found first", kind="flag", reads=lambda on: "vad" if on else None
+                "vad", "detect speech first", kind="flag", reads=lambda on: "vad" if on else None
             )
         },
     ).as_field("seek")
     """ "seek" advances by the model's timestamps; "vad" packs speech into windows."""
     vad: VadOptions | None = None
     batch_size: int = Option(
-        "Windows decoded together; above 1 implies --vad, as do all options that begin so.",
+        "Windows decoded together; above 1 implies --vad, as do all --vad-… options.",
         group="Speech",
         least=1,
     ).as_field(1)
     """Above 1, windows cannot be conditioned on each other."""
     follow_languages: FollowLanguages = Option(
-        "Follow changes of language within a recording wherever they seem to be, or keep what its "
-        "beginning is in.",
-        unset="follow a list, and else where another language is sure",
+        "Follow all changes of language within a recording, or keep its first language.",
+        unset="with a list all changes, else clear ones",
         group="Language",
         kind="flag",
         switch=True,
@@ -91,25 +90,25 @@ class TranscribeOptions:
     are allowed, else "auto". False: detect once.
     """
     read_again: bool = Option(
-        "Read speech without words again, by itself, and tell what stays without; leave out words where "
-        "nobody speaks. Without: openai-whisper's text to the letter.",
+        "Decode skipped speech again and report what remains; remove text without speech. "
+        "Without this, the text equals openai-whisper's.",
         group="Speech",
         switch=True,
     ).as_field(True)
     language_windows: int = Option(
-        "Most windows of 30 s with speech over which the language is found; fewer where they agree.",
+        "Most windows of 30 s with speech used to detect the language; fewer if they agree.",
         flag=None,
         least=1,
     ).as_field(LANGUAGE_WINDOWS)
     language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
     """See `combine_detections`; for a single detection, over all languages."""
     initial_prompt: str | None = Option(
-        "What was said before the recording: names, spelling, style.",
+        "Text before the recording: names, spelling, style.",
         group="Context",
         metavar="TEXT",
         apis={
-            "openai": ApiField("prompt", "what was said before"),
-            "whisper_cpp": ApiField("prompt", "what was said before"),
+            "openai": ApiField("prompt", "text before the recording"),
+            "whisper_cpp": ApiField("prompt", "text before the recording"),
         },
     ).as_field(None)
     carry_initial_prompt: bool = Option(
@@ -124,31 +123,31 @@ class TranscribeOptions:
         negated=True,
     ).as_field(True)
     max_context: int | None = Option(
-        "Tokens of earlier text given to a window at most.",
-        unset="as many as the model takes",
+        "Most tokens of earlier text for a window.",
+        unset="as many as the model allows",
         group="Context",
         metavar="TOKENS",
         least=0,
         apis={
             "whisper_cpp": ApiField(
-                "max_context", "tokens of earlier text, all for -1", least=-1, most=100_000, none_upto=-1
+                "max_context", "tokens of earlier text; -1: all", least=-1, most=100_000, none_upto=-1
             )
         },
     ).as_field(None)
     prompt_reset_on_temperature: float = Option(
-        "Text that needed a temperature above this is not given to the next window.",
+        "Text decoded at a higher temperature is not given to the next window.",
         group="Context",
         least=0.0,
     ).as_field(0.5)
     clip_timestamps: tuple[float, ...] = Option(
-        "Only these parts; times as for --offset, the last end may be left out.",
+        "Transcribe only these parts; times as for --offset, the last end is optional.",
         group="Times",
         kind="times",
         metavar="START,END,…",
     ).as_field(())
     """Start, end, start, … in seconds, ascending; a missing last end is that of the recording."""
     audio_ctx: int | None = Option(
-        "Encoder frames of 20 ms in a window; fewer than the model's lose words.",
+        "Encoder frames (20 ms) of a window; fewer than the model's lose words.",
         unset="1500",
         group="Speech",
         metavar="FRAMES",
@@ -157,7 +156,7 @@ class TranscribeOptions:
         apis={
             "whisper_cpp": ApiField(
                 "audio_ctx",
-                "frames of 20 ms in a window, 50 to 1500, all for 0; fewer than the model's lose words",
+                "frames (20 ms) of a window, 50 to 1500; 0: all; fewer than the model's lose words",
                 least=0,
                 most=1_500,
                 none_upto=0,
@@ -169,7 +168,7 @@ class TranscribeOptions:
     its tokens.
     """
     offset_s: float = Option(
-        "Begin there: seconds, m:ss or h:mm:ss.",
+        "Start of the part to read: seconds, m:ss or h:mm:ss.",
         unset="the beginning",
         group="Times",
         key="offset",
@@ -181,7 +180,7 @@ class TranscribeOptions:
         apis={
             "whisper_cpp": ApiField(
                 "offset_t",
-                "milliseconds: where the part meant begins",
+                "start of the part to read, in milliseconds",
                 most=1e9,
                 per_unit=1000.0,
                 kind="number",
@@ -189,7 +188,7 @@ class TranscribeOptions:
         },
     ).as_field(0.0)
     duration_s: float | None = Option(
-        "Stop after so much of it.",
+        "Length of the part to read.",
         unset="to the end",
         group="Times",
         key="duration",
@@ -200,7 +199,7 @@ class TranscribeOptions:
         apis={
             "whisper_cpp": ApiField(
                 "duration",
-                "milliseconds of the part meant",
+                "length of the part to read, in milliseconds",
                 least=0.0,
                 most=1e9,
                 per_unit=1000.0,
@@ -213,23 +212,23 @@ class TranscribeOptions:
     Clips (clip_timestamps) are read within the whole recording.
     """
     word_timestamps: bool = Option(
-        "Times and probabilities of words.",
+        "Add times and probabilities of words.",
         group="Words",
         short="-w",
     ).as_field(False)
     word_threshold: float = Option(
-        "Words less probable than this take their times from the words around them.",
+        "Less probable words take their times from their neighbours.",
         group="Words",
         metavar="P",
         least=0.0,
         most=1.0,
-        apis={"whisper_cpp": ApiField("word_thold", "of a word, where whisper.cpp asks that of a timestamp")},
+        apis={"whisper_cpp": ApiField("word_thold", "probability of a word (whisper.cpp: of a timestamp)")},
     ).as_field(0.0)
     """See `interpolate_improbable`; 0 keeps all times."""
-    prepend_punctuations: str = _signs("Signs that belong to the word after them.").as_field(PREPENDED)
-    append_punctuations: str = _signs("Signs that belong to the word before them.").as_field(APPENDED)
+    prepend_punctuations: str = _signs("Punctuation that belongs to the next word.").as_field(PREPENDED)
+    append_punctuations: str = _signs("Punctuation that belongs to the previous word.").as_field(APPENDED)
     hallucination_silence_threshold: float | None = Option(
-        "Skip silences longer than this around words that look invented (needs --word-timestamps).",
+        "Skip longer silences around likely hallucinations (needs --word-timestamps).",
         group="Times",
         metavar="SECONDS",
         above=0.0,
@@ -237,58 +236,58 @@ class TranscribeOptions:
     ).as_field(None)
     """None keeps all segments."""
     audio_filter: str | None = Option(
-        "Filters of FFmpeg that the recording goes through first, as 'highpass=f=100,afftdn'.",
+        "FFmpeg filters applied first, such as 'highpass=f=100,afftdn'.",
         group="Speech",
         metavar="FILTERS",
     ).as_field(None)
     """Applied before all processing, see `AudioFilter`. None: no filter."""
     audio_track: int | str | None = Option(
-        "Of a recording with several (films, meetings): the track of this number, from 1, or in this "
-        "language.",
-        unset="the one that FFmpeg would take",
+        "Audio track of a file with several: its number, from 1, or its language.",
+        unset="FFmpeg's choice",
         group="Speech",
         metavar="N|LANGUAGE",
         kind="text",
     ).as_field(None)
     input_format: str | None = Option(
-        "Of samples without a header: FFmpeg's name, rate and channels, as mulaw, g722 or s16le:44100:2.",
-        unset="as the file's name ends",
+        "Format of samples without a header: FFmpeg's name, rate and channels, such as mulaw "
+        "or s16le:44100:2.",
+        unset="by the file's extension",
         group="Speech",
         metavar="NAME[:RATE[:CHANNELS]]",
     ).as_field(None)
     normalization: Normalization = Option(
-        "Over what the log-mel's maximum is taken, see `audio.features`.", flag=None
+        "Range of the log-mel's maximum, see `audio.features`.", flag=None
     ).as_field("recording")
     clean: bool = Option(
-        "Take fillers, repetitions and broken-off words out (en, de, es, fr, it, nl, pl, pt, ru).",
+        "Remove fillers, repetitions and broken-off words (en, de, es, fr, it, nl, pl, pt, ru).",
         group="Style",
     ).as_field(False)
     """By the rules of `text.disfluency`; remaining words keep their times, and emptied segments are
     dropped.
     """
     speakers: SpeakerOptions | Diarizer | None = Option(
-        "Tell speakers apart: how many there are, or auto where nobody knows. Words are timed then.",
+        "Identify speakers: their number, or auto. Implies word times.",
         group="Speakers",
         metavar="auto|N",
         kind="text",
     ).as_field(None)
     """Options or a diarizer. None: no diarization."""
     speaker_names: tuple[str, ...] = Option(
-        "Of the speakers, in the order in which they speak first (with --channels: of the channels).",
+        "Names of the speakers, in the order in which they first speak (with --channels: of the channels).",
         group="Speakers",
         metavar="NAME[,NAME…]",
         kind="texts",
     ).as_field(())
     """For A, B and so on, without the known speakers (`SpeakerOptions.known`)."""
     channels: Channels = Option(
-        "Speakers with a channel each. apart: transcribe every channel by itself (implies --vad); energy: "
-        "together, and whoever is loudest speaks.",
+        "For one speaker a channel. apart: transcribe each channel separately (implies "
+        "--vad); energy: together, the loudest channel speaks.",
         group="Speakers",
         choices=("mixed", "apart", "energy"),
         apis={
             "whisper_cpp": ApiField(
                 "diarize",
-                "speakers, by channels or [voices](speakers.md): see below",
+                "identify speakers by channels or [voices](speakers.md): see below",
                 kind="flag",
                 reads=lambda on: "energy" if on else None,
             )

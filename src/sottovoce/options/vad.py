@@ -41,7 +41,7 @@ class VadOptions:
     """
 
     threshold: float = _of_recording(
-        "Probability where speech begins.",
+        "Probability at which speech begins.",
         unset="0.5",
         key="vad_threshold",
         least=0.0,
@@ -49,7 +49,7 @@ class VadOptions:
         apis={"whisper_cpp": ApiField("vad_threshold", least=0.0, most=1.0)},
     ).as_field(0.5)
     neg_threshold: float | None = _of_recording(
-        "Probability below which it ends.",
+        "Probability below which speech ends.",
         unset="threshold - 0.15",
         key="vad_neg_threshold",
         least=0.0,
@@ -71,7 +71,7 @@ class VadOptions:
         apis={"whisper_cpp": ApiField("vad_min_silence_duration_ms", least=0.0, most=60_000.0)},
     ).as_field(2000.0)
     max_speech_s: float = _of_recording(
-        "Longer speech is cut, at a pause.",
+        "Longer speech is split at a pause.",
         unset="30",
         key="vad_max_speech_s",
         above=0.0,
@@ -79,7 +79,7 @@ class VadOptions:
         apis={
             "whisper_cpp": ApiField(
                 "vad_max_speech_duration_s",
-                "longer speech is cut, at a pause; more than 30 s in any case",
+                "longer speech is split at a pause; at most 30 s",
                 least=0.0,
                 most=3.5e38,
                 reads=lambda seconds: min(seconds, 30.0),
@@ -88,13 +88,13 @@ class VadOptions:
     ).as_field(math.inf)
     """Cut at its longest pause of `min_silence_at_max_speech_ms` or more, else at the limit."""
     min_silence_at_max_speech_ms: float = _of_recording(
-        "Shortest pause to cut it at.",
+        "Shortest pause at which long speech is split.",
         unset="98",
         key="vad_min_silence_at_max_speech_ms",
         least=0.0,
     ).as_field(98.0)
     speech_pad_ms: float = _of_recording(
-        "Added at both sides of speech.",
+        "Padding at both ends of speech.",
         unset="200",
         key="vad_speech_pad_ms",
         least=0.0,
@@ -102,7 +102,7 @@ class VadOptions:
     ).as_field(400.0)
     """At most to the middle of a pause."""
     overlap_s: float = _of_recording(
-        "Added again, into what follows.",
+        "Overlap with the next piece, after the padding.",
         unset="0",
         key="vad_overlap_s",
         least=0.0,
@@ -144,10 +144,10 @@ class VadStreamOptions:
 
     threshold: float = 0.5
     neg_threshold: float | None = None
-    onset_ms: float = _of_stream("Speech that lasts less long does not count.", least=0.0).as_field(64.0)
+    onset_ms: float = _of_stream("Shorter speech is ignored.", least=0.0).as_field(64.0)
     hangover_ms: float = _of_stream("Silence that ends speech.", least=0.0).as_field(500.0)
     pre_roll_ms: float = _of_stream(
-        "The start is set so much before the first window of speech.",
+        "Audio included before the detected start of speech.",
         least=0.0,
     ).as_field(300.0)
     post_roll_ms: float = _of_stream(

@@ -16,25 +16,25 @@ class WriterOptions:
     """
 
     max_line_width: int | None = Option(
-        "Characters a subtitle line (needs --word-timestamps).",
+        "Characters in a subtitle line (needs --word-timestamps).",
         group="Layout",
         least=1,
     ).as_field(None)
     max_line_count: int | None = Option(
-        "Lines a subtitle (needs a line width or a reading speed).",
+        "Lines in a subtitle (needs a line width or a reading speed).",
         group="Layout",
         least=1,
     ).as_field(None)
     """Lets subtitles run across segments."""
     max_words_per_line: int | None = Option(
-        "Words a subtitle.",
+        "Words in a subtitle.",
         group="Layout",
         least=1,
     ).as_field(None)
     """Only if subtitles end with their segments."""
     reading_speed: float | None = Option(
-        "Lay subtitles out for reading, at so many characters a second (17 is usual): 2 lines of 42 at most, "
-        "ended where sentences are, on the screen as long as it takes (needs --word-timestamps).",
+        "Lay subtitles out for this many characters a second (usually 17): at most 2 lines of "
+        "42, split at sentences (needs --word-timestamps).",
         group="Layout",
         metavar="CHARACTERS",
         least=1.0,
@@ -46,15 +46,11 @@ class WriterOptions:
         group="Layout",
     ).as_field(False)
     offset_n: int = Option(
-        "srt: added to the number of every subtitle; the first is N + 1.",
+        "srt: number the subtitles from N + 1.",
         group="Layout",
         metavar="N",
         least=0,
-        apis={
-            "whisper_cpp": ApiField(
-                "offset_n", "added to the numbers of `srt`; other formats have none", most=100_000
-            )
-        },
+        apis={"whisper_cpp": ApiField("offset_n", "added to the numbers of `srt`", most=100_000)},
     ).as_field(0)
 
     def __post_init__(self) -> None:

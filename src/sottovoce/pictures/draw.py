@@ -82,8 +82,8 @@ def collect(
 ) -> FigureData:
     """Run the model and the speech detector over a part of a recording, whose transcript has word times.
 
-    samples: (n,) float32 at 16 kHz, at most 30 s. start_s: of the samples in the recording.
-    Raises: OptionError for a part that is longer, or too short to show anything.
+    samples: (n,) float32 at 16 kHz, at most 30 s. start_s: of the samples in the recording. Raises:
+    OptionError for a part that is longer, or too short.
     """
     duration_s = len(samples) / SAMPLE_RATE
     if not 0.1 <= duration_s <= LONGEST_S + 0.01:
@@ -423,8 +423,7 @@ def plot_timeline(
     switches: Sequence[FoundSwitch] = (),
     words: Sequence[Word] = (),
 ) -> None:
-    """Plot language posteriors over time, with true languages as background, found switches as dashed lines,
-    and words on top.
+    """Plot language posteriors over time, with true languages as background, found switches and words.
 
     Raises: MissingExtraError without matplotlib.
     """

@@ -124,7 +124,7 @@ def encode_incremental(model: Whisper, updates: Sequence[WindowUpdate]) -> list[
     states = model.encoder.run_layers(x, extended, _mask(updates, x))
     pairs = [one for pair in model.decoder.cross_keys_values(states) for one in pair]
     if pairs:
-        cross = torch.stack(pairs).unflatten(0, (-1, 2))
+        cross = torch.stack(pairs).view(-1, 2, *pairs[0].shape)
     else:  # a runtime with a decoder of its own
         cross = states.new_zeros(0, 2, len(updates), 1, states.shape[1], 1)
     return [

@@ -234,7 +234,7 @@ class StaticMemory(RowMemory):
         """Copy the keys and values of a recording's window to its slot; return it with these."""
         slot, n_frames = recording.slot, recording.n_frames
         given = torch.stack([one[recording.index] for pair in recording.keys_values for one in pair])
-        self.audio[:, :, slot, :, :n_frames] = given.unflatten(0, (-1, 2))
+        self.audio[:, :, slot, :, :n_frames] = given.view(-1, 2, *given.shape[1:])
         self.audio[:, :, slot, :, n_frames:].zero_()
         bias, weights = self.frame_bias[slot], recording.log_weights
         bias[:n_frames] = 0.0 if weights is None else weights
@@ -275,13 +275,16 @@ class CudaGraphs:
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             current = torch.cuda.current_stream()
             stream.wait_stream(current)
+            graph = torch.cuda.CUDAGraph()
+            pool = () if self._first is None else (self._first.pool(),)
             with torch.cuda.stream(stream):
                 function()  # libraries allocate at their first use, which cannot be recorded
+                graph.capture_begin(*pool, capture_error_mode="thread_local")
+                try:
+                    outputs = function()
+                finally:
+                    graph.capture_end()
             current.wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            pool = None if self._first is None else self._first.pool()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                outputs = function()
             self._first = self._first or graph
 
         def replay() -> Outputs:
@@ -305,8 +308,10 @@ MEMORY_SIZES = (16, 64)
 """Recordings of a static memory; more are multiples of the last."""
 FRAME_PARTS = 3
 """A static step attends to a third, two thirds or all frames of a full window."""
-FEW_QUERIES = (1, 4, 16)
+FEW_QUERIES = (1, 8, 16)
 """New tokens of a recording in a step that is recorded, if its rows read several."""
+FEW_WANTED = (2, 6)
+"""How many of them have logits, on average: of one beam and of five, and of <|startoftranscript|>."""
 MOST_QUERIES = 4096
 """New tokens of all recordings in a step that is not."""
 
@@ -413,7 +418,7 @@ class StaticStep:
         slots, frames = slice(shape.first, shape.first + shape.n_recordings), slice(0, shape.n_frames)
         bias = memory.frame_bias[slots, None, None, frames]
         if shape.has_spans:
-            begin, end = spans.view(shape.n_recordings, 1, shape.n_queries, 2).split(1, dim=3)
+            begin, end = torch.split(spans.view(shape.n_recordings, 1, shape.n_queries, 2), 1, dim=3)
             outside = (self._frames < begin) | (self._frames >= end)
             bias = bias.masked_fill(outside, -torch.inf)
         run = Run(

@@ -47,6 +47,7 @@ from sottovoce.runtime.incremental_encoder import (
 )
 from sottovoce.runtime.rows import (
     FEW_QUERIES,
+    FEW_WANTED,
     FRAME_PARTS,
     MOST_QUERIES,
     RowAudio,
@@ -204,21 +205,19 @@ class TorchRows:
             found.setdefault(recording.slot, []).append(row)
         return found
 
-    def _free_cells(self, n_new: Sequence[int]) -> list[list[int]]:
-        """Return free cells of its recording's arena for so many new tokens of each row."""
-        by_slot = self._by_slot()
-        needed = [self._n_held(rows) + sum(n_new[row] for row in rows) for rows in by_slot.values()]
-        self._reserve(0, max(needed))
-        cells: list[list[int]] = [[] for _ in n_new]
-        for rows in by_slot.values():
-            n = sum(n_new[row] for row in rows)
-            free = iter(np.flatnonzero(~self._table[rows].any(axis=0))[:n].tolist())
-            for row in rows:
-                cells[row] = list(islice(free, n_new[row]))
+    def _free_cells(self, n_new: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Return free cells (n,) of the arenas for so many new tokens of each row, row by row."""
+        slots = np.asarray([one.slot for one in self._recordings])
+        order = np.argsort(slots, kind="stable")
+        starts = np.flatnonzero(np.diff(slots[order], prepend=-1))
+        n_of_slot = np.add.reduceat(np.asarray(n_new)[order], starts)
+        n_held = (np.maximum.reduceat(self._table[order], starts, axis=0) > 0).sum(axis=1)
+        self._reserve(0, int((n_held + n_of_slot).max()))
+        is_free = np.maximum.reduceat(self._table[order], starts, axis=0) == 0
+        first = is_free & (is_free.cumsum(axis=1) <= n_of_slot[:, None])
+        cells = np.empty(sum(n_new), np.int64)
+        cells[np.argsort(np.repeat(slots, n_new), kind="stable")] = np.nonzero(first)[1]
         return cells
-
-    def _n_held(self, rows: Sequence[int]) -> int:
-        return int(self._table[rows].any(axis=0).sum())
 
     def select(self, rows: Sequence[int]) -> None:
         check_selected(rows, self.n_rows)
@@ -263,13 +262,14 @@ class TorchRows:
 
     def _batch(self, tokens: Sequence[Sequence[int]], spans: Sequence[Span] | None) -> _Batch:
         """Give each new token a free cell of its recording's arena, and join the rows to pieces."""
-        cells = self._free_cells(list(map(len, tokens)))
+        counts = list(map(len, tokens))
+        cells = np.split(self._free_cells(counts), np.cumsum(counts)[:-1])
         batch = _Batch(self._table.copy(), [0] * self.n_rows)
         for slot, rows in sorted(self._by_slot().items()):
             pieces: list[_Piece] = []
             for row in rows:
                 if tokens[row]:
-                    batch.add(row, slot, cells[row])
+                    batch.add(row, slot, cells[row].tolist())
                     recording = self._recordings[row]
                     frames = (0, recording.n_frames) if spans is None else spans[row]
                     _join(pieces, _Piece([recording], [row], len(tokens[row]), frames))
@@ -410,7 +410,7 @@ class StaticRows(TorchRows):
         new, table = self._new_tokens(tokens)
         starts = np.concatenate(([0], np.cumsum([len(own) for own in tokens])))
         asked = np.asarray([starts[row] + one for row, own in enumerate(wanted) for one in own], np.int64)
-        parts = []
+        parts: list[tuple[npt.NDArray[np.int64], Tensor, npt.NDArray[np.int64], list[Tensor]]] = []
         for first, n_recordings, chosen in self._parts(new):
             own = np.flatnonzero(np.isin(asked, chosen))
             step, places = self._static_step(
@@ -422,14 +422,14 @@ class StaticRows(TorchRows):
             if vocabulary is not None:
                 logits = logits.index_select(1, vocabulary.to(self._device))
             attention = [one.index_select(1, _index(places[0], self._device)) for one in captured]
-            parts.append((own, logits, chosen, *attention))
+            parts.append((own, logits, chosen, attention))
         if spans is None:
             self._table = table
         logits = _in_order([one[0] for one in parts], [one[1] for one in parts], 0)
         if not capture:
             joined = logits.new_zeros(0, len(new), max(one.n_frames for one in self._recordings))
         else:
-            joined = _in_order([one[2] for one in parts], [one[3] for one in parts], 1)
+            joined = _in_order([one[2] for one in parts], [one[3][0] for one in parts], 1)
         each = torch.split(joined, [len(own) for own in tokens], dim=1)
         cut = [one[..., : recording.n_frames] for one, recording in zip(each, self._recordings, strict=True)]
         return RowsOutput(logits, cut, joined)
@@ -442,18 +442,19 @@ class StaticRows(TorchRows):
             given, [(0,)] * len(given), self._lengths, longest=self._model.dims.n_text_ctx, name=self._name
         )
         new, table = self._new_tokens(given)
-        ((first, n_recordings, chosen),) = self._parts(new)
-        step, places = self._static_step(new, chosen, first, n_recordings, (), None, choice=choice)
-        (found,) = step.run()
+        best = torch.empty(len(new), 2 * choice.n_best)
+        for first, n_recordings, chosen in self._parts(new):
+            step, places = self._static_step(new, chosen, first, n_recordings, (), None, choice=choice)
+            (found,) = step.run()
+            best[chosen] = found.cpu()[places[0]]
         self._table = table
-        best = found.cpu()[places[0]]
         return BestTokens(best[:, choice.n_best :].long(), best[:, : choice.n_best])
 
     def _new_tokens(self, tokens: Sequence[Sequence[int]]) -> tuple[_NewTokens, Table]:
         """Give each new token a free cell; return them, and the table of the rows after them."""
         counts = [len(own) for own in tokens]
         rows = np.repeat(np.arange(self.n_rows), counts)
-        cells = np.asarray([cell for own in self._free_cells(counts) for cell in own], np.int64)
+        cells = self._free_cells(counts)
         before = np.cumsum([0, *counts[:-1]])
         positions = self._table.max(axis=1, initial=0)[rows] + np.arange(len(rows)) - before[rows]
         table = self._table.copy()
@@ -511,7 +512,7 @@ class StaticRows(TorchRows):
             n_queries = next((n for n in FEW_QUERIES if n >= n_longest), aligned(n_longest))
         places = (new.slots[chosen] - first) * n_queries + new.ranks[chosen]
         wanted = places if asked is None else places[np.searchsorted(chosen, asked)]
-        n_wanted = next((n for n in (1, 2) if n * n_recordings >= len(wanted)), n_queries)
+        n_wanted = next((n for n in FEW_WANTED if n * n_recordings >= len(wanted)), n_queries)
         if n_wanted >= n_queries:
             n_wanted, outputs = n_queries, wanted
         else:
@@ -540,7 +541,7 @@ class StaticRows(TorchRows):
         if spans is not None:
             step.spans[places] = np.asarray(spans)[new.rows[chosen]]
         if choice is not None:
-            step.allowed[places] = choice.allowed
+            step.allowed[places] = np.asarray(choice.allowed)[new.rows[chosen]]
             step.forbid(choice.forbidden)
         return step, (places, outputs)
 
@@ -605,7 +606,7 @@ class TorchBackend:
         self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(self.dims)
         self.device, self.dtype = model.encoder.positional_embedding.device, dtype
         self.runtime = f"torch, {'int8 weights, ' * int8}{str(dtype).removeprefix('torch.')}"
-        self.own_threads = False
+        self.own_threads = self.device.type != "cpu"
         self.pool: RowPool | None = None
         """Static memory of rows; None: rows grow, as on a CPU, where a launch costs nothing."""
         if self.device.type == "cuda":

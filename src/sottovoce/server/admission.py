@@ -1,13 +1,11 @@
-"""Admission of live sessions by a forecast of the load, and load shedding when the forecast was wrong.
+"""Admission of live sessions by a forecast of the load, and load shedding.
 
-A session costs seconds of an engine for a second of its audio. The cost is measured with a sound at the
-start, and for every session while it runs; longer intervals between updates reduce it
-(`runtime.update_interval`).
+A session costs engine seconds per second of audio. The cost is measured when a model is loaded and while
+sessions run; longer update intervals reduce it (`runtime.update_interval`).
 
-If half of the speaking sessions of a model are late, as when other programs take its processors, the newest
-late one is closed with a request to reconnect, one after the other, until the others are in time. One session
-always stays. If the event loop itself is late, as under a flood of refused handshakes, closing sessions would
-not help, and none is closed until they have caught up.
+When half of the speaking sessions of a model are late, the newest late one is closed with a request to
+reconnect, until the others are in time. One session always stays. While the event loop itself is late, none
+is closed.
 """
 
 from __future__ import annotations
@@ -23,31 +21,25 @@ from dataclasses import dataclass
 from sottovoce.server.errors import ApiError, too_many_requests
 
 MAX_LOAD = 0.85
-"""The part of the engines' time that sessions may take; the rest absorbs bursts."""
+"""Part of the engines' time that sessions may take; the rest absorbs bursts."""
 FORECAST_INTERVAL_S = 0.5
-"""The interval of updates at which loads are counted: shorter ones are for idle engines, longer ones for load
-that was not foreseen.
-"""
+"""The update interval at which loads are counted."""
 RELATIVE_COST = {0.25: 1.6, FORECAST_INTERVAL_S: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
-"""Cost of a session by the interval of its updates (docs/figures/serving.md)."""
+"""Cost of a session by its update interval (docs/research/serving.md)."""
 MEASURED_S = 4.0
 """Audio of a session between two measurements."""
 DECAY = 0.8
 """Weight of earlier, higher measurements."""
 SILENT_FRACTION = 0.25
-"""Below this part of the usual cost a session was silent, and its measurement is not used."""
+"""Below this part of the typical cost, a measurement counts as silence and is not used."""
 SILENT_WEIGHT = 0.5
-"""Least part of the usual cost that a session counts for: it may speak at any time."""
 MAX_GROWTH = 2.0
-"""Most that one measurement counts for, in usual costs: the machine may have stood still."""
 SILENT_DECAY = 0.99
-"""Decay of the usual cost by a silent measurement, down to the cost that was measured at the start."""
 IDLE_S = 10.0
-"""Without audio, after which a session is idle."""
 IDLE_WEIGHT = 0.05
-"""Part of its cost that an idle session counts for."""
+"""Part of its cost that a session without audio for `IDLE_S` counts for."""
 RETRY_S = 10.0
-"""Least time until a retry; up to twice that at random, so that refused clients return one by one."""
+"""Least time until a retry; up to twice that at random, to spread refused clients."""
 
 
 def overloaded(n_sessions: int) -> ApiError:
@@ -56,20 +48,15 @@ def overloaded(n_sessions: int) -> ApiError:
 
 
 class SessionLoad:
-    """Load of one session on its model, made by `LoadForecast.enter`.
-
-    cost: engine seconds per second of audio at `FORECAST_INTERVAL_S`. is_processing: its work is under way.
-    """
+    """Load of one session, made by `LoadForecast.enter`. cost: at `FORECAST_INTERVAL_S`."""
 
     def __init__(self, forecast: LoadForecast) -> None:
         self.cost = forecast.typical_cost
-        self.worked_s = 0.0
-        self.audio_s = 0.0
+        self.worked_s = self.audio_s = 0.0
         self.is_processing = False
         self._forecast = forecast
         self._audio_at_s = forecast.clock()
-        self._worked_s = 0.0
-        self._audio_s = 0.0
+        self._measured = (0.0, 0.0)
 
     @property
     def is_idle(self) -> bool:
@@ -81,17 +68,15 @@ class SessionLoad:
 
     def add_work(self, seconds: float) -> None:
         self.worked_s += seconds
-        self._worked_s += seconds
 
     def add_audio(self, seconds: float, interval_s: float) -> None:
-        """Count processed audio (seconds), at the interval of its update."""
         self._audio_at_s = self._forecast.clock()
         self.audio_s += seconds
-        self._audio_s += seconds
-        if self._audio_s < MEASURED_S:
+        worked_s, audio_s = self.worked_s - self._measured[0], self.audio_s - self._measured[1]
+        if audio_s < MEASURED_S:
             return
-        cost = self._worked_s / self._audio_s / RELATIVE_COST[interval_s]
-        self._worked_s = self._audio_s = 0.0
+        cost = worked_s / audio_s / RELATIVE_COST[interval_s]
+        self._measured = (self.worked_s, self.audio_s)
         lately = max(cost, DECAY * self.cost + (1 - DECAY) * cost)
         self.cost = max(lately, SILENT_WEIGHT * self._forecast.typical_cost)
         self._forecast.update_cost(cost)
@@ -100,9 +85,8 @@ class SessionLoad:
 class LoadForecast:
     """Admission of sessions to one model by the time of its engines.
 
-    The time is that at `FORECAST_INTERVAL_S`.
-    n_engines: at work at a time. clock: monotonic seconds. typical_cost: of a session that was not measured;
-    0: unknown, and all are admitted.
+    n_engines: that run in parallel. clock: monotonic seconds. typical_cost: of an unmeasured session; 0:
+    unknown, and all sessions are admitted.
     """
 
     def __init__(self, n_engines: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -112,20 +96,17 @@ class LoadForecast:
         self.typical_cost = 0.0
         self._calibrated = 0.0
         self._lock = threading.Lock()
-        """Held while a thread of the model changes `typical_cost`."""
 
     def set_cost(self, cost: float) -> None:
-        """Set the cost of a session that was measured at the start; 0: unknown."""
         self.typical_cost = self._calibrated = cost
 
     @property
     def load(self) -> float:
-        """The part of the engines' time that the sessions take if all speak; 1: all of it."""
+        """Part of the engines' time that the sessions take if all speak."""
         return sum(load.expected_cost for load in self._loads) * self._share
 
     @property
     def session_load(self) -> float:
-        """The part of the engines' time that another session is expected to take."""
         return self.typical_cost * self._share
 
     @property
@@ -148,12 +129,11 @@ class LoadForecast:
         return load
 
     def leave(self, load: SessionLoad) -> None:
-        """Remove a session, if it is still there."""
         if load in self._loads:
             self._loads.remove(load)
 
     def update_cost(self, cost: float) -> None:
-        """Update the cost from a recent measurement of a session; from any thread."""
+        """Update the typical cost; from any thread."""
         with self._lock:
             if cost > SILENT_FRACTION * self.typical_cost:
                 self.typical_cost = DECAY * self.typical_cost + (1 - DECAY) * min(
@@ -164,20 +144,20 @@ class LoadForecast:
 
 
 OVERLOAD_S = 3.0
-"""How long half of the sessions must be late before one is closed, and until the next one is."""
+"""How long half of the sessions must be late before one is closed, and between two that are closed."""
 POLL_EVERY_S = 1.0
 MAX_LOOP_DELAY_S = 0.05
 """Delay of a check above which the event loop itself is overloaded."""
 LATE_FRACTION = 0.5
-"""Part of the largest delay above which a session is late: shedding takes a while to help."""
+"""Part of the largest delay above which a session is late."""
 
 
 @dataclass(eq=False, frozen=True, slots=True)
 class WatchedSession:
     """An open session.
 
-    model: shared by the sessions that wait for each other. processed_s: seconds of processed audio. behind_s:
-    seconds of received audio that no event covers. shed: asks the client to reconnect.
+    model: shared by sessions that wait for each other. behind_s: received audio that no event covers. shed:
+    asks the client to reconnect.
     """
 
     model: object
@@ -187,7 +167,7 @@ class WatchedSession:
     shed: Callable[[], None]
 
     def late_s(self, now_s: float) -> float:
-        """Return the delay of its words in seconds; audio that was sent ahead of time is not late."""
+        """Audio sent ahead of time is not late."""
         return min(self.behind_s(), max(0.0, now_s - self.opened_s - self.processed_s()))
 
 
@@ -203,16 +183,7 @@ class LoadShedder:
         self._paused_until_s = -math.inf
 
     @contextmanager
-    def watch(
-        self,
-        model: object,
-        *,
-        processed_s: Callable[[], float],
-        behind_s: Callable[[], float],
-        shed: Callable[[], None],
-    ) -> Iterator[None]:
-        """Watch a session (see `WatchedSession`) until the context ends."""
-        session = WatchedSession(model, self._clock(), processed_s, behind_s, shed)
+    def watch(self, session: WatchedSession) -> Iterator[None]:
         self._watched.append(session)
         try:
             yield
@@ -222,8 +193,8 @@ class LoadShedder:
     def check(self) -> None:
         """Close the newest late session if half of the sessions have been late for `OVERLOAD_S`.
 
-        Called every `POLL_EVERY_S`. A late call means a late event loop: sessions then get as much time to
-        catch up as they are late.
+        Call it every `POLL_EVERY_S`. A late call means a late event loop: sessions then get as long to catch
+        up as they are late.
         """
         now_s = self._clock()
         since_s, looked_s = self._late_since_s, self._looked_s

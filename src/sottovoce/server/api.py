@@ -1,7 +1,6 @@
-"""The declaration of an API: its routes, their authentication, the format of its errors, its OpenAPI paths.
+"""The declaration of an API: its routes, their authentication, error format and OpenAPI paths.
 
-An API is one module in `apis` that exports an `Api`, and its line in `app`. The middleware finds the
-route of a connection before the app does, and keeps its `Api` in the state of the connection's scope.
+An API is a module in `apis` that exports an `Api`, and its line in `app`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from sottovoce.server.errors import ApiError
 
 HttpHandler: TypeAlias = Callable[[Request], Awaitable[Response]]
 ErrorRenderer: TypeAlias = Callable[[HTTPConnection, ApiError], dict[str, Json]]
-"""Renders the JSON body of an error, also of a refused WebSocket handshake."""
 
 
 class Auth(Enum):
@@ -47,7 +45,7 @@ class SocketSession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """A handler of requests; GET is also HEAD. path: a Starlette pattern."""
+    """A handler of requests; GET includes HEAD. path: a Starlette pattern."""
 
     path: str
     handler: HttpHandler
@@ -61,7 +59,7 @@ class HttpRoute:
 
 @dataclass(frozen=True, slots=True)
 class SocketRoute:
-    """A WebSocket. connect: makes the session of a client before its handshake is answered."""
+    """A WebSocket. connect: makes a client's session before the handshake is answered."""
 
     path: str
     connect: Callable[[WebSocket], SocketSession]
@@ -71,8 +69,6 @@ class SocketRoute:
 
 @dataclass(frozen=True, slots=True)
 class FolderRoute:
-    """The files of a folder."""
-
     path: str
     folder: Path
     auth: Auth = Auth.KEY
@@ -83,7 +79,6 @@ Route: TypeAlias = HttpRoute | SocketRoute | FolderRoute
 
 
 def openai_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]:
-    """Render an error as OpenAI's API does: {"error": {message, type, param, code}}."""
     return fault.body
 
 
@@ -91,9 +86,8 @@ def openai_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]
 class Api:
     """An API of the server.
 
-    key_prefixes: of WebSocket subprotocols that carry a key. key_schemes: subprotocols that are followed by a
-    key. Browsers cannot set headers of a WebSocket; a key may come in each of these ways on every route.
-    openapi: returns the OpenAPI paths. schemas: components of the OpenAPI document.
+    key_prefixes: of WebSocket subprotocols that carry a key. key_schemes: subprotocols followed by a key.
+    Browsers cannot set headers of a WebSocket; every route takes keys in each of these ways.
     """
 
     routes: tuple[Route, ...] = ()
@@ -106,7 +100,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """The declaration of a route that matches a path. label: its name in metrics and logs."""
+    """The route of a path. label: its name in metrics and logs."""
 
     api: Api
     auth: Auth
@@ -114,12 +108,9 @@ class RouteMatch:
 
 
 NO_MATCH = RouteMatch(Api(), Auth.KEY, "other")
-"""Of unknown paths, which need a key and are not logged by name."""
 
 
 class RouteTable:
-    """Finds the declared route of a path, and the keys of a client."""
-
     def __init__(self, apis: Iterable[Api]) -> None:
         apis = tuple(apis)
         self._key_prefixes = tuple(prefix for api in apis for prefix in api.key_prefixes)
@@ -131,13 +122,12 @@ class RouteTable:
         ]
 
     def find(self, path: str, method: str) -> RouteMatch:
-        """Find the route of a path. method: of HTTP, or "WEBSOCKET"; a path without it matches too (405)."""
+        """Find the route of a path. method: of HTTP, or "WEBSOCKET"; without a match by method, any (405)."""
         found = [(methods, match) for pattern, methods, match in self._routes if pattern.match(path)]
         by_method = (match for methods, match in found if method in methods)
         return next(by_method, found[0][1] if found else NO_MATCH)
 
     def given_keys(self, authorization: str, subprotocols: Sequence[str] = ()) -> list[str]:
-        """List the keys and client secrets that a client sends."""
         scheme, _, token = authorization.partition(" ")
         keys = [token.strip()] if scheme.lower() in ("bearer", "token") and token.strip() else []
         if len(subprotocols) > 1 and subprotocols[0] in self._key_schemes:
@@ -152,7 +142,7 @@ def pattern_of(route: Route) -> re.Pattern[str]:
 
 
 def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
-    headers = dict(fault.headers)
+    headers = {} if fault.retry_s is None else {"retry-after": str(fault.retry_after)}
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"
     api = cast(Api, connection.scope["state"]["api"])

@@ -1,7 +1,7 @@
-"""The app of the server: its APIs, its middleware, and its lifespan.
+"""The app of the server: its APIs, middleware and lifespan.
 
-The middleware gives every request and socket an id, a log line, counts, access control and headers. Log lines
-hold the request and its outcome, never transcribed text or names of files.
+Every request and socket gets an id, a log line, counts, access control and headers. Log lines never hold
+transcribed text or names of files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from sottovoce.server.apis import (
     transcription_jobs,
     whisper_cpp,
 )
-from sottovoce.server.auth import AccessControl, KeyLimits
+from sottovoce.server.auth import AccessControl
 from sottovoce.server.connections import ConnectionMiddleware
 from sottovoce.server.errors import ApiError, logged_api_error, shutting_down
 from sottovoce.server.fields import IGNORED_HEADER, ignored_header
@@ -59,7 +59,7 @@ from sottovoce.server.models import ModelRegistry
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.services import Services, cancel_when, services_of
 from sottovoce.server.settings import ServerSettings
-from sottovoce.server.telemetry import STATUS, Metrics, Tracing
+from sottovoce.server.telemetry import STATUS, Metrics
 
 APIS = (
     operations.API,
@@ -74,13 +74,11 @@ APIS = (
     sottovoce_live.API,
     caption_routes.API,
 )
-"""The APIs of the server; another one is a module that exports an `Api`, and its line here."""
 
 
 def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> Starlette:
-    """Make the app of a server, which loads its models with open_model once it runs.
-
-    Raises: OptionError for an invalid file of keys.
+    """Make the app of a server. open_model: loads a model by name. Raises: OptionError for an invalid key
+    file.
     """
     metrics = Metrics()
 
@@ -113,22 +111,13 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
 
 
 def middleware(services: Services) -> list[Middleware]:
-    settings = services.settings
-    access = AccessControl(settings, services.secrets, services.keys)
-    logged = Middleware(
-        RequestLogMiddleware,
-        access=access,
-        key_limits=services.key_limits,
-        metrics=services.metrics,
-        routes=RouteTable(APIS),
-        tracing=services.tracing,
-    )
-    outermost = Middleware(ConnectionMiddleware)
-    if not settings.access.origins:
+    outermost, logged = Middleware(ConnectionMiddleware), Middleware(RequestLogMiddleware, services=services)
+    origins = services.settings.access.origins
+    if not origins:
         return [outermost, logged]
     cors = Middleware(
         CORSMiddleware,
-        allow_origins=list(settings.access.origins),
+        allow_origins=list(origins),
         allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["authorization", "content-type", "x-request-id"],
         expose_headers=["x-request-id", "retry-after", "location", IGNORED_HEADER],
@@ -151,11 +140,9 @@ def starlette_route(route: Route) -> BaseRoute:
 
 
 def error_boundary(handler: HttpHandler) -> HttpHandler:
-    """Wrap a handler so that its errors become answers, and the end of the server cuts it short."""
-
     async def answer(request: Request) -> Response:
         try:
-            return await cancel_when(services_of(request).wait_aborted, handler(request), shutting_down())
+            return await cancel_when(services_of(request).aborted.wait, handler(request), shutting_down())
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
@@ -176,7 +163,6 @@ async def not_found(request: Request, error: Exception) -> Response:
 logger = logging.getLogger(__name__)
 
 CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
-"""Of RFC 6455, and those that were registered after it."""
 FIRST_CLOSE_CODE = 1000
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {
@@ -195,22 +181,11 @@ SECURITY_HEADERS = {
 class RequestLogMiddleware:
     """The outermost layer of the app."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        access: AccessControl,
-        key_limits: KeyLimits,
-        metrics: Metrics,
-        routes: RouteTable,
-        tracing: Tracing,
-    ) -> None:
+    def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
-        self._access = access
-        self._key_limits = key_limits
-        self._metrics = metrics
-        self._routes = routes
-        self._tracing = tracing
+        self._services = services
+        self._access = AccessControl(services.settings, services.secrets, services.keys)
+        self._routes = RouteTable(APIS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
@@ -253,7 +228,7 @@ class RequestLogMiddleware:
                     outcome = message.get("code", 1000)
             await send(message)
 
-        span = self._tracing.span(
+        span = self._services.tracing.span(
             f"{method} {route.label}",
             headers,
             http__request__method=method,
@@ -270,17 +245,16 @@ class RequestLogMiddleware:
                 else:
                     await error_answer(HTTPConnection(scope), fault)(scope, receiving, sending)
             finally:
-                seconds = time.monotonic() - began_s
+                seconds, metrics = time.monotonic() - began_s, self._services.metrics
                 set_attribute(STATUS if outcome < FIRST_CLOSE_CODE else "websocket.close_code", outcome)
                 if is_socket:
-                    self._metrics.sessions.labels(route.label, shown_code(outcome)).inc()
+                    metrics.sessions.labels(route.label, shown_code(outcome)).inc()
                 else:
-                    self._metrics.requests.labels(route.label, method, str(outcome)).inc()
-                    self._metrics.request_seconds.observe(seconds)
+                    metrics.requests.labels(route.label, method, str(outcome)).inc()
+                    metrics.request_seconds.observe(seconds)
                 self._log(scope, route, method, outcome, seconds)
 
     def _refusal(self, scope: Scope, route: RouteMatch, headers: Headers) -> ApiError | None:
-        """Return the reason to refuse a connection, or note its key and return None."""
         given = self._routes.given_keys(headers.get("authorization", ""), scope.get("subprotocols", ()))
         fault = self._access.refusal(route.auth, headers, given)
         if fault is not None:
@@ -288,7 +262,7 @@ class RequestLogMiddleware:
         key = self._access.key_of(route.auth, given)
         scope["state"].update(key=key, given_keys=given)
         try:
-            self._key_limits.take_request(key)
+            self._services.key_limits.take_request(key)
         except ApiError as too_many:
             return too_many
         return None
@@ -315,11 +289,9 @@ def request_id_of(headers: Headers) -> str:
 
 
 def shown_method(method: str) -> str:
-    """Return the label of a method; unknown ones share one."""
     methods = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "WEBSOCKET"}
     return method if method in methods else "other"
 
 
 def shown_code(code: int) -> str:
-    """Return the label of a close code; unknown ones share one."""
     return str(code) if code in CLOSE_CODES or 100 <= code < 600 else "other"

@@ -1,9 +1,8 @@
 """Authentication and access: API keys with limits, client secrets, host names and origins.
 
-Keys come from the settings and from a file that is read again when it changes. Sockets are checked like
-requests, since browsers let any page open one. A client secret is a signed session of an API with the time
-when it ends: nothing is stored, and every process with the key can check it. A page gets a secret from its
-own server and needs no API key.
+Sockets are checked like requests, since browsers let any page open one. A client secret is a signed session
+with an expiry: nothing is stored, and every process with the key can check it. Pages get one from their own
+server and need no API key.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import socket
 import sys
 import time
 import zlib
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,7 +40,6 @@ logger = logging.getLogger(__name__)
 MOST_KEYS = 1_000
 """Of a file: every request is compared with all of them."""
 MOST_REQUESTS = 100_000
-"""A minute: the time of each is kept for that long."""
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
@@ -53,8 +51,8 @@ SESSION_RETRY_S = 10.0
 class ApiKey:
     """A key and its limits. name: "" for keys without one.
 
-    digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time): None: the limits of the
-    server. webhook_secret: signs webhooks of its jobs; None: that of the server does.
+    digest: SHA-256 of the key. requests_per_minute, sessions: None: the server's limits. webhook_secret:
+    signs webhooks of its jobs; None: the server's secret does.
     """
 
     name: str
@@ -67,7 +65,7 @@ class ApiKey:
 class KeyRing:
     """The keys of a server, from its settings and a file that may change.
 
-    Raises: OptionError for a file that cannot be read.
+    Raises: OptionError for an unreadable file.
     """
 
     def __init__(self, access: Access) -> None:
@@ -86,7 +84,7 @@ class KeyRing:
         return self._path is not None
 
     def find(self, given: Iterable[str]) -> ApiKey | None:
-        """Return the first key that is valid; the time of the comparison does not depend on the keys."""
+        """Return the first valid key, in constant time, or None."""
         keys = (*self._unnamed, *self._named.values())
         found: ApiKey | None = None
         for candidate in given:
@@ -97,14 +95,14 @@ class KeyRing:
         return found
 
     def by_name(self, name: str) -> ApiKey | None:
-        """Return the key of a name ("": one without a name), or None."""
+        """Return the key of a name ("": an unnamed one), or None."""
         return self._named.get(name) if name else ApiKey("", b"")
 
     def mark_stale(self) -> None:
         self._is_stale = True
 
     def refresh(self) -> None:
-        """Read the file again if it has changed; a wrong file is logged and changes nothing."""
+        """Read the file again if it has changed; an invalid file is logged and changes nothing."""
         if self._path is None:
             return
         version = file_version(self._path)
@@ -132,10 +130,9 @@ def file_version(path: str | None) -> tuple[int, int, int] | None:
 
 
 def read_keys(path: str) -> Mapping[str, ApiKey]:
-    """Read keys by their names from a TOML file, a table for each.
+    """Read keys by name from a TOML file, one table each.
 
-    Raises: OptionError for a file that cannot be read or holds no key, since it was meant to close the
-    server.
+    Raises: OptionError for an unreadable file, and for one without keys, which would open the server.
     """
     where = f"--keys '{path}'"
     reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -172,7 +169,6 @@ def read_key(where: str, name: str, table: object) -> ApiKey:
 
 
 def read_digest(where: str, table: Mapping[str, object]) -> bytes:
-    """Return the SHA-256 of the key of a table. Raises: OptionError."""
     key, sha256 = table.get("key"), table.get("sha256")
     if (key is None) == (sha256 is None):
         raise OptionError(f"{where}: expected either key or sha256")
@@ -193,31 +189,23 @@ def optional_int(where: str, value: object, most: int) -> int | None:
     return value
 
 
-@dataclass(slots=True)
-class KeyUsage:
-    requests_s: deque[float] = field(default_factory=deque)
-    n_sessions: int = 0
-
-
 class KeyLimits:
-    """Counts requests and sessions of named keys, and refuses those above their limits.
-
-    clock: monotonic seconds.
-    """
+    """Counts requests and sessions of named keys. clock: monotonic seconds."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._usage: dict[str, KeyUsage] = {}
+        self._requests_s: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._n_sessions: Counter[str] = Counter()
 
     def take_request(self, key: ApiKey | None) -> None:
-        """Count a request or a handshake. Raises: ApiError 429 for too many in a minute."""
+        """Count a request or handshake. Raises: ApiError 429 for too many in a minute."""
         if key is None or not key.name:
             return
         self._metrics.key_requests.labels(key.name).inc()
         if key.requests_per_minute is None:
             return
-        past_s, now_s = self._usage_of(key).requests_s, self._clock()
+        past_s, now_s = self._requests_s[key.name], self._clock()
         while past_s and past_s[0] <= now_s - MINUTE_S:
             past_s.popleft()
         if len(past_s) >= key.requests_per_minute:
@@ -233,25 +221,21 @@ class KeyLimits:
         if key is None or not key.name:
             yield
             return
-        usage = self._usage_of(key)
-        if key.sessions is not None and usage.n_sessions >= key.sessions:
+        if key.sessions is not None and self._n_sessions[key.name] >= key.sessions:
             what = f"API key: expected at most {key.sessions} live sessions at a time"
             raise self._refused(key, "sessions", too_many_requests(what, SESSION_RETRY_S))
-        usage.n_sessions += 1
+        self._n_sessions[key.name] += 1
         gauge = self._metrics.key_sessions.labels(key.name)
         gauge.inc()
         try:
             yield
         finally:
-            usage.n_sessions -= 1
+            self._n_sessions[key.name] -= 1
             gauge.dec()
 
     def count_audio(self, key: ApiKey | None, audio_s: float) -> None:
         if key is not None and key.name:
             self._metrics.key_audio_seconds.labels(key.name).inc(audio_s)
-
-    def _usage_of(self, key: ApiKey) -> KeyUsage:
-        return self._usage.setdefault(key.name, KeyUsage())
 
     def _refused(self, key: ApiKey, limit: str, fault: ApiError) -> ApiError:
         self._metrics.key_refused.labels(key.name, limit).inc()
@@ -263,12 +247,11 @@ MAX_CHARACTERS = 4096
 """Of a secret, which is sent in a header."""
 KEY_BYTES = 32
 PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
-"""Endings of names that cannot be registered. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN 2024
-(.internal)."""
+"""Endings that cannot be registered. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN 2024 (.internal)."""
 
 
 class SecretContent(TypedDict):
-    """The signed content of a client secret. until: seconds since 1970. maker: name of the key."""
+    """Content of a client secret. until: seconds since 1970. maker: name of the key that made it."""
 
     until: float
     session: Mapping[str, Json]
@@ -277,44 +260,27 @@ class SecretContent(TypedDict):
 
 
 class ClientSecrets:
-    """Makes and checks client secrets. key: shared by the processes of a server; None: a new one."""
+    """Makes and checks client secrets. key: shared by all processes of a server; None: a new one."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(KEY_BYTES)
 
     def make(self, session: Mapping[str, Json], seconds: float, maker: str = "") -> tuple[str, int]:
-        """Make a secret of a session; return it and when it ends (seconds since 1970).
+        """Return a secret of a session and its end (seconds since 1970).
 
-        maker: name of the key that makes it.
-        Raises: ApiError 400 for a session with too many words.
+        maker: name of the key that makes it. Raises: ApiError 400 for a session with too much text.
         """
         until = time.time() + seconds
-        content: SecretContent = {
-            "until": until,
-            "session": session,
-            "maker": maker,
-            "nonce": secrets.token_hex(8),
-        }
+        nonce = secrets.token_hex(8)
+        content: SecretContent = {"until": until, "session": session, "maker": maker, "nonce": nonce}
         body = _text(zlib.compress(json.dumps(content).encode(), 9))
         secret = f"{SECRET_PREFIX}{body}.{self._signature(body)}"
         if len(secret) > MAX_CHARACTERS:
-            message = (
-                f"session: expected less text than makes a secret of {MAX_CHARACTERS} characters, got more"
-            )
+            message = f"session: expected less text, for a secret of at most {MAX_CHARACTERS} characters"
             raise ApiError(message, param="session", code="session_too_large")
         return secret, int(until)
 
-    def session_of(self, keys: Iterable[str]) -> Mapping[str, Json] | None:
-        """Return the session of the first valid secret, or None."""
-        content = self._first_valid(keys)
-        return content and content["session"]
-
-    def maker_of(self, keys: Iterable[str]) -> str | None:
-        """Return the name of the key that made the first valid secret, or None."""
-        content = self._first_valid(keys)
-        return content and content["maker"]
-
-    def _first_valid(self, keys: Iterable[str]) -> SecretContent | None:
+    def first_valid(self, keys: Iterable[str]) -> SecretContent | None:
         return next((content for key in keys if (content := self._opened(key)) is not None), None)
 
     def _opened(self, key: str) -> SecretContent | None:
@@ -336,8 +302,6 @@ def _text(data: bytes) -> str:
 
 
 class AccessControl:
-    """Checks connections before any endpoint runs."""
-
     def __init__(self, settings: ServerSettings, secrets: ClientSecrets, keys: KeyRing) -> None:
         self._settings = settings
         self._secrets = secrets
@@ -347,7 +311,7 @@ class AccessControl:
     def refusal(self, auth: Auth, headers: Mapping[str, str], given: Sequence[str]) -> ApiError | None:
         """Return the reason to refuse a connection, or None.
 
-        auth: of the route. headers: names in lower case. given: the keys and secrets of the client.
+        headers: by lower-case name. given: keys and secrets of the client.
         """
         host = headers.get("host", "")
         if auth is not Auth.PROBE and not self.is_own_name(host_without_port(host)):
@@ -365,20 +329,19 @@ class AccessControl:
         return ApiError(message, status=401, kind="authentication_error", code="invalid_api_key")
 
     def key_of(self, auth: Auth, given: Sequence[str]) -> ApiKey | None:
-        """Return the key of a connection or of its client secret, or None."""
         if auth.is_open:
             return None
         found = self._keys.find(given)
         if found is None and auth is Auth.KEY_OR_CLIENT_SECRET:
-            maker = self._secrets.maker_of(given)
-            return None if maker is None else self._keys.by_name(maker)
+            content = self._secrets.first_valid(given)
+            return None if content is None else self._keys.by_name(content["maker"])
         return found
 
     def is_own_name(self, name: str) -> bool:
-        """Return whether this server may be called by a name.
+        """Return whether the server may be called by a name.
 
-        Without names in the settings and without keys, public names are refused: a page elsewhere could point
-        its own name to this server and send requests with the rights of its pages.
+        Without configured names and without keys, public names are refused: a foreign page could otherwise
+        point its own name at this server and use it with the rights of its pages.
         """
         if self._hosts:
             return name in self._hosts or "*" in self._hosts
@@ -393,7 +356,7 @@ class AccessControl:
 
 
 def is_private_name(name: str) -> bool:
-    """Return whether a host is an address, this machine, or a name outside of public DNS."""
+    """Whether a host is an address, this machine, or a name outside public DNS."""
     if name in ("", socket.gethostname().lower()):
         return True
     try:

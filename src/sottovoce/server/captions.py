@@ -1,8 +1,7 @@
 """Captions that one client publishes and many read: their present state, and changes since a revision.
 
-They are kept in memory for as long as their session lasts. A reader has a revision up to which it has
-read, and gets newer changes page by page; an utterance that changed several times is sent once. A page is
-serialised once for all readers. This module does not depend on a web framework.
+They are kept in memory while their session lasts. A reader gets the changes since its revision page by page,
+an utterance that changed several times once. A page is serialised once for all readers.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from sottovoce.server.fields import (
     read_int,
     read_number,
     read_object,
+    read_text,
     read_typed_message,
     require_only,
 )
@@ -35,13 +35,9 @@ TOKEN_BYTES = 16
 MAX_CAPTIONS_CHARACTERS = 16_000_000
 """Of all utterances of a session as JSON: about twenty hours of speech."""
 KEPT_PAGES = 32
-"""Serialised pages that are kept, for readers at different revisions."""
 MAX_MESSAGE_CHARACTERS = 2_000_000
-"""Of one message; a session that is published again may take several."""
 MAX_UTTERANCES = 2_000
-"""In one message."""
 MAX_WORDS = 2_000
-"""Of one utterance."""
 MAX_TEXT = 8_000
 """Characters of a word, a translation, or unstable text."""
 MAX_NAMES = 100
@@ -57,7 +53,7 @@ PAGE_CHARACTERS = 32_000
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A message to readers. revision: up to which they have read with it."""
+    """A message to readers. revision: that of a reader who has read it."""
 
     text: str
     revision: int
@@ -67,42 +63,33 @@ class Page:
 class CaptionChange:
     """The changes of one message of a publisher.
 
-    utterances: by number, each replacing the one before; one without words removes it. now: the utterance in
-    progress, or None. names: of speakers. has_now, has_names: whether the message has these. is_clear: remove
-    everything before first.
+    utterances: by number; one without words removes it. parts: "now", the utterance in progress or None, and
+    "names" of speakers, if the message has them. is_clear: remove everything before.
     """
 
     utterances: Mapping[int, Json] = field(default_factory=dict)
-    now: Json = None
-    names: Json = None
-    has_now: bool = False
-    has_names: bool = False
+    parts: Mapping[str, Json] = field(default_factory=dict)
     is_clear: bool = False
 
 
 class SharedCaptions:
-    """The captions of one session. token: of its readers. secret: of its publisher, to reconnect with.
-
-    Not safe for threads.
-    """
+    """The captions of one session, not thread-safe. token: of its readers. secret: to publish again."""
 
     def __init__(self) -> None:
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.secret = secrets.token_urlsafe(TOKEN_BYTES)
         self.revision = 0
-        """The number of the last change of an utterance or a part."""
         self._began_s = time.monotonic()
         self.n_readers = 0
         self.is_ended = False
         self.publisher = 0
-        """The number of the newest one."""
         self.changed = anyio.Event()
         self._utterances: dict[int, tuple[int, str]] = {}
         """By number: the revision of the last change, and the JSON."""
         self._changes: list[tuple[int, int]] = []
-        """Revision and number of each change of an utterance, also of changes that are superseded."""
+        """Revision and number of each change of an utterance, superseded ones included."""
         self._pages: dict[int, Page] = {}
-        """By the revision after which they begin, as long as nothing changes."""
+        """By the revision after which they begin."""
         self._parts: dict[str, tuple[int, str]] = {"now": (0, "null"), "names": (0, "{}")}
         self._cleared = 0
         self._n_characters = 0
@@ -129,10 +116,8 @@ class SharedCaptions:
             self._n_characters += len(text) - len(before)
             self._utterances[number] = (self.revision, text)
             self._changes.append((self.revision, number))
-        if change.has_now:
-            self._replace("now", change.now)
-        if change.has_names:
-            self._replace("names", change.names)
+        for name, part in change.parts.items():
+            self._replace(name, part)
         if self.revision == before_all:
             return
         if len(self._changes) > 2 * len(self._utterances) + 1_000:
@@ -244,10 +229,7 @@ class CaptionRegistry:
 
     @contextmanager
     def reading(self, shared: SharedCaptions) -> Iterator[None]:
-        """Count a reader and wake the publisher, which reports the number.
-
-        Raises: ApiError 429 above the limit.
-        """
+        """Count a reader; wake the publisher, which reports the number. Raises: ApiError 429."""
         self._check_readers()
         self._count(shared, 1)
         try:
@@ -300,15 +282,13 @@ def read_change(given: Mapping[str, object]) -> CaptionChange:
     utterances = [
         read_utterance(one) for one in read_items("utterances", given.get("utterances"), MAX_UTTERANCES)
     ]
-    now = given.get("now")
-    return CaptionChange(
-        utterances={cast("int", utterance["id"]): utterance for utterance in utterances},
-        now=None if now is None else read_utterance(now),
-        names=read_names(given.get("names", {})),
-        has_now="now" in given,
-        has_names="names" in given,
-        is_clear=given.get("clear") is True,
-    )
+    parts: dict[str, Json] = {}
+    if "now" in given:
+        parts["now"] = None if given["now"] is None else read_utterance(given["now"])
+    if "names" in given:
+        parts["names"] = read_names(given["names"])
+    by_number = {cast("int", utterance["id"]): utterance for utterance in utterances}
+    return CaptionChange(by_number, parts, is_clear=given.get("clear") is True)
 
 
 def read_utterance(value: object) -> dict[str, Json]:
@@ -331,7 +311,7 @@ def read_word(value: object) -> dict[str, Json]:
     given = read_object("word", value)
     require_only("word", given, WORD)
     return {
-        "word": read_caption_text("word", given.get("word")),
+        "word": read_text("word", given.get("word"), MAX_TEXT),
         **read_times(given),
         "language": read_label("language", given.get("language")),
         "speaker": read_label("speaker", given.get("speaker")),
@@ -343,7 +323,7 @@ def read_line(name: str, value: object) -> dict[str, Json] | None:
         return None
     given = read_object(name, value)
     require_only(name, given, ("text", "language"))
-    text = read_caption_text(name, given.get("text"))
+    text = read_text(name, given.get("text"), MAX_TEXT)
     return {"text": text, "language": read_label("language", given.get("language"))}
 
 
@@ -361,12 +341,6 @@ def read_times(given: Mapping[str, object]) -> dict[str, Json]:
 def read_label(name: str, value: object) -> str | None:
     if value is not None and not (isinstance(value, str) and len(value) <= MAX_NAME):
         raise invalid_value(name, f"a text of at most {MAX_NAME} characters, or null", quoted(value))
-    return value
-
-
-def read_caption_text(name: str, value: object) -> str:
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise invalid_value(name, f"a text of at most {MAX_TEXT} characters", quoted(value))
     return value
 
 

@@ -1,9 +1,8 @@
 """Limits of connections: their number, their share of the event loop, and their end.
 
-A `Connection` stands between the system's transport and uvicorn's protocol: the protocol of the one and the
-transport of the other. It passes data on in small pieces, so that many connections share the event loop, and
-depends neither on the internals of uvicorn nor on requests. The cost of framing is measured, so that no
-client can keep the server parsing without payload.
+A `Connection` stands between the system's transport and uvicorn's protocol. It passes data on in small
+pieces, so that many connections share the event loop, and limits framing without payload, so that no client
+keeps the server parsing for nothing.
 """
 
 from __future__ import annotations
@@ -31,50 +30,42 @@ from sottovoce.server.live import HAS_HUNG_UP
 from sottovoce.server.settings import ServerLimits, ServerSettings
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Most framing of a request without payload: mainly its head."""
 MAX_FRAMES_BYTES = 16 * 1024
-"""Most framing of a WebSocket without payload: 2,700 empty frames."""
+"""2,700 empty frames."""
 PAYLOAD_PER_FRAMING_BYTE = 8
-"""Payload that pays for one byte of framing: chunks and frames of 48 bytes pay for their own."""
+"""Payload that pays for one byte of framing: chunks of 48 bytes pay for their own."""
 FRAMING_BYTES_PER_S = 512
-"""Free framing: 85 small messages a second."""
+"""85 small messages a second."""
 CONTROL = 0x08
-"""Bit of the opcodes of control frames, whose payload counts as framing."""
 logger = logging.getLogger(__name__)
 RECEIVE_BYTES = 64 * 1024
-"""The system's receive buffer of a WebSocket. A ping waits behind all of it, and must be answered before its
-client gives up."""
+"""The system's receive buffer of a WebSocket; a ping waits behind all of it."""
 PIECE_BYTES = 8 * 1024
-"""The largest piece of a body that is parsed at once: at most 1,400 chunks, about two milliseconds."""
+"""At most 1,400 chunks, about 2 ms."""
 TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
-"""The most data that one connection has parsed in its turn: about a millisecond."""
+"""Most data of one turn of a connection: about 1 ms."""
 TURN_S = 0.002
-"""Time of turns before the event loop does other work."""
 FRAMING_COST = 32
-"""A byte of framing counts as so many bytes of a turn."""
 REST_RATIO = 3.0
-"""Seconds of other work for each second of turns."""
 LINGER_S, LINGER_BYTES = 5.0, 64_000_000
-"""How long a connection whose request was not read to its end stays open while its client takes nothing more
-of the answer, and how much of the request is dropped meanwhile. Closing it at once would reset it, and the
-answer would be lost."""
+"""Time that a connection with an unread request stays open while its client reads nothing of the answer, and
+data dropped meanwhile. Closing at once would reset it, and lose the answer.
+"""
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 HEAD_BEGIN = re.compile(rb"[A-Z\r\n]")
-"""Of a method, or an empty line before it. The parser refuses anything else, such as TLS, at once, without
-waiting for the end of a head."""
+"""Of a method, or an empty line before it; the parser refuses anything else, such as TLS, at once."""
 OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\r\n]*", re.IGNORECASE)
-"""The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
-servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
+"""The header of an upgrade to another protocol than WebSockets (Java's clients offer HTTP/2). Servers may
+ignore it (RFC 9110, 7.8); httptools would end the request.
+"""
 CONNECTION = "sottovoce.connection"
-"""Key of the `Connection` in the state of a scope."""
 POLICY_VIOLATION = 1008
 NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
 RESERVED_FILES = 96
-"""Files that the process needs apart from connections."""
 
 
 class FramingDebt:
-    """Bytes of framing not paid for by payload or time. most_bytes: above it the connection ends."""
+    """Bytes of framing not paid for by payload or time."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -90,7 +81,6 @@ class FramingDebt:
         return self._n_bytes < self._most_bytes / 8
 
     def note(self, n_framing: int, n_payload: int, now_s: float) -> None:
-        """Count received bytes. now_s: by the clock of the event loop."""
         self._n_bytes = max(0.0, self._n_bytes - FRAMING_BYTES_PER_S * (now_s - self._noted_s))
         self._n_bytes = max(0.0, self._n_bytes + n_framing - n_payload / PAYLOAD_PER_FRAMING_BYTE)
         self._noted_s = now_s
@@ -100,8 +90,6 @@ class FramingDebt:
 
 
 class RequestMeter:
-    """Follows requests of HTTP/1.1. is_in_message: a head or a body is incomplete."""
-
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
@@ -114,7 +102,7 @@ class RequestMeter:
         return self._parser.get_method().decode("ascii")
 
     def feed(self, data: bytes) -> bool:
-        """Follow data; return whether it ends with a head after which another protocol begins.
+        """Follow data; return whether another protocol begins after it.
 
         Raises: httptools.HttpParserError.
         """
@@ -147,7 +135,7 @@ class FrameMeter:
         self.n_payload = 0
 
     def measure(self, data: bytes | bytearray, n_bytes: int, n_frames: int) -> int:
-        """Follow data up to so many bytes and frames; return its length."""
+        """Follow data up to a number of bytes and frames; return its length."""
         at, end = 0, min(n_bytes, len(data))
         while at < end and (n_frames > 0 or self._n_left):
             if self._n_left:
@@ -178,9 +166,8 @@ class FrameMeter:
 
 
 class ConnectionGate:
-    """Counts connections, in all and by address.
-
-    trusted: whether an address is a proxy, which may have any share of the connections.
+    """Counts connections, in all and by address. trusted: whether an address is a proxy, without its own
+    limit.
     """
 
     def __init__(
@@ -197,7 +184,6 @@ class ConnectionGate:
         return self._counts.total()
 
     def enter(self, address: str) -> bool:
-        """Count a new connection of an address; return False above a limit."""
         is_crowd = self._counts[address] >= self._max_per_address and not self._trusted(address)
         if is_crowd or self.n_connections >= self._most:
             self._on_refused()
@@ -212,7 +198,6 @@ class ConnectionGate:
 
 
 def make_gate(settings: ServerSettings, on_refused: Callable[[], None]) -> ConnectionGate:
-    """Make the gate of a server, within the limit of open files."""
     most = min(settings.limits.most_connections, max(1, file_limit() - RESERVED_FILES))
     an_address = settings.limits.connections_per_address or max(1, most // 2)
     return ConnectionGate(most, an_address, settings.access.is_proxy, on_refused)
@@ -273,10 +258,9 @@ class Turns:
 
 
 class Connection(asyncio.Protocol, asyncio.Transport):
-    """One connection. dead_s: time after which a WebSocket without any data, pongs too, is closed."""
+    """One connection. dead_s: time without data, pongs included, before a WebSocket is closed."""
 
     inner: asyncio.Protocol
-    """uvicorn's protocol, which is set before the connection is made."""
     _transport: asyncio.Transport
 
     def __init__(self, gate: ConnectionGate, limits: ServerLimits, turns: Turns, dead_s: float) -> None:
@@ -288,9 +272,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._loop = asyncio.get_running_loop()
         self._address: str | None = None
         self._data = bytearray()
-        """Data that has arrived and is not handed on yet."""
         self._n_searched = 0
-        """Bytes at the beginning of the data that hold no end of a head."""
+        """Leading bytes of the data without the end of a head."""
         self._requests = RequestMeter()
         self._frames: FrameMeter | None = None
         self._debt = FramingDebt(MAX_HEAD_BYTES)
@@ -333,7 +316,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self.inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on little data at once; more of it waits for its turn."""
         if self._is_closing:
             self._n_dropped += len(data)
             if self._n_dropped > LINGER_BYTES:
@@ -364,7 +346,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return self.inner
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """See asyncio: uvicorn's protocol of WebSockets takes over."""
         self.inner = cast(asyncio.Protocol, protocol)
         if not self.is_closing():
             self._begin_frames()
@@ -382,7 +363,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._continue()
 
     def write(self, data: bytes | bytearray | memoryview[int]) -> None:
-        """See asyncio; drops data for a closing connection, which asyncio would log or refuse."""
+        """Write, or drop data of a closing connection, which asyncio would log or refuse."""
         if not self.is_closing():
             self._transport.write(data)
         if not self._has_written:
@@ -391,7 +372,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._continue()
 
     def close(self) -> None:
-        """See asyncio; the rest of an incomplete request is dropped unread."""
+        """Close; the rest of an incomplete request is dropped unread."""
         if self._requests.is_in_message or self._data:
             self._linger()
         elif not self._is_closing:
@@ -409,14 +390,12 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._end_when_dead()
 
     def answered(self) -> None:
-        """Note that a request is answered, so that the next one may follow."""
         self._n_answered += 1
         self._has_written = False
         self._watch_head()
         self._continue()
 
     def has_hung_up(self) -> bool:
-        """Return whether the client has gone, also while nothing is read."""
         return self.is_closing() or has_hung_up(self._transport.get_extra_info("socket"))
 
     # Turns
@@ -441,13 +420,13 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     @property
     def _is_unanswered(self) -> bool:
-        """Whether further data must wait for the answer to a request or a handshake."""
+        """Whether further data must wait for the answer to a request or handshake."""
         if self._frames is not None:
             return not self._has_written
         return not self._requests.is_in_message and self._n_answered < self._requests.n_requests
 
     def _n_next(self) -> int:
-        """Return how many bytes can be passed on now: a whole head, or a part of its body."""
+        """Return the bytes that can be passed on: a whole head, or part of its body."""
         if not self._data or self._is_paused or self._is_unanswered or self.is_closing():
             return 0
         if self._frames is not None or self._requests.is_in_message:
@@ -464,7 +443,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return 0
 
     def _forward_request(self, n_bytes: int) -> int:
-        """Pass on a part of a request; return the bytes that it counts for in the turn."""
+        """Return the cost in bytes of a turn."""
         requests = self._requests
         is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
         piece = bytes(self._data[:n_bytes])
@@ -495,7 +474,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
     def _forward_frames(self) -> int:
-        """Pass on frames; return the bytes that they count for: the whole turn."""
+        """Return the cost in bytes of a turn: all of it."""
         assert self._frames is not None
         before = self._frames.n_payload
         n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
@@ -517,7 +496,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Ends
 
     def _refuse(self, status: str, reason: str) -> None:
-        """End the connection, with the reason if no other answer has begun."""
+        """End the connection, with the reason unless an answer has begun."""
         logger.warning("a connection was closed", extra={"cause": reason, "client": self._address})
         text = reason.encode()
         if self._frames is not None:
@@ -529,7 +508,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._report_lost(None)  # a session gives up its place now, not when the client has read why
 
     def _linger(self) -> None:
-        """Send the rest, and drop further data until the client closes or `LINGER_S` is over."""
+        """Drop further data until the client closes or `LINGER_S` is over."""
         if self.is_closing():
             return
         self._is_closing = True
@@ -555,7 +534,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._timer = self._loop.call_later(left_s, self._end_when_dead)
 
     def _end_when_stuck(self, seconds: float, n_before: int | None = None) -> None:
-        """End a connection whose client has read nothing for so many seconds."""
         n_unsent = self._transport.get_write_buffer_size()
         if n_unsent == n_before:
             self.abort()
@@ -576,7 +554,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 def make_connections(
     gate: ConnectionGate, limits: ServerLimits, dead_s: float
 ) -> Callable[..., asyncio.Protocol]:
-    """Return the factory of connections that uvicorn calls."""
     turns = Turns()
 
     def make(
@@ -594,8 +571,6 @@ def make_connections(
 
 
 class ConnectionMiddleware:
-    """Reports answers to the connection, and closes it after an answer whose request was not read."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
@@ -637,10 +612,7 @@ class ConnectionMiddleware:
 
 
 def has_hung_up(where: socket.socket | None) -> bool:
-    """Return whether the other end of a socket has closed it, also while nothing is read.
-
-    False where the system does not report it (Windows).
-    """
+    """Return whether the other end has closed a socket; False where the system does not tell (Windows)."""
     if where is None or where.fileno() < 0 or sys.platform == "win32":
         return False
     ended = select.POLLRDHUP if sys.platform == "linux" else select.POLLHUP

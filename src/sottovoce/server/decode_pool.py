@@ -1,7 +1,6 @@
 """Decoding of uploads before any model runs, in few threads of low priority.
 
-A small file may hold hours of audio, so requests take turns by slices, and the work of a client that has gone
-is stopped.
+A small file may hold hours of audio: requests take turns by slices, and those of disconnected clients stop.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import anyio
 
 T = TypeVar("T")
 Slices: TypeAlias = Generator[None, None, T]
-"""Work that yields whenever others may have their turn, and returns its result."""
+"""Work that yields to let others have their turn."""
 
 THREAD_NAME = "sottovoce-decode"
 CORES_A_THREAD = 4
@@ -34,7 +33,7 @@ class DecodePool:
         self._threads = ThreadPoolExecutor(count, THREAD_NAME, initializer=lower_priority)
 
     async def run(self, slices: Slices[T]) -> T:
-        """Run work slice by slice, in turn with others; a cancelled request ends after its slice.
+        """Run work slice by slice; a cancelled request ends after its slice.
 
         Raises: the error of the work.
         """
@@ -47,7 +46,7 @@ class DecodePool:
             slices.close()
 
     async def call(self, do: Callable[[], T]) -> T:
-        """Call a short function in a thread; also after cancellation it returns only when the call is over.
+        """Call a short function in a thread; returns only when it is over, also after cancellation.
 
         Raises: the error of the call.
         """

@@ -1,14 +1,10 @@
-"""Errors in the shape of OpenAI's API: {"error": {message, type, param, code}}.
-
-The cause of an internal error is in the log alone. This module does not depend on a web framework.
-"""
+"""Errors in the shape of OpenAI's API: {"error": {message, type, param, code}}."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from sottovoce.errors import (
     AudioError,
@@ -32,8 +28,8 @@ MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "
 class ApiError(Exception):
     """An error that is sent to a client.
 
-    message: one line. status: of HTTP. kind (None: by the status), param, code: see OpenAI's error objects.
-    retry_s: seconds until a retry may succeed.
+    message: one line. status: of HTTP. kind: `type` of the document; None: by the status. retry_s: seconds
+    until a retry may succeed, or None.
     """
 
     def __init__(
@@ -54,16 +50,6 @@ class ApiError(Exception):
         self.code = code
         self.retry_s = retry_s
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return partial(
-            ApiError,
-            status=self.status,
-            kind=self.kind,
-            param=self.param,
-            code=self.code,
-            retry_s=self.retry_s,
-        ), (self.message,)
-
     @property
     def body(self) -> dict[str, Json]:
         return {"error": self.details}
@@ -73,17 +59,11 @@ class ApiError(Exception):
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
 
     @property
-    def headers(self) -> Mapping[str, str]:
-        return {} if self.retry_s is None else {"retry-after": str(self.retry_after)}
-
-    @property
     def retry_after(self) -> int:
-        """Whole seconds until a retry may succeed; 0: unknown."""
         return 0 if self.retry_s is None else max(1, round(self.retry_s))
 
 
 def unsupported(name: str, reason: str = "not done here") -> ApiError:
-    """Return the error of a parameter for something that this server does not do."""
     return ApiError(f"{name}: {reason}", param=name, code="unsupported_value")
 
 
@@ -110,7 +90,7 @@ def shutting_down() -> ApiError:
 
 
 def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
-    """Return the error for a client, without internals of the program."""
+    """Return the error for a client; messages of internal errors are replaced."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ModelNotFoundError | CheckpointError):  # their messages name files of the server
@@ -130,7 +110,6 @@ def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
 
 
 def logged_api_error(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:
-    """Return the error for a client, and log the cause of an internal one."""
     fault = to_api_error(error)
     if fault.status >= 500 and not isinstance(error, ApiError):
         logger.error(what, exc_info=error, extra={"request_id": request_id})

@@ -1,8 +1,7 @@
 """Values of forms, addresses and JSON messages, read without trust.
 
-Readers take the name of the field, for the error, and its value, and raise ApiError 400. Lists of a form come
-as `name[]`, `name` or `name[0]`, objects as `name[key]` or as JSON, as OpenAI's clients and curl send them.
-The answer of a request names fields without effect (`x-ignored-parameters`).
+Readers take the field's name and value, and raise ApiError 400. Lists in a form are `name[]`, `name` or
+`name[0]`; objects are `name[key]` or JSON. Answers list fields without effect (`x-ignored-parameters`).
 """
 
 from __future__ import annotations
@@ -34,20 +33,15 @@ IGNORED_HEADER = "x-ignored-parameters"
 IGNORED_STATE = "ignored"
 MAX_NAMES_SHOWN, MAX_NAME_LETTERS = 20, 100
 UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
-"""Characters that a header does not hold, or that separate names in it."""
+"""Characters that a header cannot hold, or that separate names in it."""
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[str, object], T]
-"""Reads a value, given the name of its field."""
 KnownFields: TypeAlias = Mapping[str, "KnownFields | Reader[object]"]
-"""The fields of a JSON object by name: the fields of the object in each, or the reader of its value; {}: the
-value is read elsewhere."""
+"""Fields of a JSON object by name: nested fields, or the reader of the value; {}: not checked further."""
 
 
 def read_json(text: str | bytes) -> object:
-    """Read JSON; None for invalid or very deep JSON.
-
-    Lone surrogates, which JSON can spell ("\\ud800") but no answer can hold, become U+FFFD.
-    """
+    """Read JSON; None if it is invalid or too deep. Lone surrogates ("\\ud800") become U+FFFD."""
     try:
         return _without_surrogates(json.loads(text))
     except (ValueError, RecursionError):
@@ -55,7 +49,6 @@ def read_json(text: str | bytes) -> object:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -72,7 +65,6 @@ def _without_surrogates(value: object) -> object:
 
 
 def read_number(name: str, value: object, least: float, most: float) -> float:
-    """Read a number of a range, from text or JSON."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -82,63 +74,55 @@ def read_number(name: str, value: object, least: float, most: float) -> float:
     return number
 
 
-def read_text(name: str, value: object) -> str:
-    if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
-        raise invalid_value(name, f"a text of at most {MAX_CHARACTERS} characters", quoted(value))
+def read_text(name: str, value: object, most: int = MAX_CHARACTERS) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise invalid_value(name, f"a text of at most {most} characters", quoted(value))
     return value
 
 
 def read_list(name: str, value: object) -> tuple[str, ...]:
-    """Read texts from a list or separated by commas."""
+    """Read texts from a list, or from text separated by commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise invalid_value(name, "a list of texts", quoted(value))
-    if len(items) > MAX_TERMS or sum(map(len, items)) > MAX_CHARACTERS:
-        raise invalid_value(
-            name, f"at most {MAX_TERMS} texts of {MAX_CHARACTERS} characters in all", f"{len(items)}"
-        )
-    return tuple(item.strip() for item in items if item.strip())
+    return tuple(item.strip() for item in check_terms(items, name) if item.strip())
 
 
-def check_terms(terms: Sequence[str]) -> tuple[str, ...]:
-    """Return terms that decoding prefers. Raises: ApiError 400 for too many."""
+def check_terms(terms: Sequence[str], name: str = "keyterm") -> tuple[str, ...]:
     if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
-        expected = f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all"
-        raise invalid_value("keyterm", expected, f"{len(terms)}")
+        expected = f"at most {MAX_TERMS} texts of {MAX_CHARACTERS} characters in all"
+        raise invalid_value(name, expected, f"{len(terms)}")
     return tuple(terms)
 
 
 def read_languages(name: str, value: object) -> tuple[str, ...]:
-    """Read codes of languages; "auto" means all and is left out."""
+    """ "auto" means all and is left out."""
     return read_codes(name, (word for word in read_list(name, value) if word != "auto"))
 
 
 def read_language(name: str, value: object) -> str:
-    """Read the code of one language, or ""."""
     return read_code(name, text) if (text := read_text(name, value).strip()) else ""
 
 
 def read_code(name: str, language: str) -> str:
-    """Read Whisper's code of a language from its name, code or tag such as en-US."""
+    """Read a language's name, code or tag (en-US) as Whisper's code."""
     with invalid_options(name):
         return find_language(language[:50])
 
 
 def read_codes(name: str, languages: Iterable[str]) -> tuple[str, ...]:
-    """Read the codes of languages, each once."""
     return tuple(dict.fromkeys(read_code(name, language) for language in languages))
 
 
 def read_flag(name: str, value: object) -> bool:
-    spellings = {"true": True, "false": False, "1": True, "0": False}
-    found = spellings.get(value.lower()) if isinstance(value, str) else value
+    found = FLAGS.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):
         raise invalid_value(name, "true or false", quoted(value))
     return found
 
 
 def read_speakers(name: str, value: object) -> str:
-    """Read "auto", a largest number of speakers, or "" for false."""
+    """Read "auto", a largest number, or "" for false."""
     text = str(value).lower()
     if text in ("false", "0", ""):
         return ""
@@ -177,7 +161,6 @@ def read_object(name: str, value: object, *, optional: bool = False) -> Mapping[
 
 
 def require_only(name: str, given: Mapping[str, object], allowed: tuple[str, ...]) -> None:
-    """Refuse unknown fields."""
     for key in given:
         if key not in allowed:
             message = f"unknown parameter '{name}.{key[:50]}': expected {', '.join(allowed)}"
@@ -193,7 +176,7 @@ def read_json_languages(name: str, value: object) -> tuple[str, ...]:
 
 
 def json_number(least: float, most: float) -> Reader[float]:
-    """Return the reader of a number of JSON, not one in a string."""
+    """The reader of a JSON number; strings are refused."""
     return lambda name, value: read_number(name, [value] if isinstance(value, str) else value, least, most)
 
 
@@ -203,8 +186,7 @@ def read_json_flag(name: str, value: object) -> bool:
     return value
 
 
-def read_typed_message(text: str, expected: str) -> dict[str, object]:
-    """Read a JSON object with a `type`. expected: for the error."""
+def read_typed_message(text: str | bytes, expected: str) -> dict[str, object]:
     return require_typed(read_json(text), expected)
 
 
@@ -215,7 +197,7 @@ def require_typed(message: object, expected: str) -> dict[str, object]:
 
 
 def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, Reader[T]]) -> dict[str, T]:
-    """Read the fields of an object that have a reader, are there and are not null."""
+    """Read the fields that have a reader and are present and not null."""
     return {
         name: read(f"{place}.{name}", given[name])
         for name, read in readers.items()
@@ -224,7 +206,7 @@ def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, R
 
 
 def unknown_fields(given: object, known: KnownFields | Reader[object], place: str = "") -> tuple[str, ...]:
-    """List the unknown fields of an object of JSON at any depth, as "session.audio.output"."""
+    """List unknown fields of a JSON object at any depth, such as "session.audio.output"."""
     if not known or callable(known) or not isinstance(given, Mapping):
         return ()
     found: list[str] = []
@@ -242,13 +224,11 @@ def known_fields(*names: str) -> dict[str, KnownFields]:
 
 
 def printable_names(names: Iterable[str]) -> list[str]:
-    """Return names for an answer: printable, unique, and limited in length and number."""
     printable = [UNPRINTABLE.sub("?", name)[:MAX_NAME_LETTERS] or "?" for name in dict.fromkeys(names)]
     return printable if len(printable) <= MAX_NAMES_SHOWN else [*printable[:MAX_NAMES_SHOWN], "..."]
 
 
 def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:
-    """Name parameters without effect in the answer of a request or handshake."""
     connection.scope["state"].setdefault(IGNORED_STATE, []).extend(names)
 
 
@@ -260,9 +240,8 @@ def ignored_header(state: Mapping[str, object]) -> dict[str, str]:
 MAX_TEXT_LETTERS = 8_000
 MAX_ITEMS = 1_000
 MAX_LIST_LETTERS = 16_000
-"""Of all values of a list: phrases are made into a search of their own."""
 RECORDINGS = "known_speaker_references"
-"""Holds recordings, whose length is checked where they are decoded."""
+"""Holds recordings; their length is checked where they are decoded."""
 FLAGS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 FORM: tuple[Option, ...] = (
     *REQUEST,
@@ -294,10 +273,7 @@ READERS: Mapping[Kind, Reader[object]] = {
 
 
 class Fields:
-    """Text fields of one request.
-
-    Raises: ApiError 400 for a field that is too long, and from every method for an invalid value.
-    """
+    """Text fields of one request. All methods raise ApiError 400 for an invalid value."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._pairs = [(replace_surrogates(name), replace_surrogates(value)) for name, value in pairs]
@@ -348,24 +324,17 @@ class Fields:
             raise invalid_value(name, "a word or an object", "both")
         if plain is None or not plain.lstrip().startswith("{"):
             return plain or found or None
-        return json_object(name, plain)
+        document = read_json(plain)
+        return read_object(name, plain if document is None else document)
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """The names of unread fields, `name` for `name[key]`."""
+        """Names of unread fields, `name` for `name[key]`."""
         names = (name.partition("[")[0] or name for name, _ in self._pairs if name not in self._taken)
         return tuple(dict.fromkeys(names))
 
 
-def json_object(name: str, text: str) -> Mapping[str, object]:
-    found = read_json(text)
-    if not isinstance(found, dict):
-        raise invalid_value(name, "a JSON object", f"'{text[:100]}'")
-    return found
-
-
 def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Option, ApiField]]:
-    """Return the fields of an API by all of their names."""
     return {
         name: (option, option.apis[api])
         for option in options
@@ -375,7 +344,6 @@ def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Opt
 
 
 def read_form(fields: Fields, api: Api, options: Sequence[Option] = FORM) -> Values:
-    """Return the values of a form by the keys of their options; None: unset."""
     return {option.key: _read(fields, option, option.apis[api]) for option in options if api in option.apis}
 
 
@@ -387,18 +355,14 @@ def _read(fields: Fields, option: Option, field: ApiField) -> object:
         case "number" | "time" | "integer" as kind:
             value = _number(fields, option, field, is_whole=kind == "integer")
         case "choice":
-            found, among = fields.text(field.name), field.choices or option.choices
-            if found is not None and found not in among:
-                raise invalid_value(field.name, f"one of {', '.join(among)}", f"'{found[:100]}'")
-            value = option.default if found is None else found
+            found, read = fields.text(field.name), one_of(*(field.choices or option.choices))
+            value = option.default if found is None else read(field.name, found)
         case "texts":
             name = field.name.removesuffix("[]")
             value = texts = tuple(fields.many(name))
             if field.choices:
-                if unknown := [text for text in texts if text not in field.choices]:
-                    expected = f"values among {', '.join(field.choices)}"
-                    raise invalid_value(f"{name}[]", expected, f"'{unknown[0][:100]}'")
-                value = tuple(dict.fromkeys(texts))
+                read = one_of(*field.choices)
+                value = tuple(dict.fromkeys(read(f"{name}[]", text) for text in texts))
         case "nested":
             value = fields.nested(field.name)
         case "file":
@@ -413,9 +377,7 @@ def _flag(fields: Fields, field: ApiField) -> bool | None:
     given: set[bool] = set()
     for name in names:
         if (text := fields.text(name)) is not None:
-            if text.lower() not in FLAGS:
-                raise invalid_value(name, "true or false", f"'{text.lower()[:100]}'")
-            given.add(FLAGS[text.lower()])
+            given.add(read_flag(name, text))
     if len(given) > 1:
         raise invalid_value(names[0], f"the same as {names[1]}", "another")
     return given.pop() if given else None
@@ -472,7 +434,6 @@ def _limits(option: Option, field: ApiField) -> Mapping[str, Json]:
 
 
 def read_field(name: str, value: object, option: Option, field: ApiField) -> object:
-    """Return the value of an option from a value of a request."""
     kind = field.kind or option.kind
     found: object
     if kind == "choice":

@@ -1,7 +1,4 @@
-"""The health check of a container: ask a server of this machine whether it is ready, with or without TLS.
-
-python -m sottovoce.server.health_check [PORT]
-"""
+"""The health check of a container: python -m sottovoce.server.health_check [PORT]"""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ TIMEOUT_S = 4.0
 
 
 def is_ready(port: int) -> bool:
-    """Return whether the server at a port of this machine is ready; its certificate is not checked."""
+    """Return whether a server of this machine is ready, with or without TLS (unverified)."""
     unverified = ssl.create_default_context()
     unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     for connection in (

@@ -1,7 +1,7 @@
 """Recordings that are answered later: kept in a folder, transcribed in turn of their owners.
 
-A recording of a job is scheduled like any other recording, behind live work. Few are under way at a time, so
-that recordings that are answered at once have most of the model. Disk access runs in threads.
+Few run at a time and they are scheduled like other recordings, so that those answered at once have most of
+the model.
 """
 
 from __future__ import annotations
@@ -63,19 +63,17 @@ RECORD, UNFINISHED, RECORDING, RESULT = "job.json", "job.part", "recording", "re
 COPY_BYTES = 1024 * 1024
 EXPIRE_EVERY_S = 1.0
 MOST_TRIES = 3
-"""Times that a job may end the process before it fails."""
+"""Times that a job may end the process."""
 RETRY_S = 60.0
 MAX_WAIT_S = 30.0
-"""Longest wait before a job tries again for a model."""
 
 
 @dataclass(slots=True)
 class TranscriptionJob:
-    """A job: what its client gets under the names of the API, and below that what the server needs.
+    """A job: the fields of the API, and after them those of the server.
 
-    Times are seconds since 1970. error: see OpenAI's error objects. progress: the part that is transcribed.
-    owner: name of the key that made it, "" without one. fields: of its form. n_bytes: on disk. n_tries: how
-    often it ended the process.
+    Times are seconds since 1970. progress: fraction transcribed. owner: name of its key, or "". fields: of
+    its form. n_bytes: on disk. n_tries: how often it ended the process.
     """
 
     id: str
@@ -97,7 +95,7 @@ class TranscriptionJob:
     n_tries: int = 0
 
     def end(self, error: dict[str, Json] | None = None, n_bytes: int = 0) -> None:
-        """End the job. error: None: it succeeded, and n_bytes are those of its result."""
+        """End the job. error: None: it succeeded, with a result of n_bytes."""
         self.status = "succeeded" if error is None else "failed"
         self.finished_at = int(time.time())
         self.progress = 1.0 if error is None else self.progress
@@ -115,7 +113,6 @@ class TranscriptionJob:
 
     @property
     def event(self) -> dict[str, Json]:
-        """The body of its webhook, the same at every try: the result is to be fetched."""
         return {
             "id": f"evt_{self.id.removeprefix('job_')}",
             "object": "event",
@@ -126,10 +123,7 @@ class TranscriptionJob:
 
 
 def load_jobs(folder: Path) -> list[TranscriptionJob]:
-    """Return the jobs of a folder, oldest first, and remove incomplete ones.
-
-    A job that was running ended the process.
-    """
+    """Return the jobs of a folder, oldest first; remove incomplete ones and requeue running ones."""
     found = []
     for path in folder.iterdir():
         if ID.fullmatch(path.name) is None:
@@ -154,7 +148,7 @@ def load_jobs(folder: Path) -> list[TranscriptionJob]:
 
 
 def create_job(folder: Path, job: TranscriptionJob, recording: BinaryIO) -> None:
-    """Write a new job with a copy of its recording; its record comes last. Raises: OSError."""
+    """Write a new job with a copy of its recording. Raises: OSError."""
     path = folder / job.id
     try:
         path.mkdir(mode=0o700)
@@ -168,10 +162,7 @@ def create_job(folder: Path, job: TranscriptionJob, recording: BinaryIO) -> None
 
 
 def save_job(folder: Path, job: TranscriptionJob) -> None:
-    """Replace the record of a job: after a crash it is the old or the new one. Raises: OSError.
-
-    The recording of a job that is over is removed.
-    """
+    """Replace the record of a job atomically; remove the recording of one that is over. Raises: OSError."""
     path = folder / job.id
     with open(path / UNFINISHED, "w", encoding="utf-8") as file:
         json.dump(asdict(job), file)
@@ -194,9 +185,9 @@ def disk_errors() -> Iterator[None]:
 
 
 class JobRunner:
-    """The jobs of a server. n_parallel: under way at a time.
+    """The jobs of a server. n_parallel: jobs that run at a time.
 
-    Raises: OptionError for a folder that cannot be written, or that another server has.
+    Raises: OptionError for a folder that cannot be written, or that another server uses.
     """
 
     def __init__(
@@ -230,9 +221,7 @@ class JobRunner:
             raise OptionError(f"--jobs-dir '{self._folder}': {message}") from error
         self._jobs = {job.id: job for job in load_jobs(self._folder)}
         self._incoming: dict[str, TranscriptionJob] = {}
-        """Jobs whose requests are being received."""
         self._scopes: dict[str, anyio.CancelScope] = {}
-        """Of jobs that are under way, or whose webhooks are being sent."""
         self._has_new = asyncio.Event()
 
     def close(self) -> None:
@@ -256,7 +245,7 @@ class JobRunner:
 
     @contextmanager
     def new(self, owner: str) -> Iterator[TranscriptionJob]:
-        """Yield a job that has its place while its request comes. Raises: ApiError 429 without a place."""
+        """Yield a job, whose place is reserved while its request is received. Raises: ApiError 429."""
         here = [*self._jobs.values(), *self._incoming.values()]
         n_own = sum(job.owner == owner for job in here)
         most = self._settings.most
@@ -284,7 +273,7 @@ class JobRunner:
         self._has_new.set()
 
     async def document_with_result(self, job: TranscriptionJob) -> bytes:
-        """Return a job as JSON, with its result if it succeeded. Raises: ApiError 404 if that was removed."""
+        """Return a job as JSON, with its result if it succeeded. Raises: ApiError 404 if that is gone."""
         result = b"null"
         if job.status == "succeeded":
             try:
@@ -302,7 +291,7 @@ class JobRunner:
             await run_sync(remove_folder, self._folder / job.id)
 
     async def run(self) -> None:
-        """Run jobs until this is cancelled; those under way then begin anew at the next start."""
+        """Run jobs until cancelled; interrupted ones begin anew at the next start."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._expire)
             for _ in range(self._n_parallel):
@@ -319,7 +308,6 @@ class JobRunner:
                 tasks.start_soon(self._unless_deleted, job, self._notify)
 
     async def _next(self) -> TranscriptionJob:
-        """Wait for the oldest job of the owner with the fewest jobs under way, and begin it."""
         while True:
             under_way = Counter(job.owner for job in self._jobs.values() if job.status == "running")
             waiting = [job for job in self._jobs.values() if job.status == "queued"]
@@ -333,7 +321,6 @@ class JobRunner:
     async def _unless_deleted(
         self, job: TranscriptionJob, work: Callable[[TranscriptionJob], Awaitable[None]]
     ) -> None:
-        """Work on a job until that is done or the job is deleted; then its files are removed."""
         if job.id not in self._jobs:
             return
         try:
@@ -373,7 +360,6 @@ class JobRunner:
         )
 
     async def _result_when_possible(self, job: TranscriptionJob) -> bytes:
-        """Return `_result`, again after failures that pass, such as a model without room."""
         while True:
             try:
                 return await self._result(job)
@@ -384,7 +370,6 @@ class JobRunner:
             await anyio.sleep(min(fault.retry_s, MAX_WAIT_S))
 
     async def _result(self, job: TranscriptionJob) -> bytes:
-        """Return the result of a job as JSON: a document, or a string of text."""
         request = await self._decoding.call(lambda: transcription_request(Fields(job.fields)))
         name = self._registry.resolve(request.model)
         with await run_sync(open, self._folder / job.id / RECORDING, "rb") as file:
@@ -399,7 +384,6 @@ class JobRunner:
         return (await run_sync(lambda: json_text(answer(transcript, request)))).encode()
 
     async def _save(self, job: TranscriptionJob) -> None:
-        """Save a job, also while it is cancelled; a failure is logged."""
         with anyio.CancelScope(shield=True):
             try:
                 await run_sync(save_job, self._folder, job)

@@ -1,7 +1,6 @@
-"""One live client: its messages are read, audio and commands processed in order, events sent back.
+"""One live client: its messages are read, audio and commands processed in order, and events sent.
 
-One task reads, one processes, one runs in the background, one reports, and two wait for the shutdown of the
-server and for overload. None of them runs the model. The protocols in `apis` read messages and render events.
+The protocols in `apis` read messages and render events. No task of the event loop runs the model.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -26,7 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveOptions
-from sottovoce.server.admission import overloaded
+from sottovoce.server.admission import WatchedSession, overloaded
 from sottovoce.server.api import error_answer
 from sottovoce.server.auth import ApiKey
 from sottovoce.server.errors import UNAVAILABLE, ApiError, logged_api_error, to_api_error
@@ -44,10 +42,9 @@ REFUSED = 1008
 FAILED = 1011
 TRY_AGAIN = 1013
 MAX_REASON_BYTES = 120
-"""Of a close reason: a control frame has 125 bytes."""
+"""A control frame has 125 bytes."""
 
 HAS_HUNG_UP = "has_hung_up"
-"""Key in a scope's state: a function that returns whether the client has gone."""
 
 
 class ClientDisconnectedError(Exception):
@@ -63,29 +60,26 @@ class Transport(Protocol[M_co]):
     request_id: str
 
     async def receive(self) -> M_co | None:
-        """Return the next message; None at the end of input, after which the client may still read.
+        """Return the next message; None at the end of input, when the client may still read.
 
-        Raises: ClientDisconnectedError; ApiError after too long a silence, and for an invalid message.
+        Raises: ApiError after too long a silence, and for an invalid message.
         """
         ...
 
     def has_disconnected(self) -> bool:
-        """Return whether the client is known to have disconnected, also while its input is not read."""
+        """Return whether the client is known to have gone, also while nothing is read."""
         ...
 
     async def send(self, document: dict[str, Json]) -> None:
-        """Send one message.
-
-        Raises: ClientDisconnectedError; ApiError if the client does not read.
-        """
+        """Send one message. Raises: ApiError if the client does not read."""
         ...
 
     async def close(self, code: int, reason: str = "") -> None:
-        """Close the connection. code: of WebSockets, where the transport has codes."""
+        """Close the connection. code: of WebSockets."""
         ...
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """Close the connection after an error; document: the last message."""
+        """Close the connection after an error. document: the last message."""
         ...
 
 
@@ -99,7 +93,6 @@ class WebSocketTransport:
         self._has_hung_up: Callable[[], bool] = socket.scope["state"].get(HAS_HUNG_UP, bool)
 
     async def accept(self, subprotocol: str | None) -> None:
-        """Accept the handshake, with the subprotocol if the client offers it."""
         offered = self._socket.scope["subprotocols"]
         try:
             await self._socket.accept(subprotocol=subprotocol if subprotocol in offered else None)
@@ -118,14 +111,12 @@ class WebSocketTransport:
         raise ApiError(text, code="idle_timeout")
 
     def has_disconnected(self) -> bool:
-        """See `Transport`; False where the HTTP server does not report it."""
         return self._has_hung_up()
 
     async def send(self, document: dict[str, Json]) -> None:
         await self.send_text(json_text(document))
 
     async def send_text(self, text: str) -> None:
-        """Send a text within `ServerLimits.send_s`."""
         with anyio.move_on_after(self._limits.send_s):
             try:
                 await self._socket.send_text(text)
@@ -142,7 +133,7 @@ class WebSocketTransport:
             raise ClientDisconnectedError from error
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """See `Transport`; an open handshake is refused with an HTTP status."""
+        """Close after an error; an open handshake is refused with an HTTP status."""
         try:
             if self._socket.application_state == WebSocketState.CONNECTING:
                 await deny(self._socket, fault)
@@ -160,7 +151,6 @@ async def deny(socket: WebSocket, fault: ApiError) -> None:
 
 
 def live_error(fault: ApiError) -> dict[str, Json]:
-    """Render an error of the live protocol."""
     again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
     return {"type": "error", "error": {**fault.details, **again}}
 
@@ -168,22 +158,14 @@ def live_error(fault: ApiError) -> dict[str, Json]:
 M = TypeVar("M")
 T = TypeVar("T")
 Command: TypeAlias = Callable[[], Awaitable[None]]
-"""A command of the client, run after all audio before it was processed."""
+"""A command of the client, run after all audio before it."""
 
 NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
-"""Of a message that are read at once: about a millisecond of work."""
+"""About 1 ms of work."""
 C = TypeVar("C")
 MAX_COMMANDS = 64
-"""Queued commands before their sender waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloseRequested:
-    """The last item of a queue, with its close code."""
-
-    code: int
 
 
 class LiveConnection(ABC, Generic[M]):
@@ -194,16 +176,13 @@ class LiveConnection(ABC, Generic[M]):
         self.services = services
         self.limits = services.settings.limits
         self.key: ApiKey | None = None
-        """The key whose limits apply, if the client has sent one."""
-        self.queue: InputQueue[Command | CloseRequested] = InputQueue(
-            round(self.limits.pending_s * SAMPLE_RATE)
-        )
+        self.queue: InputQueue[Command | int] = InputQueue(round(self.limits.pending_s * SAMPLE_RATE))
         self._session: SessionHandle | None = None
         self.exit_stack = AsyncExitStack()
         self._is_closing = False
         self._was_shed = anyio.Event()
         self._last_audio_s = math.inf
-        """By the clock, where the client has a place: since then it sent no audio."""
+        """Monotonic time of the last audio; infinite without a slot."""
         self._counted_s = 0.0
 
     @abstractmethod
@@ -226,17 +205,16 @@ class LiveConnection(ABC, Generic[M]):
         self.count()
 
     async def on_close(self) -> None:
-        """Send the last events, after the end of the audio."""
-        await self.emit(await self.session.close())
+        await self.emit(await self.session.flush())
 
     async def background(self) -> None:
         """Run the background task of the protocol."""
 
     async def report(self) -> None:
-        """Report the delay of the session, every second."""
+        """Report the delay of the session; called every second."""
 
     async def serve(self) -> None:
-        """Serve the client until it closes or the server shuts down; an error is the last message."""
+        """Serve the client to its end, or the shutdown; an error is the last message."""
         try:
             async with self.exit_stack:
                 await self.begin()
@@ -266,14 +244,14 @@ class LiveConnection(ABC, Generic[M]):
         self.services.check_live_wait(scheduler)
         self._session = session = await scheduler.open(options)
         self.exit_stack.callback(session.end)
-        self.exit_stack.enter_context(
-            self.services.shedder.watch(
-                scheduler,
-                processed_s=lambda: session.processed_s,
-                behind_s=lambda: self.behind_s,
-                shed=self._was_shed.set,
-            )
+        watched = WatchedSession(
+            scheduler,
+            time.monotonic(),
+            processed_s=lambda: session.processed_s,
+            behind_s=lambda: self.behind_s,
+            shed=self._was_shed.set,
         )
+        self.exit_stack.enter_context(self.services.shedder.watch(watched))
         session.drain_input = self.queue.take_audio
         self._counted_s = 0.0
         return scheduler
@@ -298,7 +276,7 @@ class LiveConnection(ABC, Generic[M]):
 
     @property
     def behind_s(self) -> float:
-        """Seconds of received audio that no event covers yet."""
+        """Seconds of received audio that no event covers."""
         return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
 
     async def send(self, *documents: dict[str, Json]) -> None:
@@ -306,8 +284,7 @@ class LiveConnection(ABC, Generic[M]):
             await self.transport.send(document)
 
     async def emit(self, events: Sequence[Event]) -> None:
-        for document in self.render(events):
-            await self.transport.send(document)
+        await self.send(*self.render(events))
 
     async def queue_audio(self, samples: Samples) -> None:
         """Queue audio (n,); wait for room. Raises: ApiError for NaN and infinity."""
@@ -317,12 +294,12 @@ class LiveConnection(ABC, Generic[M]):
         self._mark_audio()
 
     async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
-        """Decode and queue audio, in slices that do not block other clients."""
+        """Decode and queue audio in slices, which do not block other clients."""
         for piece in slices_of(data):
             await self.queue_audio(await in_thread_if_large(len(data), partial(reader.read, piece)))
 
     async def queue_container(self, container: LiveContainer, data: bytes) -> None:
-        """Decode and queue the next bytes of a container; b"" ends it. Raises: AudioError."""
+        """Decode and queue bytes of a container; b"" ends it. Raises: AudioError."""
         for piece in slices_of(data) if data else (b"",):
             container.feed(piece) if piece else container.end()
             is_more = True
@@ -331,31 +308,25 @@ class LiveConnection(ABC, Generic[M]):
                 await self.queue_audio(samples)
 
     async def request_close(self, code: int = NORMAL_CLOSURE) -> None:
-        """Process the queue and close with the code; nothing more is read."""
+        """Process the queue, then close with the code; nothing more is read."""
         if not self._is_closing:
             self._is_closing = True
-            await self.queue.put(CloseRequested(code))
+            await self.queue.put(code)
 
     def count(self) -> None:
-        """Count the audio of the session. Raises: ApiError if it is too long."""
+        """Count new audio. Raises: ApiError if the session is too long."""
         new_s, self._counted_s = self.received_s - self._counted_s, self.received_s
         self.services.metrics.live_seconds.inc(new_s)
         self.services.key_limits.count_audio(self.key, new_s)
         if self.received_s > self.limits.session_s:
-            raise self.too_long_error()
-
-    def too_long_error(self) -> ApiError:
-        message = f"session: expected at most {self.limits.session_s:g} s of audio"
-        return ApiError(message, code="session_too_long")
+            message = f"session: expected at most {self.limits.session_s:g} s of audio"
+            raise ApiError(message, code="session_too_long")
 
     def logged(self, error: Exception) -> ApiError:
         return logged_api_error(error, self.transport.request_id, "session failed")
 
     async def attempt(self, change: Awaitable[None]) -> ApiError | None:
-        """Change the session; return the error of an invalid change, which has no effect.
-
-        Raises: internal errors.
-        """
+        """Change the session; return the error of an invalid change, which has no effect."""
         try:
             await change
         except Exception as error:
@@ -386,7 +357,7 @@ class LiveConnection(ABC, Generic[M]):
         await self.request_close()
 
     async def _drain(self) -> None:
-        await self.services.wait_draining()
+        await self.services.draining.wait()
         await self.request_close(SERVICE_RESTART)
 
     async def _wait_shed(self) -> None:
@@ -398,10 +369,9 @@ class LiveConnection(ABC, Generic[M]):
             self._last_audio_s = time.monotonic()
 
     async def _report(self) -> None:
-        """Report the delay, and end a client that has gone or sends no audio for too long.
+        """Report the delay; end a client that has gone or sends no audio for too long.
 
-        While audio waits nothing is read, so that the end of the client is not seen.
-        Raises: ClientDisconnectedError, ApiError.
+        While audio waits nothing is read, so that `receive` does not see a client go.
         """
         most_s = self.limits.keepalive_s
         while True:
@@ -416,9 +386,9 @@ class LiveConnection(ABC, Generic[M]):
     async def _process_queue(self) -> int:
         while True:
             item = await self.queue.take()
-            if isinstance(item, CloseRequested):
+            if isinstance(item, int):  # the close code, the last item
                 await self.on_close()
-                return item.code
+                return item
             if isinstance(item, np.ndarray):
                 await self.on_audio(item)
             else:
@@ -440,7 +410,6 @@ def slices_of(data: bytes) -> Iterator[bytes]:
 
 
 async def in_thread_if_large(size: int, read: Callable[[], T]) -> T:
-    """Read input of a size in bytes or letters: large input in a thread."""
     return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
 
 
@@ -452,7 +421,7 @@ def require_finite(samples: Samples) -> None:
 class InputQueue(Generic[C]):
     """A queue of samples and commands of type C, for one producer and one consumer.
 
-    max_samples: of queued audio, above which the producer waits.
+    max_samples: queued audio above which the producer waits.
     """
 
     def __init__(self, max_samples: int) -> None:

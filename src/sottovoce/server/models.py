@@ -1,7 +1,5 @@
-"""The models of a server by name: loaded when they are first requested, unloaded when they are idle or
-another one needs their memory.
-
-Loading runs in a thread of its own, so that a download does not delay others.
+"""The models of a server by name: loaded at the first request, unloaded when idle or when another one needs
+their memory.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ HOSTED = re.compile(
     r"|gpt-[a-z0-9.-]{0,40}(transcribe|whisper|realtime|audio)[a-z0-9.-]{0,40}"
     r"|(nova|enhanced|flux)(-[a-z0-9-]{0,40})?|base-[a-z0-9-]{1,40}"
 )
-"""Models of OpenAI's and Deepgram's services, whose weights are not public."""
+"""Ids of OpenAI's and Deepgram's services."""
 logger = logging.getLogger(__name__)
 NO_MEMORY, RETRY_S = "model_memory", 10.0
 JOIN_TIMEOUT_S = 60.0
@@ -56,13 +54,12 @@ JOIN_TIMEOUT_S = 60.0
 
 
 def weight_bytes(model: Model) -> int:
-    """Return the bytes of a model's weights, in its encoder's number format (float32 without one)."""
     dtype: torch.dtype = getattr(model.backend, "dtype", torch.float32)
     return n_parameters(model.backend.dims) * dtype.itemsize
 
 
 def expected_bytes(name: str) -> int:
-    """Return the bytes of float32 weights of a model by its name; 0: unknown."""
+    """Return the bytes of float32 weights by a model's name; 0: unknown."""
     found = (n for pattern, n in N_PARAMETERS_BY_NAME if re.search(pattern, name))
     return round(next(found, 0.0) * FLOAT32_BYTES)
 
@@ -77,30 +74,27 @@ def n_parameters(dims: ModelDims) -> int:
 
 
 def n_attention_weights(width: int) -> int:
-    """Count the weights of an attention layer: four maps, of keys without a bias, and a norm."""
     return 4 * width * width + 3 * width + 2 * width
 
 
 def n_feed_forward_weights(width: int) -> int:
-    """Count the weights of a feed-forward layer, four times as wide inside, and its norm."""
     return 8 * width * width + 5 * width + 2 * width
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """The model of this server for a client's id. is_stand_in: the id names other weights."""
+    """A model of the server. is_stand_in: the requested id names other weights."""
 
     name: str
     is_stand_in: bool = False
 
 
 def resolve_model_id(requested: str, settings: ModelSettings) -> ResolvedModel | None:
-    """Return the model that an id means; None: none of this server.
+    """Return the model that an id means, or None.
 
-    In this order: a name or alias of the server; the same published weights by another program's id; for an
-    English-only model the multilingual one of its size; for a model of a hosted service, and for weights by
-    another program's id that are not here, the default model. A name of published weights as this library
-    has it (`large-v3`) never means other weights.
+    Tried in order: a name or alias of the server; the same published weights under another program's id; the
+    multilingual model of an English-only one; for hosted services, and other ids of published weights, the
+    default model. A name of published weights in this library (`large-v3`) never means other weights.
     """
     known = dict.fromkeys(settings.names) | settings.all_aliases
     by_case = {name.lower(): name for name in reversed(known)}
@@ -121,9 +115,8 @@ def resolve_model_id(requested: str, settings: ModelSettings) -> ResolvedModel |
 
 @dataclass(slots=True)
 class _Slot:
-    """The place of a model, empty until it is loaded.
-
-    languages, n_bytes: of the model, or expected by its name. is_loading: its memory is reserved.
+    """The state of a model. languages, n_bytes: by its name until it is loaded. is_loading: memory is
+    reserved.
     """
 
     languages: tuple[str, ...]
@@ -137,8 +130,8 @@ class _Slot:
 class ModelRegistry:
     """The models that may be requested, and the loaded ones.
 
-    open_model: loads one by its name; called in a thread, once at a time for each. make: returns its
-    scheduler. size_of: the bytes of a model's weights.
+    open_model: loads a model by name, in a thread. make: returns its scheduler. size_of: bytes of its
+    weights.
     Raises: OptionError if the models of the start need more memory than allowed, by their names.
     """
 
@@ -155,7 +148,6 @@ class ModelRegistry:
         self._size_of = size_of
         self._most_bytes = settings.memory_bytes
         self._unloaded: list[Scheduler] = []
-        """Schedulers whose memory is to be freed."""
         self._freeing = anyio.Lock()
         names = dict.fromkeys((*settings.names, *settings.at_start))
         self._slots = {name: _Slot(expected_languages(name), expected_bytes(name)) for name in names}
@@ -168,7 +160,7 @@ class ModelRegistry:
         self.created = round(time.time())
 
     def resolve(self, requested: str | None) -> str:
-        """Return the model of a client's id (`resolve_model_id`); None: the default one.
+        """Return the model of a client's id (`resolve_model_id`); None: the default.
 
         Raises: ApiError 404.
         """
@@ -182,7 +174,6 @@ class ModelRegistry:
         return resolved.name
 
     def ignored(self, requested: str | None, others: Sequence[str] = ()) -> tuple[str, ...]:
-        """List parameters without effect, and `model` if its id names other weights."""
         resolved = resolve_model_id(requested, self.settings) if requested else None
         return (*others, "model") if resolved is not None and resolved.is_stand_in else tuple(others)
 
@@ -218,7 +209,6 @@ class ModelRegistry:
             yield work
 
     def languages(self, name: str) -> tuple[str, ...]:
-        """Return the languages of a model, by its name until it is loaded."""
         return self._slots[name].languages
 
     @property
@@ -239,7 +229,7 @@ class ModelRegistry:
             self._unload(name)
 
     async def free(self) -> None:
-        """Free the memory of unloaded models in a thread, and wait for it."""
+        """Free the memory of unloaded models, in a thread."""
         async with self._freeing:
             unloaded, self._unloaded = self._unloaded, []
             if unloaded:
@@ -247,7 +237,6 @@ class ModelRegistry:
                     await anyio.to_thread.run_sync(free_memory, unloaded)
 
     def close(self, timeout_s: float = JOIN_TIMEOUT_S) -> None:
-        """End the threads of all models after their current work."""
         for scheduler in self.schedulers:
             scheduler.close()
         for scheduler in self.schedulers:
@@ -270,7 +259,6 @@ class ModelRegistry:
             return slot.scheduler
 
     async def _load(self, name: str) -> Scheduler:
-        """Load a model and measure the cost of a session."""
         await self.free()
         model = await anyio.to_thread.run_sync(self._open_model, name)
         scheduler = self._make(model)
@@ -297,7 +285,7 @@ class ModelRegistry:
         return sorted(idle, key=lambda name: self._slots[name].used_s)
 
     def _evict_for(self, name: str) -> None:
-        """Unload idle models until a model fits. Raises: ApiError 503 if it does not."""
+        """Unload idle models until a model fits. Raises: ApiError 503 if it cannot."""
         if self._most_bytes is None:
             return
         wanted, idle = self._slots[name].n_bytes, self._idle_models()
@@ -311,7 +299,6 @@ class ModelRegistry:
             self._unload(idle.pop(0))
 
     def _record_size(self, name: str, model: Model) -> None:
-        """Store the size of a loaded model, and unload idle ones if it is larger than expected."""
         if self._most_bytes is None:
             return
         self._slots[name].n_bytes = self._size_of(model)
@@ -331,14 +318,18 @@ class ModelRegistry:
 
 
 def free_memory(unloaded: list[Scheduler]) -> None:
-    """Wait for the threads of models to end, and release their weights; empties the list."""
+    """Wait for the threads of models, and release their weights, also from CUDA's cache.
+
+    unloaded: is emptied.
+    """
     while unloaded:
         unloaded.pop().join(JOIN_TIMEOUT_S)
-    gc.collect()  # a model and its parts know each other, so that nothing else would free it soon
+    gc.collect()  # a model and its parts refer to each other
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
 
 
 def expected_languages(name: str) -> tuple[str, ...]:
-    """Return the languages of a model by its name: nano's, English, or all of Whisper's vocabulary."""
     if name == "nano":
         return compact_languages() or language_codes()
     if re.search(r"\.en\b", name):

@@ -1,6 +1,6 @@
-"""Requests for recordings by the fields of OpenAI's API, and its documents of transcripts.
+"""Requests for recordings by the fields of OpenAI's API, and its transcript documents.
 
-The `language` of every segment is added.
+Segments have `language` in addition.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ MAX_NAME_LENGTH = 200
 class FileRequest:
     """One request: options of the transcription and of the answer.
 
-    max_len: the most letters of a segment. offset_n: added to the numbers of `srt`. language_probabilities:
+    max_len: most characters of a segment. offset_n: added to the numbers of `srt`. language_probabilities:
     include them where the format has them. ignored: parameters without effect.
     """
 
@@ -149,7 +149,6 @@ def translation_form() -> list[Option]:
 
 
 def languages_of(values: Values) -> tuple[str, ...]:
-    """Read the language, or the languages that may change; empty: all."""
     one, several = values["language"], values.get("languages") or ()
     if one is not None and several:
         raise invalid_value("language", "language or languages[]", "both")
@@ -172,7 +171,6 @@ def transcribe_options(values: Values, task: Task, *, words: bool) -> Transcribe
 
 
 def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
-    """Read the segmentation by voice activity; None and "auto": the default."""
     if strategy is None or strategy == "auto":
         return None
     if isinstance(strategy, str) or strategy.get("type") != "server_vad":
@@ -198,7 +196,7 @@ def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, 
 
 
 def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str, Samples]:
-    """Return speech (n,) at 16 kHz by name."""
+    """Return speech (n,) float32 at 16 kHz by name."""
     if len(names) != len(references):
         message = f"{NAMES}: expected a reference for each name, got {len(names)} and {len(references)}"
         raise ApiError(message, param=NAMES, code="invalid_value")
@@ -227,7 +225,7 @@ def speech_of(reference: str) -> Samples:
 class UploadedFile:
     """A recording in a temporary file, as `audio.io` reads it, with the name of the upload.
 
-    sha256: hexadecimal, of its bytes; "" if it was not computed.
+    sha256: hexadecimal; "" if it was not computed.
     """
 
     def __init__(self, upload: UploadFile, sha256: str = "") -> None:
@@ -265,7 +263,6 @@ TEXT_TYPES = {
     "srt": "application/x-subrip; charset=utf-8",
     "vtt": "text/vtt; charset=utf-8",
 }
-"""Content types of the formats that are not JSON."""
 
 
 def json_answer(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
@@ -318,7 +315,6 @@ def diarized_document(transcript: Transcript) -> dict[str, Json]:
 
 
 def speaker_segment(segment: Segment) -> dict[str, Json]:
-    """Render a segment with its speaker, A if it has none."""
     return {
         "type": "transcript.text.segment",
         "id": segment_id(segment),
@@ -366,7 +362,7 @@ def word_document(word: Word) -> dict[str, Json]:
 
 
 def logprob(word: Word) -> dict[str, Json]:
-    """Render one of `logprobs`, whose tokens are words here with their mean log-probability."""
+    """Render one of `logprobs`: a word, with its log-probability."""
     value = math.log(word.probability) if word.probability > 0 else -100.0
     return {"token": word.word, "bytes": list(word.word.encode()), "logprob": score(value)}
 
@@ -376,13 +372,11 @@ def words_of(segments: Sequence[Segment]) -> Iterator[Word]:
 
 
 def transcript_languages(transcript: Transcript) -> list[dict[str, Json]]:
-    """List the spoken languages in order of appearance."""
     codes = dict.fromkeys(segment.language for segment in transcript.segments if segment.language)
     return [{"code": code} for code in codes]
 
 
 def name_of(code: str) -> str:
-    """Return the name of a language in `verbose_json`: English, lower case; "" without speech."""
     return language_name(code).lower() if code else ""
 
 
@@ -391,7 +385,7 @@ def duration_usage(transcript: Transcript) -> dict[str, Json]:
 
 
 def token_usage(transcript: Transcript, n_prompt_tokens: int) -> dict[str, Json]:
-    """Render usage by tokens, which the end of a stream requires: an encoder frame (20 ms) is one."""
+    """Render usage by tokens, which the end of a stream requires; an encoder frame (20 ms) is one."""
     n_audio = math.ceil(transcript.duration * FRAMES_PER_SECOND)
     n_written = sum(len(segment.tokens) for segment in transcript.segments)
     return {
@@ -404,14 +398,14 @@ def token_usage(transcript: Transcript, n_prompt_tokens: int) -> dict[str, Json]
 
 
 class Deltas:
-    """The text of a stream in pieces, which joined are the final text."""
+    """The text of a stream in pieces; joined, they are the final text."""
 
     def __init__(self) -> None:
         self._space = ""
         self._has_begun = False
 
     def add(self, segment: Segment) -> str:
-        """Return the text that a segment adds; spaces at its end wait for the next one."""
+        """Return the text that a segment adds; trailing spaces wait for the next one."""
         text = self._space + segment.text if self._has_begun else segment.text.lstrip()
         delta = text.rstrip()
         self._space = text[len(delta) :]

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the server, and how an API describes its paths for it."""
+"""The OpenAPI 3.1 document of the server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from sottovoce.server.api import Api
 from sottovoce.server.fields import fields_of, schema_of
 
 DESCRIPTION = """\
-The server's requests as an OpenAPI 3.1 document, from the tables that the code reads them by.
-
-Forms are described by their options (`forms`); the parameters of addresses are declared here. OpenAPI does
-not cover sockets: see docs/protocol.md.
+The requests of the server. OpenAPI does not cover WebSockets: see docs/protocol.md.
 """
 
 Schema: TypeAlias = dict[str, Json]
@@ -27,7 +24,6 @@ INTEGER: Schema = {"type": "integer"}
 TEXT_ANSWERS: Schema = {
     kind: {"schema": STRING} for kind in ("text/plain", "application/x-subrip", "text/vtt")
 }
-"""Transcripts that are not JSON, by their content type."""
 
 
 def form_schemas(api: FormApi) -> dict[str, Schema]:
@@ -56,7 +52,7 @@ def document(apis: Iterable[Api]) -> dict[str, Json]:
 
 
 def an_object(*required: str, **properties: Json) -> Schema:
-    """Describe an object by the schemas of its properties; positional names have any value."""
+    """Describe an object by the schemas of its properties; positional names are required."""
     schema: Schema = {"type": "object"}
     if required:
         schema["required"] = list(required)
@@ -66,7 +62,6 @@ def an_object(*required: str, **properties: Json) -> Schema:
 
 
 def parameter(name: str, schema: Schema, place: str = "query") -> Json:
-    """Describe a parameter of an address; those of its path are required."""
     described: Schema = {"name": name, "in": place, "schema": schema}
     return {**described, "required": True} if place == "path" else described
 
@@ -90,7 +85,7 @@ def component(name: str) -> Schema:
 
 
 def answers(content: Mapping[str, Json], error: Schema | None = None) -> dict[str, Json]:
-    """Describe an answer and its errors. error: the schema of the API's errors; None: OpenAI's."""
+    """Describe an answer and its errors. error: their schema; None: OpenAI's."""
     fault: Json = {"application/json": {"schema": error or component("Error")}}
     return {
         "200": {"description": "done", "content": dict(content)},
@@ -104,5 +99,4 @@ def json_answer(schema: Schema) -> dict[str, Json]:
 
 
 def transcript_content() -> dict[str, Json]:
-    """Describe a transcript in the formats of OpenAI's file API."""
     return {"application/json": {"schema": an_object("text", text=STRING)}, **TEXT_ANSWERS}

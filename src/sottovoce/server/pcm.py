@@ -1,4 +1,4 @@
-"""Decoding of raw audio from a socket, cut at any byte, into samples of 16 kHz."""
+"""Decoding of raw audio from a socket, cut at any byte, into samples at 16 kHz."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PcmReader:
 
 
 def wav_header(encoding: str, sample_rate: int, n_bytes: int) -> bytes:
-    """Return the header of a WAV file of n_bytes of one channel, or of the largest size that it can state."""
+    """Return the header of a mono WAV file of n_bytes, or of the largest size that it can state."""
     size = SAMPLE_BYTES[encoding]
     size_field = min(n_bytes, 2**32 - 1 - WAV_HEADER_BYTES)
     rates = (sample_rate, sample_rate * size, size, 8 * size)

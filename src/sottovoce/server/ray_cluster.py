@@ -1,8 +1,8 @@
 """Joining a Ray cluster, and transcription of an archive by its processes.
 
-Actors hold the model, and Ray Data hands them blocks of recordings and repeats the blocks of actors that
-died. A recording that ends the process that reads it would do so forever: after a few tries, recordings
-without a row are tried once more by themselves, and then get a row with an error.
+Ray Data hands blocks of recordings to actors and repeats those of actors that died. Recordings still without
+a row are tried once more one by one, since one of them may end every process; then they get a row with an
+error.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, TypedDict
 
 from sottovoce.archive.results import BatchOptions, Item, Row, failed_row, transcribe_items
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
 from sottovoce.formats.document import json_text
+from sottovoce.server.settings import Replicas
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
 
 MAX_BLOCKS = 10_000
 N_RETRIES = 2
-"""Of a block whose actor died."""
 FATAL = "fatal"
 DIED = "the process that read it ended before it was done, twice"
 
 
 def connect(address: str | None) -> None:
-    """Join a cluster, or start one of this machine; hides the log of Ray.
+    """Join a cluster, or start one on this machine; hides the log of Ray.
 
     Raises: MissingExtraError; OptionError if no cluster answers.
     """
@@ -49,7 +48,6 @@ def connect(address: str | None) -> None:
 
 
 def import_ray(name: str) -> ModuleType:
-    """Import a module of Ray. Raises: MissingExtraError."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -64,30 +62,8 @@ def parse_range(option: str, text: str) -> tuple[int, int]:
     return int(least), int(most) if dash else int(least)
 
 
-@dataclass(frozen=True, slots=True)
-class Actors:
-    """Processes that transcribe, and the resources of each.
-
-    n_min, n_max: Ray adds and ends actors in between. cpus, gpus: of each; a part of a GPU is shared.
-    Raises: OptionError.
-    """
-
-    n_min: int = 1
-    n_max: int = 1
-    cpus: float = 1.0
-    gpus: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_min <= self.n_max:
-            raise OptionError(f"actors: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}")
-        if not (self.cpus > 0 and self.gpus >= 0):
-            raise OptionError(
-                f"actors: expected cpus above 0 and gpus of 0 or more, got {self.cpus}, {self.gpus}"
-            )
-
-
 class Block(TypedDict):
-    """Recordings: their names, and their paths as bytes."""
+    """Recordings by name; paths are bytes."""
 
     id: Sequence[str]
     path: Sequence[bytes]
@@ -102,7 +78,7 @@ class TranscribingActor:
         self._model: Model | None = None
 
     def __call__(self, block: Block) -> dict[str, list[str]]:
-        """Return rows, as JSON, of a block of recordings, or a row that ends the job."""
+        """Return the rows of a block as JSON, or one that ends the job."""
         items = [
             Item(str(name), os.fsdecode(path)) for name, path in zip(block["id"], block["path"], strict=True)
         ]
@@ -115,11 +91,11 @@ class TranscribingActor:
 
 
 def transcribe_on_ray(
-    items: Sequence[Item], open_model: Callable[[], Model], batch: BatchOptions, actors: Actors
+    items: Sequence[Item], open_model: Callable[[], Model], batch: BatchOptions, actors: Replicas
 ) -> Iterator[Row]:
     """Yield a row for each recording in any order; requires `connect`.
 
-    Raises: OptionError if the model cannot be opened, or no recording can be read with these options.
+    Raises: OptionError if the model cannot be opened, or the options are invalid for every recording.
     """
     left = {item.id: item for item in items}
     model = ""
@@ -138,7 +114,7 @@ def _round(
     items: Sequence[Item],
     open_model: Callable[[], Model],
     batch: BatchOptions,
-    actors: Actors,
+    actors: Replicas,
     n_in_block: int,
 ) -> Iterator[Row]:
     data = import_ray("ray.data")

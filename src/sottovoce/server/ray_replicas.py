@@ -1,7 +1,6 @@
 """The server as replicas on a Ray cluster (Ray Serve): the same app behind Ray's proxies.
 
-Ray sends a connection to a replica with a free place. A replica that is removed gets no new connections, and
-ends with its last one or after `DRAIN_S`.
+A removed replica gets no new connections, and ends with its last one or after `DRAIN_S`.
 """
 
 from __future__ import annotations
@@ -31,15 +30,10 @@ if TYPE_CHECKING:
 NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
 PLACES_BESIDE = 16
-"""Connections of a replica beyond sessions and recordings: pages, health, metrics."""
 CONNECTIONS = 8
-"""Mean connections of a replica above which another is added."""
 MORE_AFTER_S, FEWER_AFTER_S = 30.0, 600.0
-"""How long there must have been too many or too few connections."""
 DRAIN_S = 600.0
-"""For the connections of a replica that is removed."""
 MAX_QUEUED = 256
-"""Connections that wait for a replica; more are refused with 503."""
 
 
 @contextmanager
@@ -50,8 +44,8 @@ def serving_on_ray(
 ) -> Iterator[None]:
     """Deploy the app, which then answers at its address on every machine of the cluster.
 
-    open_model: called in the replicas before they get connections.
-    Raises: MissingExtraError; OptionError without a cluster, a free address, or a model that can be opened.
+    open_model: called in the replicas before they get connections. Raises: MissingExtraError; OptionError
+    without a cluster, a free address, or a usable model.
     """
     serve = import_ray("ray.serve")
     connect(None)

@@ -1,8 +1,7 @@
 """The interface to a model: live sessions and recordings go in, events and segments come out.
 
-The model runs in the threads of a `Worker`, whose runtime batches the calls of sessions and recordings;
-callers await futures. The cost of a live session is measured when a model is loaded, with a sound like a
-voice.
+The model runs in the threads of a `Worker`, whose runtime batches calls. The cost of a live session is
+measured when a model is loaded.
 """
 
 from __future__ import annotations
@@ -36,16 +35,14 @@ from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
 
 SPEECH_FACTOR = 1.75
-"""Cost of speech relative to a sound: words cost 1.4 times as much, and more in company (base)."""
+"""Cost of speech relative to the sound: words cost 1.4 times as much, and more in batches (base)."""
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
 CALIBRATION_TIMEOUT_S = 5.0
-"""Time limit: slower models are measured by the audio processed until then."""
 OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 logger = logging.getLogger(__name__)
 MAX_PROMPT_TOKENS = 223
 MAX_CACHED_FUSIONS = 4
-"""Lists of phrases that are kept ready for the next recording with the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,10 @@ class TranscriptionRequest:
 
 
 async def calibrate(open_session: OpenSession, n_engines: int) -> float:
-    """Return the engine seconds per second of speech, at `FORECAST_INTERVAL_S`; 0: unknown."""
+    """Measure the cost of a live session, with one session for each engine.
+
+    Returns engine seconds per second of speech at `FORECAST_INTERVAL_S`; 0: unknown.
+    """
     options = LiveOptions(vad=False)
     handles = [await open_session(options) for _ in range(n_engines)]
     try:
@@ -69,7 +69,7 @@ async def calibrate(open_session: OpenSession, n_engines: int) -> float:
 
 
 async def measure_cost(handle: SessionHandle, sound: Samples) -> float:
-    """Return the engine seconds per second of a sound (n,) without its first second; 0: unknown."""
+    """Return the engine seconds per second of a sound (n,), its first second excepted; 0: unknown."""
     handle.fixed_interval_s = FORECAST_INTERVAL_S
     ends_s = time.monotonic() + CALIBRATION_TIMEOUT_S
     step, n_warm_up = round(PIECE_S * SAMPLE_RATE), round(WARM_UP_S * SAMPLE_RATE)
@@ -84,7 +84,7 @@ async def measure_cost(handle: SessionHandle, sound: Samples) -> float:
 
 
 def voice_like_sound(seconds: float = SOUND_S) -> Samples:
-    """Return a sound (n,) float32 with the pitch, harmonics and syllables of a voice, without words."""
+    """Return a sound (n,) float32 with the pitch, harmonics and syllables of a voice."""
     at_s = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     pitch_hz = PITCH_HZ * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * at_s))
     phase = 2 * np.pi * np.cumsum(pitch_hz) / SAMPLE_RATE
@@ -98,8 +98,8 @@ def voice_like_sound(seconds: float = SOUND_S) -> Samples:
 class FileJob:
     """One recording under transcription: iterate over its segments as they are found.
 
-    caller: through which the transcription calls the model. second: through which it calls a second model, or
-    None. n_prompt_tokens: of its prompt, as far as the model sees it.
+    caller, second: through which it calls the model, and a second one or None. n_prompt_tokens: of its
+    prompt, truncated to what the model sees.
     """
 
     def __init__(
@@ -139,10 +139,10 @@ class FileJob:
 
 
 class Scheduler:
-    """Live sessions and recordings on one model, in the threads of `worker`.
+    """Live sessions and recordings on one model.
 
-    beam_size: of recordings; 1 is greedy. deferral: the parts that a second model reads again. on_live:
-    called with seconds waited and worked of live work.
+    beam_size: of recordings; 1 is greedy. deferral: parts that a second model reads again. on_live: called
+    with seconds waited and worked of live work.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Scheduler:
         return tuple(self.model.languages)
 
     async def open(self, options: LiveOptions) -> SessionHandle:
-        """Begin a live session. Raises: ApiError 429 if it would make others late; OptionError."""
+        """Begin a live session. Raises: ApiError 429 if it would delay others; OptionError."""
         load = self.forecast.enter()
         handle = SessionHandle(self.worker, self.model, options, load=load, on_end=self.forecast.leave)
         try:
@@ -187,11 +187,10 @@ class Scheduler:
         return handle
 
     async def calibrate(self) -> None:
-        """Measure the cost of a live session, if admission uses it; without it all are admitted."""
         if not self._is_forecast:
             return
         try:
-            self.forecast.set_cost(await calibrate(self.open, len(self.worker.engines)))
+            self.forecast.set_cost(await calibrate(self.open, len(self.worker.runtime.states)))
         except Exception:
             logger.exception("what a live session costs could not be measured: all are taken")
 
@@ -200,8 +199,7 @@ class Scheduler:
     ) -> FileJob:
         """Begin a recording, which stays open until the job is closed.
 
-        second: reads uncertain parts again where it can (`_can_retry`).
-        Raises: AudioError, OptionError.
+        second: reads uncertain parts again where it can. Raises: AudioError, OptionError.
         """
         fusion = await anyio.to_thread.run_sync(self.fusion, request, limiter=self._fusions)
         prompt = self._n_tokens(request.options.initial_prompt)
@@ -209,15 +207,15 @@ class Scheduler:
         caller: Caller | None = None
         if second is not None and self._can_retry(second, request):
             of_second = await anyio.to_thread.run_sync(second.fusion, request, limiter=self._fusions)
-            caller = second.worker.caller()
+            caller = second.worker.runtime.caller()
             other = second.model.as_second(self._deferral, of_second, caller)
-        own = self.worker.caller()
+        own = self.worker.runtime.caller()
         begin = partial(self._begin, source, request, fusion, other, own)
         transcription = await self.worker.result_of(begin, Priority.FILE)
         return FileJob(self.worker, own, transcription, prompt, caller)
 
     def _can_retry(self, second: Scheduler, request: TranscriptionRequest) -> bool:
-        """Whether a second model can read a request: without clips, English-only models English only."""
+        """Whether a second model can read a request: not with clips, and an English-only one only English."""
         if request.options.clip_timestamps:
             return False
         chosen = self.model.options(list(request.languages) or None, None, None, None, request.options)
@@ -238,7 +236,7 @@ class Scheduler:
         return request.options.decoding.beam_size or self._beam_size
 
     def fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
-        """Return the fusion of boosted phrases in a beam, which may take long to build."""
+        """Return the fusion of boosted phrases, or None; it may take long to build."""
         if not request.phrases or self._beam_size_of(request) == 1:
             return None
         return self._fusion_of(request.phrases)

@@ -1,4 +1,4 @@
-"""A running server: uvicorn, with an end that lets requests and sessions finish.
+"""A running server: uvicorn, with an orderly shutdown.
 
 After SIGINT or SIGTERM new requests are refused, live sessions emit their last text and close with 1012, and
 requests are answered, with 503 after the timeout. A second SIGINT ends the server at once.
@@ -28,7 +28,6 @@ from sottovoce.errors import OptionError, cause_of
 from sottovoce.server.apis.wyoming import start_wyoming
 from sottovoce.server.app import make_app
 from sottovoce.server.connections import make_connections, make_gate
-from sottovoce.server.models import JOIN_TIMEOUT_S
 from sottovoce.server.services import Services
 from sottovoce.server.settings import Listening, ServerSettings
 
@@ -39,20 +38,16 @@ IGNORED_MESSAGES = (
     "ASGI callable returned without completing handshake.",
     "Invalid UTF-8 sequence received from client.",
 )
-"""Errors that uvicorn logs for refused handshakes and invalid messages of clients."""
+"""Errors that uvicorn logs for refused handshakes and invalid messages."""
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
-"""Longer than a client that sends too fast is not read: its pong waits behind its audio."""
+"""Longer than a fast sender is left unread: its pong waits behind its audio."""
 POLL_EVERY_S = 0.05
 ABORT_S = 1.0
-"""Part of the shutdown in which aborted requests are answered."""
 BACKLOG = 128
-"""Connections that wait to be accepted."""
 
 
 class QuietLoop:
-    """Handles errors of an event loop; logs once a minute that the system accepts no more connections."""
-
     def __init__(self) -> None:
         self._logged_s = -LOG_EVERY_S
 
@@ -65,7 +60,7 @@ class QuietLoop:
 
 
 class QuietLog(logging.Filter):
-    """Passes each warning of the server's connections once a minute, and none of `IGNORED_MESSAGES`."""
+    """Passes each warning of a place once a minute, and none of `IGNORED_MESSAGES`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,8 +88,7 @@ def limit_warnings(*names: str) -> None:
 class Server(uvicorn.Server):
     """uvicorn's server, whose live sessions end before their sockets do.
 
-    on_listening: called once with the port.
-    Raises: OptionError for an address that cannot be used.
+    on_listening: called once with the port. Raises: OptionError for an unusable address.
     """
 
     def __init__(
@@ -106,17 +100,17 @@ class Server(uvicorn.Server):
         check_certificate(settings.listening)
         limit_warnings("uvicorn.error", "python_multipart.multipart", "sottovoce.server.connections")
         app = make_app(settings, open_model)
-        self._services: Services = app.state.services
+        self.services: Services = app.state.services
         self._on_listening = on_listening
         self._listening = listening_socket(settings.listening)
-        self._wyoming_socket = wyoming_socket(settings)
+        self.wyoming_socket = listening_socket(settings.wyoming) if settings.wyoming else None
         self._wyoming: asyncio.Server | None = None
         self.ended_by: signal.Signals | None = None
         self.broken_by: str | None = None
-        """The reason why a model could not work, where the server has ended for it."""
+        """Why a model could not work, if the server has ended for it."""
         self._healthy_s = time.monotonic()
         limits, listening = settings.limits, settings.listening
-        self.gate = gate = make_gate(settings, self._services.metrics.refused_connections.inc)
+        self.gate = gate = make_gate(settings, self.services.metrics.refused_connections.inc)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -144,30 +138,17 @@ class Server(uvicorn.Server):
             )
         )
 
-    @property
-    def services(self) -> Services:
-        return self._services
-
-    @property
-    def wyoming_port(self) -> int | None:
-        port: int | None = self._wyoming_socket.getsockname()[1] if self._wyoming_socket else None
-        return port
-
     def serve_until_ended(self) -> None:
-        """Serve until a signal or `should_exit`.
-
-        Raises: the error that kept the default model from being loaded.
-        """
+        """Serve until a signal or `should_exit`. Raises: the error of loading the default model."""
         self.run(sockets=[self._listening])
-        if self._services.preload_error is not None:
-            raise self._services.preload_error
+        if self.services.preload_error is not None:
+            raise self.services.preload_error
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end: also without a model, or with a broken one."""
-        return await super().on_tick(counter) or self._services.preload_error is not None or self._is_broken()
+        return await super().on_tick(counter) or self.services.preload_error is not None or self._is_broken()
 
     def _is_broken(self) -> bool:
-        error, most_s = self._services.health_error, self._services.settings.limits.broken_s
+        error, most_s = self.services.health_error, self.services.settings.limits.broken_s
         now_s = time.monotonic()
         self._healthy_s = now_s if error is None else self._healthy_s
         if most_s is None or now_s - self._healthy_s < most_s:
@@ -179,22 +160,22 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[Socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(QuietLoop())
         await super().startup(sockets)
-        if self.started and self._wyoming_socket is not None:
-            self._wyoming = await start_wyoming(self._services, self._wyoming_socket)
+        if self.started and self.wyoming_socket is not None:
+            self._wyoming = await start_wyoming(self.services, self.wyoming_socket)
         if self.started:
             self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[Socket] | None = None) -> None:
-        """Let sessions and requests finish, cut short the rest, and close.
+        """Let sessions and requests finish, cancel the rest, and close.
 
-        New connections are accepted until then, so that clients get 503 from `/ready` and other requests.
+        Connections are accepted until then, so that `/ready` and other requests get 503.
         """
-        services = self._services
-        services.start_drain()
+        services = self.services
+        services.draining.set()
         seconds = services.settings.limits.shutdown_s
         end = time.monotonic() + seconds
         await self._wait_idle(end - min(ABORT_S, seconds / 4))
-        services.abort()
+        services.aborted.set()
         for server in self.servers:
             server.close()
         if self._wyoming is not None:
@@ -204,18 +185,18 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _wait_idle(self, end: float) -> None:
-        while self._services.is_serving and not self.force_exit and time.monotonic() < end:
+        while self.services.is_serving and not self.force_exit and time.monotonic() < end:
             await anyio.sleep(POLL_EVERY_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals; the caller reports the one that ended the server."""
+        """Handle signals, without raising them again at the end."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         handled = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in handled}
-        if self._services.keys.has_file and sys.platform != "win32":
+        if self.services.keys.has_file and sys.platform != "win32":
             before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._refresh_keys)
         try:
             yield
@@ -224,10 +205,10 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _refresh_keys(self, sig: int, frame: FrameType | None) -> None:
-        self._services.keys.mark_stale()
+        self.services.keys.mark_stale()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End the server; a second call ends it at once."""
+        """Begin the shutdown; a second call ends the server at once."""
         self.ended_by = signal.Signals(sig)
         super().handle_exit(sig, frame)
 
@@ -260,58 +241,3 @@ def wyoming_socket(settings: ServerSettings) -> Socket | None:
     if settings.wyoming is None:
         return None
     return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))
-
-
-class ServerThread:
-    """A server in a thread, for tests and programs; inside its context it answers at `url`."""
-
-    def __init__(self, settings: ServerSettings, open_model: Callable[[str], Model]) -> None:
-        self._listening = threading.Event()
-        self._port = 0
-        self._settings = settings
-        self.server = Server(settings, open_model, self._note)
-        self._thread = threading.Thread(
-            target=self.server.serve_until_ended, name="sottovoce-server", daemon=True
-        )
-
-    @property
-    def services(self) -> Services:
-        return self.server.services
-
-    @property
-    def address(self) -> str:
-        return f"{self._settings.listening.host}:{self._port}"
-
-    @property
-    def url(self) -> str:
-        return f"{self._settings.listening.scheme}://{self.address}"
-
-    def __enter__(self) -> ServerThread:
-        self._thread.start()
-        if not self._listening.wait(60.0):
-            self.stop()
-            raise RuntimeError("server: expected it to listen within 60 s")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def wait_until_ready(self, within_s: float = 60.0) -> None:
-        """Wait for the default model. Raises: TimeoutError."""
-        end = time.monotonic() + within_s
-        while not self.services.is_ready:
-            if time.monotonic() > end:
-                raise TimeoutError(f"server: expected its model within {within_s:g} s")
-            time.sleep(POLL_EVERY_S)
-
-    def stop(self) -> None:
-        """End the server and all of its threads. Raises: RuntimeError if it does not end."""
-        self.server.should_exit = True
-        within_s = self._settings.limits.shutdown_s + 2 * JOIN_TIMEOUT_S
-        self._thread.join(within_s)
-        if self._thread.is_alive():
-            raise RuntimeError(f"server: expected it to end within {within_s:g} s")
-
-    def _note(self, port: int) -> None:
-        self._port = port
-        self._listening.set()

@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
-from sottovoce.runtime.batching import EngineState
 from sottovoce.server.admission import POLL_EVERY_S, LoadShedder
 from sottovoce.server.auth import ApiKey, ClientSecrets, KeyLimits, KeyRing
 from sottovoce.server.captions import CaptionRegistry
@@ -30,7 +29,7 @@ T = TypeVar("T")
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_PER_JOB = 4
-"""Recordings that may be answered at once, for each job that may run at the same time."""
+"""Recordings answered at once, for each job that may run at the same time."""
 CHECK_KEYS_EVERY_S = 1.0
 ENGINE_LABELS = ("model", "engine")
 
@@ -38,7 +37,7 @@ ENGINE_LABELS = ("model", "engine")
 class Services(Collector):
     """Settings, models, counts and limits of a server.
 
-    Raises: OptionError for an invalid file of keys, or a folder of jobs that cannot be used.
+    Raises: OptionError for an invalid key file, or an unusable folder of jobs.
     """
 
     def __init__(self, settings: ServerSettings, registry: ModelRegistry, metrics: Metrics) -> None:
@@ -46,14 +45,13 @@ class Services(Collector):
         self.registry = registry
         self.metrics = metrics
         self._lags: list[Callable[[], float]] = []
-        """Functions that return the delay of each live session, in seconds."""
         self.n_requests = 0
         self.n_uploads = 0
         self.upload_bytes = 0
-        """Of all recordings that are here or on their way."""
+        """Of all recordings received or being received."""
         self.decoding = DecodePool()
         self.inference_model = settings.models.model
-        """Of whisper.cpp's `/inference`, which names none."""
+        """Of whisper.cpp's `/inference`."""
         self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
         self.shedder = LoadShedder(settings.limits.wait_s)
         self.tracing = Tracing(make_provider() if settings.traces else None)
@@ -74,15 +72,15 @@ class Services(Collector):
                 tracing=self.tracing,
             )
         self.preload_error: Exception | None = None
-        """Why a model that the server begins with could not be loaded."""
-        self._draining = anyio.Event()
-        self._aborted = anyio.Event()
+        self.draining = anyio.Event()
+        """Set at the shutdown: live sessions end, and new requests are refused."""
+        self.aborted = anyio.Event()
+        """Set when requests are cut short."""
         self.ends_process = False
-        """The process ends with the server: threads that are at work are not waited for."""
+        """The process ends with the server: working threads are not waited for."""
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield current values for Prometheus."""
         now = {
             "sessions": ("Live sessions now.", self.n_sessions),
             "behind_s": (
@@ -108,7 +106,11 @@ class Services(Collector):
             yield GaugeMetricFamily(
                 "sottovoce_job_bytes", "Of jobs' recordings and results.", self.jobs.n_bytes
             )
-        engines = engines_of(self.registry)
+        engines = [
+            ((name, str(number)), state)
+            for name, scheduler in self.registry.running.items()
+            for number, state in enumerate(scheduler.worker.runtime.states)
+        ]
         busy = [(place, state.busy) for place, state in engines]
         yield gauges("engine_busy", "The part of the time that an engine is at work.", ENGINE_LABELS, busy)
         updates = [(place, state.n_live) for place, state in engines]
@@ -120,7 +122,6 @@ class Services(Collector):
 
     @property
     def health_error(self) -> str | None:
-        """The error of a model that does not work, or None."""
         stall_s = self.settings.limits.stall_s
         found = [scheduler.worker.health_error(stall_s) for scheduler in self.registry.schedulers]
         return next((error for error in found if error is not None), None)
@@ -135,25 +136,8 @@ class Services(Collector):
         return max((lag() for lag in self._lags), default=0.0)
 
     @property
-    def is_draining(self) -> bool:
-        return self._draining.is_set()
-
-    def start_drain(self) -> None:
-        """Begin the shutdown: live sessions end, and new requests are refused."""
-        self._draining.set()
-
-    @property
     def is_serving(self) -> bool:
         return self.n_sessions + self.n_requests + self.n_uploads > 0
-
-    def abort(self) -> None:
-        self._aborted.set()
-
-    async def wait_aborted(self) -> None:
-        await self._aborted.wait()
-
-    async def wait_draining(self) -> None:
-        await self._draining.wait()
 
     @contextmanager
     def upload(self, *, is_queued: bool = False) -> Iterator[None]:
@@ -174,7 +158,7 @@ class Services(Collector):
 
     @contextmanager
     def uploaded_bytes(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts the bytes of one upload until the context ends.
+        """Yield a function that counts bytes of one upload until the context ends.
 
         The function raises ApiError 429 if all uploads together are too large.
         """
@@ -217,19 +201,19 @@ class Services(Collector):
             self._lags.remove(behind_s)
 
     def _require_free(self, n: int, limit: int, what: str) -> None:
-        if self.is_draining:
+        if self.draining.is_set():
             raise shutting_down()
         if n >= limit:
             raise too_many_requests(f"{limit} {what}: try again later", retry_s=10.0)
 
     def check_capacity(self, name: str) -> None:
-        """Check that a loaded model can take a session. Raises: ApiError 429."""
+        """Raises: ApiError 429 if a loaded model cannot take a session."""
         if (scheduler := self.registry.running.get(name)) is not None:
             self.check_live_wait(scheduler)
             scheduler.forecast.check()
 
     def check_live_wait(self, scheduler: Scheduler) -> None:
-        """Check that live work does not wait too long. Raises: ApiError 429."""
+        """Raises: ApiError 429 if live work waits too long."""
         waits_s, most_s = scheduler.worker.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:
             raise too_many_requests(
@@ -238,14 +222,13 @@ class Services(Collector):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run background tasks; end models and threads at the exit."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._unload_idle)
                 if self.settings.work.forecast:
                     tasks.start_soon(self._shed_load)
                 if self.jobs is not None:
-                    tasks.start_soon(self._run_jobs, self.jobs)
+                    tasks.start_soon(run_until_first, self.jobs.run, self.draining.wait)
                 if self.keys.has_file:
                     tasks.start_soon(self._refresh_keys)
                 if self.settings.models.preload:
@@ -272,13 +255,6 @@ class Services(Collector):
                 self.is_ready = True
         except Exception as error:
             self.preload_error = error
-
-    async def _run_jobs(self, jobs: JobRunner) -> None:
-        """Run jobs until the shutdown, when the model is left to clients that wait."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(jobs.run)
-            await self.wait_draining()
-            tasks.cancel_scope.cancel()
 
     async def _refresh_keys(self) -> None:
         while True:
@@ -307,7 +283,7 @@ def gauges(
 
 
 async def run_until_first(*tasks: Callable[[], Awaitable[object]]) -> None:
-    """Run tasks until the first one ends, and cancel the others. Raises: the error of that task."""
+    """Run tasks until the first one ends, and cancel the others. Raises: its error."""
     failed: list[Exception] = []
     async with anyio.create_task_group() as group:
 
@@ -340,24 +316,17 @@ async def cancel_when(ended: Callable[[], Awaitable[object]], work: Awaitable[T]
     return found[0]
 
 
-def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineState]]:
-    return [
-        ((name, str(number)), state)
-        for name, scheduler in registry.running.items()
-        for number, state in enumerate(scheduler.worker.engines)
-    ]
-
-
 def engine_states(services: Services) -> list[dict[str, Json]]:
     return [
         {
-            "model": model,
-            "engine": int(number),
+            "model": name,
+            "engine": number,
             "live_updates": state.n_live,
             "recording": state.has_recording,
             "busy": round(state.busy, 2),
         }
-        for (model, number), state in engines_of(services.registry)
+        for name, scheduler in services.registry.running.items()
+        for number, state in enumerate(scheduler.worker.runtime.states)
     ]
 
 
@@ -370,5 +339,4 @@ def key_of(connection: HTTPConnection) -> ApiKey | None:
 
 
 def given_keys_of(connection: HTTPConnection) -> list[str]:
-    """Return the keys and client secrets that a client has sent."""
     return cast("list[str]", connection.scope["state"]["given_keys"])

@@ -1,7 +1,7 @@
-"""One live session of a client in the server: audio waits here until an update is due.
+"""One live session of a client: audio waits here until an update is due.
 
 Events are numbered across the client's session, in its times. Changed options begin another session of the
-library, which counts from zero again. Sessions share nothing but the interval of updates under load.
+library, which counts from zero.
 """
 
 from __future__ import annotations
@@ -37,21 +37,18 @@ from sottovoce.types import (
     Samples,
     SpeechEnded,
     TurnEnded,
-    Word,
 )
 
 TIME_FIELDS = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
-"""Fields of events that are seconds since the beginning."""
 UPDATE_MAX_S = 2.0
-"""Audio of one session processed at a time, so that others have their turn."""
 LOADED_UPDATE_MAX_S = 10.0
-"""The same under load, where one update takes all waiting audio."""
+"""Under load one update takes all waiting audio."""
 MAX_AHEAD_S = 20.0
-"""Audio of a session ahead of real time, above which it has the priority of recordings."""
+"""Audio ahead of real time above which a session has the priority of recordings."""
 
 
 class EventSequencer:
-    """Numbers the events of one client's session: `seq` and `utterance`."""
+    """Numbers the events of a client's session: `seq` and `utterance`."""
 
     def __init__(self) -> None:
         self._seq = 0
@@ -59,7 +56,6 @@ class EventSequencer:
         self._is_open = False
 
     def number(self, events: Iterable[Event], *, offset_s: float = 0.0) -> list[Event]:
-        """Number events, and shift them by `offset_s`."""
         return [self._numbered(shifted(event, offset_s)) for event in events]
 
     def _numbered(self, event: Event) -> Event:
@@ -77,56 +73,18 @@ class EventSequencer:
 def shifted(event: Event, offset_s: float) -> Event:
     if not offset_s:
         return event
-    changes: dict[str, Any] = {**_shifted_times(event, offset_s)}
-    if isinstance(event, Partial | Final):
-        changes["words"] = tuple(_shifted_word(word, offset_s) for word in event.words)
-    return replace(event, **changes)
-
-
-def _shifted_word(word: Word, offset_s: float) -> Word:
-    return replace(word, start=word.start + offset_s, end=word.end + offset_s)
-
-
-def _shifted_times(event: Event, offset_s: float) -> dict[str, float]:
     names = (field.name for field in fields(event) if field.name in TIME_FIELDS)
-    return {name: getattr(event, name) + offset_s for name in names}
-
-
-class AudioAccumulator:
-    """Audio of one session that waits for an update, which takes all of it."""
-
-    def __init__(self) -> None:
-        self._pieces: list[Samples] = []
-        self._n_samples = 0
-
-    @property
-    def waiting_s(self) -> float:
-        return self._n_samples / SAMPLE_RATE
-
-    def add(self, pcm: Samples) -> None:
-        self._pieces.append(pcm)
-        self._n_samples += len(pcm)
-
-    def is_due(self, interval_s: float) -> bool:
-        """Return whether there is enough audio for an update.
-
-        At the shortest interval any audio is enough: the session itself decides about its updates.
-        """
-        if interval_s <= INTERVALS_S[0]:
-            return self._n_samples > 0
-        return self.waiting_s >= interval_s
-
-    def take(self, most: int) -> Samples:
-        """Remove and return the first waiting samples, (n,) float32, at most so many."""
-        waiting: Samples = np.concatenate([np.zeros(0, np.float32), *self._pieces])
-        taken, rest = waiting[:most], waiting[most:]
-        self._pieces, self._n_samples = [rest] if len(rest) else [], len(rest)
-        return taken
+    changes: dict[str, Any] = {name: getattr(event, name) + offset_s for name in names}
+    if isinstance(event, Partial | Final):
+        changes["words"] = tuple(
+            replace(word, start=word.start + offset_s, end=word.end + offset_s) for word in event.words
+        )
+    return replace(event, **changes)
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedTranslator:
-    """A translator whose work is queued for the model behind live sessions."""
+    """A translator whose work is queued behind live sessions."""
 
     own: WhisperTranslator
     worker: Worker
@@ -137,16 +95,15 @@ class QueuedTranslator:
         return self.own.target
 
     def push(self, pcm: Samples, worked_s: float) -> None:
-        """Take samples (n,) that the session will get; worked_s: seconds that it has processed."""
+        """Take samples (n,) that the session will get. worked_s: seconds it has processed."""
         self.own.push(pcm, worked_s=worked_s)
 
     def translate(self, source: SourceText) -> str:
-        """Translate; waits for the result. Raises: the errors of the model."""
         return self.worker.submit(lambda: self.own.translate(source), Priority.FILE, self.caller).result()
 
 
 class SessionHandle:
-    """One live session of a client, for one call at a time; made by `Scheduler.open`.
+    """One live session, for one call at a time; made by `Scheduler.open`.
 
     load: on the model, until `end`, which calls on_end with it.
     """
@@ -165,20 +122,19 @@ class SessionHandle:
         self._options = options
         self._on_end = on_end
         self.load = load
-        self._caller = worker.caller(load.add_work)
+        self._caller = worker.runtime.caller(on_work=load.add_work)
         self._sequencer = EventSequencer()
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
-        self._pending_audio = AudioAccumulator()
+        self._pending: Samples = np.zeros(0, np.float32)
         self._n_samples = 0
         self._n_taken = 0
         self._start_sample = 0
         self._opened_s = time.monotonic()
         self.fixed_interval_s: float | None = None
-        """Of audio from one update to the next; None: as it is for all sessions."""
         self.drain_input: Callable[[], Samples] | None = None
-        """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
+        """Returns audio that came after `push`; called in a thread of the model when an update begins."""
 
     @property
     def received_s(self) -> float:
@@ -208,25 +164,21 @@ class SessionHandle:
         """Take samples (n,) float32, mono, 16 kHz; return the events that follow.
 
         Under load samples wait until an update is due, which takes all of them and those that arrive
-        meanwhile. Further updates do not, since a client that sends without a pause would wait for its words.
-
-        Raises: AudioError for samples that are not finite.
+        meanwhile; further updates take no new ones. Raises: AudioError for samples that are not finite.
         """
         events: list[Event] = []
-        self._pending_audio.add(np.ascontiguousarray(pcm))
-        self._n_samples += len(pcm)
-        if self._pending_audio.is_due(self.interval_s):
+        self._add(pcm)
+        if self._is_due:
             events += self._numbered(await self._result_of(self._update))
-        while self._pending_audio.is_due(self.interval_s):
+        while self._is_due:
             events += self._numbered(await self._result_of(self._process))
         return events
 
     async def finalize(self) -> list[Event]:
-        """Emit the text of the audio so far without waiting for more; the session continues."""
         return self._numbered(await self._result_of(self._finalize_session))
 
     async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """Enroll speakers by name, voices (D,); return the speakers so far, likewise.
+        """Enroll voices (D,) by name; return those of all speakers so far.
 
         Raises: OptionError, also without diarization.
         """
@@ -239,7 +191,7 @@ class SessionHandle:
         return events
 
     async def configure(self, options: LiveOptions) -> list[Event]:
-        """Continue with other options; the text of the audio so far is emitted under the old ones.
+        """Continue with other options; the audio so far is emitted under the old ones.
 
         Raises: as `begin`, with the session unchanged.
         """
@@ -255,18 +207,14 @@ class SessionHandle:
         self._session = session
         return events
 
-    async def close(self) -> list[Event]:
-        return await self.flush()
-
     def translator(self) -> QueuedTranslator:
-        """Return the translator of this session into English. Raises: OptionError if the model has none."""
-        caller = self._worker.caller()
+        """Return a translator into English. Raises: OptionError if the model has none."""
+        caller = self._worker.runtime.caller()
         return QueuedTranslator(WhisperTranslator(self._model, caller), self._worker, caller)
 
     def reset(self) -> None:
-        """Drop the audio so far, without emitting its text."""
         self._session = None
-        self._pending_audio = AudioAccumulator()
+        self._pending = np.zeros(0, np.float32)
         self._start_sample = self._n_taken = self._n_samples
 
     def end(self) -> None:
@@ -279,7 +227,6 @@ class SessionHandle:
 
     @property
     def _priority(self) -> Priority:
-        """Live, or that of recordings for a client that sends much faster than real time."""
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
         return Priority.FILE if ahead_s > MAX_AHEAD_S else Priority.LIVE
 
@@ -292,17 +239,26 @@ class SessionHandle:
 
     def _update(self) -> list[Event]:
         if self.drain_input is not None:
-            newer = self.drain_input()
-            self._pending_audio.add(newer)
-            self._n_samples += len(newer)
+            self._add(self.drain_input())
         return self._process()
+
+    def _add(self, pcm: Samples) -> None:
+        self._pending = np.concatenate([self._pending, pcm])
+        self._n_samples += len(pcm)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether enough audio waits; at the shortest interval the session itself decides on its updates."""
+        least = self.interval_s * SAMPLE_RATE if self.interval_s > INTERVALS_S[0] else 1
+        return len(self._pending) >= least
 
     def _process(self) -> list[Event]:
         """Run one update: of all waiting audio under load, otherwise of the usual amount."""
         interval_s, is_greedy = self.interval_s, self._worker.interval_controller.is_greedy
         is_stretched = interval_s > INTERVALS_S[0]
         most_s = LOADED_UPDATE_MAX_S if is_stretched else UPDATE_MAX_S
-        pcm = self._pending_audio.take(round(most_s * SAMPLE_RATE))
+        n_taken = round(most_s * SAMPLE_RATE)
+        pcm, self._pending = self._pending[:n_taken], self._pending[n_taken:]
         try:
             events = self._current_session().push(pcm, newest_only=is_stretched, greedy=is_greedy)
         finally:
@@ -318,7 +274,7 @@ class SessionHandle:
 
     def _process_pending(self) -> list[Event]:
         events: list[Event] = []
-        while self._pending_audio.waiting_s:
+        while len(self._pending):
             events += self._process()
         return events
 
@@ -342,7 +298,6 @@ class SessionHandle:
         return self._session
 
     async def _load_speakers(self, options: LiveOptions) -> None:
-        """Load the speaker model in a thread, since its weights may be downloaded."""
         if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
             self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
             self._speakers_option = options.speakers

@@ -1,4 +1,4 @@
-"""Settings of a server: models, addresses, access and limits. Knows no web framework."""
+"""Settings of a server: models, addresses, access and limits."""
 
 from __future__ import annotations
 
@@ -29,17 +29,14 @@ OPENAI_NAMES = (
     "gpt-live-transcribe",
     "gpt-realtime-whisper",
 )
-"""Names that OpenAI's clients ask for; without a word to the contrary they mean the default model."""
+"""Model ids of OpenAI's clients; by default they mean the default model."""
 MOST_ENGINES = 4
-"""By default: engines share one interpreter, and no machine with more cores was measured."""
+"""Default limit: engines share one interpreter, and larger machines were not measured."""
 UPLOADS_PER_REQUEST = 4
-"""Recordings that may be on their way here for each that may be transcribed: a slow sender does not
-hold up others."""
+"""Uploads in progress for each recording that may be transcribed."""
 SPARE_CONNECTIONS = 256
-"""Of browsers, monitoring, and clients between two requests."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
-"""Characters that a header and a subprotocol can carry."""
 SECRET_PREFIX = "whsec_"
 MIN_SECRET_BYTES = 16
 EXPECTED_SECRET = (
@@ -51,48 +48,44 @@ EXPECTED_SECRET = (
 class ServerLimits:
     """Limits of load and time.
 
-    Limits without an option follow from what a client needs, or were measured.
-    readers: of all shared captions; as many live sessions are shared as there may be.
-    upload_mb: of one request; None: a quarter of those of all.
-    session_s: audio of one live session. message_kb: of one message of a socket; OpenAI's clients may send
-        15 MB at once.
-    connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
-        the system lets the process open. connections_per_address: of one client; None: half of them.
-    pending_s: audio of one session that waits for the model; more of it is not read before that is worked
-        off, so that a sender who is too fast is slowed down.
-    wait_s: the waiting time of live work from which on no further session is taken. Where half of the
-        sessions are late by half of it, and that lasts, the newest of them is closed, to come again later.
-    idle_s: without audio and without `keepalive`. keepalive_s: without audio, whatever else comes.
-    send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
-    head_s: from the beginning of a connection, or of its next request, until that has a head.
-    stall_s: of one call of a model, from which on the server counts as broken.
+    readers: of all shared captions. upload_mb: of one request; None: a quarter of `uploads_mb`.
+    session_s: audio of one live session. message_kb: one socket message; OpenAI's clients send up to 15 MB.
+    connections: None: what sessions, recordings and `SPARE_CONNECTIONS` need, within the limit of open files.
+    connections_per_address: None: half of them.
+    pending_s: queued audio of a session above which its client is not read.
+    wait_s: waiting time of live work above which sessions are refused; they are late from half of it.
+    idle_s: silence of a client; keepalive_s: time without audio, whatever else comes.
+    send_s: for a client to take a message. upload_s: between two pieces of an upload.
+    head_s: for the head of a request. stall_s: longest call of a model before it counts as broken.
 
     Raises: OptionError for values out of range.
     """
 
-    sessions: int = Option("Live sessions at a time.", key="max_sessions", least=1).as_field(16)
+    sessions: int = Option("Concurrent live sessions.", key="max_sessions", least=1).as_field(16)
     requests: int = Option(
-        "Recordings at a time, waiting ones among them.", key="max_requests", least=1
+        "Concurrent recordings, including waiting ones.", key="max_requests", least=1
     ).as_field(16)
     uploads_mb: float = Option(
-        "Of all requests that are here, a quarter of it of one, and as much of all jobs. What is larger than "
-        "1 MB lies in temporary files.",
+        "Limit for all uploads together (a quarter of it for one), and for all jobs together. "
+        "Uploads above 1 MB are stored in temporary files.",
         key="max_uploads_mb",
         above=0.0,
     ).as_field(4096.0)
     duration_s: float = Option(
-        "Of one recording, and of the audio of one live session.", key="max_duration", kind="time", above=0.0
+        "Longest recording, and longest audio of a live session.", key="max_duration", kind="time", above=0.0
     ).as_field(4 * 3600.0)
     broken_s: float | None = Option(
-        "End, with code 1, after so long with a model that cannot work any more, for what starts the server "
-        "anew.",
+        "Exit with code 1 after this time with a failed model, so that a supervisor restarts the server.",
         unset="never",
         key="exit_when_failing",
         kind="time",
         above=0.0,
     ).as_field(None)
     shutdown_s: float = Option(
-        "For requests and sessions to come to their end.", key="shutdown_timeout", kind="time", above=0.0
+        "Time for requests and sessions to finish at shutdown.",
+        key="shutdown_timeout",
+        kind="time",
+        above=0.0,
     ).as_field(30.0)
     upload_mb: float | None = None
     session_s: float = 4 * 3600.0
@@ -133,38 +126,36 @@ class ServerLimits:
 class Access:
     """Access control.
 
-    api_keys: any of them opens the API; without keys everybody may use it. The server's own page is always an
-    origin.
-    secret_key: signs client secrets (`auth`); the same in all processes of a server; None: a new one.
-    hosts: empty: on a loopback address the names of this machine; elsewhere any with keys, and without them
-    private names, so that no page elsewhere can reach the server by its own name.
+    api_keys: without keys everybody may use the API. secret_key: signs client secrets (`auth`), the same in
+    all processes; None: a new one. hosts: empty: local names on a loopback address; elsewhere any name with
+    keys, and private names without.
 
-    Raises: OptionError for a key that a header or a subprotocol could not carry.
+    Raises: OptionError for a key that a header or subprotocol cannot carry.
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     keys_file: str | None = Option(
-        f"Keys with names and limits: a TOML file, read again when it changes and on SIGHUP. {API_KEYS} has "
-        "keys without, separated by commas.",
-        unset="without any, everybody may ask",
+        "TOML file of keys with names and limits, read again when it changes and on SIGHUP. "
+        f"{API_KEYS} holds keys without names, separated by commas.",
+        unset="without keys, access is open",
         key="keys",
         metavar="FILE",
     ).as_field(None)
     origins: tuple[str, ...] = Option(
-        "A web page elsewhere that may ask, as https://example.org. May be repeated.",
+        "Origin of another web page that may send requests, such as https://example.org. Repeatable.",
         key="allow_origin",
         metavar="URL",
         many=True,
     ).as_field(())
     hosts: tuple[str, ...] = Option(
-        "A name of this server; may be repeated. *: any. [on a loopback address: its own names; with keys "
-        "any, else addresses and private names]",
+        "Accepted host name; *: any. Repeatable. [on a loopback address: its own names; "
+        "elsewhere with keys any, without keys addresses and private names]",
         key="allow_host",
         metavar="NAME",
         many=True,
     ).as_field(())
     proxies: tuple[str, ...] = Option(
-        "A proxy, or a network of them, whose X-Forwarded-For is believed; *: all. May be repeated. [none]",
+        "Proxy or network whose X-Forwarded-For is trusted; *: all. Repeatable. [none]",
         key="forwarded_allow_ips",
         metavar="ADDRESS",
         many=True,
@@ -207,7 +198,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
 
 
 def secret_of(where: str, text: str) -> bytes:
-    """Read a secret: text, or base64 behind "whsec_". Raises: OptionError."""
+    """Read a secret: text, or base64 after "whsec_". Raises: OptionError."""
     secret = text.encode()
     if text.startswith(SECRET_PREFIX):
         try:
@@ -223,9 +214,9 @@ def secret_of(where: str, text: str) -> bytes:
 class ModelSettings:
     """The models of a server, and how they decode recordings.
 
-    model: the default one. others: loaded at the first request. second: reads uncertain parts of recordings
-    again, by `deferral`; it can be requested only if it is one of the others too. aliases: other names.
-    beam_size: of recordings; 1 is greedy. preload: load the default and the second at the start.
+    model: the default. others: loaded at their first request. second: reads uncertain parts again
+    (`deferral`); clients can request it only if it is in `others`. beam_size: of recordings. preload: load
+    the default and the second at the start.
 
     Raises: OptionError for an alias of an unknown model, invalid memory, and a second that is the default.
     """
@@ -235,10 +226,10 @@ class ModelSettings:
     aliases: Mapping[str, str] = field(default_factory=dict)
     beam_size: int = 5
     unload_s: float | None = Option(
-        "Let go of a model after so long without use.", unset="never", key="unload_after", kind="time"
+        "Unload a model after this time without use.", unset="never", key="unload_after", kind="time"
     ).as_field(None)
     memory_mb: float | None = Option(
-        "For the weights of all models: those that were not used for longest make room.",
+        "Limit for the weights of all models; the least recently used ones are unloaded.",
         unset="no limit",
         key="model_memory_mb",
         metavar="MB",
@@ -267,7 +258,6 @@ class ModelSettings:
 
     @property
     def at_start(self) -> tuple[str, ...]:
-        """The models that the server needs at the start, the default one first."""
         return (self.model,) if self.second is None else (self.model, self.second)
 
     @property
@@ -281,9 +271,8 @@ class ModelSettings:
 class Work:
     """Threads of a model, and its load.
 
-    engines: threads that each run updates of live sessions and share the processor threads; None: one a
-    processor thread, `MOST_ENGINES` at most, and one on an accelerator. threads: of the processor; None:
-    PyTorch's.
+    engines: threads that run updates of live sessions; None: one a processor thread, `MOST_ENGINES` at most,
+    and one on an accelerator. threads: of the processor; None: PyTorch's.
 
     Raises: OptionError for values out of range.
     """
@@ -291,14 +280,14 @@ class Work:
     engines: int | None = None
     threads: int | None = None
     longest_interval_s: float = Option(
-        "Seconds between two updates of a live session, up to which they come less often under load: "
+        "Longest interval, in seconds, between updates of a live session under load: "
         f"{', '.join(f'{seconds:g}' for seconds in INTERVALS_S)}.",
         key="longest_interval",
         above=0.0,
     ).as_field(INTERVALS_S[-1])
     forecast: bool = Option(
-        "Measure what a live session costs when a model is loaded, and refuse those that would make others "
-        "late; --no-forecast takes all, and sends none away.",
+        "Measure the cost of a live session when a model is loaded, and refuse sessions that "
+        "would delay others; --no-forecast accepts all and ends none.",
         switch=True,
     ).as_field(True)
 
@@ -316,13 +305,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Address of the server, and its certificate.
-
-    Raises: OptionError for a certificate without its key.
-    """
+    """Address of a server, and its certificate. Raises: OptionError for a certificate without key."""
 
     host: str = Option("Address to listen on.").as_field("127.0.0.1")
-    port: int = Option("0: any free one.", least=0, most=65535).as_field(8000)
+    port: int = Option("Port; 0: any free one.", least=0, most=65535).as_field(8000)
     certificate: str | None = None
     key: str | None = None
 
@@ -339,30 +325,16 @@ class Listening:
         return "http" if self.certificate is None else "https"
 
 
-@dataclass(frozen=True, slots=True)
-class WyomingAddress:
-    """Address for Home Assistant. port 0: any free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> WyomingAddress:
-        """Read tcp://HOST:PORT. Raises: OptionError."""
-        found = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text)
-        if not found or int(found[2]) > 65535:
-            raise OptionError(f"--wyoming: expected tcp://HOST:PORT, got '{text[:100]}'")
-        return cls(found[1].strip("[]"), int(found[2]))
-
-    @property
-    def is_loopback(self) -> bool:
-        return self.host in LOOPBACK
+def wyoming_address(text: str) -> Listening:
+    """Read tcp://HOST:PORT. Raises: OptionError."""
+    found = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text)
+    if not found or int(found[2]) > 65535:
+        raise OptionError(f"--wyoming: expected tcp://HOST:PORT, got '{text[:100]}'")
+    return Listening(found[1].strip("[]"), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class TranslationSettings:
-    """A server that translates live speech, and terms for it."""
-
     chat: ChatServer
     glossary: Glossary = field(default_factory=Glossary)
 
@@ -371,20 +343,19 @@ class TranslationSettings:
 class JobSettings:
     """Recordings that are answered later, kept in a folder.
 
-    most: jobs at a time, unfinished and finished, so that a list takes no time; a named key has half of them.
-    most_mb: of their recordings and results; as much as of all requests that are here.
-    webhook_secret: signs webhooks; None: none are sent.
+    most: jobs at a time, finished ones included; a named key has half of them. most_mb: of recordings and
+    results. webhook_secret: None: no webhooks are sent.
 
     Raises: OptionError for values out of range and invalid networks.
     """
 
     folder: str
     keep_s: float = Option(
-        "After a job is over, until its result is removed.", key="keep_jobs", kind="time", above=0.0
+        "Time for which the result of a finished job is kept.", key="keep_jobs", kind="time", above=0.0
     ).as_field(3600.0)
     webhook_networks: tuple[str, ...] = Option(
-        f"Private addresses that a webhook_url may have. {WEBHOOK_SECRET} signs webhooks: text, or base64 "
-        "behind whsec_. May be repeated. [public ones alone]",
+        "Private network that a webhook_url may address. "
+        f"{WEBHOOK_SECRET} signs webhooks (text, or whsec_ and base64). Repeatable. [only public addresses]",
         key="webhook_allow",
         metavar="NETWORK",
         many=True,
@@ -405,7 +376,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Servers of a Ray cluster, and the resources of each. n_min, n_max: Ray scales in between.
+    """Servers or actors of a Ray cluster. n_min, n_max: Ray scales in between. cpus, gpus: of each.
 
     Raises: OptionError.
     """
@@ -413,24 +384,24 @@ class Replicas:
     n_min: int = 1
     n_max: int = 1
     cpus: float = 1.0
-    gpus: float = Option("GPUs of each; 0.25: four share one.", key="gpus_per_replica", least=0.0).as_field(
-        0.0
-    )
+    gpus: float = Option(
+        "GPUs for each server; with 0.25, four share one.", key="gpus_per_replica", least=0.0
+    ).as_field(0.0)
 
     def __post_init__(self) -> None:
         check_options(self)
         if not self.cpus > 0:
-            raise OptionError(f"replicas: expected more than 0 CPUs of each, got {self.cpus:g}")
+            raise OptionError(f"processes: expected more than 0 CPUs of each, got {self.cpus:g}")
         if not 1 <= self.n_min <= self.n_max:
             raise OptionError(
-                f"replicas: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
+                f"processes: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """All settings of a server. wyoming: None: no port for Home Assistant. translation: None: live speech is
-    translated into English only, by Whisper. jobs: None: there are no jobs. traces: send OpenTelemetry's.
+    """All settings of a server. wyoming: address for Home Assistant, or None. translation: None: Whisper
+    translates live speech, into English only. jobs: None: no jobs.
     """
 
     models: ModelSettings
@@ -438,17 +409,17 @@ class ServerSettings:
     access: Access = field(default_factory=Access)
     limits: ServerLimits = field(default_factory=ServerLimits)
     work: Work = field(default_factory=Work)
-    wyoming: WyomingAddress | None = None
+    wyoming: Listening | None = None
     translation: TranslationSettings | None = None
     traces: bool = Option(
-        "Send OpenTelemetry's traces, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_… say "
-        "(extra `trace`)."
+        "Send OpenTelemetry traces by OTLP over HTTP; OTEL_EXPORTER_OTLP_… variables "
+        "configure it (extra `trace`)."
     ).as_field(False)
     jobs: JobSettings | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names that the server answers to; empty: see `Access`."""
+        """Names that the server answers to; empty: by the rules of `Access`."""
         if self.access.hosts or not self.listening.is_loopback:
             return self.access.hosts
         return tuple(sorted(LOOPBACK))

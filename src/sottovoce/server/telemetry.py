@@ -1,8 +1,7 @@
-"""Metrics of a server for Prometheus, traces for OpenTelemetry, and logs as lines of JSON.
+"""Metrics for Prometheus, traces for OpenTelemetry, and logs as lines of JSON.
 
-Labels of metrics are few and fixed, never taken from clients. Each request, live session and job has a span
-with the fields of its log line: the key, the route, the duration and the outcome, never an address with its
-query, a name of a file, or text. The variables OTEL_… say where spans are sent.
+Labels of metrics never come from clients. Requests, live sessions and jobs have spans with the fields of
+their log lines; none holds a query, a file name, or text. The variables OTEL_… say where spans are sent.
 """
 
 from __future__ import annotations
@@ -33,20 +32,17 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Buckets of histograms."""
 SetAttribute: TypeAlias = Callable[[str, "str | int | float"], None]
 NAME = "sottovoce"
 STATUS = "http.response.status_code"
 STANDARD_FIELDS = frozenset(
     {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
 )
-"""Attributes of every record, which are not fields of its message."""
 QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.server")
-"""Only their warnings are shown."""
 
 
 class Metrics:
-    """The counters and histograms of one server; current values register with `registry`."""
+    """Counters and histograms of one server; current values register with `registry`."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -92,9 +88,9 @@ class Tracing:
     def span(
         self, name: str, headers: Mapping[str, str] | None = None, **attributes: str
     ) -> Iterator[SetAttribute]:
-        """Make a span of the context; yields a function that sets further attributes.
+        """Make a span of the context; yields a function that sets attributes.
 
-        headers: of a request, whose `traceparent` is the span's parent. attributes: `__` stands for a dot.
+        headers: of a request, whose `traceparent` is the parent. attributes: `__` stands for a dot.
         """
         if self._provider is None:
             yield lambda key, value: None
@@ -122,7 +118,7 @@ class Tracing:
 
 
 def make_provider() -> TracerProvider:
-    """Make OpenTelemetry's provider, which sends by OTLP over HTTP. Raises: MissingExtraError."""
+    """Make OpenTelemetry's provider for OTLP over HTTP. Raises: MissingExtraError."""
     try:
         sdk = importlib.import_module("opentelemetry.sdk.trace")
         resources = importlib.import_module("opentelemetry.sdk.resources")
@@ -139,8 +135,6 @@ def make_provider() -> TracerProvider:
 
 
 class JsonLogFormatter(logging.Formatter):
-    """Writes a record as one line of JSON with its extra fields."""
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -155,7 +149,6 @@ class JsonLogFormatter(logging.Formatter):
 
 
 def log_as_json(level: int = logging.INFO) -> None:
-    """Log JSON to standard error in the whole process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogFormatter())
     root = logging.getLogger()

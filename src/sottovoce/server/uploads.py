@@ -33,20 +33,19 @@ from sottovoce.types import SAMPLE_RATE, Transcript
 
 FILE_FIELD = b"file"
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
-"""Of other fields than the recording; they are held in memory."""
 REFERENCE_BYTES = 8 * 1024 * 1024
 """Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
 FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
 IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
-"""A second on the mean: less than any recording has that is sent while people speak."""
+"""Less than any recording has."""
 T = TypeVar("T")
 POLL_EVERY_S = 0.5
 
 
 class _FormParser(MultiPartParser):
-    """Starlette's parser with limits for each field and for all; the recording is also recognised by its
-    field if its part has no `filename`.
+    """Starlette's parser with limits for each field and for all; recognises the recording by its field if its
+    part has no `filename`.
     """
 
     _n_bytes = 0
@@ -118,7 +117,6 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
 
 
 def split_form(form: FormData) -> tuple[Fields, UploadedFile | None]:
-    """Return the fields and the recording of a form."""
     pairs: list[tuple[str, str]] = []
     recording: UploadedFile | None = None
     for name, value in form.multi_items():
@@ -138,8 +136,8 @@ async def received_body(
 ) -> AsyncIterator[tuple[Fields, UploadedFile]]:
     """Receive the body of a request as a recording without fields, until the context ends.
 
-    raw: encoding and sample rate of samples without a header.
-    Raises: ApiError: 413 for too much, 408 for too slow, 400 for nothing.
+    raw: encoding and sample rate of samples without a header. Raises: ApiError: 413 for too much, 408 for too
+    slow, 400 for nothing.
     """
     services = services_of(request)
     limits = services.settings.limits
@@ -177,8 +175,8 @@ async def limited_stream(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body of a request.
 
-    take: called with the bytes of each piece; raises if all uploads together are too large.
-    Raises: ApiError: 413 if it is too large, 408 if its data stops or trickles.
+    take: called with the bytes of each piece. Raises: ApiError: 413 if it is too large, 408 if its data stops
+    or trickles.
     """
     n_bytes = 0
     stream = request.stream()
@@ -223,9 +221,8 @@ def check_size(n_bytes: int, limits: ServerLimits) -> None:
 def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
     """Decode a recording up to the longest allowed duration, and return its seconds.
 
-    A small file may hold days of silence, so this comes before any model runs. The duration in a header is
-    not trusted: recordings from a pipe have none or a wrong one.
-    Raises: AudioError, ApiError 413.
+    Durations in headers are not trusted: a small file may hold days of silence. Raises: AudioError, ApiError
+    413.
     """
     n_samples = 0
     upload.seek(0)
@@ -256,7 +253,7 @@ class RunningJob:
         self.services.metrics.file_seconds.inc(transcript.duration)
 
     async def collected(self, request: Request) -> Transcript:
-        """Return the whole transcript. Raises: ApiError 499 if the client disconnects."""
+        """Return the transcript. Raises: ApiError 499 if the client disconnects."""
         transcript = await cancel_on_disconnect(request, self.handle.collect())
         self.count(transcript)
         return transcript
@@ -276,10 +273,9 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
 async def checked_request(
     request: Request, read: Callable[[], FileRequest], recording: UploadedFile | None
 ) -> tuple[FileRequest, UploadedFile, float]:
-    """Read a request and decode its recording once, without a model; return both and the seconds of audio.
+    """Read a request and decode its recording once; return both and the seconds of audio.
 
-    read: called where recordings of known speakers may be decoded.
-    Raises: ApiError for what is wrong with it, AudioError.
+    read: called in a decoding thread. Raises: ApiError, AudioError.
     """
     services = services_of(request)
     file_request = await services.decoding.call(read)
@@ -303,9 +299,8 @@ async def begin_job(
 ) -> RunningJob:
     """Receive a recording, check the request, and begin to transcribe it; the stack ends it.
 
-    read: the request from the fields of its form, called where recordings of known speakers may be decoded.
-    adapt: changes the request by the recording, called where that is decoded.
-    Raises: ApiError, and the errors of the library.
+    read: reads the fields of the form, in a decoding thread. adapt: changes the request by the recording,
+    likewise. Raises: ApiError, and the errors of the library.
     """
     services = services_of(request)
     with services.upload():

@@ -1,8 +1,8 @@
-"""Webhooks: signed posts to public addresses that clients name, tried again until they are taken.
+"""Webhooks: signed posts to addresses that clients name, repeated until they are accepted.
 
-Headers and signature follow Standard Webhooks (standardwebhooks.com), which OpenAI's client checks. A host is
-resolved once, and the connection goes to the address that was checked, so that a name cannot point elsewhere
-a moment later. Redirects and proxies are not followed. Only the status of an answer is read.
+Headers and signature follow Standard Webhooks (standardwebhooks.com). A host is resolved once and the
+connection goes to the checked address, so that a name cannot point elsewhere a moment later. Redirects and
+proxies are not followed, and only the status is read.
 """
 
 from __future__ import annotations
@@ -38,13 +38,11 @@ WebhookStatus: TypeAlias = Literal["pending", "delivered", "failed"]
 WEBHOOK_URL = "webhook_url"
 EXPECTED = "a URL as https://example.org/path, to a public address"
 WAITS_S = (0.0, 5.0, 30.0, 120.0, 600.0, 1800.0)
-"""Waiting time before each try."""
+"""Before each try."""
 JITTER = 0.2
-"""Random part of a waiting time, so that posts that fail together are not tried again together."""
 MAX_PARALLEL = 4
 GONE = 410
 WITHIN_S = 10.0
-"""For one try, with the look-up of its address."""
 STATUS = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)\b")
 MAX_URL = 2_000
 USUAL_PORTS = {"http": 80, "https": 443}
@@ -53,12 +51,12 @@ FIRST_FREE_PORT = 1024
 EMBEDDING_NETWORKS = tuple(
     ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
 )
-"""Networks whose addresses hold others: NAT64 (RFC 6052, RFC 8215), 6to4 (RFC 3056), Teredo (RFC 4380)."""
+"""Networks whose addresses embed others: NAT64 (RFC 6052, 8215), 6to4 (RFC 3056), Teredo (RFC 4380)."""
 
 
 @dataclass(slots=True)
 class Webhook:
-    """The webhook of a job, under the names of the API. tries: posts so far."""
+    """The webhook of a job, in fields of the API. tries: posts so far."""
 
     url: str
     status: WebhookStatus = "pending"
@@ -70,7 +68,7 @@ class PostError(Exception):
 
 
 class WebhookSender:
-    """Posts events, each signed with the secret of the key that made the job, or with that of the server."""
+    """Posts events, signed with the secret of the job's key or of the server."""
 
     def __init__(self, settings: JobSettings, keys: KeyRing) -> None:
         self._secret = settings.webhook_secret
@@ -79,7 +77,7 @@ class WebhookSender:
         self._places = anyio.CapacityLimiter(MAX_PARALLEL)
 
     def check(self, url: str, owner: str) -> tuple[SplitResult, bytes]:
-        """Return the address for a job and the secret. Raises: ApiError 400 if it may not be called."""
+        """Return the address of a webhook and the secret. Raises: ApiError 400 if it may not be called."""
         key = self._keys.by_name(owner)
         secret = (key and key.webhook_secret) or self._secret
         if secret is None:
@@ -87,7 +85,7 @@ class WebhookSender:
         return target_of(url, self._networks), secret
 
     async def deliver(self, webhook: Webhook, owner: str, event: dict[str, Json]) -> AsyncIterator[None]:
-        """Post an event until it is taken or given up; yields after each try, with the webhook updated."""
+        """Post an event until it is accepted or given up; yields after each try."""
         while webhook.status == "pending":
             wait_s = WAITS_S[min(webhook.tries, len(WAITS_S) - 1)]
             await anyio.sleep(wait_s * random.uniform(1 - JITTER, 1 + JITTER))
@@ -116,7 +114,7 @@ class WebhookSender:
 
 
 def signed_headers(secret: bytes, name: str, body: bytes, now_s: int) -> list[tuple[str, str]]:
-    """Return the headers of a body; its signature is the HMAC-SHA256 of "id.seconds.body" in base64."""
+    """Return the headers of a body, signed with the HMAC-SHA256 of "id.seconds.body" in base64."""
     signed = f"{name}.{now_s}.".encode() + body
     signature = base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
     return [
@@ -129,7 +127,7 @@ def signed_headers(secret: bytes, name: str, body: bytes, now_s: int) -> list[tu
 
 
 def target_of(url: str, networks: Networks) -> SplitResult:
-    """Read a URL. networks: private ones that are allowed. Raises: ApiError 400 if it may not be called."""
+    """Read a URL. networks: allowed private ones. Raises: ApiError 400 if it may not be called."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -208,7 +206,6 @@ async def _connect(
 
 
 async def _status(reader: asyncio.StreamReader) -> int:
-    """Read the status of an answer, after interim ones."""
     while True:
         found = STATUS.match(await reader.readuntil(b"\r\n\r\n"))
         if found is None:

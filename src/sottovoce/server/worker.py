@@ -1,8 +1,7 @@
 """Threads for the work of sessions and recordings on one model.
 
 Work is a function that calls the model through a `Caller`; the engines of a `BatchingRuntime` run the calls,
-and Python code runs here. Work of live sessions and of recordings has threads of its own. Does not know
-sessions or recordings.
+and Python code runs here. Live work and recordings have threads of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from sottovoce.runtime.batching import (
     THREADS,
     BatchingRuntime,
     Caller,
-    EngineState,
     Priority,
 )
 from sottovoce.runtime.update_interval import UpdateIntervalController
@@ -32,19 +30,14 @@ from sottovoce.server.errors import INTERNAL, shutting_down, to_api_error
 
 T = TypeVar("T")
 FAULTS_IN_A_ROW = 5
-"""From which on the model counts as broken."""
 _DECAY = 0.9
-"""Weight of the mean waiting time at each new one."""
 _HALF_LIFE_S = 5.0
-"""Of the mean waiting time while nothing comes."""
+"""Of the mean waiting time without new work."""
 
 
 @dataclass(slots=True, eq=False)
 class Job(Generic[T]):
-    """A function without arguments and the future of its result.
-
-    submitted_s: the time of the request. caller: through which it calls the model; None: it does not.
-    """
+    """A function and the future of its result. caller: through which it calls the model, or None."""
 
     priority: Priority
     submitted_s: float
@@ -54,15 +47,15 @@ class Job(Generic[T]):
 
     @property
     def began_s(self) -> float:
-        """When its first call of the model began; nan before, and if it makes none."""
+        """When its first call of the model began; nan before it."""
         return math.nan if self.caller is None else self.caller.began_s
 
 
 class Worker:
-    """Runs work in threads of its own until it is closed.
+    """Runs work in its threads until it is closed.
 
-    on_live: called in one of them with seconds waited and worked of live work. n_threads: of PyTorch for an
-    operation, shared among the busy engines.
+    on_live: called in one of them with seconds waited and worked of live work. n_threads: of PyTorch, shared
+    among the busy engines.
     """
 
     def __init__(
@@ -76,7 +69,6 @@ class Worker:
     ) -> None:
         self._on_live = on_live
         self.interval_controller = interval_controller or UpdateIntervalController(time.monotonic())
-        """How often live sessions are brought up to date."""
         self._condition = threading.Condition()
         self._waiting: dict[Priority, deque[Job[object]]] = {priority: deque() for priority in Priority}
         self._running_jobs: list[Job[object]] = []
@@ -115,36 +107,24 @@ class Worker:
 
     @property
     def live_wait_s(self) -> float:
-        """The waiting time of live work, recent and now."""
         with self._condition:
             now_s = time.monotonic()
             live = [job.submitted_s for job in self._not_started() if job.priority is Priority.LIVE]
             lately = self._wait_s * math.pow(0.5, (now_s - self._noted_s) / _HALF_LIFE_S)
             return max(lately, now_s - min(live, default=now_s))
 
-    @property
-    def engines(self) -> list[EngineState]:
-        return self.runtime.states
-
     def health_error(self, stall_s: float) -> str | None:
-        """Return why the worker makes no progress, or None. stall_s: the longest that a call may take."""
+        """Return why the worker makes no progress, or None. stall_s: longest time of a call."""
         if not self._is_closed and not all(thread.is_alive() for thread in self._threads):
             return ENDED
         if self._n_faults >= FAULTS_IN_A_ROW:
             return f"{self._n_faults} faults in a row"
         return self.runtime.trouble(stall_s)
 
-    def caller(self, on_work: Callable[[float], None] | None = None) -> Caller:
-        """Return the runtime for the work of one session or recording.
-
-        on_work: called with each part of its work (seconds), in a thread of the model or of its own.
-        """
-        return self.runtime.caller(on_work=on_work)
-
     async def result_of(
         self, work: Callable[[], T], priority: Priority = Priority.LIVE, caller: Caller | None = None
     ) -> T:
-        """Return the result of submitted work; when the caller is cancelled, so is work that has not begun.
+        """Return the result of submitted work; cancellation removes work that has not begun.
 
         Raises: ApiError after `close`; the errors of the work.
         """
@@ -155,8 +135,7 @@ class Worker:
     ) -> Future[T]:
         """Queue work; cancelling the future removes it.
 
-        caller: through which it calls the model, for one piece of work at a time. Raises: ApiError after
-        `close`.
+        caller: for one piece of work at a time. Raises: ApiError after `close`.
         """
         done: Future[T] = Future()
         job = Job(priority, time.monotonic(), work, done, caller)
@@ -168,7 +147,6 @@ class Worker:
         return done
 
     def close(self) -> None:
-        """End after the current calls; cancel the rest."""
         with self._condition:
             self._is_closed = True
             for jobs in self._waiting.values():
@@ -214,7 +192,6 @@ class Worker:
             self._running_jobs.remove(job)
 
     def _next(self, priority: Priority) -> Job[object] | None:
-        """Wait for the next job of a priority; None: the worker was closed."""
         waiting = self._waiting[priority]
         with self._condition:
             while not (waiting or self._is_closed):
@@ -232,7 +209,6 @@ class Worker:
         ]
 
     def _record(self, job: Job[object], error: BaseException | None, began_s: float, worked_s: float) -> None:
-        """Note how long a job waited and worked, and whether it failed."""
         has_called = not math.isnan(job.began_s)
         with self._condition:
             if error is None:

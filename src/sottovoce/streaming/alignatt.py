@@ -11,6 +11,7 @@ Sources: Papi et al., AlignAtt (2023), https://arxiv.org/abs/2305.11408; Wang et
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -378,6 +379,9 @@ FEW = 0.25
 """Up to this fraction of the vocabulary, selecting its rows is cheaper than computing all."""
 
 
+_VOCABULARIES = threading.Lock()
+
+
 @dataclass(frozen=True, eq=False)
 class LiveVocabulary:
     """Token ids of live decoding.
@@ -395,11 +399,17 @@ class LiveVocabulary:
     n_vocab: int
 
     @classmethod
-    @lru_cache(maxsize=8)
     def of(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
-        """Return the vocabulary of a model with n_vocab rows, the same object for all sessions.
+        """Return the vocabulary of a model with n_vocab rows, the same object for all sessions, of which
+        several may begin at the same time.
+        """
+        with _VOCABULARIES:
+            return cls._made(tokenizer, n_vocab, device)
 
-        A text begins with no space. <|endoftext|> may come first: forbidding it, as offline decoding does,
+    @classmethod
+    @lru_cache(maxsize=8)
+    def _made(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
+        """A text begins with no space. <|endoftext|> may come first: forbidding it, as offline decoding does,
         invites hallucination.
         """
         allowed = torch.full((tokenizer.eot + 1,), tokenizer.pieces is None)

@@ -49,7 +49,7 @@ LATENCIES: Mapping[Latency, tuple[float, CommitOptions]] = {
     "balanced": (25.0, CommitOptions()),
     "sure": (50.0, CommitOptions(commit_prob=0.9, agreed_s=1.0)),
 }
-"""`frame_threshold` and `commit` by latency, from the curve in docs/figures/live.md."""
+"""`frame_threshold` and `commit` by latency, from the curve in docs/research/live.md."""
 
 
 @dataclass(frozen=True, slots=True)

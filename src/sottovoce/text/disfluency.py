@@ -6,10 +6,9 @@ Whisper omits most fillers, repetitions and broken-off words, but continues in t
     Um, I I think we, we should, uh, go. -> I think we, we should, go.
 
 Only fillers and restarts in a table of the language are removed, and repetitions only if the sentence
-continues: "No, no, no.", "I know, I know." and "bye bye" stay. Sounds that are also words are not in the
-tables (German "um" and "er", Portuguese "um" and "em", Italian "eh", Dutch "hè"), nor are discourse words
-("like", "also", "pues") and legitimate repetitions ("that that", "very very", "der der", "nous nous",
-numbers). A language is listed once its rules changed next to nothing in edited text (docs/verbatim.md).
+continues: "No, no, no." stays. Sounds that are also words (German "um" and "er", Italian "eh"), discourse
+words ("like", "also") and legitimate repetitions ("that that", "very very", numbers) are not in the tables. A
+language is listed once its rules changed next to nothing in edited text.
 """
 
 from __future__ import annotations
@@ -39,13 +38,11 @@ VERBATIM_PROMPTS: Mapping[str, str] = MappingProxyType(
         "du nouv- du prochain projet. Hmm, oui.",
     }
 )
-"""By Whisper's code of the language. They include names and capitals, because Whisper copies the prompt's
-style: hesitations alone cost capitals.
-"""
+"""By Whisper's code of the language, with names and capitals, because Whisper copies the style."""
 
 
 def check_verbatim(language: str) -> None:
-    """Check that a language has a prompt for verbatim text. Raises: OptionError otherwise."""
+    """Raises: OptionError for a language without a prompt for verbatim text."""
     if find_language(language) not in VERBATIM_PROMPTS:
         measured = ", ".join(VERBATIM_PROMPTS)
         raise OptionError(f"verbatim: expected a language that was measured ({measured}), got '{language}'")
@@ -61,10 +58,9 @@ class DisfluencyRules:
     """The rules of one language, in lower case.
 
     restarts: words whose immediate repetition is a restart ("the the"). openers: pronouns that may begin a
-    repeated phrase of two or three words ("it was it was"). parted: words that are restarts only with
-    punctuation between ("to, to get", but "listened to to"); parted_openers: likewise for phrases ("in the,
-    in the house", but "to confuse the audience the audience is"). conjunctions: never part of a repeated
-    phrase ("again and again and again").
+    repeated phrase of two or three words ("it was it was"). parted: restarts only with punctuation between
+    ("to, to get"); parted_openers: likewise for phrases ("in the, in the house"). conjunctions: never part of
+    a repeated phrase ("again and again and again").
     """
 
     fillers: re.Pattern[str]
@@ -101,7 +97,7 @@ class DisfluencyRules:
         return opens and self.conjunctions.isdisjoint(words) and len(set(words)) > 1
 
     def is_filler(self, word: str) -> bool:
-        """Return whether a word is a filler; in capitals it is an abbreviation (ER, UM)."""
+        """In capitals a filler is an abbreviation (ER, UM)."""
         return not (word.isupper() and len(word) > 1) and bool(self.fillers.fullmatch(word.casefold()))
 
 
@@ -184,15 +180,12 @@ ELLIPSES = ("...", "…")
 LONGEST_PHRASE = 3
 BREAK_SIGNS = frozenset({"", ",", "-", "–", "—", "-,", "...", "…"})
 BROKEN_OFF = frozenset({"-", "-,"})
-"""Endings of a broken-off word."""
 PIECE = re.compile(r"\s*\S+(?:\s+$)?")
 PARTS = re.compile(r"([\W_]*)(.*?)([\W_]*)", re.DOTALL)
 
 
 @dataclass(slots=True)
 class _Piece:
-    """A word with the space and punctuation before (lead) and after it (tail); index in the original text."""
-
     index: int
     lead: str
     word: str
@@ -229,7 +222,7 @@ class _Piece:
 
 
 def check_cleanable(language: str) -> None:
-    """Check that a language (code or English name) has rules. Raises: OptionError otherwise."""
+    """Raises: OptionError for a language (code or English name) without rules."""
     if find_language(language) not in DISFLUENCIES:
         checked = ", ".join(DISFLUENCIES)
         raise OptionError(
@@ -248,9 +241,8 @@ def clean_text(text: str, language: str) -> str:
 
 
 def clean_pieces(pieces: Sequence[str], rules: DisfluencyRules) -> dict[int, str]:
-    """Remove fillers and restarts; return the remaining pieces by index, in order.
-
-    pieces: words with their punctuation and preceding space.
+    """Remove fillers and restarts from words with their punctuation and preceding space; return the rest by
+    index.
     """
     found = [_Piece.of(index, text) for index, text in enumerate(pieces)]
     left = _without_fillers(found, rules)

@@ -1,7 +1,7 @@
 """Reading of text files.
 
-They are UTF-8, or UTF-16 or UTF-32 with a byte order mark (as Notepad and PowerShell write), which is
-removed. Lines end with LF, CRLF or CR only; U+0085 and U+2028 are characters of a line.
+They are UTF-8, or UTF-16 or UTF-32 with a byte order mark, which is removed. Lines end with LF, CRLF or CR
+only; U+0085 and U+2028 are characters of a line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _ENCODINGS = {
     BOM_UTF16_LE: "utf-16",
     BOM_UTF16_BE: "utf-16",
 }
-"""Encodings by byte order mark; UTF-32's come first, as one of them begins with UTF-16's."""
+"""By byte order mark; UTF-32's come first, as one of them begins with UTF-16's."""
 _UNDECODED = re.compile("[\udc80-\udcff]")
 
 
 def text_lines(file: IO[bytes]) -> Iterator[str]:
-    """Yield the lines of a file, each ending with "\\n"; the last one may have none.
+    """Yield the lines of a file, each ending with LF; the last one may have none.
 
-    Raises: ValueError for bytes of another encoding, or a null character, naming the line (except in UTF-16).
+    Raises: ValueError naming the line, for another encoding or a null character (except in UTF-16).
     """
     buffered = io.BufferedReader(cast(io.RawIOBase, file))  # needs only read()
     start = buffered.peek(4)
@@ -51,9 +51,8 @@ def decode_text(data: bytes) -> str:
 def read_text(
     path: str | Path, expected: str, error: type[InputError] = OptionError, *, name: str | None = None
 ) -> str:
-    """Read a text file.
+    """Read a text file. expected: its description for errors.
 
-    expected: description of the file for errors.
     Raises: the error given, for a file that cannot be read or is not text.
     """
     try:

@@ -1,9 +1,7 @@
-"""Whisper's languages: codes in token order, English names, look-up by any code or name, and the punctuation
-of their scripts.
+"""Whisper's languages: codes in token order, English names, look-up, and the punctuation of their scripts.
 
-Source: `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`, in the order of the language tokens of
-    every checkpoint. The codes are mostly ISO 639-1, but Javanese is `jw` (ISO: jv), Hawaiian `haw` and
-    Cantonese `yue`.
+Source: `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`, in the order of the language tokens.
+The codes are mostly ISO 639-1, but Javanese is `jw` (ISO: jv), Hawaiian `haw` and Cantonese `yue`.
 """
 
 from __future__ import annotations
@@ -82,9 +80,8 @@ _SHORT = {
     for short, _, others in (entry.partition(":") for entry in _ISO.split())
     for long in others.split(",")
 }
-"""Whisper's code, or that of ISO 639-1, by other codes. Source: ISO 639-1 (withdrawn codes too), both
-kinds of 639-2, and of 639-3 the most spoken language of a group, such as `arb` for Arabic and `cmn` for
-Chinese.
+"""Whisper's code, or that of ISO 639-1, by other codes: withdrawn ones, both kinds of 639-2, and of 639-3 the
+most spoken language of a group, such as `arb` for Arabic.
 """
 _TAG = re.compile(r"([a-z]{2,8})(-[a-z0-9]{1,8})*", re.ASCII)
 """A BCP 47 tag or hyphenated locale: a language, then script, region and variants."""
@@ -99,9 +96,9 @@ UNSPACED_LETTERS = (
 
 
 def language_codes(n_languages: int = 100) -> tuple[str, ...]:
-    """Return the codes of the first `n_languages` in token order: `sot + 1 + index` is the token.
+    """Return the codes of the first `n_languages`: `sot + 1 + index` is the token.
 
-    Raises OptionError unless 0 <= n_languages <= 100.
+    Raises: OptionError unless 0 <= n_languages <= 100.
     """
     if not 0 <= n_languages <= len(LANGUAGES):
         raise OptionError(f"number of languages: expected 0 to {len(LANGUAGES)}, got {n_languages}")
@@ -134,8 +131,7 @@ def language_name(code: str) -> str:
 def find_language(text: str, among: tuple[str, ...] | None = None) -> str:
     """Return Whisper's code for a code (pt, por), tag (pt-BR, zh_Hans), English name or alias.
 
-    among: allowed codes (None: all 100), e.g. those of a model.
-    Raises: OptionError, naming the closest names, if it is unknown or not in `among`.
+    among: allowed codes; None: all 100. Raises: OptionError, naming the closest names, for any other.
     """
     code = _find(text).code
     if among is not None and code not in among:
@@ -183,10 +179,9 @@ class LanguageChoice:
 
     @classmethod
     def parse(cls, value: str | Sequence[str] | None, available: Sequence[str]) -> LanguageChoice:
-        """Parse an option's value: comma-separated text, or a list of codes or English names; None is "auto".
+        """Parse comma-separated text, or a list of codes or English names; None is "auto".
 
-        available: codes of the model.
-        Raises: OptionError for a language that is not among `available`, and for an empty list.
+        available: codes of the model. Raises: OptionError for another language, and for an empty list.
         """
         words = (value or "auto").split(",") if isinstance(value, str) or value is None else list(value)
         names = [word.strip() for word in words if word.strip()]

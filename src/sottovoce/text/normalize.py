@@ -1,10 +1,8 @@
 """Unicode forms of equal text, and normalisation for scores.
 
-A letter may have several canonically equivalent forms: "é" is one character (NFC) or "e" and a combining
-accent (NFD). Words are compared in NFC, but spelled in the form that a model's labels have. NFKC is not used
-there, because it changes letters.
-
-Scores also ignore letter case, punctuation and spelling variants. State the normaliser with every figure.
+Words are compared in NFC ("é" is one character), but spelled in the form that a model's labels have, such as
+NFD ("e" and a combining accent). Scores also ignore letter case, punctuation and spelling variants. State the
+normaliser with every figure.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from sottovoce.text.languages import find_language
 
 MOST_FORMS = 8
 _MOST_MARKS = 3
-"""Limit of marks on one letter whose orders are tried."""
 
 
 def composed(text: str) -> str:
@@ -112,21 +109,16 @@ MARKED: frozenset[str] = frozenset(
     {"ar", "fa", "ur", "ps", "sd", "he", "yi", "hi", "mr", "ne", "sa", "bn", "as", "pa", "gu", "ta", "te"}
     | {"kn", "ml", "si", "th", "lo", "my", "km", "bo", "yo"}
 )
-"""Languages whose vowels or tones are combining marks without composed letters.
-
-Whisper's basic normaliser replaces marks by spaces, which splits words and distorts error rates, so `plain`
-normalises these languages.
-"""
+"""Languages with combining marks for vowels or tones; Whisper's normaliser would replace them by spaces."""
 
 
 def normalizer_for(language: str | None, kind: Normalization = "whisper") -> Normalizer:
     """Choose the normaliser for texts of one language.
 
-    language: code or English name; None for several or unknown languages.
-    kind: "whisper" is OpenAI's (English: contractions, numbers and British spelling too; others: case and
-    punctuation), except that languages in MARKED and None use "plain"; "none" only joins spaces.
-    Raises: MissingExtraError for "whisper" without the extra `eval`, OptionError for unknown names.
-    Source: appendix C of arXiv 2212.04356, through the package whisper-normalizer.
+    language: code or English name; None: several or unknown ones. kind: "whisper" is OpenAI's (English:
+    contractions, numbers and British spelling too), but languages in MARKED and None use "plain"; "none" only
+    joins spaces. Raises: MissingExtraError for "whisper" without the extra `eval`, OptionError for unknown
+    names. Source: appendix C of arXiv 2212.04356, package whisper-normalizer.
     """
     if kind not in ("whisper", "plain", "none"):
         raise OptionError(f"normalization: expected 'whisper', 'plain' or 'none', got '{kind}'")

@@ -42,7 +42,6 @@ _MUSIC = "♩♪♫♬♭♮♯"  # several tokens each in GPT-2's table: the fi
 
 
 BYTE_COST = 1.01
-"""Cost of a one-byte piece; longer ones cost 1, so they win ties."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +62,7 @@ class PieceTable:
         return cls(dict(ids), max(map(len, ids)))
 
     def cut(self, text: bytes) -> list[int]:
-        """Return the ids of the fewest pieces of a UTF-8 text, by the shortest path over its bytes."""
+        """Return the ids of the fewest pieces of a UTF-8 text."""
         costs, starts = [0.0], [0]
         for end in range(1, len(text) + 1):
             possible = [s for s in range(max(0, end - self.longest), end) if text[s:end] in self.ids]
@@ -92,11 +91,11 @@ class Tokenizer:
 
     @classmethod
     def for_model(cls, n_vocab: int, *, language: str | None = None, task: Task = "transcribe") -> Tokenizer:
-        """Create the tokenizer of a checkpoint, identified by its `n_vocab`.
+        """Create the tokenizer of a checkpoint.
 
-        n_vocab: 51864 English-only, 51865 with 99 languages, 51866 with 100 (large-v3, turbo).
-        language: code or English name; None when it is to be detected (English-only: always "en").
-        Raises: OptionError for another n_vocab, or a language or task that the model does not have.
+        n_vocab: 51864 English-only, 51865 with 99 languages, 51866 with 100 (large-v3, turbo). language: code
+        or English name; None: to be detected (English-only: always "en"). Raises: OptionError for another
+        n_vocab, or a language or task that the model lacks.
         """
         if n_vocab not in (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100):
             raise OptionError(
@@ -108,10 +107,7 @@ class Tokenizer:
         return tokenizer if language is None else tokenizer.with_language(language)
 
     def with_language(self, language: str) -> Tokenizer:
-        """Return this tokenizer for a language, by code or name.
-
-        Raises: OptionError if the model lacks it.
-        """
+        """Return this tokenizer for a language. Raises: OptionError if the model lacks it."""
         among = self.language_codes if self.is_multilingual else ("en",)
         return replace(self, language=find_language(language, among))
 
@@ -123,7 +119,7 @@ class Tokenizer:
         return replace(self, task=task)
 
     def with_pieces(self, trained: Iterable[int]) -> Tokenizer:
-        """Return this tokenizer restricted to trained text tokens and single bytes, for small models."""
+        """Return this tokenizer restricted to trained text tokens and single bytes."""
         ids = {bytes([value]): self.encoding.encode_single_token(bytes([value])) for value in range(256)}
         text = (token for token in trained if token < self.eot)
         return replace(self, pieces=PieceTable.of(ids | {self.token_bytes(token): token for token in text}))
@@ -192,10 +188,7 @@ class Tokenizer:
         return self.timestamp_begin + index
 
     def seconds(self, token: int) -> float:
-        """Convert a timestamp token to seconds.
-
-        Raises: OptionError for any other token.
-        """
+        """Convert a timestamp token to seconds. Raises: OptionError for any other token."""
         if not self.is_timestamp(token):
             raise OptionError(f"token {token}: timestamps begin at {self.timestamp_begin}")
         return round((token - self.timestamp_begin) * SECONDS_PER_TIMESTAMP, 2)
@@ -230,7 +223,7 @@ class Tokenizer:
         return [piece for token in tokens for piece in self.pieces.cut(self.token_bytes(token))]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Encode a prompt in NFC with a leading space, as Whisper writes."""
+        """Encode a prompt in NFC with a leading space."""
         stripped = composed(text).strip()
         return self.encode(f" {stripped}") if stripped else []
 
@@ -260,7 +253,7 @@ class Tokenizer:
         without spaces.
 
         Joined words equal `decode_with_timestamps(tokens)`, joined lists equal tokens. Equal to
-        openai-whisper on valid UTF-8; on broken UTF-8 openai-whisper may raise or drop tokens.
+        openai-whisper on valid UTF-8.
         """
         characters = self._split_on_characters(tokens)
         words = self._join_words(characters) if self.splits_on_spaces else characters

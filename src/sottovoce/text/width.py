@@ -7,8 +7,9 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import accumulate
 
-_UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff"
-_PIECES = re.compile(rf"\s*(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)")
+from sottovoce.text.languages import UNSPACED_LETTERS
+
+_PIECES = re.compile(rf"\s*(?:[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+)")
 
 
 def width(text: str) -> int:
@@ -23,7 +24,7 @@ def _cells(character: str) -> int:
 
 
 def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
-    """Divide a text at its words among parts of these display widths; a part may be empty."""
+    """Divide a text at its words into parts with widths in proportion to `widths`; a part may be empty."""
     parts: list[list[str]] = [[] for _ in widths]
     pieces = _PIECES.findall(" ".join(text.splitlines()).strip())
     ends = list(accumulate(widths))

@@ -14,13 +14,13 @@ from sottovoce.api import Model
 from sottovoce.archive.results import BatchOptions, Item, open_results, write_rows
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
+from sottovoce.server.settings import Replicas
 from tests.server.ray.mortal_model import MortalModel
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.data", reason="ray's extra `data` is not installed")
 from sottovoce.server.ray_cluster import (  # noqa: E402
     DIED,
-    Actors,
     connect,
     transcribe_on_ray,
 )
@@ -49,7 +49,8 @@ def test_an_actor_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
     with open_results(tmp_path / "out.jsonl") as results:
         rows = list(
             write_rows(
-                transcribe_on_ray(items, mortal(tmp_path), BatchOptions(n_together=3), Actors(1, 2)), results
+                transcribe_on_ray(items, mortal(tmp_path), BatchOptions(n_together=3), Replicas(1, 2)),
+                results,
             )
         )
     assert (tmp_path / "died").exists()
@@ -88,10 +89,4 @@ def test_rows_are_those_of_one_process_also_after_a_crash(tmp_path: Path) -> Non
 def test_what_no_recording_could_be_read_with_ends_the_job(tmp_path: Path) -> None:
     items = [Item("clip", str(tmp_path / "clip"))]
     with pytest.raises(OptionError, match="xx"):
-        list(transcribe_on_ray(items, mortal(tmp_path), BatchOptions(language="xx"), Actors()))
-
-
-@pytest.mark.parametrize("given", [(0, 1), (2, 1)])
-def test_actors_are_checked(given: tuple[int, int]) -> None:
-    with pytest.raises(OptionError, match="actors"):
-        Actors(*given)
+        list(transcribe_on_ray(items, mortal(tmp_path), BatchOptions(language="xx"), Replicas()))

@@ -1,7 +1,7 @@
 """Writer of an HTML page: a player, lanes of languages and speakers, and clickable text.
 
-The text needs no scripts; `page.js` draws the lanes and follows the player. The page loads nothing but the
-recording, which its content security policy enforces.
+The text needs no scripts; `page.js` draws the lanes and follows the player. The content security policy lets
+the page load the recording alone.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ TOOLS = """\
 
 
 def word_span(word: Word) -> str:
-    """Format a word with its times; spaces stay outside, so that they are not underlined."""
     text = plain(word.word)
     bare = text.strip()
     if not bare:
@@ -119,7 +118,7 @@ LARGEST_EMBEDDED_BYTES = 200_000_000
 
 
 def audio_link(recording: Path, folder: Path) -> str:
-    """Build the relative address of a recording from a page in `folder`, so that both can be moved."""
+    """Build the relative address of a recording from a page in `folder`."""
     here, there = os.path.realpath(folder), os.path.realpath(recording)
     try:
         relative = os.path.relpath(there, here)
@@ -129,10 +128,7 @@ def audio_link(recording: Path, folder: Path) -> str:
 
 
 def embedded_audio(recording: Path) -> str:
-    """Encode a recording as a `data:` address.
-
-    Raises: OptionError when it cannot be read or is too long.
-    """
+    """Encode a recording as a `data:` address. Raises: OptionError if it cannot be read or is too long."""
     try:
         size = recording.stat().st_size
         if size > LARGEST_EMBEDDED_BYTES:

@@ -1,7 +1,4 @@
-"""The spectrogram of a recording as a small PNG for a page, made without an imaging library.
-
-Unlike the rest of `formats`, it imports PyTorch.
-"""
+"""The spectrogram of a recording as a small PNG for a page. Imports PyTorch, unlike the rest of `formats`."""
 
 from __future__ import annotations
 
@@ -36,8 +33,7 @@ Bytes = npt.NDArray[np.uint8]
 def spectrogram_address(recording: Path) -> str:
     """Encode the spectrogram of a recording as a `data:` address: a PNG of at most 1600 by 40 pixels.
 
-    Reads the recording once; keeps 3.2 KB a second.
-    Raises: AudioError.
+    Keeps 3.2 KB a second. Raises: AudioError.
     """
     columns = _columns(recording)
     shades = _shaded(_pooled(columns, MOST_COLUMNS))

@@ -1,5 +1,5 @@
-"""`Checkpoint`, the common result of all readers, its validation, and helpers for binary files and
-quantisation loss.
+"""`Checkpoint`, the result of all readers, its validation, and helpers for binary files and quantisation
+loss.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ LARGEST = {
 
 
 TAIL_S = 5.0
-"""With less than 5 s of silence behind the speech Whisper's decoder loops and finds no end of text; with 5
-s the error rate is that of the full window (docs/streaming.md).
+"""With less than 5 s of silence after speech, Whisper's decoder loops; with 5 s its error rate is that of the
+full window (docs/streaming.md).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A symmetric convolution over frames: weight (n_out, n_in, odd width), bias (n_out,)."""
+    """weight (n_out, n_in, odd width), bias (n_out,)."""
 
     weight: Tensor
     bias: Tensor
@@ -57,8 +57,7 @@ class Convolution:
 class CtcWeights:
     """A CTC head: optional convolutions, each followed by a GELU, and a linear layer.
 
-    weight: (n_labels, d). bias: (n_labels,). labels: one string per output, including the blank. blank:
-    its index.
+    weight: (n_labels, d). bias: (n_labels,). labels: one per output. blank: index.
     """
 
     weight: Tensor
@@ -72,13 +71,11 @@ class CtcWeights:
 class Checkpoint:
     """A model as read from a file.
 
-    tensors: by OpenAI's names, with the shapes of `dims`. alignment_heads: (layer, head) pairs, None if
-    unknown. trained_tokens: ids with trained embeddings, None for all. languages: trained codes, None for
-    all of the vocabulary. tail_s: seconds of padding that the encoder needs behind speech in a shortened
-    window. encoder_mode: cheapest valid mode of incremental encoding, None for `default_encoder_mode`.
-    mode_key: name under which a self-test stores the mode of these weights; None if it is known without one.
-    kind: name in `formats.FORMATS`, or empty. numbers: stored number type, if the tensors do not
-    show it.
+    tensors: by OpenAI's names, with the shapes of `dims`. alignment_heads: (layer, head) pairs or None.
+    trained_tokens: ids with trained embeddings; None: all. languages: trained codes; None: all of the
+    vocabulary. tail_s: seconds of padding after speech in a shortened window. encoder_mode: None:
+    `default_encoder_mode`. mode_key: name of a stored mode (`stored_modes`), or None. kind: name in
+    `formats.FORMATS`, or "". numbers: stored number type, if tensors do not show it.
     """
 
     name: str
@@ -96,11 +93,7 @@ class Checkpoint:
 
 
 def check_dims(dims: ModelDims, source: str) -> None:
-    """Check that every number is a plausible size.
-
-    Raises:
-        CheckpointError: names the file, the number and its bounds.
-    """
+    """Check that every number is plausible. Raises: CheckpointError."""
     for field in fields(dims):
         value: int = getattr(dims, field.name)
         if not 1 <= value <= LARGEST[field.name]:
@@ -117,7 +110,7 @@ def check_dims(dims: ModelDims, source: str) -> None:
 
 
 def expected_shapes(dims: ModelDims) -> dict[str, Shape]:
-    """Return name and shape of every tensor in OpenAI's state dict for these dimensions."""
+    """Return the names and shapes of OpenAI's state dict."""
     audio, text = dims.n_audio_state, dims.n_text_state
     shapes: dict[str, Shape] = {
         "encoder.positional_embedding": (dims.n_audio_ctx, audio),
@@ -140,11 +133,7 @@ def expected_shapes(dims: ModelDims) -> dict[str, Shape]:
 
 
 def validated(checkpoint: Checkpoint, source: str) -> Checkpoint:
-    """Check tensors, heads and labels against the dimensions; return the checkpoint.
-
-    Raises:
-        CheckpointError: names the file, the tensor, and the expected and found shape.
-    """
+    """Return the checkpoint if tensors, heads and labels fit the dimensions. Raises: CheckpointError."""
     check_dims(checkpoint.dims, source)
     _check_tensors(checkpoint, source)
     _check_heads(checkpoint, source)
@@ -178,11 +167,6 @@ def _check_heads(checkpoint: Checkpoint, source: str) -> None:
 
 
 def check_ctc(head: CtcWeights | None, dims: ModelDims, source: str) -> None:
-    """Check the shapes of a CTC head, if any.
-
-    Raises:
-        CheckpointError: names the file and the shapes.
-    """
     if head is None:
         return
     n_in = dims.n_audio_state
@@ -228,9 +212,9 @@ def _norm(prefix: str, n_state: int) -> dict[str, Shape]:
 
 @dataclass(slots=True)
 class Cursor:
-    """A position in a memory-mapped file; source and part appear in error messages.
+    """A position in a memory-mapped file; source and part appear in errors.
 
-    Methods that read raise CheckpointError if the file ends too soon.
+    Reading raises CheckpointError if the file ends too soon.
     """
 
     content: mmap.mmap
@@ -265,7 +249,7 @@ class Cursor:
         self.at += n_bytes
 
     def integers(self, count: int, part: str, kind: str = "i") -> tuple[int, ...]:
-        """Read little-endian integers; kind: a `struct` letter such as "i" or "H"."""
+        """kind: a `struct` letter such as "i"."""
         layout = f"<{count}{kind}"
         return struct.unpack(layout, self.take(struct.calcsize(layout), part))
 
@@ -273,7 +257,7 @@ class Cursor:
         return self.integers(1, part, kind)[0]
 
     def size(self, part: str, largest: int) -> int:
-        """Read a count; raise CheckpointError unless it is in 0..largest."""
+        """Read a count. Raises: CheckpointError unless it is in 0..largest."""
         value = self.integer(part)
         if not 0 <= value <= largest:
             raise CheckpointError(f"{self.source}: {part} is {value}, expected 0 to {largest}")
@@ -282,11 +266,7 @@ class Cursor:
 
 @contextmanager
 def cursor_over(path: Path, source: str) -> Iterator[Cursor]:
-    """Map a file and yield a cursor at its beginning.
-
-    Raises:
-        CheckpointError: also for errors of the system.
-    """
+    """Map a file and yield a cursor at its beginning. Raises: CheckpointError."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             yield Cursor(content, source)
@@ -301,10 +281,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TensorLoss:
-    """Sums of squared weights and squared errors of one tensor, and its largest error.
+    """Squared weights and errors of one tensor, and its largest error.
 
-    bytes_before, bytes_after: size before and after quantisation. is_packed: quantised in blocks with
-    scales; other tensors count only in the bytes.
+    bytes_before, bytes_after: of quantisation. is_packed: quantised in blocks; other tensors count only in
+    bytes.
     """
 
     name: str
@@ -317,7 +297,6 @@ class TensorLoss:
 
     @property
     def relative_rms(self) -> float:
-        """Root of the squared errors over the squared weights; 0 for a tensor of zeros."""
         return math.sqrt(self.squared_error / self.squared) if self.squared else 0.0
 
 
@@ -325,9 +304,8 @@ class TensorLoss:
 class QuantizationLoss:
     """The loss of quantising a model.
 
-    n_tensors: quantised ones, which the errors cover. relative_rms: root of squared errors over squared
-    weights. largest_error: absolute. worst, worst_relative_rms: the tensor with the largest relative_rms.
-    bytes_before, bytes_after: of all weights.
+    relative_rms: root of squared errors over squared weights of the n_tensors quantised ones. largest_error:
+    absolute. worst: the tensor with the largest relative_rms. bytes_before, bytes_after: of all weights.
     """
 
     n_tensors: int
@@ -340,7 +318,7 @@ class QuantizationLoss:
 
     @classmethod
     def of(cls, tensors: Sequence[TensorLoss]) -> QuantizationLoss | None:
-        """Sum up all tensors of a model; None if none is quantised."""
+        """Sum up tensors; None if none is quantised."""
         packed = [one for one in tensors if one.is_packed]
         if not packed:
             return None
@@ -362,8 +340,8 @@ class QuantizationLoss:
 class Codec:
     """Reads checkpoints of a format, and writes them if it can be written.
 
-    write: takes the checkpoint, a path and a number type, "float32", "float16", "bfloat16" or one of the
-    format; returns the quantisation loss, or None without quantisation.
+    write: takes checkpoint, path and number type ("float32", "float16", "bfloat16", or one of the format);
+    returns the quantisation loss or None.
     """
 
     read: Callable[[Path], Checkpoint]
@@ -371,12 +349,11 @@ class Codec:
 
 
 LONG = MappingProxyType({"f32": "float32", "f16": "float16", "bf16": "bfloat16"})
-"""ggml's names of number types to the usual ones; both are accepted."""
 _DTYPES = MappingProxyType({name: getattr(torch, name) for name in LONG.values()})
 
 
 def plain_dtype(number: str, name: str) -> torch.dtype:
-    """Return a floating-point type; raise OptionError for others. name: of the format."""
+    """Return a floating-point dtype. name: of the format. Raises: OptionError for others."""
     found: torch.dtype | None = _DTYPES.get(number)
     if found is None:
         raise OptionError(
@@ -388,7 +365,7 @@ def plain_dtype(number: str, name: str) -> torch.dtype:
 def tensor_loss(
     name: str, weights: Floats, packed: Floats, *, bytes_before: int, bytes_after: int
 ) -> TensorLoss:
-    """Measure the loss of a quantised tensor; weights and packed have the same shape."""
+    """Measure the loss of a tensor; weights and packed have the same shape."""
     exact = weights.astype(np.float64)
     errors = packed.reshape(weights.shape) - exact
     return TensorLoss(

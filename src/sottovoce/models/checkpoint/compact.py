@@ -1,7 +1,7 @@
-"""Compact files, the format of the bundled model `nano`: a toy for tests and demos (docs/nano.md).
+"""Compact files, the format of the bundled toy model `nano` (docs/nano.md).
 
-They are safetensors in float16 that omit what can be computed and all untrained vocabulary rows, which
-share one embedding that never wins. Dimensions and labels are JSON in the metadata.
+They are float16 safetensors without computable tensors and untrained vocabulary rows; these rows share one
+embedding that never wins. Dimensions and labels are JSON in the metadata.
 """
 
 from __future__ import annotations
@@ -24,20 +24,15 @@ from sottovoce.models.dims import EncoderMode, ModelDims
 from sottovoce.models.whisper import sinusoids
 
 KEY = "sottovoce"
-"""Key of the description in the metadata."""
 ENCODER_MODE = EncoderMode(tail_s=0.0, bucket_s=0.5)
-"""nano was trained on windows that end with the speech, and its encoder is small enough to recompute all."""
+"""nano was trained on windows that end with the speech; its small encoder recomputes all of them."""
 EMBEDDING = "decoder.token_embedding"
 POSITIONS = "encoder.positional_embedding"
 CTC = "ctc_head"
 
 
 def read_compact(path: Path = NANO_ASSET) -> Checkpoint:
-    """Read a compact file; embeddings are expanded to the whole vocabulary.
-
-    Raises:
-        CheckpointError: the file is damaged or has other shapes.
-    """
+    """Read a compact file; embeddings are expanded to the whole vocabulary. Raises: CheckpointError."""
     source = str(path)
     metadata, tensors = _load(path)
     dims = dims_from_mapping(metadata.get("dims"), source)
@@ -60,10 +55,8 @@ def read_compact(path: Path = NANO_ASSET) -> Checkpoint:
 
 
 def compact_languages(path: Path = NANO_ASSET) -> tuple[str, ...] | None:
-    """Read the trained languages from the header of a compact file; None: those of its vocabulary.
-
-    Raises:
-        CheckpointError: the file cannot be read.
+    """Read the trained languages from a file's header; None: all of the vocabulary. Raises:
+    CheckpointError.
     """
     source = str(path)
     return _strings(_load(path, with_tensors=False)[0].get("languages"), "languages", source)
@@ -84,10 +77,9 @@ CODEC = Codec(_read)
 
 
 def save_compact(checkpoint: Checkpoint, path: Path) -> None:
-    """Write the compact form; all rows outside `trained_tokens` are stored as one.
+    """Write the compact form; rows outside `trained_tokens` are stored as one.
 
-    Raises:
-        CheckpointError: `trained_tokens` is None.
+    Raises: CheckpointError without `trained_tokens`.
     """
     tokens = checkpoint.trained_tokens
     if tokens is None:

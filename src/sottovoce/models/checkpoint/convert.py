@@ -11,13 +11,12 @@ from sottovoce.models.checkpoint.formats import BY_NAME
 
 
 def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> QuantizationLoss | None:
-    """Write a checkpoint to a new path; return the quantisation loss, or None without quantisation.
+    """Write a checkpoint to a new path; return the quantisation loss or None.
 
-    kind: one of `formats.WRITTEN`. number: "f32", "f16" or "bf16", or a type of the kind, such as "q5_0" for
-    ggml or "int8_float16" for ct2.
+    kind: one of `formats.WRITTEN`. number: "f32", "f16", "bf16", or a type of the kind ("q5_0" for ggml,
+    "int8_float16" for ct2).
 
-    Raises:
-        OptionError: the kind does not have the number type, or the output exists.
+    Raises: OptionError: the kind does not have the number type, or the output exists.
     """
     try:
         return _write(checkpoint, output, kind, number)

@@ -1,11 +1,10 @@
 """Read and write CTranslate2 folders of Whisper: `model.bin`, config.json and the vocabulary.
 
 `model.bin` (little-endian) holds the specification's name, variables, and aliases. A string is its length
-with the closing zero (u16) and its bytes. A variable is its name, rank (u8), dimensions (u32), type (u8),
-number of bytes (u32) and unaligned values; an alias is its name and that of a variable. Query, key and
-value of self-attention are one matrix, as are key and value of cross-attention. int8 weights have a scale
-per row, int16 weights one scale; stored values are weights times scale. Dimensions come from the shapes of
-the variables.
+with the closing zero (u16) and its bytes; a variable is its name, rank (u8), dimensions (u32), type (u8),
+number of bytes (u32) and unaligned values; an alias is its name and that of a variable. Query, key and value
+of self-attention are one matrix, as are key and value of cross-attention. Stored values are weights times
+scale: int8 has a scale per row, int16 one scale.
 
 Source: CTranslate2 4.8, `python/ctranslate2/specs/{model_spec,transformer_spec}.py`,
 `converters/transformers.py` and `src/models/model.cc`.
@@ -61,12 +60,10 @@ from sottovoce.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 VERSIONS = range(4, 7)
-"""Supported versions of the binary layout: types have numbers since 4; 5 and 6 changed only other files."""
+"""Of the binary layout: types have numbers since 4; 5 and 6 changed other files."""
 SPECIFICATION = "WhisperSpec"
 REVISIONS = range(1, 4)
-"""Supported revisions of the specification: 2 and 3 did not change the layout."""
 DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
-"""By their numbers in the file."""
 MAX_RANK = 3
 
 
@@ -80,18 +77,15 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Header and variables of a file; variables include their aliases."""
-
     revision: int
     variables: Mapping[str, Variable]
     aliases: frozenset[str]
 
 
 def read_contents(cursor: Cursor) -> Contents:
-    """Read names, shapes and offsets of all variables; values are skipped.
+    """Read names, shapes and offsets of all variables, without values.
 
-    Raises:
-        CheckpointError: a damaged file, another model, or an unsupported version.
+    Raises: CheckpointError: damaged, another model, or an unsupported version.
     """
     version = cursor.integer("the version", "I")
     _check_version("binary version", version, VERSIONS, cursor.source)
@@ -119,7 +113,6 @@ def read_contents(cursor: Cursor) -> Contents:
 
 
 def read_values(cursor: Cursor, variable: Variable) -> Tensor:
-    """Read the values of a variable in its stored shape and dtype."""
     cursor.at = variable.at
     n_bytes = math.prod(variable.shape) * variable.dtype.itemsize
     values = cursor.array(n_bytes, f"variable {variable.name}")
@@ -129,7 +122,7 @@ def read_values(cursor: Cursor, variable: Variable) -> Tensor:
 def write_model(path: Path, variables: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
     """Write a file of the newest version atomically.
 
-    variables: tensors in a dtype of `DTYPES`. aliases: names to names of variables.
+    variables: in dtypes of `DTYPES`. aliases: names of variables by alias.
     """
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         file.write(struct.pack("<I", VERSIONS[-1]) + _packed(SPECIFICATION))
@@ -192,17 +185,16 @@ def _check_version(what: str, found: int, expected: range, source: str) -> None:
 
 
 Layout: TypeAlias = dict[str, tuple[str, ...]]
-"""Variable to the tensors that it stacks, in order."""
+"""By variable, the tensors that it stacks, in order."""
 
 EMBEDDINGS = "decoder/embeddings/weight"
 PROJECTION = "decoder/projection/weight"
-"""The output projection, an alias of the embeddings."""
 HEADS = MappingProxyType({"n_audio_head": "encoder/num_heads", "n_text_head": "decoder/num_heads"})
 
 ACTIVATION = "decoder/activation"
 GELU = 3
 OLD_GELU = 1
-"""GELU before revision 3, which numbered its variants."""
+"""GELU before revision 3."""
 WRITTEN = MappingProxyType(
     {
         ACTIVATION: GELU,
@@ -211,13 +203,13 @@ WRITTEN = MappingProxyType(
         "decoder/start_from_zero_embedding": 0,
     }
 )
-"""Properties of the network that Whisper has, in eight bits."""
+"""Properties of Whisper's network, in eight bits."""
 FREE = frozenset({*HEADS.values(), "decoder/alignment_heads", "decoder/alignment_layer"})
-"""Properties that may have any value; unknown others must be off (0)."""
+"""Properties with any value; other unknown ones must be 0."""
 
 
 def layout(dims: ModelDims) -> Layout:
-    """Return every variable of a model; keys have a bias in this format, unlike Whisper's."""
+    """Return every variable of a model. Unlike Whisper's, keys have a bias."""
     variables: Layout = {
         EMBEDDINGS: ("decoder.token_embedding.weight",),
         **_plain("encoder/conv1", "encoder.conv1"),
@@ -262,17 +254,16 @@ def _norm(theirs: str, ours: str) -> Layout:
 
 
 INT16_SCALE = 1000.0
-"""Of int16 weights without a stored scale (CTranslate2's `global_int16_scale`)."""
+"""Of int16 weights without a stored scale (`global_int16_scale`)."""
 LAYER = re.compile(r"(encoder|decoder)/layer_(\d{1,6})/")
 FIRST_LANGUAGE = 50_259
 """Token of the first language in every multilingual vocabulary."""
 
 
 def read_ctranslate2(path: Path) -> Checkpoint:
-    """Read a folder, or the `model.bin` in one; quantised weights become float32.
+    """Read a folder or its `model.bin`; quantised weights become float32.
 
-    Raises:
-        CheckpointError: names the variable or part that is wrong.
+    Raises: CheckpointError naming the variable or part.
     """
     folder, file = (path, path / CT2_MODEL) if path.is_dir() else (path.parent, path)
     source = str(file)
@@ -326,7 +317,6 @@ class _Reader:
         return int(read_values(self.cursor, variable))
 
     def weights(self, name: str) -> Tensor:
-        """Return a variable as floats; quantised values are divided by their scales."""
         variable = self.variables[name]
         values = read_values(self.cursor, variable)
         if values.is_floating_point():
@@ -422,7 +412,6 @@ def _check_projection(reader: _Reader) -> None:
 
 
 def _check_vocabulary(folder: Path, dims: ModelDims) -> None:
-    """Check the length of the token list, if there is one."""
     new, old = folder / "vocabulary.json", folder / "vocabulary.txt"
     try:
         if new.exists():
@@ -439,7 +428,7 @@ def _check_vocabulary(folder: Path, dims: ModelDims) -> None:
 
 
 def _named_heads(config: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
-    """Return the alignment heads of the folder; None for the converter's default, the upper half."""
+    """None: the converter's default, the upper half."""
     heads = alignment_heads(config, dims, source)
     return None if heads is None or set(heads) == set(upper_half_heads(dims)) else heads
 
@@ -447,7 +436,7 @@ def _named_heads(config: Mapping[str, object], dims: ModelDims, source: str) -> 
 def _languages(config: Mapping[str, object], dims: ModelDims, source: str) -> tuple[str, ...] | None:
     """Return the codes of `lang_ids`, if fewer than in the vocabulary.
 
-    English-only folders list languages too, and older converters some invalid ids; both are skipped.
+    English-only folders list languages too, and older converters invalid ids; both are skipped.
     """
     found = config.get("lang_ids") or []
     if not isinstance(found, list) or not all(type(token) is int for token in found):
@@ -473,13 +462,11 @@ def _numbers(contents: Contents) -> str:
 
 LARGEST_INT8 = 127
 LARGEST_INT16 = 1 << 10
-"""Ten bits, so that sums of products fit 32 bits."""
+"""Ten bits, so that sums of products fit 32."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberType:
-    """Number types of a folder; weights: of matrices and convolutions, rest: of all others."""
-
     weights: torch.dtype
     rest: torch.dtype
 
@@ -496,19 +483,16 @@ TYPES = MappingProxyType(
         "int16": NumberType(torch.int16, torch.float32),
     }
 )
-"""By the names of CTranslate2's converters."""
+"""By name of CTranslate2's converters."""
 
 
 def save_ctranslate2(
     checkpoint: Checkpoint, folder: Path, number: str = "float16"
 ) -> QuantizationLoss | None:
-    """Write a folder; return the quantisation loss, if any. number: a name in `TYPES`.
+    """Write a folder; return the quantisation loss or None. number: a name in `TYPES`.
 
-    The vocabulary and the tokenizer, which CTranslate2 needs, are only written for Whisper's own
-    vocabularies.
-
-    Raises:
-        OptionError: another number type.
+    Vocabulary and tokenizer, which CTranslate2 needs, are written for Whisper's own vocabularies only.
+    Raises: OptionError: another number type.
     """
     kind = TYPES.get(number)
     if kind is None:
@@ -534,7 +518,7 @@ CODEC = Codec(read_ctranslate2, save_ctranslate2)
 
 
 def quantize_int8(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise weights (n_out, ...) to int8 values and float32 scales (n_out,), value = weight * scale."""
+    """Quantise weights (n_out, ...) to int8 and float32 scales (n_out,); value = weight * scale."""
     rows = weights.float().flatten(1)
     largest = rows.abs().amax(dim=1)
     largest = torch.where(largest > 0, largest, LARGEST_INT8)
@@ -545,14 +529,13 @@ def quantize_int8(weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_int16(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise weights to int16 values and one float32 scale ()."""
+    """Quantise weights to int16 and one float32 scale ()."""
     largest = weights.float().abs().max()
     scale = LARGEST_INT16 / torch.where(largest > 0, largest, 1.0)
     return (weights.float() * scale).round().to(torch.int16), scale
 
 
 def _stacked(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return variables as CTranslate2 stacks them; other tensors keep their names."""
     left = dict(checkpoint.tensors)
     stacked: dict[str, Tensor] = {}
     for name, parts in layout(checkpoint.dims).items():

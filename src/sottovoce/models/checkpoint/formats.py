@@ -1,6 +1,6 @@
-"""The registry of checkpoint formats: their names, and how files and folders of them are recognised.
+"""The registry of checkpoint formats: their names, and how they are recognised.
 
-Imports nothing heavy: the module that reads and writes a format is imported when it is used.
+The module that reads and writes a format is imported when it is used.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 NANO_ASSET = Path(__file__).parents[1] / "assets" / "nano.safetensors"
 CONFIG = "config.json"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-"""Weights in a Hugging Face folder, whole or with an index of shards."""
+"""Of a Hugging Face folder, whole or an index of shards."""
 CT2_MODEL = "model.bin"
-"""Weights in a CTranslate2 folder."""
 _CONFIGS = (CONFIG, "generation_config.json", "preprocessor_config.json")
 GGML_MAGIC = b"lmgg"
 
@@ -32,12 +31,10 @@ GGML_MAGIC = b"lmgg"
 class CheckpointFormat:
     """A format of checkpoints: files with a suffix, or folders.
 
-    name: as `models convert --to` takes it. title: in messages. module: in this package, with a `CODEC`.
-    content: kind of file in messages, empty for folders alone. suffixes: of its files, empty for folders.
-    magic, magic_at: the bytes that files hold at this offset. weights: names in a folder, whole or with an
-    index of shards. mark: the file that shows a folder to hold such a model. companion: pattern of another
-    file that belongs to the weights. hub_files: sets of file patterns to fetch from a hub repository, by
-    preference. is_written: whether models can be converted to it.
+    name: as `models convert --to` takes it. module: has a `CODEC`. title, content: in messages. suffixes: of
+    its files; empty for folders. magic: bytes of files at offset magic_at. weights: file names in a folder.
+    mark: the file that identifies a folder. companion: pattern of another file of the weights. hub_files:
+    sets of file patterns to fetch from the hub, by preference. is_written: models can be converted to it.
     """
 
     name: str
@@ -55,20 +52,15 @@ class CheckpointFormat:
 
     @property
     def program(self) -> str:
-        """The program that the format belongs to, for messages."""
         return self.title.removesuffix(" folder").removesuffix(f" {(*self.suffixes, '')[0]}")
 
     def codec(self) -> Codec:
-        """Import what reads and writes the format."""
+        """Import the format's codec."""
         found: Codec = importlib.import_module(f"{__package__}.{self.module}").CODEC
         return found
 
     def matches(self, path: Path) -> bool:
-        """Return whether a file begins as files of the format do, or a folder holds its weights.
-
-        Raises:
-            CheckpointError: the file cannot be read.
-        """
+        """Return whether a file or folder is of this format. Raises: CheckpointError if it cannot be read."""
         if path.is_dir():
             return any((path / name).exists() or _index(path, name).exists() for name in self.weights)
         head = head_of(path)[self.magic_at :]
@@ -119,12 +111,11 @@ FORMATS = (
         hub_files=((*_CONFIGS, CT2_MODEL, "vocabulary.*", "tokenizer.json"),),
     ),
 )
-"""All formats. A folder without weights is read as the first format of folders, whose error it gets."""
+"""A folder without weights is read as the first format of folders, for its error."""
 
 BY_NAME = MappingProxyType({one.name: one for one in FORMATS})
 WRITTEN = tuple(one.name for one in FORMATS if one.is_written)
 HUB_FILES = tuple(filter(None, chain(*zip_longest(*(one.hub_files for one in FORMATS)))))
-"""Sets of files; the first for which a repository has weights is used."""
 _FOLDERS = tuple(one for one in FORMATS if one.weights)
 _HEAD_BYTES = max(one.magic_at + len(magic) for one in FORMATS for magic in one.magic)
 
@@ -132,8 +123,7 @@ _HEAD_BYTES = max(one.magic_at + len(magic) for one in FORMATS for magic in one.
 def format_of(path: Path) -> CheckpointFormat:
     """Recognise a file or folder by its content.
 
-    Raises:
-        CheckpointError: the file is of no known format, or not readable.
+    Raises: CheckpointError for an unknown format or unreadable file.
     """
     found = next((one for one in FORMATS if one.matches(path)), None)
     if found is None and path.is_dir():
@@ -148,11 +138,6 @@ def format_of(path: Path) -> CheckpointFormat:
 
 
 def head_of(path: Path) -> bytes:
-    """Read the bytes by which formats are recognised.
-
-    Raises:
-        CheckpointError: the file cannot be read.
-    """
     try:
         with path.open("rb") as file:
             return file.read(_HEAD_BYTES)
@@ -161,10 +146,9 @@ def head_of(path: Path) -> bytes:
 
 
 def format_by_name(output: Path) -> CheckpointFormat:
-    """Choose a format by a file's ending; the first format of folders without one.
+    """Choose a format by a file's ending; without one, the first format of folders.
 
-    Raises:
-        OptionError: another ending.
+    Raises: OptionError: another ending.
     """
     ending = ending_of(output)
     if not ending:
@@ -182,7 +166,7 @@ def format_by_name(output: Path) -> CheckpointFormat:
 
 
 def require_suffix(output: Path, wanted: CheckpointFormat) -> None:
-    """Raise OptionError if a file's ending is that of another format."""
+    """Raises: OptionError if a file's ending is that of another format."""
     ending = ending_of(output)
     if ending and ending not in wanted.suffixes:
         raise OptionError(
@@ -192,9 +176,8 @@ def require_suffix(output: Path, wanted: CheckpointFormat) -> None:
 
 
 def ending_of(output: Path) -> str:
-    """Return the ending of a format in lower case; "" for model names that contain a dot.
-
-    Those end in a number (`large-v3.5`, `base.q5_0`) or a language (`small.en`).
+    """Return the lower-case ending of a format; "" for a model name with a dot (`large-v3.5`, `base.q5_0`,
+    `small.en`).
     """
     ending = output.suffix.lower()
     return ending if ending[1:].isalpha() and ending != ".en" else ""
@@ -206,7 +189,6 @@ def is_whole(folder: Path) -> bool:
 
 
 def may_be_model(folder: Path) -> bool:
-    """Return whether a folder holds a file of a model."""
     return any((folder / one.mark).exists() for one in FORMATS if one.mark)
 
 

@@ -1,9 +1,8 @@
 """Read and write whisper.cpp's ggml files: header, mel filters, vocabulary, tensors.
 
-Tensor names are OpenAI's. Reading skips the filters, which follow from n_mels, and the vocabulary, which
-loses bytes. Vectors, positions and convolution biases are float32; convolution weights are f16 except in
-f32 files; only matrices are quantised, with the blocks of ggml's Python package `gguf`, bit-identical to
-ggml's C code.
+Tensors have OpenAI's names. Reading skips the filters, which follow from n_mels, and the vocabulary. Vectors,
+positions and convolution biases are float32; convolution weights are f16 except in f32 files; only matrices
+are quantised, by ggml's Python package `gguf`.
 
 Source: whisper.cpp, `models/convert-pt-to-ggml.py` and `examples/common-ggml.cpp`; ggml, `ggml.h`
 (`ggml_type`, `ggml_ftype`). Little-endian.
@@ -51,10 +50,8 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """One number format.
-
-    ttype: its number at a tensor, and in `gguf`. ftype: its number in the file's header. n_elements,
-    n_bytes: of one block.
+    """One number format. ttype: its number at a tensor and in `gguf`. ftype: in the header. n_elements,
+    n_bytes: of a block.
     """
 
     name: str
@@ -83,11 +80,10 @@ BY_TTYPE = MappingProxyType({kind.ttype: kind for kind in _ALL})
 BY_FTYPE = MappingProxyType({kind.ftype: kind for kind in _ALL})
 
 WRITTEN = ("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
-"""Formats that can be written."""
 
 
 def dequantize(data: Bytes, kind: BlockType) -> Floats:
-    """Return the weights (n,) of blocks (n_bytes,) uint8."""
+    """Return weights (n,) float32 of blocks (n_bytes,) uint8."""
     from gguf import GGMLQuantizationType, quants  # takes 0.2 s, for ggml files only
 
     weights: Floats = quants.dequantize(data, GGMLQuantizationType(kind.ttype))
@@ -95,9 +91,8 @@ def dequantize(data: Bytes, kind: BlockType) -> Floats:
 
 
 def quantize(weights: Floats, kind: BlockType) -> Bytes:
-    """Quantise weights (..., n), n a multiple of the block size, to bytes (n_bytes,) uint8.
-
-    kind: one of `WRITTEN`.
+    """Quantise weights (..., n), n a multiple of the block size, to (n_bytes,) uint8. kind: one of
+    `WRITTEN`.
     """
     from gguf import GGMLQuantizationType, quants
 
@@ -109,7 +104,6 @@ VERSION_FACTOR = 1000
 """A quantised file's ftype is the format's number plus this times a version."""
 MAX_DIMS = 3
 COLUMN_BIASES = ("encoder.conv1.bias", "encoder.conv2.bias")
-"""Stored as a column (n, 1)."""
 HEADER = (
     "n_vocab",
     "n_audio_ctx",
@@ -125,10 +119,8 @@ HEADER = (
 
 
 def read_ggml(path: Path) -> Checkpoint:
-    """Read a ggml file of any number format; quantised weights become float32.
-
-    Raises:
-        CheckpointError: names the tensor or part that is wrong.
+    """Read a ggml file; quantised weights become float32. Raises: CheckpointError naming the tensor
+    or part.
     """
     source = str(path)
     with cursor_over(path, source) as cursor:
@@ -241,13 +233,11 @@ def save_ggml(
     filters: npt.NDArray[np.float32],
     vocabulary: Sequence[bytes],
 ) -> QuantizationLoss | None:
-    """Write a ggml file; return the quantisation loss, or None without quantisation.
+    """Write a ggml file; return the quantisation loss or None.
 
-    ftype: one of `WRITTEN`. filters: (n_mels, n_fft) float32 mel filters. vocabulary: bytes of the text
-    tokens, by id.
+    ftype: one of `WRITTEN`. filters: (n_mels, n_fft) float32. vocabulary: bytes of the text tokens, by id.
 
-    Raises:
-        OptionError: the ftype cannot be written, or the model's rows do not fill its blocks.
+    Raises: OptionError: the ftype cannot be written, or rows do not fill its blocks.
     """
     check_ftype(ftype)
     kind = BY_NAME[ftype]
@@ -276,7 +266,6 @@ CODEC = Codec(read_ggml, _write)
 
 
 def check_ftype(ftype: str, types: Sequence[str] = WRITTEN) -> None:
-    """Raise OptionError if a number format is not among `types`."""
     if ftype in types:
         return
     elsewhere = f"; {EIGHT_BITS}" if ftype.startswith("int8") else ""
@@ -284,7 +273,7 @@ def check_ftype(ftype: str, types: Sequence[str] = WRITTEN) -> None:
 
 
 def check_quantized(ftype: str) -> None:
-    """Raise OptionError if a number format cannot be written or does not quantise."""
+    """Raises: OptionError if a number format cannot be written or does not quantise."""
     check_ftype(ftype, [name for name in WRITTEN if BY_NAME[name].n_elements > 1])
 
 

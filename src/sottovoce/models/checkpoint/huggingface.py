@@ -1,8 +1,8 @@
 """Read and write Hugging Face folders: config.json, safetensors or pickles, and Whisper's tokenizer.
 
-Names are those of transformers' `WhisperForConditionalGeneration`. Token bytes are written as characters,
-as for GPT-2: printable Latin-1 as itself, other bytes from U+0100 on. Merges of byte-level BPE follow from
-tiktoken's ranks: a token was made of the two pieces that BPE with all lower ranks leaves.
+Names are those of transformers' `WhisperForConditionalGeneration`. Token bytes are written as GPT-2 does:
+printable Latin-1 as itself, other bytes from U+0100 on. BPE merges follow from tiktoken's ranks: a token
+joins the two pieces that the lower ranks leave.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ BYTE_LEVEL: Mapping[str, object] = {
 
 
 def has_vocabulary(dims: ModelDims) -> bool:
-    """Return whether a model has one of Whisper's vocabularies."""
     return dims.n_vocab in (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100)
 
 
 def tokens_of(tokenizer: Tokenizer) -> list[str]:
-    """Return every token by id, including special tokens and timestamps."""
+    """Return every token by id, special tokens and timestamps included."""
     text = [_shown(tokenizer.token_bytes(token)) for token in range(tokenizer.eot)]
     return text + [tokenizer.decode_with_timestamps([token]) for token in _specials(tokenizer)]
 
 
 @cache
 def merges(is_multilingual: bool) -> tuple[tuple[str, str], ...]:
-    """Return the BPE merges of Whisper's vocabularies, in order of their ranks."""
+    """Return the BPE merges of Whisper's vocabularies, by rank."""
     tokenizer = Tokenizer.for_model(N_VOCAB_99 if is_multilingual else N_VOCAB_ENGLISH)
     ranks = {tokenizer.token_bytes(token): token for token in range(tokenizer.eot)}
     halves = (_halves(piece, ranks) for piece in ranks if len(piece) > 1)
@@ -57,19 +56,18 @@ def merges(is_multilingual: bool) -> tuple[tuple[str, str], ...]:
 
 
 def suppressed_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids that Whisper never writes: sound annotations, and special tokens of the prompt."""
+    """Return ids that Whisper never writes: sound annotations, and special tokens of the prompt."""
     special = (tokenizer.sot, tokenizer.translate, tokenizer.transcribe, tokenizer.sot_lm)
     others = (tokenizer.sot_prev, tokenizer.no_speech)
     return tuple(sorted({*tokenizer.non_speech_tokens, *special, *others}))
 
 
 def suppressed_first(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids that do not begin a transcript: the blank and the end of text."""
+    """Return ids that do not begin a transcript: the blank and the end of text."""
     return (*tokenizer.encode(" "), tokenizer.eot)
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write `tokenizer.json` for the `tokenizers` package, with unchanged ids."""
     write_json(folder / "tokenizer.json", _document(tokenizer), indent=None)
 
 
@@ -162,7 +160,7 @@ DIMS_IN_CONFIG = {
     "n_text_head": "decoder_attention_heads",
     "n_text_layer": "decoder_layers",
 }
-"""OpenAI's names to transformers' `WhisperConfig`."""
+"""OpenAI's names, and those of transformers' `WhisperConfig`."""
 
 TOP_LEVEL = {
     "encoder.embed_positions.weight": "encoder.positional_embedding",
@@ -189,15 +187,10 @@ TOKENIZER = {
     "add_prefix_space": False,
     **dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "<|endoftext|>"),
 }
-"""tokenizer_config.json, the same for every vocabulary."""
 
 
 def read_huggingface(folder: Path) -> Checkpoint:
-    """Read a folder; alignment heads come from generation_config.json if given.
-
-    Raises:
-        CheckpointError: the folder cannot be read.
-    """
+    """Read a folder, with the alignment heads of generation_config.json if any. Raises: CheckpointError."""
     source = str(folder)
     config = read_json(folder / "config.json")
     _check_config(config, source)
@@ -371,7 +364,6 @@ def _config(dims: ModelDims) -> dict[str, object]:
 
 
 def _special_tokens(dims: ModelDims) -> dict[str, object]:
-    """Return Whisper's end and start tokens; the last row for other vocabularies."""
     end = min(50_256 + int(dims.is_multilingual), dims.n_vocab - 1)
     start = min(end + 1, dims.n_vocab - 1)
     padding = {"pad_token_id": end, "bos_token_id": end, "eos_token_id": end}
@@ -402,12 +394,10 @@ def _generation(checkpoint: Checkpoint) -> dict[str, object]:
 
 
 def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
-    """Return the alignment heads of a folder; None, with a warning, if they do not fit the model.
+    """Return a folder's alignment heads; None, with a warning, if they do not fit the model.
 
-    Some distilled models are published with the heads of their deeper teachers.
-
-    Raises:
-        CheckpointError: anything but (layer, head) pairs.
+    Some distilled models are published with their teachers' heads. Raises: CheckpointError: no (layer, head)
+    pairs.
     """
     found = generation.get("alignment_heads")
     if found is None:
@@ -425,11 +415,6 @@ def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: s
 
 
 def read_json(path: Path) -> Mapping[str, object]:
-    """Read a JSON object.
-
-    Raises:
-        CheckpointError: the file is missing, unreadable or holds something else.
-    """
     try:
         found = json.loads(read_text(path, "a JSON object", CheckpointError))
     except CheckpointError:

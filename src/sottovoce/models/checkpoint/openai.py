@@ -1,7 +1,4 @@
-"""OpenAI's `.pt` checkpoints: tensors under `model_state_dict`, and `dims`.
-
-They are loaded with `weights_only`, so that a pickle cannot run code.
-"""
+"""OpenAI's `.pt` checkpoints, loaded with `weights_only`, so that a pickle cannot run code."""
 
 from __future__ import annotations
 
@@ -20,15 +17,11 @@ from sottovoce.models.checkpoint.writing import as_os_error, whole_file
 from sottovoce.models.dims import ModelDims
 
 OPTIONAL_TENSORS = ("decoder.mask", "alignment_heads")
-"""Computed buffers that some exports contain; dropped."""
+"""Computed buffers of some exports, dropped."""
 
 
 def read_openai(path: Path) -> Checkpoint:
-    """Read a `.pt` file; tensors stay on disk until used.
-
-    Raises:
-        CheckpointError: the file cannot be read.
-    """
+    """Read a `.pt` file; tensors stay on disk until used. Raises: CheckpointError."""
     content = load_pickle(path)
     if not isinstance(content, Mapping) or not {"dims", "model_state_dict"} <= set(content):
         raise CheckpointError(f"{path}: no Whisper checkpoint, expected the keys dims and model_state_dict")
@@ -42,7 +35,6 @@ def read_openai(path: Path) -> Checkpoint:
 
 
 def save_openai(checkpoint: Checkpoint, path: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write a `.pt` file for openai-whisper."""
     state = {name: tensor.to(dtype) for name, tensor in checkpoint.tensors.items()}
     with whole_file(path) as unfinished, as_os_error():
         torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, unfinished)
@@ -56,7 +48,6 @@ CODEC = Codec(read_openai, _write)
 
 
 def dims_from_mapping(found: object, source: str) -> ModelDims:
-    """Read dimensions; raise CheckpointError if a name is missing or a value is no integer."""
     if not isinstance(found, Mapping):
         raise CheckpointError(f"{source}: dims is a {type(found).__name__}, expected a mapping")
     names = [field.name for field in fields(ModelDims)]
@@ -69,10 +60,7 @@ def dims_from_mapping(found: object, source: str) -> ModelDims:
 def load_pickle(path: Path) -> object:
     """Load tensors and plain values that `torch.save` wrote, without running code.
 
-    Tensors stay on disk until used, if the format allows it.
-
-    Raises:
-        CheckpointError: the file is damaged or holds anything else.
+    Tensors stay on disk until used, if possible. Raises: CheckpointError.
     """
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
@@ -81,8 +69,8 @@ def load_pickle(path: Path) -> object:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type; PyTorch's later lines advise to run the
-    file.
+    """Return the first line of an error's message, or its type; PyTorch's later lines advise to run
+    the file.
     """
     text = str(error)
     if isinstance(error, pickle.UnpicklingError):

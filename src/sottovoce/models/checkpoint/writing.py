@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `path` at the end, or removed after an error.
 
-    Permissions are those of any new file (safetensors would restrict them to the owner).
+    Permissions are those of any new file.
     """
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         unfinished = Path(folder) / path.name
@@ -29,7 +29,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def as_os_error() -> Iterator[None]:
-    """Convert errors of PyTorch's and safetensors' writers on a full disk to OSError."""
+    """Convert PyTorch's and safetensors' errors of a full disk to OSError."""
     try:
         yield
     except (RuntimeError, SafetensorError) as error:
@@ -37,6 +37,6 @@ def as_os_error() -> Iterator[None]:
 
 
 def write_json(path: Path, content: object, *, indent: int | None = 2) -> None:
-    """Write a JSON document in UTF-8; indent None writes long ones faster."""
+    """indent: None is faster."""
     with whole_file(path) as unfinished:
         unfinished.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")

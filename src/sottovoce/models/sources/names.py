@@ -22,7 +22,7 @@ REPOSITORIES = MappingProxyType(
         **{f"distil-{name}": f"distil-whisper/distil-{name}" for name in _DISTIL},
     }
 )
-"""Names to hub repositories; `large` and `turbo` as in openai-whisper."""
+"""Hub repositories by name; `large` and `turbo` as in openai-whisper."""
 PUBLISHERS = frozenset(
     {
         *("openai", "distil-whisper", "systran", "guillaumekln", "ggerganov", "deepdml", "mobiuslabsgmbh"),
@@ -30,16 +30,13 @@ PUBLISHERS = frozenset(
         *("openvino", "zoont", "jkawamoto", "csukuangfj", "istupakov", "groq", "@cf/openai"),
     }
 )
-"""Publishers or servers of these weights on the hub, in any format; others publish their own."""
 FORMAT_PREFIX = re.compile(r"(ggml|faster|openai)[-_]")
 FORMAT_SUFFIX = re.compile(
     r"\.(bin|pt|gguf)$|[-_](ct2|ggml|mlx|onnx|ov|float16|fp16|fp32|int8|int4|q\d(_[0-9ksml]+)*|\d-?bit|\d+mb)$"
 )
-"""Format and precision that other programs add to the name of the weights."""
 LONGEST_ID = 100
-"""Most characters of an id that can mean published weights."""
 LICENCE = "MIT"
-"""Of every named model: this project's nano, OpenAI's and distil-whisper's."""
+"""Of every named model."""
 
 
 def default_model(device_type: str) -> str:
@@ -52,14 +49,14 @@ def list_models() -> tuple[str, ...]:
 
 
 def repository_of(name: str) -> str | None:
-    """Return the hub repository of a name or hub id (org/name); None for another text."""
+    """Return the hub repository of a name or hub id (org/name), or None."""
     return REPOSITORIES.get(name) or (name if name.count("/") == 1 else None)
 
 
 def published_repository(model_id: str) -> str | None:
-    """Return the hub repository of the published weights that an id of any program means, or None.
+    """Return the hub repository of the published weights that any program's id means, or None.
 
-    model_id: such as "base", "openai/whisper-base", "Systran/faster-whisper-base", "ggml-base-q5_1.bin".
+    model_id: such as "base", "Systran/faster-whisper-base", "ggml-base-q5_1.bin".
     """
     if len(model_id) > LONGEST_ID:
         return None
@@ -77,7 +74,6 @@ def published_repository(model_id: str) -> str | None:
 
 
 def looks_like_path(name: str) -> bool:
-    """Return whether a name can only be that of a file or folder."""
     beginnings = (".", "~", os.sep)
     return (
         name.startswith(beginnings) or name.count("/") > 1 or name.endswith((".pt", ".bin", ".safetensors"))

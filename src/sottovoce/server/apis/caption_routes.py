@@ -1,6 +1,6 @@
 """`/v1/captions`: one client publishes captions; `/v1/captions/read`: many read them (docs/protocol.md).
 
-Secrets are subprotocols of the socket: pages can send no headers, and proxies log addresses.
+Secrets are subprotocols: pages can set no headers, and proxies log addresses.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from sottovoce.server.services import run_until_first, services_of
 
 PUBLISH_PATH, READ_PATH = "/v1/captions", "/v1/captions/read"
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
-"""Subprotocols that begin so end with a reader's token, or with the secret of a publisher that reconnects."""
+"""Subprotocols that end with a reader's token, or with the secret of a publisher that reconnects."""
 TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
-"""Headers with the same secrets, in a request for the reason why a socket is refused."""
+"""The same secrets in a request for the reason why a socket is refused."""
 RESUME_WITHIN_S = 60.0
-"""After a publisher was cut off, until its captions end."""
 
 
 class CaptionSocket:
@@ -61,17 +60,16 @@ class CaptionSocket:
                 await self.transport.fail(fault, live_error(fault))
 
     def offered(self, prefix: str) -> str | None:
-        """Return the text behind the prefix of an offered subprotocol, or None."""
         offers: Sequence[str] = self.socket.scope["subprotocols"]
         return next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
 
     async def wait_draining(self) -> None:
-        await self.services.wait_draining()
+        await self.services.draining.wait()
         await self.transport.close(SERVICE_RESTART, "the server is shutting down")
 
 
 async def captions_refusal(request: Request) -> Response:
-    """Answer over HTTP with the reason to refuse a socket, which browsers hide from pages.
+    """Answer over HTTP why a socket is refused, which browsers hide from pages.
 
     Raises: ApiError with the reason; 426 if the socket would be accepted.
     """
@@ -87,7 +85,7 @@ async def captions_refusal(request: Request) -> Response:
 
 
 class Publisher(CaptionSocket):
-    """The publisher of captions: a page with a microphone, or a program that follows a session."""
+    """The publisher of captions."""
 
     async def begin(self) -> None:
         secret = self.offered(RESUME_PREFIX)
@@ -108,16 +106,13 @@ class Publisher(CaptionSocket):
         except ClientDisconnectedError:
             is_over = False
         finally:
-            if shared.publisher == number and (is_over or self.services.is_draining):
+            if shared.publisher == number and (is_over or self.services.draining.is_set()):
                 self.registry.end(shared)
         if not is_over:
             await self._wait_resumed(shared, number)
 
     async def _until_replaced(self, shared: SharedCaptions, number: int) -> None:
-        """Wait until a newer publisher with the secret takes over, since the older socket may be dead.
-
-        Raises: ApiError then.
-        """
+        """Raises: ApiError when a newer publisher takes over; the older socket may be dead."""
         while shared.publisher == number:
             await shared.changed.wait()
         message = "captions: expected one publisher, and another has come since"
@@ -146,7 +141,7 @@ class Publisher(CaptionSocket):
 
     async def _wait_resumed(self, shared: SharedCaptions, number: int) -> None:
         with anyio.move_on_after(RESUME_WITHIN_S):
-            await self.services.wait_draining()
+            await self.services.draining.wait()
         if shared.publisher == number:
             self.registry.end(shared)
 

@@ -38,7 +38,6 @@ CONTENT_TYPES = {
     "json-full": "application/json",
     "docx": WORD,
 }
-"""Other formats are plain text."""
 PLAIN = "text/plain; charset=utf-8"
 LAYOUT: Mapping[str, tuple[Option, ApiField]] = {
     option.key: (option, ApiField(option.key)) for option in options_of(WriterOptions)
@@ -48,7 +47,7 @@ PARAMETERS = ("format", "title", "regroup", *LAYOUT)
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A document that a client asks for. title: of the recording. regroup: rules of `sottovoce convert`."""
+    """The requested document. title: of the recording. regroup: rules of `sottovoce convert`."""
 
     format: str
     title: str = ""
@@ -87,14 +86,14 @@ def conversion(query: Mapping[str, str]) -> Conversion:
         )
         writer_for(name, wanted.layout)
     except MissingExtraError as error:
-        raise ApiError(str(error), param="format", code="unsupported_value") from error
+        message = f"format: '{name}' is not available on this server"
+        raise ApiError(message, param="format", code="unsupported_value") from error
     except OptionError as error:
         raise to_api_error(error, param="format") from error
     return wanted
 
 
 def converted(body: bytes, wanted: Conversion) -> Slices[bytes]:
-    """Return the document of a transcript. Raises: OptionError, ApiError."""
     transcript = parse_transcript(body, "body", is_json=True)
     yield
     if (wanted.regroup or wanted.layout.need_words) and any(one.words is None for one in transcript.segments):

@@ -1,7 +1,7 @@
 """`/v1/listen`: Deepgram's API, audio over a socket or a recording in the body of a request.
 
-Parameters that only add to the answer, or style the text, have no effect here, and the answer names them;
-those that would change the text, or send it elsewhere, are refused.
+Parameters that only add to the answer, or style the text, have no effect and are named in it; those that
+would change the text, or send it elsewhere, are refused.
 """
 
 from __future__ import annotations
@@ -69,14 +69,13 @@ from sottovoce.types import (
 )
 
 KEY_SCHEMES = ("token", "bearer")
-"""Subprotocols of Deepgram's clients in browsers; the next subprotocol is the key."""
+"""Subprotocols of Deepgram's browser clients; the next subprotocol is the key."""
 ERROR_CODES = {401: "INVALID_AUTH", 429: "TOO_MANY_REQUESTS"}
-"""By HTTP status; other codes are our own. Source: Deepgram, API errors."""
+"""By HTTP status. Source: Deepgram, API errors."""
 ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
 CONTAINER = "ogg-opus"
-"""The encoding that is a container, with a sample rate of its own."""
 PAUSE_MS = (100.0, 5_000.0)
-"""The shortest and longest `endpointing`; Deepgram's own default, 10 ms, would end speech in every word."""
+"""Limits of `endpointing`; Deepgram's default, 10 ms, would end speech in every word."""
 DEFAULT_PAUSE_MS = 500.0
 UTTERANCE_END_MS = (1_000.0, 5_000.0)
 
@@ -84,7 +83,7 @@ UTT_SPLIT_S = (0.1, 30.0)
 DEFAULT_SPLIT_S = 0.8
 
 SILENTLY_IGNORED = ("version", "tag", "extra", "mip_opt_out", "no_delay")
-"""Accepted with any value, since no answer could show that they have no effect."""
+"""Accepted with any value, as no answer could show them."""
 REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
 """Must be false: they would change the text or send it elsewhere."""
 OFF_VALUES = ("false", "0", "")
@@ -93,35 +92,19 @@ STREAM_PARAMS = (
     *("detect_language", "utt_split"),
 )
 RECORDING_PARAMS = ("utterances", "utt_split", "paragraphs", "detect_language")
-COMMON_PARAMS = (
-    "model",
-    "language",
-    "language_hint",
-    "keyterm",
-    "keywords",
-    "punctuate",
-    "smart_format",
-    "diarize",
-    "diarize_model",
-    "encoding",
-    "sample_rate",
-    "channels",
-)
 MAX_INTERIM_S = 4.0
-"""Longest interim result."""
 PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
 PARAGRAPH_PAUSE_S = 1.0
 """Pause between sentences that separates paragraphs."""
 MAX_SENTENCES = 5
-"""Of a paragraph."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenParams:
     """Common parameters of `/v1/listen` and `/v2/listen`.
 
-    languages: empty: any. is_raw: samples of this encoding and rate without a header; else a container.
-    ignored: parameters without effect.
+    languages: empty: any. is_raw: samples without a header; else a container. ignored: parameters without
+    effect.
     """
 
     model: str | None = None
@@ -148,11 +131,10 @@ class ListenParams:
 class DeepgramParams(ListenParams):
     """Parameters of a stream or a recording.
 
-    is_multi: report the language of every word. pause_ms: the pause that ends speech; None: no end of speech
-    is reported. eagerness: what was said decides which pause ends speech; None: `pause_ms` does.
-    utterance_end_ms: the silence after which `UtteranceEnd` is sent. is_punctuated: text as
-    written, rather than words alone in lower case. has_speakers: report the speaker of every word.
-    utt_split_s: the pause that separates utterances of a recording.
+    is_multi: report the language of every word. pause_ms: the pause that ends speech; None: its end is not
+    reported. eagerness: end speech by the words too; None: by `pause_ms` alone. utterance_end_ms: silence
+    before `UtteranceEnd`. is_punctuated: text as written, instead of lower-case words. has_speakers: report
+    the speaker of every word. utt_split_s: the pause between utterances of a recording.
     """
 
     is_multi: bool = False
@@ -213,7 +195,7 @@ def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) 
 def common_params(
     query: Iterable[tuple[str, str]], known: Sequence[str], registry: ModelRegistry
 ) -> tuple[Mapping[str, str], DeepgramParams, Mapping[str, Sequence[str]]]:
-    """Read the parameters of streams and recordings; returns the last and all values of each too."""
+    """Return the last value of each parameter, the common parameters, and all values of each."""
     last, values_of, ignored = read_query(query, (*COMMON_PARAMS, *known))
     model = read_model(last, registry)
     is_raw, encoding, rate = read_format(last)
@@ -236,8 +218,7 @@ def common_params(
 def read_model(last: Mapping[str, str], registry: ModelRegistry) -> str | None:
     """Read the id of a model.
 
-    Deepgram has a model `base` that is not Whisper's. On a server without a `base` it means the default
-    model, like ids of other programs.
+    Deepgram's `base` is not Whisper's: without a `base` on this server it means the default model.
     """
     given = last.get("model")
     if given is None or given.lower() != "base" or resolve_model_id(given, registry.settings) is not None:
@@ -246,7 +227,7 @@ def read_model(last: Mapping[str, str], registry: ModelRegistry) -> str | None:
 
 
 def read_format(last: Mapping[str, str]) -> tuple[bool, str, int]:
-    """Read whether the audio is raw, its encoding and its sample rate."""
+    """Return whether the audio is raw, its encoding and its sample rate."""
     encoding = last.get("encoding", CONTAINER)
     if encoding == CONTAINER:
         if "sample_rate" in last and "encoding" not in last:
@@ -263,7 +244,7 @@ def read_format(last: Mapping[str, str]) -> tuple[bool, str, int]:
 
 
 def read_detection(last: Mapping[str, str], values_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Read the languages of a recording to choose from; empty: all."""
+    """Return the candidate languages; empty: all."""
     wanted, named = values_of["detect_language"], last.get("language", "multi")
     is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
     if is_plain and not read_flag("detect_language", wanted[0]):
@@ -278,10 +259,9 @@ def read_detection(last: Mapping[str, str], values_of: Mapping[str, Sequence[str
 def read_query(
     query: Iterable[tuple[str, str]], known: Sequence[str]
 ) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]], tuple[str, ...]]:
-    """Return the last value of every parameter, all values of each, and the names of parameters without
-    effect.
+    """Return the last value of every parameter, all values, and the names of those without effect.
 
-    `diarize_model` turns diarization on but does not choose a model. Raises: ApiError 400 for `REFUSED` ones.
+    `diarize_model` only turns diarization on. Raises: ApiError 400 for `REFUSED` ones.
     """
     values_of: dict[str, list[str]] = {}
     for name, value in query:
@@ -301,7 +281,6 @@ def flag(name: str, last: Mapping[str, str]) -> bool:
 
 
 def read_diarize(last: Mapping[str, str]) -> bool:
-    """Read whether to diarize: the choice of a diarizer turns it on too."""
     return flag("diarize", last) or last.get("diarize_model", "").lower() not in OFF_VALUES
 
 
@@ -338,7 +317,6 @@ class DeepgramSocket(WebSocketConnection):
         self._container: LiveContainer | None = None
 
     async def open_stream(self, params: ListenParams, options: LiveOptions) -> None:
-        """Open the session, then the socket."""
         note_ignored(self.socket, params.ignored)
         if params.is_raw:
             self._reader = PcmReader(params.encoding, params.sample_rate)
@@ -393,7 +371,7 @@ class DeepgramConnection(DeepgramSocket):
         return {"type": "Error", "variant": fault.code or fault.kind, "description": fault.message}
 
     async def on_close(self) -> None:
-        events = await self.session.close()
+        events = await self.session.flush()
         await self.send(*self._results.ended(events, self.received_s))
 
     async def _take_text(self, text: str) -> None:
@@ -499,7 +477,7 @@ class DeepgramResults:
         self._is_speech = False
         self._end_s = 0.0
         self.behind_s = 0.0
-        """Of received audio that no event accounts for yet, beyond Deepgram's API."""
+        """Of received audio that no event covers; beyond Deepgram's API."""
         self._unreported_end_s: float | None = None
         self._audio = hashlib.sha256()
         self._created = datetime.now(timezone.utc)
@@ -529,7 +507,6 @@ class DeepgramResults:
         yield from self._utterance_end(received_s)
 
     def finalized(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
-        """Yield the results of a `Finalize`; the last one has `from_finalize`."""
         for event in events:
             self._take(event)
         self._is_speech = False
@@ -603,7 +580,7 @@ class DeepgramResults:
 
 
 def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "") -> dict[str, Json]:
-    """Render words as the only alternative. extra: text behind them that may still change."""
+    """Render words as the only alternative. extra: text after them that may still change."""
     if params.is_punctuated:
         text = "".join(word.word for word in words) + extra
     else:
@@ -637,7 +614,7 @@ def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
 
 
 def without_punctuation(text: str) -> str:
-    """Return a text in lower case without punctuation; the space before it stays."""
+    """Return a lower-case text without punctuation; the space before it stays."""
     parts = (part.strip(PUNCTUATION).lower() for part in text.split(" "))
     return " ".join(parts)
 
@@ -721,7 +698,6 @@ def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Js
 
 
 def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
-    """Yield paragraphs as lists of sentences."""
     held: list[Sequence[Word]] = []
     for sentence in split_words(
         words, lambda a, b: ends_with(a.word, SENTENCE_ENDS) or a.speaker != b.speaker
@@ -738,7 +714,6 @@ def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
 
 
 def split_words(words: Sequence[Word], between: Callable[[Word, Word], bool]) -> Iterator[Sequence[Word]]:
-    """Split words at each pair of neighbours for which `between` holds."""
     ends = [i for i, (a, b) in enumerate(pairwise(words), start=1) if between(a, b)]
     borders = [0, *ends, len(words)]
     return (words[start:end] for start, end in pairwise(borders) if end > start)
@@ -778,6 +753,8 @@ SCHEMAS: Mapping[str, Schema] = {
     "paragraphs": FLAG,
     "detect_language": {"anyOf": [FLAG, {"type": "array", "items": LANGUAGE}]},
 }
+
+COMMON_PARAMS = tuple(name for name in SCHEMAS if name not in RECORDING_PARAMS)
 
 
 def openapi_paths() -> dict[str, Json]:

@@ -43,16 +43,16 @@ from sottovoce.server.models import ModelRegistry
 from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 
 PAUSE_S = 0.5
-"""After which confidence is 1 - 1/e; 0.3, 0.5, 0.7 and 0.9 are pauses of 0.18, 0.35, 0.6 and 1.15 s."""
+"""Pause with confidence 1 - 1/e; 0.3, 0.5, 0.7 and 0.9 are pauses of 0.18, 0.35, 0.6 and 1.15 s."""
 LONGEST_HANGOVER_S = 1.2
-"""Longest pause within speech; after it the last words are written, though the turn may go on."""
+"""Longest pause within speech; the last words are then written, though the turn may go on."""
 ENGLISH = "flux-general-en"
 THRESHOLDS = {
     "eager_eot_threshold": ("eager", (0.3, 0.9)),
     "eot_threshold": ("certain", (0.5, 1.0)),
     "eot_timeout_ms": ("timeout_ms", (500.0, 60_000.0)),
 }
-"""By the name of the API: the field of `TurnThresholds`, the least and the greatest value."""
+"""By name of the API: the field of `TurnThresholds`, the least and the greatest value."""
 TURN_PARAMS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
 CONFIGURE_FIELDS: KnownFields = {
     **known_fields("type", "keyterms", "language_hints", "numerals"),
@@ -60,14 +60,13 @@ CONFIGURE_FIELDS: KnownFields = {
 }
 MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
 UPDATE_S = 0.25
-"""Seconds of audio between two updates without another event."""
 MOST_WORDS = 1_000
 """Of a turn: every message has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnThresholds:
-    """The confidence at which a turn ends. eager: that of an early end; None: none is reported.
+    """The confidence at which a turn ends. eager: that of an early end, or None.
 
     Raises: ApiError 400 if the early end would come after the end.
     """
@@ -103,7 +102,7 @@ class TurnThresholds:
 
 @dataclass(frozen=True, slots=True)
 class FluxParams(ListenParams):
-    """The parameters of a stream. has_hints: the client named the languages."""
+    """The parameters of a stream. has_hints: the client has named the languages."""
 
     has_hints: bool = False
     thresholds: TurnThresholds = TurnThresholds()
@@ -119,7 +118,6 @@ def pause_of(confidence: float) -> float:
 
 
 def confidence_of(pause_s: float) -> float:
-    """Return the confidence that a turn is over after a pause."""
     return 1 - math.exp(-max(0.0, pause_s) / PAUSE_S)
 
 
@@ -147,7 +145,6 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
 
 
 def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> TurnThresholds:
-    """Read thresholds from an address or a message; missing ones stay."""
     read = {
         field: read_number(name, given[name], *limits)
         for name, (field, limits) in THRESHOLDS.items()
@@ -157,7 +154,6 @@ def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> Turn
 
 
 def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxParams:
-    """Return the parameters after a Configure, with its fields without effect."""
     given = {name: value for name, value in message.items() if name != "type" and value is not None}
     if given.get("numerals", False) is not False:
         raise unsupported("numerals")
@@ -180,7 +176,6 @@ class FluxConnection(DeepgramSocket):
         super().__init__(socket)
         self._turns = FluxTurns(FluxParams(), self.transport.request_id, is_multi=False)
         self._params_read = self._turns.params
-        """With changes that were read and wait in the queue."""
 
     async def begin(self) -> None:
         params = flux_params(self.socket.query_params.multi_items(), self.services.registry)
@@ -212,7 +207,7 @@ class FluxConnection(DeepgramSocket):
         return self._fault("Error", fault)
 
     async def on_close(self) -> None:
-        await self.send(*self._turns.force(await self.session.close(), self.received_s))
+        await self.send(*self._turns.force(await self.session.flush(), self.received_s))
 
     async def _force(self) -> None:
         await self.send(*self._turns.force(await self.session.finalize(), self.received_s))
@@ -258,9 +253,7 @@ class FluxConnection(DeepgramSocket):
 @dataclass(slots=True)
 class FluxTurn:
     """One turn. words: of utterances before the last one; newest: of the last one. unstable: text that may
-    change.
-
-    quiet_since_s: the start of the present pause; None during speech and before it.
+    change. quiet_since_s: start of the present pause, or None.
     """
 
     start_s: float = 0.0
@@ -351,7 +344,6 @@ class FluxTurns:
             yield self._info("TurnResumed", now_s)
 
     def _resume_if_changed(self, text: str, now_s: float) -> Iterator[dict[str, Json]]:
-        """Report that the turn resumes if its text changes after an early end."""
         if text and self._turn.is_eager:
             quiet_since_s = self._turn.quiet_since_s
             yield from self._resume(now_s)

@@ -32,8 +32,8 @@ async def model_info(request: Request) -> Response:
 def model_document(registry: ModelRegistry, settings: ServerSettings, name: str) -> dict[str, Json]:
     """Describe a model by one of its names.
 
-    Beyond OpenAI's fields: the model that the name means, whether it is loaded, its languages, and the
-    languages that it can be translated into live.
+    Beyond OpenAI's fields: the model that the name means, whether it is loaded, its languages, and those that
+    it can be translated into live.
     """
     meant = registry.resolve(name)
     languages = registry.languages(meant)

@@ -1,4 +1,4 @@
-"""`/v1/audio/transcriptions` and `/v1/audio/translations`: recordings in, text out, whole or in pieces."""
+"""`/v1/audio/transcriptions` and `/v1/audio/translations`: recordings in, text out, whole or streamed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ from sottovoce.types import Transcript
 logger = logging.getLogger(__name__)
 
 KEEPALIVE_S = 15.0
-"""Between two pieces of a stream, so that proxies keep it open."""
 
 
 async def transcriptions(request: Request) -> Response:
@@ -112,7 +111,7 @@ class EventStream(Response):
             await self._send(send, ": still working\n\n")
 
     async def _end_when_aborted(self, send: Send) -> None:
-        await self._job.services.wait_aborted()
+        await self._job.services.aborted.wait()
         await self._send(send, f"data: {json_text(shutting_down().body)}\n\n")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

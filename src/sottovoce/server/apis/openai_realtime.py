@@ -1,4 +1,4 @@
-"""`/v1/realtime`: OpenAI's realtime API for transcription, in the shape that is generally available.
+"""`/v1/realtime`: OpenAI's realtime API for transcription, as generally available.
 
 Errors of a message leave the session open.
 """
@@ -55,7 +55,6 @@ from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechS
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
 """Frames of 20 ms that a word waits, by `delay`."""
 ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
-"""Encoding and sample rate, by format."""
 DIARIZING = "gpt-4o-transcribe-diarize"
 LOGPROBS = "item.input_audio_transcription.logprobs"
 TURN_DETECTION = "session.audio.input.turn_detection"
@@ -63,7 +62,7 @@ NOISE: Mapping[str, Reader[object]] = {
     "type": one_of("near_field", "far_field"),
     "strength": json_number(0.0, 100.0),
 }
-"""Fields of `noise_reduction`, which is not done."""
+"""Fields of `noise_reduction`, which has no effect."""
 UNUSED: Mapping[str, Reader[bool]] = {"create_response": read_json_flag, "interrupt_response": read_json_flag}
 """Of turn detection: there are no responses."""
 SERVER_VAD: Mapping[str, Reader[float]] = {
@@ -82,18 +81,15 @@ MESSAGES = (
     "conversation.item.retrieve",
     "conversation.item.delete",
 )
-"""Types of messages; each but audio has an answer."""
 LEAST_COMMIT_S, ROUNDING_S = 0.1, 0.002
-"""The least audio of a turn that the client ends, as with OpenAI, and a tolerance for resampling."""
+"""Least audio of a turn that the client ends, as with OpenAI, and a tolerance for resampling."""
 STATUS, LATE_S = "sottovoce.status", 3.0
-"""The one event that OpenAI's API does not have, and how late a session is before it comes."""
+"""An event beyond OpenAI's API, and the delay from which it is sent."""
 DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
-"""That a client's secret is good for."""
 MAX_BODY_BYTES = 64_000
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 BUFFER = "input_audio_buffer"
 MAX_FINISHED = 1000
-"""Items that can be retrieved and deleted: the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +134,7 @@ def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
 class RealtimeSessionConfig:
     """The configuration of a transcription session.
 
-    turns: None where the client commits its turns. has_speakers: report speakers, as OpenAI's diarizing model
-    does.
+    turns: None: the client commits its turns. has_speakers: report speakers.
     """
 
     audio_format: str = "audio/pcm"
@@ -270,7 +265,6 @@ READERS: Mapping[str, Reader[object]] = {
     "prompt": read_text,
     "delay": one_of(*DELAYS),
 }
-"""The fields of `transcription`."""
 
 
 def unknown_session_fields(session: object) -> tuple[str, ...]:
@@ -293,7 +287,6 @@ class RealtimeConnection(WebSocketConnection):
         super().__init__(socket)
         self._config = RealtimeSessionConfig()
         self._config_read = self._config
-        """With updates that were read and wait in the queue."""
         self._reader = reader_of(self._config)
         self._items = RealtimeItems()
 
@@ -329,7 +322,6 @@ class RealtimeConnection(WebSocketConnection):
             yield {**document, "behind_s": round(self.behind_s, 3)}
 
     async def report(self) -> None:
-        """Send a long delay in an event of our own, since OpenAI's API has none."""
         if (behind_s := self.behind_s) > LATE_S:
             await self.send(self._items.event(STATUS, behind_s=round(behind_s, 3)))
 
@@ -363,10 +355,9 @@ class RealtimeConnection(WebSocketConnection):
         if "call_id" in query:
             raise unsupported("call_id")
         note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
-        session = self.services.secrets.session_of(given_keys_of(self.socket))
-        config = (
-            RealtimeSessionConfig() if session is None else updated_config(RealtimeSessionConfig(), session)
-        )
+        secret = self.services.secrets.first_valid(given_keys_of(self.socket))
+        config = RealtimeSessionConfig()
+        config = config if secret is None else updated_config(config, secret["session"])
         if model is None:
             return config
         config = replace(config, model=model, has_speakers=model == DIARIZING)
@@ -496,7 +487,7 @@ def decode_audio(given: object) -> bytes:
 
 
 async def client_secrets(request: Request) -> Response:
-    """Answer with a secret for a page, and the session that it opens. Raises: ApiError 400, 413."""
+    """Answer with a client secret and its session. Raises: ApiError 400, 413."""
     services, key = services_of(request), key_of(request)
     given = read_object("body", read_json(await whole_body(request.stream(), MAX_BODY_BYTES) or b"{}"))
     known: KnownFields = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
@@ -519,10 +510,10 @@ async def client_secrets(request: Request) -> Response:
 
 
 class RealtimeItems:
-    """Renders the turns of one session; every event has an id of its own.
+    """Renders the turns of one session.
 
-    detects_turns: whether the server finds turns; else `commit` ends them. has_speakers: report speakers.
-    buffer_start_s: the start of the input audio buffer: all audio before it was committed or cleared.
+    detects_turns: whether the server finds turns; else `commit` ends them. buffer_start_s: start of the input
+    audio buffer; earlier audio was committed or cleared.
     """
 
     def __init__(self) -> None:
@@ -544,13 +535,13 @@ class RealtimeItems:
         return {"event_id": f"event_{next(self._numbers)}", "type": kind, **fields}
 
     def fault(self, fault: ApiError, event_id: object = None) -> dict[str, Json]:
-        """Render an error; event_id: of the message that it is about."""
+        """Render an error. event_id: of the message that caused it."""
         about = event_id if isinstance(event_id, str) else None
         again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
         return self.event("error", error={**fault.details, "event_id": about, **again})
 
     def begin(self, at_s: float) -> str:
-        """Return the id of the open turn, which is opened if there is none."""
+        """Open a turn if there is none; return its id."""
         if self._item is None:
             self._item = f"item_{uuid.uuid4().hex[:24]}"
             self._began_s = at_s
@@ -585,13 +576,11 @@ class RealtimeItems:
         yield self._done(item, "incomplete", None, received_s)
 
     def retrieve(self, given: object) -> dict[str, Json]:
-        """Render an item of a finished turn. Raises: ApiError for an unknown id."""
         return self.event(
             "conversation.item.retrieved", item=self._finished[self._finished_id(given, "retrieve")]
         )
 
     def delete(self, given: object) -> dict[str, Json]:
-        """Delete an item of a finished turn. Raises: ApiError for an unknown id."""
         item = self._finished_id(given, "delete")
         del self._finished[item]
         return self.event("conversation.item.deleted", item_id=item)
@@ -601,7 +590,6 @@ class RealtimeItems:
         return self.event(f"{BUFFER}.cleared")
 
     def time_out(self, received_s: float) -> Iterator[dict[str, Json]]:
-        """End an empty turn after the idle timeout."""
         start_ms, item = round(1000 * self.buffer_start_s), self.begin(self.buffer_start_s)
         yield self.event(
             f"{BUFFER}.timeout_triggered",
@@ -630,7 +618,7 @@ class RealtimeItems:
         return self.event(f"{TRANSCRIPTION}.delta", item_id=item, content_index=0, delta=delta, **more)
 
     def _correct(self, words: Sequence[Word]) -> None:
-        """Replace the words of an utterance by those of its end, whose speakers are better known."""
+        """Replace the words of an utterance by its final ones, whose speakers are better known."""
         n_words = min(len(words), len(self._words))
         if n_words:
             self._words[-n_words:] = words[-n_words:]
@@ -702,7 +690,7 @@ def item_document(item: str, status: str, text: str | None) -> dict[str, Json]:
 
 
 def speaker_runs(words: Iterable[Word]) -> list[tuple[str, list[Word]]]:
-    """Group words into runs of one speaker; words without a speaker join their neighbours, or speaker A."""
+    """Group words into runs of one speaker; words without one join their neighbours, or speaker A."""
     runs: list[tuple[str | None, list[Word]]] = []
     for word in words:
         speaker, before = runs[-1] if runs else (word.speaker, [])

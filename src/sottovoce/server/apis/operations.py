@@ -1,4 +1,4 @@
-"""The web pages, and the state of the server for its operation: health, readiness, metrics, OpenAPI."""
+"""The web pages, health, readiness, metrics and OpenAPI document."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def icon(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Answer with the state of models and engines; 200 as long as the process answers."""
+    """Answer with the state of models and engines; 200 while the process answers."""
     services = services_of(request)
     status = "ok" if services.health_error is None else "failing"
     behind_s = round(services.behind_s, 3)
@@ -48,9 +48,9 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Answer whether requests can be served: the default model works and the server is not shutting down."""
+    """Answer 200 if the default model works and the server is not shutting down, else 503."""
     services = services_of(request)
-    if services.is_draining:
+    if services.draining.is_set():
         return JSONResponse({"status": "shutting down"}, status_code=503)
     if not services.is_ready:
         return JSONResponse({"status": "loading"}, status_code=503, headers={"retry-after": "2"})

@@ -1,6 +1,4 @@
-"""`/v1/live`: the server's own live protocol (docs/protocol.md), audio in and events out over a
-WebSocket.
-"""
+"""`/v1/live`: the server's own live protocol over a WebSocket (docs/protocol.md)."""
 
 from __future__ import annotations
 
@@ -54,10 +52,8 @@ MAX_NAME = 50
 FIELDS = fields_of("sottovoce", LIVE)
 KNOWN: KnownFields = known_fields(*FIELDS)
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
-"""Fields of the address that `configure` cannot change."""
 logger = logging.getLogger(__name__)
 FINISH_TIMEOUT_S = 20.0
-"""Longest wait for pending translations at the end of a session."""
 Sender = Callable[[dict[str, Json]], Awaitable[None]]
 NOT_TRANSLATED = ApiError(
     "translation: the server that translates did not do so; what is said goes on",
@@ -67,9 +63,9 @@ NOT_TRANSLATED = ApiError(
 
 
 async def live_refusal(request: Request) -> Response:
-    """Answer over HTTP with the reason why a socket at this address is refused, which a page cannot see.
+    """Answer over HTTP why a socket at this address is refused, which a page cannot see.
 
-    Raises: ApiError with the reason; 426 where the socket would be accepted.
+    Raises: ApiError with the reason; 426 if the socket would be accepted.
     """
     services = services_of(request)
     _, name = read_request(services, request)
@@ -80,7 +76,7 @@ async def live_refusal(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """Options of a session, format of its audio, and language that it is translated into ("": none)."""
+    """Options of a session, audio format, and target language ("": no translation)."""
 
     options: LiveOptions = field(default_factory=LiveOptions)
     model: str | None = None
@@ -207,9 +203,9 @@ def query_of(connection: HTTPConnection) -> dict[str, object]:
 
 
 def read_message(text: str) -> tuple[str, Mapping[str, object]]:
-    """Read a text message; returns its type and its other fields, of `voices` the vectors by name.
+    """Read a text message: its type and other fields, of `voices` the vectors by name.
 
-    Raises: ApiError 400 for what is no message.
+    Raises: ApiError 400.
     """
     message = read_typed_message(text, "a JSON object with a type, or audio as binary")
     kind = str(message.pop("type"))
@@ -232,7 +228,7 @@ def require_voices(value: object) -> Mapping[str, object]:
 
 
 def decoded_voices(voices: Mapping[str, object]) -> dict[str, Floats]:
-    """Return vectors (size,) float32 by name, from base64."""
+    """Return vectors (D,) float32 by name, from base64."""
     try:
         return {
             name: np.frombuffer(base64.b64decode(str(voice), validate=True), "<f4").astype(np.float32)
@@ -249,7 +245,7 @@ def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
 
 
 def read_request(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
-    """Read the address of a socket: the options of the session, and the name of its model."""
+    """Read the address of a socket: the request, and the name of its model."""
     request = with_changes(SessionRequest(), query_of(connection))
     name = services.registry.resolve(request.model)
     supported = services.registry.languages(name)
@@ -283,7 +279,7 @@ def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> Sess
 
 
 def target_languages(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
-    """Return the languages that a model with these languages, or a server, translates into live."""
+    """Return the languages that speech can be translated into live. languages: of the model."""
     if translation is not None:
         return language_codes()
     return (TARGET,) if len(languages) > 1 else ()
@@ -296,7 +292,7 @@ def session_translator(
     translation: TranslationSettings | None,
     request_id: str,
 ) -> SessionTranslator:
-    """Make the translator of a session. languages: of its model. request_id: for the log."""
+    """languages: of the model. request_id: for the log."""
     codes = target_languages(languages, translation)
     if target not in codes:
         expected = "English, by a model of several languages" if not codes else f"one of {', '.join(codes)}"
@@ -311,7 +307,7 @@ def session_translator(
 class SessionTranslator:
     """Translations of one session.
 
-    request_id: of errors in the log. own: needs the audio too, if the model itself translates.
+    request_id: for the log. own: gets the audio too, if the model itself translates.
     """
 
     def __init__(
@@ -327,7 +323,7 @@ class SessionTranslator:
         self._one_thread = anyio.CapacityLimiter(1)
 
     def add_audio(self, samples: Samples, worked_s: float) -> None:
-        """Take samples (n,) that the session will get; worked_s: seconds that it has processed."""
+        """Take samples (n,) that the session will get. worked_s: seconds it has processed."""
         if self._own is not None:
             self._own.push(samples, worked_s)
 
@@ -338,7 +334,6 @@ class SessionTranslator:
             self._came.set()
 
     async def run(self, send: Sender) -> None:
-        """Translate events until cancelled; a failed translation is reported."""
         while True:
             await self._came.wait()
             self._came = anyio.Event()

@@ -65,7 +65,7 @@ def job_request(fields: Fields) -> FileRequest:
 
 
 async def job_list(request: Request) -> Response:
-    """List the jobs of a key, newest first, without their results. Raises: ApiError 400."""
+    """List the jobs of a key, newest first, without results. Raises: ApiError 400."""
     query = request.query_params
     note_ignored(request, (name for name in query if name not in LIST_PARAMS))
     limit = int(read_number("limit", query.get("limit", DEFAULT_LISTED), 1, MOST_LISTED))
@@ -80,13 +80,11 @@ async def job_list(request: Request) -> Response:
 
 
 async def job_info(request: Request) -> Response:
-    """Answer with a job, and its result if it succeeded. Raises: ApiError 404."""
     body = await runner_of(request).document_with_result(job_of(request))
     return Response(body, media_type="application/json")
 
 
 async def delete_job(request: Request) -> Response:
-    """Stop a job, and remove it with its result. Raises: ApiError 404."""
     job = job_of(request)
     await runner_of(request).delete(job)
     return JSONResponse({"id": job.id, "object": "transcription.job", "deleted": True})
@@ -105,7 +103,7 @@ def job_of(request: Request) -> TranscriptionJob:
 
 
 def owner_of(request: Request) -> str:
-    """Return the name of the key of a request; requests without a named key share their jobs."""
+    """Return the name of a request's key; requests without a named key share their jobs."""
     key = key_of(request)
     return key.name if key else ""
 

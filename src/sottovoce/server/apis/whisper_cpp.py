@@ -1,4 +1,4 @@
-"""`/inference` and `/load`, as whisper.cpp's server has them: a form in, text or subtitles out."""
+"""`/inference` and `/load` of whisper.cpp's server: a form in, text or subtitles out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from sottovoce.speakers.labels import letter_index, parts_of
 from sottovoce.types import Segment, Transcript, Word
 
 SPEAKER_TURN = " [SPEAKER_TURN]"
-"""The mark of whisper.cpp where a checkpoint of tinydiarize finds a change of speaker."""
+"""whisper.cpp's mark of a change of speaker (tinydiarize)."""
 USUAL_STEP = 0.2
 """Source: whisper.cpp."""
 MOST_STEPS = 10
@@ -123,7 +123,7 @@ def with_max_length(transcript: Transcript, request: FileRequest) -> Transcript:
 
 
 def split_segment(segment: Segment, limit: int) -> Iterator[Segment]:
-    """Split a segment into parts of at most `limit` letters; one word may have more."""
+    """One word may have more than `limit` letters."""
     groups: list[list[Word]] = []
     room = 0
     for word in segment.words or ():
@@ -172,7 +172,7 @@ def plain_text(transcript: Transcript) -> str:
 
 
 def inference_document(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
-    """Render `verbose_json`: OpenAI's, with words in segments, and languages with their probabilities."""
+    """Render `verbose_json`: OpenAI's, with words in segments, and languages with probabilities."""
     document = verbose_document(transcript, request)
     document["segments"] = [
         {**segment_document(one), **_speaker_field(one), "words": [word_of(word) for word in one.words or ()]}
@@ -234,7 +234,6 @@ def transcribe_options(values: Values, *, words: bool) -> TranscribeOptions:
 
 
 def temperatures(values: Values) -> tuple[float, ...]:
-    """Temperatures from the first to the highest by their step; a step of 0 gives the first alone."""
     first = values["first_temperature"] or 0.0
     step = USUAL_STEP if values["temperature_step"] is None else values["temperature_step"]
     n_steps = min((HOTTEST - first) / step + 1e-6, MOST_STEPS) if step else 0  # of a tiny one without end

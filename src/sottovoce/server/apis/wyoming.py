@@ -1,9 +1,8 @@
-"""The Wyoming protocol on a port of its own, for Home Assistant's voice satellites and similar clients.
+"""The Wyoming protocol on its own port, for Home Assistant's voice satellites and similar clients.
 
 A client sends `transcribe`, `audio-start`, `audio-chunk`s and `audio-stop`, and gets the text piece by piece
-and as a whole. Live speech ends with a pause, also before `audio-stop`; a recording that is sent faster than
-real time is transcribed to its end. The reader of the `wyoming` package is not used, since it takes any
-length that a client claims.
+and as a whole. Live speech ends with a pause, also before `audio-stop`; audio sent faster than real time is
+transcribed to its end. The `wyoming` package is not used, since it accepts any length that a client claims.
 """
 
 from __future__ import annotations
@@ -25,7 +24,15 @@ from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.errors import ApiError, invalid_value, to_api_error
-from sottovoce.server.fields import check_terms, read_code, read_int, read_json, read_list
+from sottovoce.server.fields import (
+    check_terms,
+    read_code,
+    read_int,
+    read_json,
+    read_list,
+    read_object,
+    read_typed_message,
+)
 from sottovoce.server.live import LiveConnection
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import Services
@@ -34,15 +41,13 @@ from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, S
 
 MAX_LINE = 64 * 1024
 MAX_DATA = 256 * 1024
-"""Bytes of JSON after the line."""
 MAX_UNREAD = 1024 * 1024
-"""Bytes that a client may leave unread: some read only after they have sent everything."""
+"""Bytes that a client may leave unread: some read only after sending everything."""
 LINGER_S = 1.0
 logger = logging.getLogger(__name__)
 PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
-"""Pause that ends a command, by `vad_sensitivity`."""
 AHEAD_S = 2.0
-"""Audio that comes earlier than this before its time is a recording."""
+"""Audio further ahead of real time is a recording."""
 CONNECTIONS_PER_SESSION = 4
 
 
@@ -58,8 +63,8 @@ class Frame:
 async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | None:
     """Read the next event; None at the end of the stream.
 
-    reader: its limit is that of a line. max_payload: bytes of audio.
-    Raises: ApiError for an invalid or too large event, after which nothing can be read.
+    reader: its limit is that of a line. max_payload: bytes of audio. Raises: ApiError for an invalid or too
+    large event, after which nothing can be read.
     """
     try:
         line = await reader.readline()
@@ -67,10 +72,7 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
         raise invalid_value("event", f"a line of at most {MAX_LINE} bytes", "more") from None
     if not line:
         return None
-    header = read_json_object("event", line)
-    kind = header.get("type")
-    if not isinstance(kind, str):
-        raise invalid_value("type", "a text", f"'{str(kind)[:50]}'")
+    header = read_typed_message(line, "a JSON object with a type")
     n_data = read_length("data_length", header.get("data_length"), MAX_DATA)
     n_payload = read_length("payload_length", header.get("payload_length"), max_payload)
     try:
@@ -78,10 +80,9 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
         payload = await reader.readexactly(n_payload)
     except asyncio.IncompleteReadError:
         return None
-    data = header.get("data") or {}
-    if not isinstance(data, dict):
-        raise invalid_value("data", "an object", f"'{str(data)[:50]}'")
-    return Frame(kind, {**data, **(read_json_object("data", more) if more else {})}, payload)
+    data = read_object("data", header.get("data"), optional=True)
+    further = read_object("data", read_json(more)) if more else {}
+    return Frame(str(header["type"]), {**data, **further}, payload)
 
 
 def frame_bytes(document: Mapping[str, Json]) -> bytes:
@@ -94,9 +95,9 @@ def frame_bytes(document: Mapping[str, Json]) -> bytes:
 
 
 class FrameTransport:
-    """A TCP connection, as a `Transport` of frames; a client may leave unread some of its messages.
+    """A TCP connection, as a `Transport` of frames.
 
-    address: of the client. last_frame_s: time of its last frame, or of the connection.
+    last_frame_s: time of the client's last frame, or of the connection.
     """
 
     def __init__(
@@ -107,7 +108,6 @@ class FrameTransport:
         self._writer = writer
         self._limits = limits
         self._longest_s = min(limits.head_s, limits.idle_s)
-        """Until the next frame: the first one comes with the connection."""
         peer = writer.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         self.last_frame_s = time.monotonic()
@@ -124,7 +124,7 @@ class FrameTransport:
         raise ApiError(message, code="idle_timeout")
 
     def has_disconnected(self) -> bool:
-        """See `Transport`; False: a client that has closed its side may still read."""
+        """Return False: a client that has closed its side may still read."""
         return False
 
     async def send(self, document: dict[str, Json]) -> None:
@@ -162,13 +162,6 @@ class FrameTransport:
         await self.close()
 
 
-def read_json_object(name: str, text: bytes) -> dict[str, object]:
-    found = read_json(text)
-    if not isinstance(found, dict):
-        raise ApiError(f"{name}: expected a JSON object", code="invalid_message")
-    return found
-
-
 def read_length(name: str, value: object, limit: int) -> int:
     if value is None:
         return 0
@@ -180,7 +173,7 @@ def read_length(name: str, value: object, limit: int) -> int:
 class WyomingServer:
     """The connections of a port.
 
-    At the limit, the address with the most idle connections loses the one that was silent for longest.
+    At the limit, the address with the most idle connections loses its longest silent one.
     """
 
     def __init__(self, services: Services) -> None:
@@ -220,8 +213,6 @@ class WyomingServer:
 
 
 class WyomingConnection(LiveConnection[Frame]):
-    """A client, each of whose commands is a session."""
-
     def __init__(self, transport: FrameTransport, services: Services) -> None:
         super().__init__(transport, services)
         self.frames = transport
@@ -261,7 +252,7 @@ class WyomingConnection(LiveConnection[Frame]):
         events = await self.session.push(samples)
         self.count()
         if command.detect_end(events, self.received_s, self.queue.n_samples / SAMPLE_RATE):
-            events = [*events, *await self.session.close()]
+            events = [*events, *await self.session.flush()]
         await self.emit(events)
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
@@ -269,9 +260,6 @@ class WyomingConnection(LiveConnection[Frame]):
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
         return error_document(fault)
-
-    def too_long_error(self) -> ApiError:
-        return ApiError(f"audio: expected at most {self.limits.session_s:g} s", code="session_too_long")
 
     async def on_close(self) -> None:
         await self._stop()
@@ -288,7 +276,7 @@ class WyomingConnection(LiveConnection[Frame]):
             return
         if not self._command.is_done:
             self._command.is_done = True
-            await self.emit(await self.session.close())
+            await self.emit(await self.session.flush())
         self._command = None
         await self.release()
 
@@ -301,8 +289,6 @@ class WyomingConnection(LiveConnection[Frame]):
 
 
 class SpokenCommand:
-    """The text of one command, from `audio-start` on."""
-
     def __init__(self) -> None:
         self.is_done = False
         self._text = ""
@@ -314,7 +300,7 @@ class SpokenCommand:
     def detect_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
         """Return whether live speech has begun and ended.
 
-        received_s: of processed audio. waiting_s: of queued audio.
+        received_s: processed audio. waiting_s: queued audio.
         """
         for event in events:
             self._has_words = self._has_words or isinstance(event, Partial)
@@ -326,7 +312,6 @@ class SpokenCommand:
         return self.is_done
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield the text of events, and the whole text once the command is done."""
         for event in events:
             if not isinstance(event, Partial):
                 continue
@@ -347,7 +332,6 @@ def error_document(fault: ApiError) -> dict[str, Json]:
 
 
 def command_options(transcribe: Frame) -> tuple[str | None, LiveOptions]:
-    """Read the model and the options of a command."""
     data = transcribe.data
     language, name = data.get("language"), data.get("name")
     sensitivity = data.get("vad_sensitivity") or "default"
