@@ -31,6 +31,12 @@ def shared_dir() -> Path:
     return folder
 
 
+@pytest.fixture
+def kernels() -> None:
+    """For tests of the CTC search, which needs the native kernels."""
+    pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with files that hold slow tests; leave out what takes many minutes, unless it is asked for."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}

@@ -91,7 +91,7 @@ def resident_mb() -> dict[str, float]:
     return {name: int(fields[f"Rss{name.title()}"].split()[0]) / 1e3 for name in ("anon", "file")}
 
 
-def looked_up(path: Path, text: Path, *, native: bool = True) -> tuple[dict[str, float], torch.Tensor]:
+def looked_up(path: Path, text: Path) -> tuple[dict[str, float], torch.Tensor]:
     """Open a model and score the sentences of a text; also return log10 of each sentence's words."""
     before, begin = resident_mb(), time.process_time()
     model = NgramModel.load(path)
@@ -107,13 +107,12 @@ def looked_up(path: Path, text: Path, *, native: bool = True) -> tuple[dict[str,
         torch.tensor([lines[line][place] for line in by_length if place < len(lines[line])])
         for place in range(len(lines[by_length[0]]))
     ]
-    follow = model.trie.follow if native else model.trie._follow
     rates = []
     for _ in range(3):
         total = torch.zeros(len(lines))
         states, begin = model.start(len(lines)), time.process_time()
         for tokens in columns:
-            scores, states = follow(states[: len(tokens)], tokens)
+            scores, states = model.trie.follow(states[: len(tokens)], tokens)
             total[by_length[: len(tokens)]] += scores
         rates.append(sum(map(len, lines)) / (time.process_time() - begin))
     after = resident_mb()
@@ -153,7 +152,6 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     small, exact, arpa = (folder / name for name in ("8.trie", "32.trie", "lm.arpa.gz"))
     step("estimate", (*lm, "estimate", text, "--order", str(ORDER), "-o", small), small)
     found["look up 8"], rounded = looked_up(small, held_out)
-    found["look up 8, tensors"], _ = looked_up(small, held_out, native=False)
     found["look up 8"]["n_ngrams"] = NgramModel.load(small).trie.n_ngrams
     n_words = torch.tensor([len(line.split()) for line in held_out.read_text().splitlines()])
     scores = rounded

@@ -25,7 +25,6 @@ import torch
 from benchmarks.ctc.texts import rate_of
 from benchmarks.harness.report import benchmark_parser, show_json
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.ctc.options import CtcOptions
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
 
@@ -51,7 +50,6 @@ def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--beam", type=int, nargs="+", default=[16, 100])
-    parser.add_argument("--engine", default="auto")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -79,7 +77,6 @@ def main() -> None:
                 beam_size=beam,
                 n_best=4,
                 fusion=FUSION,
-                options=CtcOptions(engine=options.engine),
             ),
         )
         clock.timed(f"first frame, beam {beam}", lambda decoder=decoder: decoder.decode(batch[:1, :1]))

@@ -1,7 +1,7 @@
 """The decoders that `benchmarks/ctc/speed.py` compares, each as a way to decode emissions of a task.
 
-NeMo's computer works on tensors, as our search in tensors does, on either device; it knows n-grams over
-labels alone. The others decode one utterance after the other on the CPU.
+NeMo's computer works on tensors, on either device; it knows n-grams over labels alone. pyctcdecode and
+flashlight-text decode one utterance after the other on the CPU.
 """
 
 from __future__ import annotations
@@ -92,12 +92,9 @@ def _decode_shared(row: int) -> str:
 def sides(task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Side]]:
     """Those that can do a task, ours first."""
     plain = CtcOptions(times=False)
-    on_cpu, given = task.device == "cpu", options.references
-    if on_cpu:
-        yield "ours", ours(task, replace(plain, engine="native"))
-        yield "ours, pruned", ours(task, replace(plain, engine="native", **PRUNED))
-    if not on_cpu or (options.tensors and len(task.known.labels) * (1 + task.closed) <= 64):
-        yield "ours, tensors", ours(task, replace(plain, engine="tensors"))
+    given = options.references
+    yield "ours", ours(task, plain)
+    yield "ours, pruned", ours(task, replace(plain, **PRUNED))
     if "nemo" in given and task.lm is None:
         yield "nemo", nemo(task)
     if "pyctcdecode" in given and not task.closed and task.tokens is None:

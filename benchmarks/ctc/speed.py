@@ -10,8 +10,7 @@ Tasks: no language model; an n-gram over labels (NeMo's way); a word n-gram with
 Sides: "ours" prunes nothing; "ours, pruned" and "flashlight, pruned" keep beams within 10 nats of the best
 and extend by 8 tokens a frame; "flashlight" keeps everything within 1e4 and extends by all tokens;
 "pyctcdecode" has its defaults, beams within 10 nats and tokens above -5; "nemo" has its own, beams within
-20 nats; "ours, tensors" is the search that runs on GPUs. Emissions:
-see `ctc.emissions`.
+20 nats. On a GPU ours copies the emissions to the host. Emissions: see `ctc.emissions`.
 
 Prints a table of utterances per second (median of the repeats) with the share of utterances whose text
 equals that of the first side, then one JSON line. With one thread on a CPU seconds are those of the
@@ -143,7 +142,6 @@ def main() -> None:
     parser.add_argument("--doubt", choices=["clear", "doubtful"], default="clear")
     parser.add_argument("--lm", type=Path, required=True, help="ARPA; its likeliest words are said")
     parser.add_argument("--tasks", nargs="+", default=["no LM", "token LM", "word LM", "LM + lexicon"])
-    parser.add_argument("--tensors", action="store_true", help="on a CPU: the search in tensors too")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="each in turn")
     parser.add_argument("--device", default="cpu")

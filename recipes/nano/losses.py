@@ -18,8 +18,7 @@ from torch.nn import functional as F
 from recipes.nano.batches import Batch
 from recipes.nano.model import IGNORED, NanoModel
 from sottovoce.ctc.align import NEVER
-from sottovoce.ctc.native import choose_engine
-from sottovoce.ctc.search import PrefixSearch
+from sottovoce.ctc.align import align as aligned
 from sottovoce.models.dims import AlignmentHeads
 
 LETTER_WIDTH, MARK_WIDTH = 1.6, 3.0
@@ -95,9 +94,8 @@ def align(log_probs: Tensor, symbols: Sequence[Sequence[int]]) -> Tensor:
     for row, texts in zip(said, symbols, strict=True):
         row[: len(texts)] = torch.tensor(texts, dtype=torch.int64)
     emitted, rows = log_probs.detach().cpu(), torch.arange(n_rows)
-    aligner = choose_engine(PrefixSearch(emitted.shape[2], 0, 1), "auto", emitted.device)
     lengths = torch.full((n_rows,), n_frames)
-    first, last, _, score = aligner.align(emitted, lengths, said, n_symbols, rows=rows, blank=0)
+    first, last, _, score = aligned(emitted, lengths, said, n_symbols, rows=rows, blank=0)
     places = torch.arange(said.shape[1])
     known = (places < n_symbols[:, None]) & (score > NEVER)[:, None]
     return torch.where(known, (first + last) / 2, UNKNOWN).to(log_probs.device)

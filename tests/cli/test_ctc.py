@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.cli.ctc_decode import RememberedWords
+from sottovoce.cli.ctc_decode import RememberedWords, Utterances
 from sottovoce.cli.main import run
+from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder
 from sottovoce.ctc.config import read_config
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.runtime.registry import RuntimeChoice
 
+pytestmark = pytest.mark.usefixtures("kernels")
 LABELS = ["-", "a", "b", "c", "|"]
 ARPA = "\\data\\\nngram 1=5\n\n\\1-grams:\n-5 <unk>\n-99 <s>\n-0.5 </s>\n-0.3 ab\n-3 ac\n\n\\end\\\n"
 
@@ -361,15 +363,13 @@ def test_scores_on_purpose_penalty_and_priors(folder: Path, capsys: pytest.Captu
     assert "priors.txt: expected one number a label" in capsys.readouterr().err
 
 
-def test_engines_unknown_words_and_look_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_words_and_look_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared = ["one.npy", "--labels", "labels.txt"]
     named = [*shared, "--lexicon", "words.txt", "--lm", "lm.arpa"]
     assert lines(capsys, *named)[0]["text"] != "ab c"
-    for more in ([], ["--no-look-ahead"], ["--engine", "tensors"]):
+    for more in ([], ["--no-look-ahead"]):
         found = lines(capsys, *named, "--unknown-score", -1, "--unknown-words", *more)
         assert found[0]["text"] == "ab c"
-    assert run(["ctc", *map(str, shared), "--engine", "quick"]) == 2
-    assert "--engine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["one.npy"], ["tune", "dev.jsonl", "--decodings", "2"]])
@@ -381,3 +381,12 @@ def test_the_search_has_the_threads_that_are_asked_for(
     Path("dev.jsonl").write_text(json.dumps({"emissions": "one.npy", "text": "ab c"}) + "\n")
     lines(capsys, *command, "--threads", 3)
     assert asked == [3]
+
+
+def test_the_file_gives_way_to_what_is_typed(folder: Path) -> None:
+    Path("decoder.toml").write_text("labels = 'labels.txt'\nlm_weight = 0.75\nbeam_size = 3\ntimes = false\n")
+    typed = {"beam_size": 16, "neural_interval": None}
+    config = Utterances.opened(DecoderOptions(config=Path("decoder.toml")), typed).config
+    assert (config.fusion.lm_weight, config.options.beam_size) == (0.75, 16)
+    assert config.options.adjust_every_frames is None
+    assert not config.options.times

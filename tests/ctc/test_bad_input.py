@@ -9,7 +9,6 @@ import torch
 
 from sottovoce.ctc import CtcDecoder
 from sottovoce.errors import InputError, LanguageModelError, OptionError
-from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 
 LABELS = ["-", "a", "b", " "]
 ARPA = (

@@ -11,9 +11,8 @@ from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import InputError, OptionError
-from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.fusion import TokenModel, token_scorer
 from sottovoce.types import Hypothesis
-from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 from tests.ctc.enumeration import RandomBigram, emissions
 
 LABELS = Labels.of(["a", "b", "-", " ", "c"], 2)
@@ -27,7 +26,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 def decoder(*, fused: bool, **options: float) -> EmissionDecoder:
     chosen = CtcOptions(beam_size=8, n_best=4, **options)  # type: ignore[arg-type]
-    scorer = ShallowFusion([RandomBigram(5, 1)], [0.5]) if fused else None
+    scorer = token_scorer(5, [TokenModel(RandomBigram(5, 1), 0.5)]) if fused else None
     return EmissionDecoder(LABELS, chosen, scorer=scorer)
 
 
@@ -98,7 +97,7 @@ def test_tokens_that_are_left_out_without_a_scorer_could_not_win() -> None:
     names = Labels(tuple(chr(0x4E00 + i) for i in range(40)), 7)
     options = CtcOptions(beam_size=5, n_best=5, times=False)
     few = EmissionDecoder(names, options).decode(log_probs)
-    silent = ShallowFusion([RandomBigram(40, 0)], [0.0])
+    silent = token_scorer(40, [TokenModel(RandomBigram(40, 0), 0.0)])
     for ours, theirs in zip(
         few, EmissionDecoder(names, options, scorer=silent).decode(log_probs), strict=True
     ):

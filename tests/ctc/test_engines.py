@@ -1,26 +1,22 @@
-"""The native search finds what the search in tensors finds, whatever the prunings and language models."""
+"""What the search does without kernels, with threads, very many labels, and pieces."""
 
 from __future__ import annotations
 
+import json
 import random
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from sottovoce.ctc import CtcDecoder, CtcFusionOptions, native
-from sottovoce.ctc.decoder import EmissionDecoder
-from sottovoce.ctc.labels import Labels
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions, align
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixSearch
 from sottovoce.errors import OptionError
-from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.fusion import TokenModel, token_scorer
 from sottovoce.types import Hypothesis
 from tests.ctc.enumeration import RandomBigram, emissions
-
-pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
 
 LABELS = ["-", *"abcde", "|"]
 WORDS = ("ab", "a", "bad", "cab", "dd", "abba", "be", "decade", "ace")
@@ -110,61 +106,30 @@ def spellings(*, homophones: bool) -> list[tuple[str, list[int]]]:
     [{}, {"beam_threshold": 6.0}, {"top_tokens": 3, "acoustic_scale": 0.7}],
     ids=lambda options: ", ".join(options) or "plain",
 )
-def test_same_hypotheses(name: str, options: dict[str, float], has_separator: bool, arpa: Path) -> None:
+def test_narrow_beams_equal_those_of_another_search(
+    name: str, options: dict[str, float], has_separator: bool, arpa: Path
+) -> None:
+    """`beams.json` has the two best of a search in PyTorch's tensors (commit 397346d2)."""
     given, labels = dict(FUSIONS[name]), LABELS if has_separator else [*LABELS[:-1], "f"]
     given["lm"] = arpa if given.get("lm") else None
     given["lexicon"] = (
         spellings(homophones=has_separator and given["lm"] is not None) if given.get("lexicon") else None
     )
     chosen = CtcOptions(**options)  # type: ignore[arg-type]
+    decoder = CtcDecoder(labels, 0, beam_size=12, n_best=2, options=chosen, **given)
+    every = json.loads(Path(__file__).with_name("beams.json").read_text())
+    expected = every[", ".join([name, *options, *([] if has_separator else ["no separator"])])]
     log_probs, lengths = rows()
-    found = []
-    for engine in ("native", "tensors"):
-        decoder = CtcDecoder(
-            labels, 0, beam_size=12, n_best=5, options=replace(chosen, engine=engine), **given
-        )
-        found.append(decoder.decode(log_probs, lengths))
-    assert not differences(*found)
-
-
-def wide_labels(n: int) -> Labels:
-    return Labels(("-", *(chr(0x4E00 + i) for i in range(n - 1))), 0)
-
-
-@pytest.mark.parametrize("n_labels", [300, 5000])
-@pytest.mark.parametrize("fused", [False, True])
-def test_many_labels(n_labels: int, fused: bool) -> None:
-    log_probs = torch.stack([emissions(12, n_labels, seed) * 1.5 for seed in range(2)]).log_softmax(dim=2)
-    labels = wide_labels(n_labels)
-    found = []
-    for engine in ("native", "tensors"):
-        options = CtcOptions(beam_size=6, n_best=6, top_tokens=200 if fused else None, engine=engine)
-        scorer = ShallowFusion([RandomBigram(n_labels, 1)], [0.4]) if fused else None
-        found.append(EmissionDecoder(labels, options, scorer=scorer).decode(log_probs))
-    assert not differences(*found)
-
-
-@pytest.mark.parametrize("begins", ["native", "tensors"])
-def test_a_state_can_change_engines(begins: str, arpa: Path) -> None:
-    """Both work on the same state, so that each can go on where the other stopped."""
-    log_probs, _ = rows()
-    decoders = {
-        engine: CtcDecoder(LABELS, 0, lm=arpa, n_best=4, options=CtcOptions(engine=engine))
-        for engine in ("native", "tensors")
-    }
-    state = decoders[begins].start(len(log_probs))
-    turn = begins
-    for part in log_probs.split(11, dim=1):
-        decoders[turn].decode_chunk(state, part)
-        turn = "tensors" if turn == "native" else "native"
-    assert not differences(decoders["tensors"].finish(state), decoders["tensors"].decode(log_probs))
+    for ours, theirs in zip(decoder.decode(log_probs[:5], lengths[:5]), expected, strict=True):
+        assert [h.text for h in ours] == [text for text, _ in theirs]
+        assert [h.score for h in ours] == pytest.approx([score for _, score in theirs], abs=2e-4)
 
 
 @pytest.mark.parametrize("n_threads", [1, 4])
 def test_threads_share_the_batch(n_threads: int, arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_probs, lengths = rows()
-    decoder = CtcDecoder(LABELS, 0, lm=arpa, n_best=4, options=CtcOptions(engine="native"))
-    monkeypatch.setattr(native, "_LEAST_FRAMES", 0)
+    decoder = CtcDecoder(LABELS, 0, lm=arpa, n_best=4)
+    monkeypatch.setattr(align, "_LEAST_FRAMES", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
@@ -176,44 +141,29 @@ def test_threads_share_the_batch(n_threads: int, arpa: Path, monkeypatch: pytest
     )
 
 
-class Opaque(RandomBigram):
-    """A model without arrays, as a neural one is."""
-
-    def automaton(self) -> None:
-        return None
-
-
-def test_models_without_arrays_run_in_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = []
-    plain = PrefixSearch.run
-    monkeypatch.setattr(PrefixSearch, "run", lambda *given: (ran.append(1), plain(*given))[1])
-    labels = Labels(("-", "a", "b", "c"), 0)
-    log_probs = emissions(9, 4, 3)
-    options = CtcOptions(beam_size=6, n_best=6)
-    opaque = EmissionDecoder(labels, options, scorer=ShallowFusion([Opaque(4, 1)], [0.5]))
-    found = opaque.decode(log_probs)
-    assert ran
-    ran.clear()
-    clear = EmissionDecoder(labels, options, scorer=ShallowFusion([RandomBigram(4, 1)], [0.5]))
-    assert not differences(found, clear.decode(log_probs))
-    assert not ran
-
-
-CPU = torch.device("cpu")
-
-
-def test_without_the_kernels_the_search_runs_in_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_kernels_there_is_no_search(arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_probs, _ = rows()
+    expected = CtcDecoder(LABELS, 0).greedy(log_probs)
     monkeypatch.setitem(sys.modules, "sottovoce_kernels", None)
-    search = PrefixSearch(4, 0, 6)
-    assert native.choose_engine(search, "auto", CPU) is search
-    with pytest.raises(OptionError, match=r"engine native: sottovoce-kernels is not installed \(pip install"):
-        native.choose_engine(search, "native", CPU)
-    with pytest.raises(OptionError, match="engine"):
-        CtcOptions(engine="quick")  # type: ignore[arg-type]
+    decoder = CtcDecoder(LABELS, 0)
+    assert decoder.greedy(log_probs) == expected
+    with pytest.raises(OptionError, match=r"needs the native kernels: .* not installed \(pip install"):
+        decoder.decode(log_probs)
+    with pytest.raises(OptionError, match="needs the native kernels"):
+        CtcDecoder(LABELS, 0, lm=arpa)
 
 
-@pytest.mark.parametrize("engine", ["native", "tensors"])
-def test_the_lone_mark_of_a_words_beginning_is_a_piece_like_others(engine: str) -> None:
+def test_of_very_many_labels_the_likeliest_are_looked_at() -> None:
+    def n_tokens(n_labels: int, **given: int) -> int:
+        scorer = token_scorer(n_labels, [TokenModel(RandomBigram(n_labels, 1), 0.5)])
+        return int(PrefixSearch(n_labels, 0, 100, scorer=scorer, **given)._settings.n_tokens)  # type: ignore[arg-type]
+
+    assert n_tokens(1500) == 128
+    assert n_tokens(1500, top_tokens=1499) == 1499
+    assert n_tokens(1024) == 1023
+
+
+def test_the_lone_mark_of_a_words_beginning_is_a_piece_like_others() -> None:
     """SentencePiece vocabularies hold it beside "▁the"; nothing has to be said between words there."""
     names = ["-", "▁", "▁ab", "▁c", "a", "b"]
     log_probs = torch.full((8, 6), -9.0)
@@ -221,7 +171,7 @@ def test_the_lone_mark_of_a_words_beginning_is_a_piece_like_others(engine: str) 
         log_probs[frame, label] = 0.0
     lexicon = [("ab", [2]), ("c", [3]), ("ab", [1, 4, 5])]
     for chosen in (None, lexicon):
-        decoder = CtcDecoder(names, 0, lexicon=chosen, options=CtcOptions(engine=engine))  # type: ignore[arg-type]
+        decoder = CtcDecoder(names, 0, lexicon=chosen)  # type: ignore[arg-type]
         best = decoder.decode(log_probs.log_softmax(dim=1))[0][0]
         assert best.text == "ab c ab"
         assert [word.word for word in best.words] == ["ab", "c", "ab"]

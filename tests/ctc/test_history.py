@@ -16,7 +16,6 @@ from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.lm.base import WordHistory
 from sottovoce.lm.neural import History, NeuralRescorer
-from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions
 
 LABELS = Labels.of(["-", "a", "b", " "], 0)

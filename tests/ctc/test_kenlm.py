@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.ctc.options import CtcOptions
-from sottovoce.ctc.search import PrefixSearch
 from sottovoce.errors import OptionError
 from sottovoce.lm import kenlm as kenlm_module
 from sottovoce.lm.arpa import read_arpa
@@ -20,8 +18,6 @@ from tests.ctc.enumeration import emissions
 from tests.ctc.test_engines import LABELS, random_arpa
 from tests.ctc.test_engines import WORDS as WORDS_OF_ARPA
 from tests.lm.test_kenlm import write_probing
-
-pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
 
 WORDS = ["ab", "ba", "a", "aab", "bb"]
 LEXICON = [(word, [LABELS.index(letter) for letter in word]) for word in WORDS]
@@ -48,7 +44,7 @@ def probing(arpa: Path) -> KenlmModel:
     return KenlmModel(arpa.with_suffix(".bin"))
 
 
-def decoder(model: KenlmModel | Path, engine: str, **fusion: float) -> CtcDecoder:
+def decoder(model: KenlmModel | Path, **fusion: float) -> CtcDecoder:
     return CtcDecoder(
         LABELS,
         0,
@@ -56,7 +52,7 @@ def decoder(model: KenlmModel | Path, engine: str, **fusion: float) -> CtcDecode
         lexicon=LEXICON,
         unknown_words=True,
         fusion=CtcFusionOptions(level="word", **fusion),  # type: ignore[arg-type]
-        options=CtcOptions(n_best=4, engine=engine),  # type: ignore[arg-type]
+        n_best=4,
     )
 
 
@@ -77,24 +73,17 @@ def test_the_native_search_finds_the_same(
 ) -> None:
     """With room for all answers, and without."""
     monkeypatch.setattr(kenlm_module, "_CACHE_SIZE", table_size)
-    monkeypatch.setattr("sottovoce.ctc.native._LEAST_FRAMES", 0)
+    monkeypatch.setattr("sottovoce.ctc.align._LEAST_FRAMES", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
-    slow = decoder(probing(arpa), "tensors")
-    expected = decoder(arpa, "native")
-    assert_same(slow, expected)
-    monkeypatch.setattr(PrefixSearch, "run", None)  # nothing is handed over to the search in tensors
-    assert_same(decoder(probing(arpa), "native"), expected)
+    assert_same(decoder(probing(arpa)), decoder(arpa))
 
 
 def test_each_state_and_word_is_asked_for_once(arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = probing(arpa)
-    searcher = decoder(model, "native")
+    searcher = decoder(model)
     first = scores(searcher)
     n_cached = model.n_cached
     assert n_cached > 5
-    assert scores(searcher) == first
-    assert model.n_cached == n_cached
-    model.forget()
     assert scores(searcher) == first
     assert model.n_cached == n_cached
 
@@ -116,10 +105,9 @@ def test_threads_give_a_state_one_index(arpa: Path) -> None:
     assert model.n_cached == len(pairs) == int((model._cache["key"] != 0).sum())
 
 
-def test_a_negative_weight_is_searched_in_tensors(arpa: Path) -> None:
+def test_a_negative_weight_has_no_bound(arpa: Path) -> None:
     """Nothing says then how much a word can add at most."""
-    ours = decoder(probing(arpa), "native", lm_weight=-0.5)
-    assert_same(ours, decoder(arpa, "tensors", lm_weight=-0.5))
+    assert_same(decoder(probing(arpa), lm_weight=-0.5), decoder(arpa, lm_weight=-0.5))
 
 
 BINARIES = Path(__file__).parents[1] / "lm" / "binaries"

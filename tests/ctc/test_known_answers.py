@@ -11,7 +11,6 @@ import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.options import CtcOptions
-from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 
 pytestmark = pytest.mark.shared
 LIBRI_TEXT = (

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
-from pathlib import Path
+import sys
 
 import numpy as np
 import pytest
 import torch
 
-from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.ctc.align import align, common_cut
+from sottovoce.ctc.align import CUT_MARGIN, TokenSpans, align, are_plausible, common_cut
 from sottovoce.ctc.emissions import checked
-from sottovoce.ctc.native import choose_engine
-from sottovoce.ctc.options import CtcOptions
-from sottovoce.ctc.search import PrefixSearch
 from sottovoce.errors import InputError
 from tests.ctc.enumeration import emissions
-from tests.ctc.test_engines import differences, random_arpa
 
 kernels = pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
 
@@ -39,54 +33,21 @@ def test_likeliest_tokens_and_the_others_are_those_above_a_bar(n_labels: int, le
         assert set(found[7:]) <= set(ranked[7:])
 
 
-@pytest.mark.parametrize("top_tokens", [None, 16, 17, 40])
-@pytest.mark.parametrize("unknown_words", [False, True])
-def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool, tmp_path: Path) -> None:
-    """Far more labels than are looked at first, most of them beginning no word of the lexicon."""
-    path = tmp_path / "words.arpa"
-    path.write_text(random_arpa())
-    chooser, words = random.Random(1), ("ab", "a", "bad", "cab", "dd", "abba", "be", "decade", "ace")
-    lexicon = [(word, chooser.sample(range(1, 150), 1 + len(word) // 2)) for word in words]
-    labels = ["-", *(f"▁{i}" if i < 75 else str(i) for i in range(149))]
-    log_probs = torch.stack([emissions(10, 150, seed) for seed in range(3)]).log_softmax(dim=2)
-    # With look-ahead to be inside a first unknown word scores as to have ended it: either may be kept.
-    fusion = CtcFusionOptions(unknown_score=-1.3, level="word", look_ahead=not unknown_words)
-    found = [
-        CtcDecoder(
-            labels,
-            0,
-            lm=path,
-            lexicon=lexicon,
-            unknown_words=unknown_words,
-            beam_size=8,
-            n_best=4,
-            fusion=fusion,
-            options=CtcOptions(engine=engine, top_tokens=top_tokens),  # type: ignore[arg-type]
-        ).decode(log_probs)
-        for engine in ("native", "tensors")
-    ]
-    assert not differences(*found)
-
-
 V, BLANK, SEPARATOR = 5, 0, 4
 
 
-def native_search() -> PrefixSearch:
-    return choose_engine(PrefixSearch(V, BLANK, 8), "native", torch.device("cpu"))
-
-
 def test_emissions_that_are_trusted_would_pass_the_full_check() -> None:
-    search, rows = native_search(), torch.stack([emissions(9, V, seed) for seed in range(3)])
+    rows = torch.stack([emissions(9, V, seed) for seed in range(3)])
     lengths = torch.tensor([9, 4, 0])
-    assert search.trusts(rows, lengths)
+    assert are_plausible(rows, lengths)
     checked(rows, lengths, V)
     broken = rows.clone()
     broken[2, 5, 1] = float("nan")
     for wrong in (rows + 1.0, rows * 3, broken):
-        assert not search.trusts(wrong, torch.tensor([9, 9, 9]))
+        assert not are_plausible(wrong, torch.tensor([9, 9, 9]))
         with pytest.raises(InputError):
             checked(wrong, None, V)
-    assert search.trusts(broken, torch.tensor([9, 9, 5]))
+    assert are_plausible(broken, torch.tensor([9, 9, 5]))
 
 
 def test_sums_of_probabilities_equal_logaddexp() -> None:
@@ -108,18 +69,24 @@ def texts_to_align() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[int
     return rows, labels, counts, [BLANK, mixed]
 
 
+def plainly(*given: object, **named: object) -> TokenSpans:
+    """Align without the kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "sottovoce_kernels", None)
+        return align(*given, **named)  # type: ignore[arg-type]
+
+
 def test_alignments_equal_the_plain_ones() -> None:
     rows, labels, counts, blanks = texts_to_align()
     of, lengths = torch.arange(9) % 3, torch.tensor([12, 9, 11])
     inside = torch.arange(4) < counts[:, None]
     for blank in blanks:
         ours, theirs = (
-            each(rows, lengths, labels, counts, rows=of, blank=blank)
-            for each in (native_search().align, align)
+            each(rows, lengths, labels, counts, rows=of, blank=blank) for each in (align, plainly)
         )
         torch.testing.assert_close(ours.score, theirs.score, atol=1e-4, rtol=0)
-        assert torch.equal(ours.first[inside], theirs.first[inside])
-        assert torch.equal(ours.last[inside], theirs.last[inside])
+        for mine, others in zip(ours[:3], theirs[:3], strict=True):
+            assert torch.equal(mine[inside], others[inside])
 
 
 def test_texts_longer_than_their_emissions_have_no_path() -> None:
@@ -134,8 +101,7 @@ def test_texts_longer_than_their_emissions_have_no_path() -> None:
             junk = [np.full((n_frames, 2 * n_tokens + 1), 255, np.uint8) for _ in range(20)]
             del junk
             ours, theirs = (
-                each(rows, lengths, labels, counts, rows=of, blank=BLANK)
-                for each in (native_search().align, align)
+                each(rows, lengths, labels, counts, rows=of, blank=BLANK) for each in (align, plainly)
             )
             torch.testing.assert_close(ours.score, theirs.score, atol=1e-4, rtol=0)
             assert ((ours.score == -math.inf) == (counts == n_tokens)).all()
@@ -143,17 +109,42 @@ def test_texts_longer_than_their_emissions_have_no_path() -> None:
             assert (ours.last < n_frames).all()
 
 
-def test_common_cuts_equal_the_plain_ones() -> None:
+Path_ = tuple[float, tuple[int, ...]]
+
+
+def best_paths(frames: list[list[float]], labels: list[int], blanks: list[int]) -> list[Path_]:
+    """The best path to each state of a text, by its score and its states; the first of equal ones."""
+    path = [each for pair in zip(blanks, [*labels, -1], strict=True) for each in pair][:-1]
+    found: list[Path_] = [(0.0, ()), *[(-math.inf, ())] * (2 * len(labels))]
+    for frame in frames:
+        before, found = found, []
+        for state, label in enumerate(path):
+            may_skip = state > 2 and state % 2 == 1 and label != path[state - 2]
+            ways = before[max(state - 1 - may_skip, 0) : state + 1][::-1]
+            score, states = max(ways, key=lambda way: way[0])
+            found.append((score + frame[label], (*states, state)))
+    return found
+
+
+def test_common_cuts_are_where_all_paths_meet() -> None:
     rows, labels, counts, blanks = texts_to_align()
-    native_cut = native_search().common_cut
     for sharpness in (3, 300):  # where one path is hundreds of nats before the others, few are walked
         frames = (sharpness * rows[0]).log_softmax(dim=1)
         for n_shared, blank, is_late in itertools.product(range(5), blanks, (False, True)):
-            ours, theirs = (
-                each(frames, labels, counts, n_shared=n_shared, is_late=is_late, blank=blank)
-                for each in (native_cut, common_cut)
-            )
-            assert ours == theirs
-    for each in (native_cut, common_cut):  # a text that no path spells
-        found = each(frames[:2], labels[:1], torch.tensor([4]), n_shared=0, is_late=True, blank=BLANK)
-        assert found == (0, 0)
+            around = torch.full((9, 5), BLANK) if isinstance(blank, int) else blank
+            paths = []
+            for said, n, of_text in zip(labels.tolist(), counts.tolist(), around.tolist(), strict=True):
+                ends = best_paths(frames.tolist(), said[:n], of_text[: n + 1])
+                ends = ends[max(2 * n - 1, 0) :] if is_late else ends
+                top = max(score for score, _ in ends)
+                paths += [states for score, states in ends if score > top - CUT_MARGIN]
+            met = [
+                (t + 1, at[0] // 2)
+                for t, at in enumerate(zip(*paths, strict=True))
+                if len(set(at)) == 1 and at[0] % 2 == 0 and at[0] // 2 <= n_shared
+            ]
+            found = common_cut(frames, labels, counts, n_shared=n_shared, is_late=is_late, blank=blank)
+            assert found == max(met, default=(0, 0))
+    # A text that no path spells.
+    found = common_cut(frames[:2], labels[:1], torch.tensor([4]), n_shared=0, is_late=True, blank=BLANK)
+    assert found == (0, 0)

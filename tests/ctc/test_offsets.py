@@ -10,7 +10,6 @@ import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.errors import LanguageModelError, OptionError
-from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 from tests.ctc.enumeration import emissions
 
 NAMES = [f"▁w{i}" if i % 3 else f"x{i}" for i in range(70)]

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 from tests.ctc.enumeration import emissions
 
 pytestmark = pytest.mark.reference

@@ -8,7 +8,6 @@ import torch
 from sottovoce.ctc import CtcDecoder
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import InputError, OptionError
-from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 from tests.ctc.enumeration import all_texts, emissions
 
 NAMES, BLANK = ["a", "b", "-", " "], 2

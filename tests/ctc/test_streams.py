@@ -17,7 +17,6 @@ from sottovoce.ctc import CtcDecoder
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.lm.neural import History
 from sottovoce.types import Partial
-from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 from tests.ctc.enumeration import all_texts, emissions
 from tests.ctc.test_decoder import differences
 

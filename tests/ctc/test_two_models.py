@@ -13,7 +13,6 @@ from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import OptionError
 from sottovoce.lm.ngram import NgramModel
-from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 from tests.ctc.enumeration import all_texts, best_of, emissions, separated_readings, without_idle
 
 NAMES = ["-", "a", "b", "|"]

@@ -6,6 +6,7 @@ import gzip
 import math
 import random
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ def text(seed: int, n: int = 200) -> list[str]:
     words = [*"abcdefghijklmnop", "é", "x\u00a0y"]
     weights = [1 / (place + 1) for place in range(len(words))]
     return [" ".join(chooser.choices(words, weights, k=chooser.randint(1, 9))) for _ in range(n)]
+
+
+def numbered(lines: Iterable[str]) -> Iterator[tuple[Path, int, str]]:
+    return ((Path("text"), number, line) for number, line in enumerate(lines, start=1))
 
 
 def counted(lines: list[str], order: int) -> list[Counter[Ngram]]:
@@ -91,7 +96,7 @@ def rows(table: NgramTable) -> dict[Ngram, tuple[float, float]]:
 def test_models_equal_the_equations(order: int, prune: list[int]) -> None:
     for seed in range(3):
         lines = text(seed)
-        words, levels = count_text(lines, order)
+        words, levels = count_text(numbered(lines), order)
         found = rows(estimate(words, levels, prune=prune, fallback=True))
         least = [*prune, *([prune[-1] if prune else 0] * (order - len(prune)))]
         probabilities, weights = by_hand(lines, order, least)
@@ -104,7 +109,7 @@ def test_models_equal_the_equations(order: int, prune: list[int]) -> None:
 
 @pytest.mark.parametrize("prune", [[], [0, 1, 2]])
 def test_the_words_after_every_context_sum_to_one(prune: list[int]) -> None:
-    words, levels = count_text(text(5), 3)
+    words, levels = count_text(numbered(text(5)), 3)
     arrays, about = build_trie(estimate(words, levels, prune=prune, fallback=True))
     model = trie_of({name: torch.from_numpy(array) for name, array in arrays.items()}, about)
     unpacked = model.table()
@@ -118,30 +123,30 @@ def test_the_words_after_every_context_sum_to_one(prune: list[int]) -> None:
 
 @pytest.mark.parametrize("word", SPECIAL)
 def test_texts_with_special_words_are_refused(word: str) -> None:
-    with pytest.raises(LanguageModelError, match="line 2: expected a text without"):
-        count_text(["a b", f"a {word}"], 2)
+    with pytest.raises(LanguageModelError, match=r"text, line 2: expected a text without"):
+        count_text(numbered(["a b", f"a {word}"]), 2)
 
 
 def test_texts_without_words_are_refused() -> None:
     with pytest.raises(LanguageModelError, match="expected text with words"):
-        count_text(["", " \t"], 2)
+        count_text(numbered(["", " \t"]), 2)
 
 
 def test_texts_whose_counts_give_no_discounts_are_refused() -> None:
-    words, levels = count_text(["a b", "a c"], 2)
+    words, levels = count_text(numbered(["a b", "a c"]), 2)
     with pytest.raises(LanguageModelError, match="--discount-fallback"):
         estimate(words, levels)
 
 
 @pytest.mark.parametrize("prune", [[1], [0, 2, 1], [0, 0, 0, 0]])
 def test_impossible_limits_are_refused(prune: list[int]) -> None:
-    words, levels = count_text(text(0), 3)
+    words, levels = count_text(numbered(text(0)), 3)
     with pytest.raises(OptionError, match="prune: expected up to 3 numbers"):
         estimate(words, levels, prune=prune)
 
 
 def test_blanks_separate_words_and_others_belong_to_them() -> None:
-    words, _ = count_text(["a\tb\u00a0c \r\n"], 1)
+    words, _ = count_text(numbered(["a\tb\u00a0c \r\n"]), 1)
     assert words == [*SPECIAL, "a", "b\u00a0c"]
 
 
@@ -156,7 +161,7 @@ def written(path: Path, levels: list[Counter[Ngram]]) -> Path:
 @pytest.mark.parametrize(("order", "prune"), [(1, []), (3, []), (4, [0, 1, 2])])
 def test_counts_of_a_text_give_the_model_of_the_text(order: int, prune: list[int], tmp_path: Path) -> None:
     lines = text(0)
-    expected = rows(estimate(*count_text(lines, order), prune=prune, fallback=True))
+    expected = rows(estimate(*count_text(numbered(lines), order), prune=prune, fallback=True))
     whole = written(tmp_path / "all.txt", counted(lines, order))
     longer = written(tmp_path / "longer.gz", counted(lines, order + 2))
     halves = [
@@ -171,7 +176,7 @@ def test_counts_of_a_text_give_the_model_of_the_text(order: int, prune: list[int
 
 def test_missing_orders_are_those_within_the_longest_ngrams(tmp_path: Path) -> None:
     lines = [line for line in text(0) if line.count(" ")]  # a shorter sentence has no n-gram of order 4
-    expected = rows(estimate(*count_text(lines, 4), fallback=True))
+    expected = rows(estimate(*count_text(numbered(lines), 4), fallback=True))
     raw = counted(lines, 4)
     for levels in (raw[4:], [raw[4], raw[2]], [raw[1], raw[4]]):
         found = rows(estimate(*read_counts([written(tmp_path / "counts", levels)]), fallback=True))

@@ -6,12 +6,13 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.fusion import NEVER, UNKNOWN_SHARE, ShallowFusion, WordFusion, WordModel
+from sottovoce.lm.fusion import NEVER, UNKNOWN_SHARE, ShallowFusion, WordModel, word_scorer
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
@@ -19,28 +20,6 @@ from tests.ctc.enumeration import RandomBigram
 from tests.lm.test_kenlm import write_probing
 
 LABELS = ["-", "a", "b", "|"]
-
-
-def walk(lexicon: Lexicon, tokens: list[int]) -> torch.Tensor:
-    """The node inside words that tokens lead to."""
-    node = torch.zeros(1, dtype=torch.int64)
-    for token in tokens:
-        node = lexicon.arcs(node, torch.tensor([[token]])).nodes[:, 0, 0]
-    return node
-
-
-@pytest.mark.parametrize(("separator", "complete"), [(3, True), (None, False)])
-def test_an_ending_inside_a_word_is_completed_or_dropped(separator: int | None, complete: bool) -> None:
-    lexicon = Lexicon([("ab", [1, 2]), ("aba", [1, 2, 1])], 4, separator=separator)
-    marks, exists = lexicon.endings(walk(lexicon, [1, 2]))
-    assert bool(exists[0, 0]) is complete
-    assert int(marks[0, 0]) == (1 if complete else 0)
-    assert not lexicon.endings(walk(lexicon, [1]))[1].any()
-
-
-def test_there_is_nothing_to_end_between_words() -> None:
-    lexicon = Lexicon([("a", [1])], 4, separator=3, allow_unknown=True)
-    assert not lexicon.arcs(torch.zeros(1, dtype=torch.int64), torch.tensor([[3]])).exists.any()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -51,16 +30,18 @@ def test_a_tree_says_of_every_beginning_which_words_go_on_from_it(seed: int) -> 
     ]
     lexicon = Lexicon([(word, [*tokens, 3]) for word, tokens in spellings], 5, separator=3)
     assert lexicon.words == tuple(dict.fromkeys(word for word, _ in spellings))
-    scores = torch.rand(len(lexicon.words)) - 3.0
-    ahead = lexicon.look_ahead(scores)
-    assert float(ahead[0]) == 0.0
+    scores = torch.rand(len(lexicon.words)).numpy() - 3.0
+    flat = lexicon.flat(lexicon.look_ahead(scores), scores)
+    assert float(flat.ahead[0]) == 0.0
     for said in {tuple(tokens[:n]) for _, tokens in spellings for n in range(1, len(tokens) + 1)}:
-        node = walk(lexicon, list(said))
-        marks, exists = lexicon.endings(node)
+        node = 0
+        for token in said:
+            node = 2 + flat.keys.tolist().index(node * 5 + token)
+        ended = flat.words[flat.first_word[node] :][: flat.n_words[node]].tolist()
         spelled = dict.fromkeys(word for word, tokens in spellings if tuple(tokens) == said)
-        assert [lexicon.words[mark - 1] for mark in marks[exists].tolist()] == [*spelled]
+        assert [lexicon.words[word] for word in ended] == [*spelled]
         below = {word for word, tokens in spellings if tuple(tokens[: len(said)]) == said}
-        assert float(ahead[node]) == max(float(scores[lexicon.words.index(word)]) for word in below)
+        assert float(flat.ahead[node]) == max(float(scores[lexicon.words.index(word)]) for word in below)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +81,6 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_fusions_that_do_not_fit_are_refused() -> None:
-    lexicon = Lexicon([("a", [1])], 4)
-    with pytest.raises(OptionError, match="4 tokens, got 5"):
-        WordFusion(lexicon, tokens=ShallowFusion([RandomBigram(5, 0)], [1.0]))
-    with pytest.raises(OptionError, match="look_ahead"):
-        WordFusion(lexicon, look_ahead=True)
     with pytest.raises(OptionError, match="a weight per model"):
         ShallowFusion([], [])
     with pytest.raises(OptionError, match="same tokens"):
@@ -142,13 +118,13 @@ def test_tokens_beyond_the_models_keep_the_state() -> None:
 
 def test_unknown_words_are_paid_for_where_they_begin_and_where_they_end() -> None:
     lexicon = Lexicon([("ab", [1, 2]), ("a", [1])], 4, separator=3, allow_unknown=True)
-    model = WordModel(RandomBigram(3, 5), torch.tensor([0, 1, 2]), 0.5)
-    fusion = WordFusion(lexicon, [model], word_score=0.25, unknown_score=-7.0, look_ahead=True)
-    first = fusion.arcs(fusion.start(1), torch.tensor([[2]]))
-    price = 0.5 * float(model.model.score(torch.tensor([3]), torch.tensor([2]))[0]) + 0.25 - 7.0
-    assert float(first.scores[0, 0, 0]) == pytest.approx(UNKNOWN_SHARE * price)
-    ended = fusion.arcs(first.states[:, 0, 0], torch.tensor([[3]]))
-    assert float(ended.scores[0, 0, 0]) == pytest.approx((1 - UNKNOWN_SHARE) * price, abs=1e-5)
+    model = RandomBigram(3, 5)
+    scorer = word_scorer(
+        lexicon, [WordModel(model, np.arange(3), 0.5)], word_score=0.25, unknown_score=-7.0, look_ahead=True
+    )
+    price = 0.5 * float(model.score(torch.tensor([3]), torch.tensor([2]))[0]) + 0.25 - 7.0
+    assert scorer.lexicon is not None
+    assert float(scorer.lexicon.ahead[1]) == pytest.approx(UNKNOWN_SHARE * price)
 
 
 STARTS = """\\data\\
@@ -181,7 +157,8 @@ def models_of(path: Path) -> list[NgramModel | KenlmModel]:
 def test_look_ahead_is_of_unigrams_not_of_how_sentences_begin(tmp_path: Path) -> None:
     lexicon = Lexicon([("ab", [1, 2]), ("ba", [2, 1])], 4, separator=3, allow_unknown=True)
     for model in models_of(tmp_path / "words.arpa"):
-        ids = torch.tensor(model.ids(["ab", "ba", "<unk>"]))
-        fusion = WordFusion(lexicon, [WordModel(model, ids, 0.5)], look_ahead=True)
-        first = fusion.arcs(fusion.start(1), torch.tensor([[1, 2]])).scores[0, :, 0]
-        assert first.tolist() == pytest.approx([0.5 * log10 * math.log(10) for log10 in (-0.5, -0.7)])
+        ids = np.array(model.ids(["ab", "ba", "<unk>"]))
+        flat = word_scorer(lexicon, [WordModel(model, ids, 0.5)], look_ahead=True).lexicon
+        assert flat is not None
+        expected = [0.5 * log10 * math.log(10) for log10 in (-0.5, -0.7)]
+        assert flat.ahead[2:4].tolist() == pytest.approx(expected)

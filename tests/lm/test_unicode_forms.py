@@ -24,6 +24,7 @@ from sottovoce.text.normalize import forms_of, ids_by_form, letter_spellings
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.translation.chat import Glossary
 
+pytestmark = pytest.mark.usefixtures("kernels")
 CAFE, CAFE_APART = "caf\u00e9", "cafe\u0301"
 BINARIES = Path(__file__).parent / "binaries"
 LABELS = ["-", "|", "c", "a", "f", "e", "\u00e9"]

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.flags import SectionedCommand, check_exclusive, given_as, grouped, typed_options
+from sottovoce.cli.flags import (
+    Given,
+    SectionedCommand,
+    check_exclusive,
+    given_as,
+    grouped,
+    read_values,
+    typed_options,
+)
 from sottovoce.cli.options import DecoderOptions
+from sottovoce.ctc.config import DecoderConfig
+from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
 from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.options.schema import Option, options_of
 from sottovoce.types import Hypothesis, Word
@@ -23,7 +33,11 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from sottovoce.ctc.tuning import Range
 
-DECODER = options_of(DecoderOptions)
+DECODER = tuple(
+    option
+    for owner in (DecoderOptions, DecoderConfig, CtcOptions, CtcFusionOptions)
+    for option in options_of(owner)
+)
 SECTIONS = {
     heading: grouped(heading, of=DECODER) for heading in ("Emissions", "Search", "Language models", "Words")
 }
@@ -98,7 +112,7 @@ def decode(
     check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.ctc_decode import Utterances, decoded, streamed
 
-    utterances = Utterances.opened(given_as(DecoderOptions, given), typed_options(context))
+    utterances = Utterances.opened(given_as(DecoderOptions, given), _typed(context, given))
     found: Iterator[tuple[str, Iterator[dict[str, object]] | SottovoceError]]
     if stream:
         updates = streamed(utterances, files, nbest, chunk_ms)
@@ -120,6 +134,12 @@ def decode(
         for line in lines:
             click.echo(json.dumps(line, ensure_ascii=False))
     return int(n_failed > 0)
+
+
+def _typed(context: click.Context, given: Given) -> dict[str, object]:
+    """Return the values of the options that were typed, by key."""
+    values, typed = read_values(given, DECODER), typed_options(context)
+    return {option.key: values[option.key] for option in DECODER if option.param in typed}
 
 
 def _stream_lines(name: str, update: StreamUpdate) -> Iterator[dict[str, object]]:
@@ -192,8 +212,8 @@ def tune(
     from sottovoce.cli.ctc_decode import Utterances, tunable, tuned
     from sottovoce.ctc.config import write_config
 
-    utterances = Utterances.opened(given_as(DecoderOptions, given), typed_options(context))
-    ranges = _ranges(tune, tunable(utterances.options))
+    utterances = Utterances.opened(given_as(DecoderOptions, given), _typed(context, given))
+    ranges = _ranges(tune, tunable(utterances.config, utterances.options.vocabulary_from))
     hidden = not sys.stderr.isatty()
     with click.progressbar(
         length=decodings * (folds + 1), label="tune", file=sys.stderr, hidden=hidden

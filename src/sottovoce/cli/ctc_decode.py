@@ -7,11 +7,10 @@ import io
 import itertools
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +21,11 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
 from sottovoce.cli.options import DecoderOptions
-from sottovoce.ctc import CtcDecoder, CtcFusionOptions, load_ngram
-from sottovoce.ctc.config import DecoderConfig, known_keys, read_config, read_priors
+from sottovoce.ctc import CtcDecoder, load_ngram
+from sottovoce.ctc.config import DecoderConfig, chosen_values, read_config, read_priors
 from sottovoce.ctc.decoder import StreamUpdate
-from sottovoce.ctc.labels import LabelList, labels_of
+from sottovoce.ctc.labels import LabelList
 from sottovoce.ctc.models import WordOrTokenModel
-from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.tuning import Range, Weights, folds_of, tune
 from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
 from sottovoce.evaluation.wer import ErrorCounts, ErrorRate, ScoreOptions, count_edits, error_rate
@@ -38,12 +36,11 @@ from sottovoce.lm.neural import History, WordLanguageModel
 from sottovoce.lm.phrase_lists import Hotwords
 from sottovoce.models.ctc_head import emissions_of_recording
 from sottovoce.models.devices import choose_device
-from sottovoce.options.schema import options_of
+from sottovoce.options.schema import changed, options_of
 from sottovoce.text.files import read_lines
 from sottovoce.text.normalize import composed
 from sottovoce.types import FRAMES_PER_SECOND, Hypothesis
 
-Owner = TypeVar("Owner", CtcOptions, CtcFusionOptions)
 Decode = Callable[[list[Tensor], Sequence[int]], list[list[Hypothesis]]]
 
 
@@ -128,18 +125,11 @@ class Utterances:
     labels: LabelList
 
     @classmethod
-    def opened(cls, options: DecoderOptions, typed: Collection[str] = ()) -> Utterances:
-        """Open the model or the labels. typed: parameters that take precedence over `options.config`."""
-        config = DecoderConfig() if options.config is None else read_config(options.config)
-        read = {
-            one.field: config.values[one.field]
-            for one in options_of(DecoderOptions)
-            if one.field in config.values
-            and one.param not in typed
-            # A model has its own labels.
-            and (options.model is None or one.field not in ("labels", "blank"))
-        }
-        options = replace(options, **read)  # type: ignore[arg-type]
+    def opened(cls, options: DecoderOptions, typed: Mapping[str, object]) -> Utterances:
+        """Open the model or the labels. typed: values by key that take precedence over `options.config`."""
+        if isinstance(typed.get("label_priors"), Path):
+            typed = {**typed, "label_priors": read_priors(Path(str(typed["label_priors"])))}
+        config = changed(DecoderConfig() if options.config is None else read_config(options.config), typed)
         choose_device(options.device)
         if options.threads is not None:
             torch.set_num_threads(options.threads)
@@ -148,12 +138,9 @@ class Utterances:
         if model is not None and model.ctc_head is not None:
             own = LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
             return cls(options, config, model, own)
-        if options.labels is None:
+        if model is not None or config.labels is None:
             raise OptionError("--labels: expected a file of labels (or --model with a CTC head), got none")
-        names, blank = labels_of(options.labels)
-        return cls(
-            options, config, model, LabelList(names, blank if options.blank is None else options.blank)
-        )
+        return cls(options, config, model, config.label_list())
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
         """Yield the utterances of a path, or of comma-separated paths of several networks."""
@@ -175,70 +162,54 @@ class Utterances:
                 raise InputError(f"{path}: expected equal numbers of frames of each network, got {lengths}")
             yield EmissionSource(",".join(source.name for source in sources), networks)
 
-    def fusion(self) -> CtcFusionOptions:
-        return _shared(self.config.fusion, self.options)
-
     def decoder(
         self,
         n_best: int,
-        fusion: CtcFusionOptions,
         lm: WordOrTokenModel | None,
         *,
         lexicon: Lexicon | None = None,
         neural_lm: WordLanguageModel | None = None,
     ) -> CtcDecoder:
         """Make the decoder with loaded models."""
-        options = self.options
-        priors = options.label_priors
-        priors = read_priors(priors) if isinstance(priors, Path) else priors
+        config = self.config
         return CtcDecoder(
             *self.labels,
             lm=lm,
-            label_lm=options.label_lm,
-            lexicon=options.lexicon if lexicon is None else lexicon,
-            neural_lm=options.neural_lm if neural_lm is None else neural_lm,
-            hotwords=self._hotwords(fusion.hotword_weight),
-            beam_size=options.beam_size,
+            label_lm=config.label_lm,
+            lexicon=config.lexicon if lexicon is None else lexicon,
+            neural_lm=config.neural_lm if neural_lm is None else neural_lm,
+            hotwords=self._hotwords(),
             n_best=n_best,
-            unknown_words=options.unknown_words,
-            fusion=fusion,
-            options=_shared(self.config.options, options, label_priors=priors),
-            device=options.device,
+            unknown_words=config.unknown_words,
+            fusion=config.fusion,
+            options=config.options,
+            device=self.options.device,
         )
 
-    def _hotwords(self, weight: float) -> Hotwords | None:
-        return with_vocabulary(self.options.hotwords, self.options.vocabulary_from, default_weight=weight)
+    def _hotwords(self) -> Hotwords | None:
+        return with_vocabulary(
+            self.config.hotwords,
+            self.options.vocabulary_from,
+            default_weight=self.config.fusion.hotword_weight,
+        )
 
     def config_with(self, weights: Mapping[str, float]) -> dict[str, object]:
         """Return the `decoder.toml` of this decoder with other weights."""
-        chosen = {one.name: getattr(self.options, one.name) for one in fields(DecoderOptions)}
-        default = DecoderOptions()
-        found = {
-            key: chosen.get(key, self.config.values.get(key))
-            for key in known_keys()
-            if (chosen[key] != getattr(default, key) if key in chosen else key in self.config.values)
-        }
-        names = self.options.labels if self.model is None else self.labels.names
-        found = {"labels": names, "blank": self.labels.blank, **found}
+        found = chosen_values(self.config)
+        found["labels"] = self.config.labels if self.model is None else self.labels.names
+        found["blank"] = self.labels.blank
         if self.options.vocabulary_from:
-            found["hotwords"] = self._hotwords(self.options.hotword_weight)
-        if self.options.neural_lm is not None and Path(self.options.neural_lm).exists():
-            found["neural_lm"] = Path(self.options.neural_lm)
+            found["hotwords"] = self._hotwords()
+        if self.config.neural_lm is not None and Path(self.config.neural_lm).exists():
+            found["neural_lm"] = Path(self.config.neural_lm)
         return {**found, **weights}
-
-
-def _shared(base: Owner, options: DecoderOptions, **others: object) -> Owner:
-    """Copy the fields that both have. others: fields that take precedence."""
-    names = {one.name for one in fields(options)}
-    own = {one.name: getattr(options, one.name) for one in fields(base) if one.name in names}
-    return replace(base, **{**own, **others})
 
 
 def decoded(
     utterances: Utterances, files: Sequence[Path], n_best: int, batch_size: int, is_greedy: bool
 ) -> Iterator[tuple[str, list[Hypothesis] | SottovoceError]]:
     """Yield the hypotheses, or the error, of every utterance in order."""
-    decoder = utterances.decoder(n_best, utterances.fusion(), load_ngram(utterances.options.lm))
+    decoder = utterances.decoder(n_best, load_ngram(utterances.config.lm))
 
     def greedy(batch: list[Tensor], lengths: Sequence[int]) -> list[list[Hypothesis]]:
         return [[found] for found in decoder.greedy(batch, lengths)]
@@ -260,8 +231,8 @@ def streamed(
     utterances: Utterances, files: Sequence[Path], n_best: int, chunk_ms: float
 ) -> Iterator[tuple[str, StreamUpdate | SottovoceError]]:
     """Yield the updates of every utterance, decoded in chunks, or its error."""
-    decoder = utterances.decoder(n_best, utterances.fusion(), load_ngram(utterances.options.lm))
-    n_frames = max(1, round(chunk_ms / 1000 / utterances.options.frame_s))
+    decoder = utterances.decoder(n_best, load_ngram(utterances.config.lm))
+    n_frames = max(1, round(chunk_ms / 1000 / utterances.config.options.frame_s))
     for source in _sources(utterances, files):
         if isinstance(source, SottovoceError):
             yield "", source
@@ -341,20 +312,20 @@ class TunedDecoder:
     config: Mapping[str, object]
 
 
-def tunable(options: DecoderOptions) -> tuple[str, ...]:
-    """Return the weights that have an effect with these options."""
-    scored = bool(options.lm or options.label_lm or options.neural_lm or options.hotwords)
-    has_unknown = options.lexicon is None if options.unknown_words is None else options.unknown_words
+def tunable(config: DecoderConfig, documents: Sequence[Path]) -> tuple[str, ...]:
+    """Return the weights that have an effect. documents: whose words are boosted."""
+    has_unknown = config.lexicon is None if config.unknown_words is None else config.unknown_words
+    has_hotwords = bool(config.hotwords or documents)
     applies = {
-        "acoustic_scale": scored or bool(options.vocabulary_from),
+        "acoustic_scale": bool(config.lm or config.label_lm or config.neural_lm) or has_hotwords,
         "blank_penalty": True,
-        "lm_weight": options.lm is not None,
-        "label_lm_weight": options.label_lm is not None,
+        "lm_weight": config.lm is not None,
+        "label_lm_weight": config.label_lm is not None,
         "word_score": True,
-        "unknown_score": has_unknown and bool(options.lm or options.lexicon),
-        "neural_weight": options.neural_lm is not None,
-        "lm_kept": bool(options.neural_lm and options.lm),
-        "hotword_weight": bool(options.hotwords or options.vocabulary_from),
+        "unknown_score": has_unknown and bool(config.lm or config.lexicon),
+        "neural_weight": config.neural_lm is not None,
+        "lm_kept": bool(config.neural_lm and config.lm),
+        "hotword_weight": has_hotwords,
     }
     return tuple(name for name, does in applies.items() if does)
 
@@ -377,21 +348,19 @@ def tuned(
     """
     paths, texts, speakers = _listed(manifest)
     sources = [next(utterances.of(path)) for path in paths]
-    options = utterances.options
-    lm, lexicon = load_ngram(options.lm), None
+    config, fusion = utterances.config, utterances.config.fusion
+    lm, lexicon = load_ngram(config.lm), None
     neural_lm = None
-    if options.neural_lm is not None:
+    if config.neural_lm is not None:
         neural_lm = RememberedWords(
-            CausalWordModel.load(
-                options.neural_lm, dtype=options.neural_dtype, cache_mb=options.neural_cache_mb
-            )
+            CausalWordModel.load(config.neural_lm, dtype=fusion.neural_dtype, cache_mb=fusion.neural_cache_mb)
         )
     references = [composed(text).split() for text in texts]
 
     def count(weights: Weights) -> list[ErrorCounts]:
         nonlocal lexicon
-        weighted = replace(utterances, options=replace(options, **weights))  # type: ignore[arg-type]
-        decoder = weighted.decoder(1, weighted.fusion(), lm, lexicon=lexicon, neural_lm=neural_lm)
+        weighted = replace(utterances, config=changed(config, weights))
+        decoder = weighted.decoder(1, lm, lexicon=lexicon, neural_lm=neural_lm)
         lexicon = decoder.lexicon  # spellings do not depend on weights
         found = _decode(decoder.decode, sources)
         progress()
@@ -406,7 +375,12 @@ def tuned(
         counts = known[tuple(weights.values())] = count(weights)
         return np.array([each.n_errors for each in counts], np.int64)
 
-    start = {name: getattr(options, name) for name in ranges}
+    own = {
+        one.field: getattr(part, one.field)
+        for part in (fusion, config.options)
+        for one in options_of(type(part))
+    }
+    start = {name: own[name] for name in ranges}
     folds = folds_of(speakers, n_folds)
     best = tune(errors, start, ranges, folds, n_decodings=n_decodings, seed=seed)
     before, after = (

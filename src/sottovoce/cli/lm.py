@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import LanguageModelError, OptionError
 
 if TYPE_CHECKING:
     from sottovoce.lm.arpa import NgramTable, Report
@@ -50,8 +50,11 @@ def build(model: Path, output: Path, bits: str) -> None:
     """
     from sottovoce.lm.arpa import read_arpa
     from sottovoce.lm.kenlm import is_kenlm_binary, read_kenlm_trie
+    from sottovoce.lm.trie import is_trie
 
     check_suffix(output)
+    if is_trie(model):
+        raise LanguageModelError(f"{model}: expected an ARPA file or a KenLM binary, got a .trie already")
     read = read_kenlm_trie if is_kenlm_binary(model) else read_arpa
     with Steps() as steps:
         write(read(model, output.absolute().parent, steps.report), output, int(bits), steps.report)
@@ -96,7 +99,7 @@ def estimate(
     Texts have one sentence a line; the model equals that of KenLM's lmplz. Words are separated by spaces;
     fold their case first. -v shows the memory needed.
     """
-    from sottovoce.lm.estimate import count_text, read_counts, read_sentences
+    from sottovoce.lm.estimate import count_text, numbered_lines, read_counts
     from sottovoce.lm.estimate import estimate as estimated
 
     check_suffix(output)
@@ -107,7 +110,7 @@ def estimate(
         if counts:
             counted = read_counts(files, order)
         else:
-            counted = count_text(read_sentences(files), order or DEFAULT_ORDER, steps.report)
+            counted = count_text(numbered_lines(files), order or DEFAULT_ORDER, steps.report)
         folder = output.absolute().parent
         table = estimated(*counted, prune=least, fallback=discount_fallback, folder=folder)
         write(table, output, int(bits), steps.report)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from sottovoce.cli.flags import LIBRARY, Given, flag_of, grouped, value_of
-from sottovoce.ctc.options import Case, Combination, Level, SearchEngine
+from sottovoce.ctc.options import of_emissions, of_search, of_words
 from sottovoce.errors import OptionError
 from sottovoce.formats.writers import FORMATS
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
@@ -417,124 +416,19 @@ class StreamFlags:
     task: Task = "transcribe"
 
 
-_emissions = partial(Option, group="Emissions")
-_search = partial(Option, group="Search")
-_model = partial(Option, group="Language models")
-_words = partial(Option, group="Words")
-
-
 @dataclass(frozen=True, slots=True)
 class DecoderOptions:
-    config: Path | None = _emissions(
+    """Options of `sottovoce ctc` beside those of `sottovoce.ctc.config.DecoderConfig`."""
+
+    config: Path | None = of_emissions(
         "decoder.toml of `ctc tune`; flags take precedence.", kind="file"
     ).as_field(None)
-    labels: Path | tuple[str, ...] | None = _emissions(
-        "Labels: text, JSON, .nemo, model_config.yaml, or a Hugging Face folder.", kind="file"
-    ).as_field(None)
-    blank: int | None = _emissions(
-        "Index of the blank; -1 is the last.", unset="default: by its name in --labels, else 0"
-    ).as_field(None)
-    model: str | None = _emissions(
+    model: str | None = of_emissions(
         "Model with a CTC head, such as nano; FILES are then recordings."
     ).as_field(None)
-    logits: bool = _emissions("FILES contain logits: apply log_softmax first.").as_field(False)
-    is_normalised: bool = _emissions(
-        "Emissions are unnormalised scores: do not check them.", flag="--unnormalised", negated=True
-    ).as_field(True)
-    frame_s: float = _emissions(
-        "Milliseconds of a frame.", key="frame_ms", above=0.0, cli_default=20.0, reads=lambda ms: ms / 1000
-    ).as_field(0.02)
-    combine: Combination = _emissions(
-        "For several networks: mean of their probabilities, or of the posteriors of their n-best lists.",
-        choices=get_args(Combination),
-    ).as_field("mean")
-    network_weights: tuple[float, ...] | None = _emissions(
-        "Weights of the networks.",
-        kind="numbers",
-        unset="default: equal",
-    ).as_field(None)
-    acoustic_scale: float = _emissions("Factor on the emissions.").as_field(1.0)
-    blank_penalty: float = _emissions("Penalty of the blank in nats.").as_field(0.0)
-    label_priors: Path | tuple[float, ...] | None = _emissions(
-        "File of label frequencies, one a line, to divide by.", kind="file"
-    ).as_field(None)
-    prior_scale: float = _emissions("Exponent of the priors.").as_field(1.0)
-
-    beam_size: int = _search("Hypotheses kept after each frame.", least=1).as_field(16)
-    beam_threshold: float | None = _search("Drop hypotheses this many nats below the best.").as_field(None)
-    top_tokens: int | None = _search(
-        "Most probable labels of a frame to extend hypotheses by.", least=1
-    ).as_field(None)
-    blank_skip: float | None = _search(
-        "Skip runs of frames with a higher blank probability.", least=0.0, most=1.0
-    ).as_field(None)
-    engine: SearchEngine = _search("Implementation of the search.", choices=get_args(SearchEngine)).as_field(
-        "auto"
-    )
-    device: str = _search("cpu, cuda or cuda:N.").as_field("cpu")
-    threads: int | None = _search("Processor threads.", unset="default: PyTorch's", least=1).as_field(None)
-
-    lm: Path | None = _model("N-gram model: .trie, ARPA, ARPA.gz or KenLM binary.", kind="file").as_field(
-        None
-    )
-    lm_weight: float = _model("Weight of --lm.").as_field(0.5)
-    level: Level = _model(
-        "Units of --lm; auto looks at its vocabulary.", key="lm_level", choices=("auto", "token", "word")
-    ).as_field("auto")
-    token_offset: int | None = _model(
-        "The n-gram over labels names them chr(label + this); 100 for models by NeMo.", least=0
-    ).as_field(None)
-    look_ahead: bool = _model(
-        "Do not score unfinished words by unigrams.", flag="--no-look-ahead", negated=True
-    ).as_field(True)
-    label_lm: Path | None = _model(
-        "N-gram model over labels, in addition to an --lm over words.", kind="file"
-    ).as_field(None)
-    label_lm_weight: float = _model("Weight of --label-lm.").as_field(0.3)
-    neural_lm: str | None = _model(
-        "Hugging Face causal model: folder, GGUF file, name, or folder of a LoRA adapter.",
-        metavar="DIR",
-    ).as_field(None)
-    neural_weight: float = _model("Weight of --neural-lm.").as_field(0.5)
-    adjust_every_frames: int | None = _model(
-        "Frames between two scorings by --neural-lm; 0: only at the end.",
-        key="neural_interval",
-        least=0,
-        cli_default=10,
-        reads=lambda frames: frames or None,
-    ).as_field(10)
-    adjust_threshold: float | None = _model(
-        "Drop hypotheses this many nats below the best at each scoring, and do not score "
-        "those that cannot win.",
-        key="neural_threshold",
-    ).as_field(None)
-    neural_dtype: str = _model(
-        "auto, float32, bfloat16, float16 or int8 (CPU with the native kernels). auto: int8 "
-        "if possible, float16 on CUDA, else float32."
-    ).as_field("auto")
-    neural_cache_mb: float = _model(
-        "Limit in MB for the keys and values of --neural-lm.", above=0.0
-    ).as_field(512.0)
-    lm_kept: float = _model("Share of the n-gram's weight that is kept with the neural model.").as_field(0.0)
-
-    word_score: float = _words("Score added for each word.").as_field(0.0)
-    lexicon: Path | None = _words(
-        "Words with their labels, or only words, one a line.", kind="file"
-    ).as_field(None)
-    unknown_words: bool | None = _words(
-        "Allow words outside the lexicon.",
-        unset="default: only without --lexicon",
-        switch=True,
-    ).as_field(None)
-    unknown_score: float = _words("Score added for each unknown word.").as_field(-10.0)
-    case: Case = _words(
-        "Case of the words of --lm and --hotwords.", choices=("keep", "lower", "upper")
-    ).as_field("keep")
-    hotwords: Path | tuple[str, ...] | Mapping[str, float] | None = _words(
-        "File of phrases, one a line; a tab and a weight may follow, `[class] weight` is a heading.",
-        kind="file",
-    ).as_field(None)
-    vocabulary_from: tuple[Path, ...] = _words(
+    logits: bool = of_emissions("FILES contain logits: apply log_softmax first.").as_field(False)
+    device: str = of_search("Device of --neural-lm: cpu, cuda or cuda:N.").as_field("cpu")
+    threads: int | None = of_search("Processor threads.", unset="default: PyTorch's", least=1).as_field(None)
+    vocabulary_from: tuple[Path, ...] = of_words(
         "Documents (PDF, DOCX, text) whose rare words are boosted too.", kind="file", many=True
     ).as_field(())
-    hotword_weight: float = _words("Score added for each label of a phrase.").as_field(2.0)

@@ -1,6 +1,6 @@
 """Endless streams: the common prefix of all beams is removed from the state and becomes committed words.
 
-Beams only grow at their ends, so their common prefix is final, and its times are final up to the cut of
+Beams only grow at their ends, so their common prefix is final, and so are its times up to the cut of
 `align.common_cut`. Time and memory of a chunk depend on the uncommitted part only.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import NO_CUT, Cut, TokenTimes, token_times
+from sottovoce.ctc.align import NO_CUT, Cut, TokenTimes, align, common_cut, token_times
 from sottovoce.ctc.emissions import IdleSeparators, joined
 from sottovoce.ctc.labels import Speller
-from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState
+from sottovoce.ctc.search import CommittedHistory, PrefixState
 from sottovoce.types import Partial, Word
 
 LEAST_SHARED = 8
@@ -45,7 +45,6 @@ class Committer:
 
     def __init__(
         self,
-        search: PrefixSearch,
         speller: Speller,
         idle: IdleSeparators,
         *,
@@ -53,15 +52,12 @@ class Committer:
         most_frames: int | None,
     ) -> None:
         self._most_frames = most_frames
-        self._search = search
         self._speller = speller
         self._idle = idle
         self._has_times = has_times
 
     def commit(self, state: PrefixState) -> None:
-        """Commit common prefixes that have grown enough, or of utterances with too many uncommitted
-        frames.
-        """
+        """Commit common prefixes that have grown enough, and those of too many uncommitted frames."""
         late = [self._is_late(state, row) for row in range(len(state.committed))]
         for row in (row for row, is_late in enumerate(late) if is_late):
             self._drop_stragglers(state, row)
@@ -98,7 +94,7 @@ class Committer:
         alive = alive[ranked.argsort(descending=True, stable=True)]
         n_tokens = state.length[row, alive]
         symbols = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1]
-        places = torch.arange(symbols.shape[1], device=symbols.device)
+        places = torch.arange(symbols.shape[1])
         is_same = (symbols == symbols[:1]) & (places < torch.minimum(n_tokens, n_tokens[:1])[:, None])
         n_same = is_same.to(torch.int64).cumprod(dim=1).sum(dim=1)
         n_early = self._count_early(state, row, alive, symbols, n_tokens)
@@ -113,7 +109,7 @@ class Committer:
         emissions, lengths = joined(state)
         n_frames = int(lengths[row])
         tokens = symbols % len(self._speller.labels)
-        spans = self._search.align(
+        spans = align(
             self._idle.emissions(emissions[row : row + 1, :n_frames]),
             lengths[row : row + 1],
             tokens,
@@ -121,7 +117,7 @@ class Committer:
             rows=torch.zeros_like(beams),
             blank=self._blanks(state, row, beams, tokens),
         )
-        is_token = torch.arange(symbols.shape[1], device=symbols.device) < n_tokens[:, None]
+        is_token = torch.arange(symbols.shape[1]) < n_tokens[:, None]
         return ((spans.first < n_frames // 2) & is_token).sum(dim=1)
 
     def _commit_untimed(self, state: PrefixState, n_shared: Sequence[int | None]) -> list[Cut]:
@@ -144,7 +140,7 @@ class Committer:
         rest = emissions.new_zeros((len(held), max(held), emissions.shape[2]))
         for row, (n, cut) in enumerate(zip(held, cuts, strict=True)):
             rest[row, :n] = emissions[row, cut.n_frames : cut.n_frames + n]
-        state.emissions = [(rest, torch.tensor(held).to(lengths))]
+        state.emissions = [(rest, torch.tensor(held))]
         return cuts
 
     def _cut(self, state: PrefixState, row: int, frames: Tensor, n_shared: int) -> Cut:
@@ -152,16 +148,14 @@ class Committer:
         n_tokens = state.length[row, alive]
         tokens = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1] % len(self._speller.labels)
         is_late, blank = self._is_late(state, row), self._blanks(state, row, alive, tokens)
-        return self._search.common_cut(
-            frames, tokens, n_tokens, n_shared=n_shared, is_late=is_late, blank=blank
-        )
+        return common_cut(frames, tokens, n_tokens, n_shared=n_shared, is_late=is_late, blank=blank)
 
     def _times(self, state: PrefixState, row: int, frames: Tensor, cut: Cut) -> TokenTimes:
         tokens = self._symbols(state, row, cut)[None] % len(self._speller.labels)
-        n_frames, n_tokens = (torch.tensor([n], device=tokens.device) for n in cut)
+        n_frames, n_tokens = (torch.tensor([n]) for n in cut)
         first_row = torch.zeros_like(n_frames)
         blank = self._blanks(state, row, first_row + self._any_beam(state, row), tokens)
-        spans = self._search.align(frames[None], n_frames, tokens, n_tokens, rows=first_row, blank=blank)
+        spans = align(frames[None], n_frames, tokens, n_tokens, rows=first_row, blank=blank)
         return token_times(spans, [cut.n_tokens])[0]
 
     def _symbols(self, state: PrefixState, row: int, cut: Cut) -> Tensor:
@@ -172,7 +166,6 @@ class Committer:
         return int(state.is_alive[row].to(torch.uint8).argmax())
 
     def _blanks(self, state: PrefixState, row: int, beams: Tensor, tokens: Tensor) -> int | Tensor:
-        """Return labels (N, L + 1) of the blanks around tokens (N, L) of an utterance's beams."""
         n_labels = len(self._speller.labels)
         return self._idle.blanks(tokens, state.symbols[row, beams, 0] % n_labels, n_labels)
 
@@ -184,8 +177,7 @@ class Committer:
 def newly_committed(state: PrefixState, speller: Speller, frame_s: float) -> list[Partial]:
     """Return events of words committed since the last call, at most one per utterance.
 
-    utterance: its row. frame_s: seconds per frame. Without times an event has no words, and the time of
-    the commit.
+    utterance: its row. Without times an event has no words, and the time of the commit.
     """
     events = []
     for row, history in enumerate(state.committed):

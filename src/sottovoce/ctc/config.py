@@ -18,7 +18,7 @@ from types import NoneType, UnionType
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 from sottovoce.ctc.labels import LabelList, labels_of
-from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
+from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, of_emissions, of_models, of_words
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.text.files import read_text
 
@@ -34,25 +34,40 @@ _CALLED: dict[object, str] = {
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """What a `decoder.toml` says.
+    """What a `decoder.toml` says: files, weights and options of a decoder."""
 
-    labels: a file as in `labels_of`, or the names. blank: None as in `labels_of`. hotwords: a file, phrases,
-    or phrases and their weights. neural_lm: a folder, a GGUF file, or a name on the hub. label_priors: a
-    file of one number a label; the numbers themselves are in `options`.
-    """
-
-    labels: Path | tuple[str, ...] | None = None
-    blank: int | None = None
-    lm: Path | None = None
-    label_lm: Path | None = None
-    lexicon: Path | None = None
-    hotwords: Path | tuple[str, ...] | dict[str, float] | None = None
-    neural_lm: str | None = None
-    unknown_words: bool | None = None
+    labels: Path | tuple[str, ...] | None = of_emissions(
+        "Labels: text, JSON, .nemo, model_config.yaml, or a Hugging Face folder.", kind="file"
+    ).as_field(None)
+    """A file as in `labels_of`, or the names."""
+    blank: int | None = of_emissions(
+        "Index of the blank; -1 is the last.", unset="default: by its name in --labels, else 0"
+    ).as_field(None)
+    lm: Path | None = of_models("N-gram model: .trie, ARPA, ARPA.gz or KenLM binary.", kind="file").as_field(
+        None
+    )
+    label_lm: Path | None = of_models(
+        "N-gram model over labels, in addition to an --lm over words.", kind="file"
+    ).as_field(None)
+    neural_lm: str | None = of_models(
+        "Hugging Face causal model: folder, GGUF file, name, or folder of a LoRA adapter.",
+        metavar="DIR",
+    ).as_field(None)
+    lexicon: Path | None = of_words(
+        "Words with their labels, or only words, one a line.", kind="file"
+    ).as_field(None)
+    unknown_words: bool | None = of_words(
+        "Allow words outside the lexicon.",
+        unset="default: only without --lexicon",
+        switch=True,
+    ).as_field(None)
+    hotwords: Path | tuple[str, ...] | dict[str, float] | None = of_words(
+        "File of phrases, one a line; a tab and a weight may follow, `[class] weight` is a heading.",
+        kind="file",
+    ).as_field(None)
+    """A file, phrases, or phrases and their weights."""
     fusion: CtcFusionOptions = field(default_factory=CtcFusionOptions)
     options: CtcOptions = field(default_factory=CtcOptions)
-    values: Mapping[str, object] = field(default_factory=dict)
-    """Values of the keys that the file has, converted."""
 
     def label_list(self) -> LabelList:
         """Read the labels. Raises: OptionError, also without any."""
@@ -63,7 +78,7 @@ class DecoderConfig:
 
 
 def read_priors(path: Path) -> tuple[float, ...]:
-    """Read label priors (V,): a text file with one number a line. Raises: OptionError."""
+    """Read label priors (V,), one number a line. Raises: OptionError."""
     text = read_text(path, "one number a label")
     try:
         return tuple(float(line) for line in text.split())
@@ -104,8 +119,19 @@ def read_config(path: str | Path) -> DecoderConfig:
         }
     except OptionError as error:
         raise OptionError(f"{path}: {error}") from error
-    own = {**_of(values, DecoderConfig), **parts, "values": values}
-    return DecoderConfig(**own)  # type: ignore[arg-type]
+    return DecoderConfig(**_of(values, DecoderConfig), **parts)  # type: ignore[arg-type]
+
+
+def chosen_values(config: DecoderConfig) -> dict[str, object]:
+    """Return the values, by key of a `decoder.toml`, that differ from the defaults."""
+    default = DecoderConfig()
+    pairs = ((config, default), (config.options, default.options), (config.fusion, default.fusion))
+    return {
+        one.name: value
+        for own, other in pairs
+        for one in fields(own)
+        if (value := getattr(own, one.name)) != getattr(other, one.name) and one.name in known_keys()
+    }
 
 
 def known_keys() -> tuple[str, ...]:
@@ -137,11 +163,10 @@ def _written(value: object, folder: Path = Path()) -> str:
 
 
 def _kinds() -> dict[str, object]:
-    """Return the type of every key."""
     found: dict[str, object] = {}
     for owner in (DecoderConfig, CtcOptions, CtcFusionOptions):
         found |= {name: kind for name, kind in get_type_hints(owner).items() if name in _names(owner)}
-    for key in ("fusion", "options", "values"):
+    for key in ("fusion", "options"):
         del found[key]
     return {**found, "label_priors": Path | found["label_priors"]}
 
@@ -155,7 +180,6 @@ def _of(values: Mapping[str, object], owner: type) -> dict[str, object]:
 
 
 def _converted(name: str, value: object, kind: object, folder: Path) -> object:
-    """Convert a value of TOML to the type of a field. Raises: OptionError."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if value == _NONE and NoneType in kinds:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import NEVER, TokenTimes, token_times
+from sottovoce.ctc.align import NEVER, TokenTimes, align, token_times
 from sottovoce.ctc.commit import Committer, newly_committed
 from sottovoce.ctc.config import read_config
 from sottovoce.ctc.emissions import (
@@ -30,12 +30,10 @@ from sottovoce.ctc.emissions import (
     networks_of,
     without_blank_runs,
 )
-from sottovoce.ctc.homophones import Homophone
 from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
 from sottovoce.ctc.models import DecoderParts, Spellings, WordOrTokenModel, load_ngram
-from sottovoce.ctc.native import choose_engine
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
-from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState
+from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState, padded
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, WordHistory
 from sottovoce.lm.lexicon import Lexicon
@@ -46,51 +44,13 @@ from sottovoce.types import Hypothesis, Partial, Word
 
 
 class FinalHypothesis(NamedTuple):
-    """A complete hypothesis of an utterance: its score, posterior and beam.
-
-    mark: of the word that its end completes (0: none), or `UNFINISHED`.
-    """
+    """A complete hypothesis. mark: of the word that its end completes (0: none), or `UNFINISHED`."""
 
     utterance: int
     score: float
     posterior: float
     beam: int
     mark: int
-
-
-FindHomophones = Callable[[Sequence[Sequence[int]], int, torch.device], list[list[Homophone]]]
-"""Returns the best word sequences of label sequences, at most so many of each, best first."""
-
-
-def rescore_homophones(
-    find: FindHomophones,
-    state: PrefixState,
-    beams: Sequence[tuple[int, int, Sequence[int]]],
-    *,
-    most: int,
-    n_labels: int,
-) -> list[tuple[FinalHypothesis, tuple[int, ...]]]:
-    """Expand every label sequence of the beams to at most `most` word sequences, with their symbols.
-
-    If the search summed different paths for beams with one label sequence, the largest sum counts.
-    Posteriors are 0.
-
-    beams: utterance, beam and symbols.
-    """
-    acoustic, lm_offset = state.acoustic.tolist(), state.lm_offset.tolist()
-    best: dict[tuple[int, tuple[int, ...]], int] = {}
-    for row, beam, symbols in beams:
-        key = (row, tuple(symbol % n_labels for symbol in symbols))
-        if key not in best or acoustic[row][beam] > acoustic[row][best[key]]:
-            best[key] = beam
-    if not best:
-        return []
-    found = find([labels for _, labels in best], most, state.length.device)
-    return [
-        (FinalHypothesis(row, acoustic[row][beam] + score - lm_offset[row], 0.0, beam, mark), symbols)
-        for ((row, _), beam), several in zip(best.items(), found, strict=True)
-        for symbols, mark, score in several
-    ]
 
 
 def merge_rescored(
@@ -100,7 +60,7 @@ def merge_rescored(
 ) -> tuple[list[FinalHypothesis], list[list[int]]]:
     """Merge hypotheses with rescored ones; return the n_best of each utterance and their symbols.
 
-    more: of utterances in `found`, which their posteriors include already.
+    more: of utterances in `found`, whose posteriors include them.
     """
     endings: list[FinalHypothesis] = []
     histories: list[list[int]] = []
@@ -159,7 +119,7 @@ def _greedy_hypothesis(
 
 
 def _joined_lists(lists: Sequence[Sequence[Hypothesis]], shares: Sequence[float]) -> list[Hypothesis]:
-    """Join the lists of networks by text; posteriors become their weighted means, which rank the texts."""
+    """Join lists by text; posteriors become their weighted means, which rank the texts."""
     posteriors: dict[str, float] = {}
     best: dict[str, tuple[float, Hypothesis]] = {}
     for share, found in zip(shares, lists, strict=True):
@@ -199,7 +159,7 @@ class HistoryAdjuster:
         scores = state.acoustic + state.lm
         values = self._values(places, scores, scores - state.adjustment, histories, final=False)
         new = state.adjustment.clone()
-        new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
+        new[tuple(torch.tensor(places).t())] = torch.tensor(values)
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
         living: dict[int, list[WordHistory]] = {}
@@ -210,15 +170,12 @@ class HistoryAdjuster:
             else:
                 dropped.setdefault(row, []).append(beam)
         for row, beams in dropped.items():
-            state.drop(row, torch.tensor(beams, device=new.device))
+            state.drop(row, torch.tensor(beams))
         for row, of_row in living.items():
             state.committed[row].mark_scored(of_row)
 
     def final_scores(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
-        """Return final scores (B, E) of endings, with those of whole sentences.
-
-        beams: (E,) of the endings. marks: (B, E) of the words that they complete.
-        """
+        """Return the scores (B, E) of endings of beams (E,) with those of whole sentences. marks: (B, E)."""
         alive = (scores > NEVER).nonzero().tolist()
         symbols = histories_of(state, [(b, int(beams[i])) for b, i in alive])
         histories = [
@@ -242,8 +199,8 @@ class HistoryAdjuster:
     ) -> list[float]:
         """Return the adjustments of hypotheses, `NEVER` for those beyond the threshold.
 
-        places: (row, column) of each in the scores so far, and in those without adjustments. Only
-        hypotheses are scored that could come within the threshold of the one that is best so far.
+        places: (row, column) of each in the scores so far, and in those without adjustments. Only hypotheses
+        are scored that could come within the threshold of the best one so far.
         """
         if self._threshold is None or not places:
             return self._scorer.adjustments(histories, final=final)
@@ -279,7 +236,7 @@ class HistoryAdjuster:
 
 
 def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
-    symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
+    symbols, lengths = state.symbols.numpy(), state.length.tolist()
     return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
 
 
@@ -287,10 +244,10 @@ def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[li
 class StreamUpdate:
     """A stream after a chunk.
 
-    time_s: end of the chunk. text: the best so far. changes_text: it differs from the text before.
-    n_revised: words at the end of the text before that are replaced. committed: words that no further
-    frame can change, told once; without the option `times` there are none. hypotheses: the `n_best` so
-    far, see `EmissionDecoder.partials`; () if n_best is 1. At the end (is_final) those of the whole stream.
+    time_s: end of the chunk. text: the best so far. n_revised: words at the end of the text before that are
+    replaced. committed: words that no further frame can change, each in one update; none without
+    `CtcOptions.times`. hypotheses: the `n_best` so far, see `EmissionDecoder.partials`; () if n_best is 1.
+    is_final: the end, with the hypotheses of the whole stream.
     """
 
     time_s: float
@@ -316,8 +273,8 @@ class EmissionDecoder:
     """Prefix beam search from emissions to text, whole or in chunks.
 
     scorer: language models, lexicon and boosting, or None. lexicon: the words of the scorer's marks, see
-    `Speller`. history_scorer: replaces the score of the words every `options.adjust_every_frames` frames
-    and at the end, or None. device: of the search.
+    `Speller`. history_scorer: replaces the score of the words every `options.adjust_every_frames` frames and
+    at the end, or None.
 
     Raises:
         OptionError: the scorer has another number of labels.
@@ -331,10 +288,8 @@ class EmissionDecoder:
         scorer: PrefixScorer | None = None,
         lexicon: Sequence[str | None] = (),
         history_scorer: HistoryScorer | None = None,
-        device: torch.device | None = None,
     ) -> None:
         self.labels = labels
-        self._device = device or torch.device("cpu")
         self.options = options or CtcOptions()
         if scorer is not None and scorer.n_tokens != len(labels):
             raise OptionError(f"language models: expected {len(labels)} labels, got {scorer.n_tokens}")
@@ -346,24 +301,26 @@ class EmissionDecoder:
             else HistoryAdjuster(history_scorer, self._speller, self.options.adjust_threshold)
         )
         self._scaling = EmissionScaling.from_options(labels, self.options)
-        search = PrefixSearch(
-            len(labels),
-            labels.blank,
+        self._idle = IdleSeparators(labels.blank, None if scorer is None else scorer.word_separator)
+
+    @cached_property
+    def _search(self) -> PrefixSearch:
+        """The search, which a greedy path does not need."""
+        return PrefixSearch(
+            len(self.labels),
+            self.labels.blank,
             self.options.beam_size,
-            scorer=scorer,
+            scorer=self._scorer,
             # Homophones are not pruned with a model of whole histories, which may rank them differently
             # later. Otherwise the beam has room for other labels, and `finish` adds the homophones.
-            max_homophones=1 if history_scorer is None else None,
+            max_homophones=1 if self._adjuster is None else None,
             beam_threshold=self.options.beam_threshold,
             top_tokens=self.options.top_tokens,
         )
-        self._search = choose_engine(search, self.options.engine, self._device)
-        self._idle = IdleSeparators(labels.blank, None if scorer is None else scorer.word_separator)
 
     @cached_property
     def _committer(self) -> Committer:
         return Committer(
-            self._search,
             self._speller,
             self._idle,
             has_times=self.options.times,
@@ -374,11 +331,11 @@ class EmissionDecoder:
         """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
 
         log_probs: a tensor, a NumPy array or lists; or a list of the tensors or arrays of several networks,
-        which `options.combine` combines. lengths: (B,) frames of each utterance; None: all.
+        see `CtcOptions.combine`. lengths: (B,) frames of each utterance; None: all.
 
         Raises:
             InputError: these are not log-probabilities of these labels, or networks differ in shape.
-            OptionError: not one weight per network.
+            OptionError: not one weight per network, or no kernels package.
         """
         networks = networks_of(log_probs)
         if len(networks) > 1 and self.options.combine == "nbest":
@@ -394,9 +351,7 @@ class EmissionDecoder:
 
     @torch.no_grad()
     def greedy(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[Hypothesis]:
-        """Decode emissions (B, T, V) or (T, V) greedily, without language models.
-
-        The score is that of the single path.
+        """Decode emissions (B, T, V) or (T, V) by the likeliest path, without language models or kernels.
 
         Raises:
             InputError: as `decode`.
@@ -407,26 +362,25 @@ class EmissionDecoder:
         blank = self.labels.blank
         best, path = self._scaling.scores(emissions).max(dim=2)  # (B, T)
         acoustic = self._scaling.probabilities(emissions).gather(2, path[:, :, None])[:, :, 0]
-        valid = torch.arange(path.shape[1], device=path.device) < counts[:, None]
+        valid = torch.arange(path.shape[1]) < counts[:, None]
         path = path.masked_fill(~valid, blank)
         changes = torch.ones_like(valid)
         changes[:, 1:] = path[:, 1:] != path[:, :-1]
         starts = changes & (path != blank)
         scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
-        rows = zip(path.cpu(), starts.cpu(), changes.cpu(), acoustic.cpu(), scores, strict=True)
+        rows = zip(path, starts, changes, acoustic, scores, strict=True)
         return [_greedy_hypothesis(self.labels, *row, frame_s=self.options.frame_s) for row in rows]
 
     def start(self, n_batch: int = 1) -> PrefixState:
         """Make the state of n_batch streams before their first frame."""
-        return self._search.start(n_batch, self._device)
+        return self._search.start(n_batch)
 
     def decode_chunk(
         self, state: PrefixState, log_probs: Emissions, lengths: Lengths | None = None
     ) -> list[str]:
         """Advance the state over the next frames (B, T, V); return the best text so far of each stream.
 
-        The text may still change, except the part that `committed` has returned. `finish` returns the same
-        as `decode`, for any chunks.
+        Only what `committed` has returned is final. `finish` returns the same as `decode`, for any chunks.
 
         Raises:
             InputError: as `decode`.
@@ -440,8 +394,7 @@ class EmissionDecoder:
         ]
 
     def stream(self, chunks: Iterable[Emissions]) -> Iterator[StreamUpdate]:
-        """Decode one stream in chunks of log-probabilities (T, V); yield an update after each and one at
-        the end, whose hypotheses are those of `decode`.
+        """Decode one stream in chunks of log-probabilities (T, V); yield an update after each and at the end.
 
         Raises:
             InputError, OptionError: as `decode`.
@@ -474,16 +427,15 @@ class EmissionDecoder:
     def committed(self, state: PrefixState) -> list[Partial]:
         """Return the words committed since the last call, which no further frame can change.
 
-        At most one event per stream; `utterance` is its row. Without the option `times` events have no
-        words.
+        At most one event per stream; `utterance` is its row. Without `CtcOptions.times` events have no words.
         """
         return newly_committed(state, self._speller, self.options.frame_s)
 
     def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the n_best texts so far of each stream, best first; the state is unchanged.
 
-        The first is that of `decode_chunk`. Hypotheses with one text are merged, with the best score and
-        the sum of posteriors; scores have no endings. tokens and words follow the committed words.
+        Hypotheses with one text are merged, with the best score and the sum of posteriors; scores have no
+        endings. tokens and words follow the committed words.
         """
         found: list[FinalHypothesis] = []
         texts: list[str] = []
@@ -503,8 +455,7 @@ class EmissionDecoder:
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of finished streams; the state is unchanged.
 
-        If all hypotheses of an utterance end inside a word that cannot be completed, they are returned as
-        `is_unfinished` with their search scores.
+        If no hypothesis of an utterance can be completed, all have `is_unfinished` and their search scores.
         """
         if not len(state.length):
             return []
@@ -521,9 +472,8 @@ class EmissionDecoder:
         symbols: Sequence[Sequence[int]],
         texts: Sequence[str] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Make the hypotheses of each utterance from their uncommitted symbols.
-
-        texts: of unfinished hypotheses, which begin after the committed words; None: finished ones.
+        """Make hypotheses of uncommitted symbols. texts: of unfinished ones, which begin after the committed
+        words.
         """
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
         acoustic = state.acoustic.tolist()
@@ -547,12 +497,7 @@ class EmissionDecoder:
 
     def _checked(self, emissions: Emissions, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
         found = [
-            checked(
-                *as_tensors(each, lengths, self._device),
-                len(self.labels),
-                is_normalised=self.options.is_normalised,
-                trusted=self._search.trusts,
-            )
+            checked(*as_tensors(each, lengths), len(self.labels), is_normalised=self.options.is_normalised)
             for each in networks_of(emissions)
         ]
         if len(found) == 1:
@@ -582,9 +527,8 @@ class EmissionDecoder:
     def _run_and_adjust(
         self, adjuster: HistoryAdjuster, state: PrefixState, log_probs: Tensor, lengths: Tensor, every: int
     ) -> None:
-        """Search, and adjust each utterance after every so many of its own frames.
-
-        Chunks and the rest of the batch thus do not change the result.
+        """Search, and adjust each utterance after every so many of its own frames, whatever the chunks and
+        batch.
         """
         begin = 0
         while bool((is_running := lengths > begin).any()):
@@ -596,32 +540,25 @@ class EmissionDecoder:
             begin += part.shape[1]
 
     def _run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
-        n_full = int(lengths.min()) if len(lengths) else 0
-        self._search.run(state, log_probs, lengths, n_full)
+        self._search.run(state, log_probs, lengths)
         state.n_searched = state.n_searched + lengths
 
     def _endings(self, state: PrefixState) -> list[FinalHypothesis]:
-        """Return the best complete hypotheses of each utterance, best first."""
         n_batch, n_beams = state.length.shape
         ranked = state.acoustic + state.lm
-        scores = ranked[:, :, None]  # (B, K, E)
-        endings = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
-        if endings is None:
-            marks = torch.zeros_like(state.length)[:, :, None]
-        else:
-            scores = scores + endings.scores.view(n_batch, n_beams, -1)
-            marks = endings.marks.view(n_batch, n_beams, -1)
-        scores, marks = scores.flatten(1), marks.flatten(1)
+        endings, marks = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
+        scores = (ranked[:, :, None] + endings.view(n_batch, n_beams, -1)).flatten(1)  # (B, K * E)
+        marks = marks.view(n_batch, -1)
         n_ways = scores.shape[1] // n_beams
         is_stuck = ~(scores > NEVER).any(dim=1)
         if self._adjuster is not None:
-            beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
+            beams = torch.arange(scores.shape[1]) // n_ways
             scores = self._adjuster.final_scores(state, scores, beams, marks)
         scores[is_stuck, ::n_ways] = ranked[is_stuck]
         marks[is_stuck] = UNFINISHED
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
         with_merged = scores + state.merged.repeat_interleave(n_ways, dim=1)
-        shares = _posteriors(best.cpu().numpy(), with_merged.cpu().numpy())
+        shares = _posteriors(best.numpy(), with_merged.numpy())
         parts = [part.tolist() for part in (best, shares, index // n_ways, marks.gather(1, index))]
         return [
             FinalHypothesis(row, score, posterior, beam, mark)
@@ -635,43 +572,49 @@ class EmissionDecoder:
     ) -> tuple[list[FinalHypothesis], list[list[int]]]:
         """Merge in the pruned homophones of a list; return hypotheses and symbols.
 
-        Utterances with committed words and unfinished ones are unchanged. Posteriors already include
-        pruned homophones.
+        Utterances with committed words and unfinished ones are unchanged.
         """
         if self.options.n_best == 1 or self._scorer is None or self._scorer.n_arcs == 1:
             return found, symbols
-        listed = [
-            (one.utterance, one.beam, row)
-            for one, row in zip(found, symbols, strict=True)
-            if not state.committed[one.utterance].symbols and one.mark != UNFINISHED
-        ]
+        n_labels, acoustic, lm_offset = len(self.labels), state.acoustic.tolist(), state.lm_offset.tolist()
+        beams: dict[tuple[int, tuple[int, ...]], int] = {}
+        """Of each utterance and label sequence; of several paths that were summed, the largest sum counts."""
+        for one, row in zip(found, symbols, strict=True):
+            if state.committed[one.utterance].symbols or one.mark == UNFINISHED:
+                continue
+            key, of_row = (one.utterance, tuple(symbol % n_labels for symbol in row)), acoustic[one.utterance]
+            if key not in beams or of_row[one.beam] > of_row[beams[key]]:
+                beams[key] = one.beam
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
-        most = each * self.options.n_best
-        more = rescore_homophones(self._search.readings, state, listed, most=most, n_labels=len(self.labels))
+        labels = [labels for _, labels in beams]
+        readings = self._search.readings(labels, each * self.options.n_best) if beams else []
+        more = [
+            (
+                FinalHypothesis(row, acoustic[row][beam] + one.score - lm_offset[row], 0.0, beam, one.mark),
+                one.symbols,
+            )
+            for ((row, _), beam), several in zip(beams.items(), readings, strict=True)
+            for one in several
+        ]
         return merge_rescored(list(zip(found, symbols, strict=True)), more, self.options.n_best)
 
     def _align(
         self, state: PrefixState, found: Sequence[FinalHypothesis], symbols: Sequence[Sequence[int]]
     ) -> list[TokenTimes] | None:
         n_tokens = [len(history) for history in symbols]
-        longest = max(n_tokens, default=0)
-        if not longest:
+        if not any(n_tokens):
             return [TokenTimes([], [], []) for _ in found]
-        tokens = np.zeros((len(symbols), longest), dtype=np.int64)
-        for row, history in enumerate(symbols):
-            tokens[row, : len(history)] = history
-        log_probs, lengths = joined(state)
-        device, n_labels = state.length.device, len(self.labels)
-        labels = torch.from_numpy(tokens % n_labels).to(device)
-        rows = torch.tensor([ending.utterance for ending in found], device=device)
-        before = state.symbols[rows, torch.tensor([ending.beam for ending in found], device=device), 0]
-        spans = self._search.align(
-            self._idle.emissions(log_probs),
-            lengths,
+        n_labels, (tokens, lengths) = len(self.labels), padded(symbols)
+        labels = tokens % n_labels
+        rows, beams = (torch.tensor([one[i] for one in found]) for i in (0, 3))
+        emissions, n_frames = joined(state)
+        spans = align(
+            self._idle.emissions(emissions),
+            n_frames,
             labels,
-            torch.tensor(n_tokens, device=device),
+            lengths,
             rows=rows,
-            blank=self._idle.blanks(labels, before % n_labels, n_labels),
+            blank=self._idle.blanks(labels, state.symbols[rows, beams, 0] % n_labels, n_labels),
         )
         return token_times(spans, n_tokens)
 
@@ -692,7 +635,6 @@ class EmissionDecoder:
         )
 
     def _word(self, word: SpelledWord, times: TokenTimes) -> Word:
-        """Make a word; its probability is the geometric mean of its tokens' highest ones."""
         peaks = times.peak[word.first : word.end]
         return Word(
             word=word.text,
@@ -704,11 +646,9 @@ class EmissionDecoder:
 
 def ranked_beams(state: PrefixState) -> list[list[FinalHypothesis]]:
     """Return the living beams of each utterance, best first, without endings."""
-    ranked = (state.acoustic + state.lm).cpu()
+    ranked = state.acoustic + state.lm
     best, beams = ranked.sort(dim=1, descending=True, stable=True)
-    shares = _posteriors(
-        (best + state.merged.cpu().gather(1, beams)).numpy(), (ranked + state.merged.cpu()).numpy()
-    )
+    shares = _posteriors((best + state.merged.gather(1, beams)).numpy(), (ranked + state.merged).numpy())
     rows = zip(best.tolist(), shares.tolist(), beams.tolist(), strict=True)
     return [
         [
@@ -721,9 +661,7 @@ def ranked_beams(state: PrefixState) -> list[list[FinalHypothesis]]:
 
 
 def _posteriors(some: Floats, scores: Floats) -> Floats:
-    """Return posteriors (B, n) of log-probabilities `some` among all (B, m). NumPy, as torch would wake
-    threads.
-    """
+    """Return the posteriors (B, n) of `some` among all (B, m). NumPy, as torch would wake threads."""
     with np.errstate(invalid="ignore"):  # where nothing is possible
         shares: Floats = np.exp(some - np.logaddexp.reduce(scores, axis=1, keepdims=True))
     return shares
@@ -749,14 +687,14 @@ class CtcDecoder(EmissionDecoder):
     blank: its index, -1 for the last.
     lm: a trie of `sottovoce lm`, an ARPA file (.gz too), a KenLM binary, or a model.
     label_lm: the same over labels, next to an `lm` over words.
-    lexicon: a file as in `lm.lexicon.read_lexicon`, (word, label ids) pairs, or the tree of another
-    decoder with the same labels and hotwords. Without one, a word model's vocabulary is spelled in
-    characters, and other words are unknown words.
+    lexicon: a file as in `lm.lexicon.read_lexicon`, (word, label ids) pairs, or the tree of another decoder
+    with the same labels and hotwords. None: the words of `lm` in characters, and unknown words.
     hotwords: a file, phrases, or phrases with weights per label.
     neural_lm: a Hugging Face causal model's folder or name, or the folder of a LoRA adapter for one (extra
-    `neural-lm`), or a model, which replaces the n-gram's word scores.
-    beam_size, n_best: override the options; None: as the options.
+    `neural-lm`), or a model; its scores replace the n-gram's.
+    beam_size, n_best: override the options.
     unknown_words: whether words outside the lexicon are allowed; None: only without a given lexicon.
+    device: of the neural model. The search runs on the CPU, to which emissions on a device are copied.
 
     Raises:
         OptionError: options that do not fit together.
@@ -789,7 +727,7 @@ class CtcDecoder(EmissionDecoder):
             beam_size=options.beam_size if beam_size is None else beam_size,
             n_best=options.n_best if n_best is None else n_best,
         )
-        parts = DecoderParts(named, fusion or CtcFusionOptions(), where)
+        parts = DecoderParts(named, fusion or CtcFusionOptions())
         model = load_ngram(lm)
         weight = parts.options.hotword_weight
         phrases = [] if hotwords is None else listed_phrases(hotwords, default_weight=weight)
@@ -797,14 +735,12 @@ class CtcDecoder(EmissionDecoder):
         scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
         """The words' tree, made or given; None without a lexicon."""
         words = () if self.lexicon is None else self.lexicon.words
-        history_scorer = parts.history_scorer(neural_lm, model, words)
-        super().__init__(
-            named, options, scorer=scorer, lexicon=words, history_scorer=history_scorer, device=where
-        )
+        history_scorer = parts.history_scorer(neural_lm, model, words, where)
+        super().__init__(named, options, scorer=scorer, lexicon=words, history_scorer=history_scorer)
 
     def decode_logits(self, logits: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
-        found = [as_tensors(each, lengths, self._device) for each in networks_of(logits)]
+        found = [as_tensors(each, lengths) for each in networks_of(logits)]
         networks = [values.float().log_softmax(dim=-1) for values, _ in found]
         return self.decode(networks if len(networks) > 1 else networks[0], found[0][1])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import NEVER
+from sottovoce.ctc.align import NEVER, are_plausible
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixState
@@ -39,7 +39,7 @@ _SEPARATOR_MARGIN = 1e-3
 class EmissionScaling:
     """Scores are scale * (emissions - offset).
 
-    offset: (V,) float32 on the CPU; None: 0. is_normalised: emissions are log-probabilities already.
+    offset: (V,) float32; None: 0. is_normalised: emissions are log-probabilities already.
     """
 
     scale: float
@@ -48,10 +48,8 @@ class EmissionScaling:
 
     @classmethod
     def from_options(cls, labels: Labels, options: CtcOptions) -> EmissionScaling:
-        """Make the scaling of options: label priors and the blank penalty are subtracted.
-
-        Raises:
-            OptionError: not one prior per label.
+        """Raises:
+        OptionError: not one prior per label.
         """
         offset = None
         if options.label_priors is not None or options.blank_penalty:
@@ -67,7 +65,7 @@ class EmissionScaling:
 
     def scores(self, emissions: Tensor) -> Tensor:
         if self.offset is not None:
-            emissions = emissions - self.offset.to(emissions.device)
+            emissions = emissions - self.offset
         return emissions if self.scale == 1 else emissions * self.scale
 
     def probabilities(self, emissions: Tensor) -> Tensor:
@@ -76,9 +74,7 @@ class EmissionScaling:
 
 
 def networks_of(emissions: Emissions) -> list[Emitted]:
-    """Split the emissions of several networks: a list or tuple of tensors or arrays of two dimensions or
-    more. Anything else is of one network.
-    """
+    """Split a list or tuple of the emissions of several networks; anything else is of one network."""
     if isinstance(emissions, list | tuple):
         parts = [each for each in emissions if isinstance(each, Tensor | np.ndarray) and each.ndim >= 2]
         if parts and len(parts) == len(emissions):
@@ -87,7 +83,7 @@ def networks_of(emissions: Emissions) -> list[Emitted]:
 
 
 def network_weights(weights: tuple[float, ...] | None, n_networks: int) -> list[float]:
-    """Return shares (n_networks,) that sum to 1; None: equal ones. Raises: OptionError: another number."""
+    """Return shares (n_networks,) that sum to 1. Raises: OptionError: another number of weights."""
     if weights is None:
         weights = (1.0,) * n_networks
     if len(weights) != n_networks:
@@ -96,9 +92,9 @@ def network_weights(weights: tuple[float, ...] | None, n_networks: int) -> list[
 
 
 def mean_log_probs(networks: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Average the probabilities of networks (B, T, V) by weights that sum to 1.
+    """Average the probabilities of networks (B, T, V): a label that one of them is sure of stays possible.
 
-    The arithmetic mean: a label that one network is sure of stays possible.
+    weights: sum to 1.
 
     Raises:
         InputError: emissions of different shapes.
@@ -110,21 +106,19 @@ def mean_log_probs(networks: Sequence[Tensor], weights: Sequence[float]) -> Tens
                 f"networks: expected the same utterances, frames and labels, got {tuple(first)} and, from "
                 f"network {number}, {tuple(each.shape)} (utterances of a batch are one padded array)"
             )
-    shares = torch.tensor(weights, device=networks[0].device).log()
+    shares = torch.tensor(weights).log()
     return (torch.stack(list(networks)) + shares.view(-1, 1, 1, 1)).logsumexp(dim=0)
 
 
-def as_tensors(
-    emissions: Emitted, lengths: Lengths | None, device: torch.device
-) -> tuple[Tensor, Tensor | None]:
-    """Convert emissions to a tensor on the device, and lengths to one.
+def as_tensors(emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:
+    """Convert emissions and lengths to tensors on the CPU.
 
     Raises:
         InputError: these are no numbers, or rows of different lengths.
     """
     try:
-        values = torch.as_tensor(emissions, device=device)
-        return values, None if lengths is None else torch.as_tensor(lengths)
+        values = torch.as_tensor(emissions, device="cpu")
+        return values, None if lengths is None else torch.as_tensor(lengths, device="cpu")
     except (TypeError, ValueError) as error:
         raise InputError(f"emissions: expected numbers (B, T, V), got {error}") from error
 
@@ -135,13 +129,10 @@ def checked(
     n_labels: int,
     *,
     is_normalised: bool = True,
-    trusted: Callable[[Tensor, Tensor], bool] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Check emissions; return them as (B, T, V) float32 with lengths (B,) int64.
+    """Check emissions (B, T, V) or (T, V); return them as (B, T, V) float32 with lengths (B,) int64.
 
-    log_probs: (B, T, V) or (T, V) of any float type. lengths: frames of each utterance, None for all.
-    is_normalised: they are log-probabilities; False: any scores. trusted: a fast check; if it is None or
-    returns False, every value is checked.
+    lengths: frames of each utterance, None for all. is_normalised: False: any scores.
 
     Raises:
         InputError: a wrong shape or size, NaN, log-probabilities that are positive or do not sum to 1, or
@@ -158,10 +149,9 @@ def checked(
         raise InputError(f"emissions: expected {n_labels} labels in the last place, got {log_probs.shape[2]}")
     lengths = _checked_lengths(lengths, log_probs)
     log_probs = log_probs.float()
-    if is_normalised and trusted is not None and trusted(log_probs, lengths):
+    if is_normalised and are_plausible(log_probs, lengths):
         return log_probs, lengths
-    places = torch.arange(log_probs.shape[1], device=log_probs.device)
-    frames = log_probs[places < lengths[:, None]]
+    frames = log_probs[torch.arange(log_probs.shape[1]) < lengths[:, None]]
     (_check_values if is_normalised else _check_scores)(frames)
     return log_probs, lengths
 
@@ -169,8 +159,8 @@ def checked(
 def _checked_lengths(lengths: Tensor | None, log_probs: Tensor) -> Tensor:
     n_batch, n_frames, _ = log_probs.shape
     if lengths is None:
-        return torch.full((n_batch,), n_frames, dtype=torch.int64, device=log_probs.device)
-    lengths = lengths.to(log_probs.device, torch.int64)
+        return torch.full((n_batch,), n_frames, dtype=torch.int64)
+    lengths = lengths.long()
     if lengths.shape != (n_batch,):
         raise InputError(f"lengths: expected shape ({n_batch},), got {tuple(lengths.shape)}")
     if n_batch and not bool(((lengths >= 0) & (lengths <= n_frames)).all()):
@@ -210,15 +200,15 @@ def without_blank_runs(
 ) -> tuple[Tensor, Tensor]:
     """Drop all but the first frame of every run of likely blank frames, also across chunks.
 
-    Returns the remaining scores and lengths. Scores of dropped blanks are added to
+    Returns the remaining scores (B, T, V) and lengths (B,). Scores of dropped blanks are added to
     `state.acoustic_offset`.
 
-    scores: (B, T, V). lengths: (B,). is_likely: (B, T) bool.
+    is_likely: (B, T) bool.
     """
     n_batch, n_frames, n_labels = scores.shape
     if not n_frames:
         return scores, lengths
-    valid = torch.arange(n_frames, device=scores.device) < lengths[:, None]
+    valid = torch.arange(n_frames) < lengths[:, None]
     is_blank = is_likely & valid
     dropped = is_blank & torch.cat((state.in_blank[:, None], is_blank[:, :-1]), dim=1)
     state.acoustic_offset = state.acoustic_offset + scores[:, :, blank].masked_fill(~dropped, 0.0).sum(dim=1)
@@ -247,9 +237,8 @@ class IdleSeparators:
         return torch.cat((log_probs, idle[:, :, None]), dim=2)
 
     def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
-        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all.
-
-        before: (N,) tokens before the first ones. n_labels: V of the model.
+        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all. before: (N,) tokens
+        before.
         """
         if self.separator is None:
             return self.blank
@@ -260,10 +249,9 @@ class IdleSeparators:
 
 
 def joined(state: PrefixState) -> tuple[Tensor, Tensor]:
-    """Join the uncommitted emissions of a state: (B, T, V), and their lengths (B,)."""
     if len(state.emissions) == 1:
         return state.emissions[0]
-    lengths = state.n_frames - torch.tensor([each.n_frames for each in state.committed]).to(state.n_frames)
+    lengths = state.n_frames - torch.tensor([each.n_frames for each in state.committed])
     n_frames = int(lengths.max()) if len(lengths) else 0
     n_labels = state.emissions[0][0].shape[2]
     whole = state.blank.new_full((len(lengths), n_frames, n_labels), NEVER)

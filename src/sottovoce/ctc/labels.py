@@ -42,8 +42,8 @@ def _begins_word(name: str) -> bool:
 class Labels:
     """The labels of a CTC model.
 
-    names: one per output, including the blank. separator: id of the label between words; None if labels
-    mark the beginning of words ("▁the"), or there are no words.
+    names: one per output, including the blank. separator: id of the label between words; None if labels mark
+    the beginning of words ("▁the"), or there are no words.
 
     Raises:
         OptionError: a blank out of range, no other labels, or a repeated label.
@@ -88,12 +88,8 @@ class Labels:
 
     @classmethod
     def of(cls, names: Sequence[str], blank: int) -> Labels:
-        """Make labels with a separator of `SEPARATORS`, if any; blank may count from the end (-1).
-
-        With word pieces ("▁the"), "▁" begins a word and is no separator.
-
-        Raises:
-            OptionError: as the class.
+        """Make labels with a separator of `SEPARATORS`, but "▁" beside word pieces. blank may count from the
+        end (-1).
         """
         blank = blank + len(names) if blank < 0 else blank
         separators = SEPARATORS[:-1] if any(map(_begins_word, names)) else SEPARATORS
@@ -142,7 +138,7 @@ class Speller:
     lexicon: Sequence[str | None] = ()
 
     def words(self, symbols: Sequence[int], last_mark: int = 0) -> list[SpelledWord]:
-        """Return the words of a hypothesis; last_mark: of the word that its ending completed, or
+        """Return the words of a hypothesis. last_mark: of the word that its ending completed, or
         `UNFINISHED`.
         """
         n_labels = len(self.labels)
@@ -321,7 +317,6 @@ def _of_json(document: object, name: str) -> LabelList:
 
 
 def _of_folder(folder: Path) -> LabelList:
-    """Read a Hugging Face folder; the blank is the padding token of its configurations."""
     documents: dict[str, dict[str, object]] = {}
     for name in ("vocab", "added_tokens", "tokenizer", "tokenizer_config", "special_tokens_map", "config"):
         path = folder / f"{name}.json"
@@ -343,7 +338,6 @@ def _of_folder(folder: Path) -> LabelList:
 
 
 def _of_nemo(path: Path) -> LabelList:
-    """Read the configuration, else the pieces of the tokenizer, in a .nemo file (a tar archive)."""
     try:
         with tarfile.open(path) as archive:
             members = {Path(one.name).name: one for one in archive.getmembers() if one.isfile()}

@@ -19,10 +19,10 @@ import torch
 from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.ctc.options import Case, CtcFusionOptions
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.base import LanguageModel, PrefixScorer
+from sottovoce.lm.base import PrefixScorer
 from sottovoce.lm.boosting import Edges, Phrase, PhraseBooster, WholeWordBooster, WordCounter
 from sottovoce.lm.causal import CausalWordModel
-from sottovoce.lm.fusion import Relabelled, ShallowFusion, WordFusion, WordModel
+from sottovoce.lm.fusion import TokenModel, WordModel, token_scorer, word_scorer
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_probing
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
@@ -41,7 +41,7 @@ Pronunciations = Mapping[str, Sequence[tuple[int, ...]]]
 
 
 class PhraseSpeller:
-    """Spells phrases in labels. pronunciations: of words of a lexicon; others are spelled in letters."""
+    """Spells phrases in labels: words of `pronunciations` by these, others in letters."""
 
     def __init__(
         self, labels: Labels, case: Case = "keep", pronunciations: Pronunciations | None = None
@@ -55,8 +55,7 @@ class PhraseSpeller:
         self._longest = max(map(len, self._ids), default=1)
 
     def boosted(self, phrases: Sequence[ListedPhrase]) -> list[Phrase]:
-        """Spell phrases in every way; all spellings of a phrase have the same total weight. Faulty ones
-        are warnings.
+        """Spell phrases in every way, with the same total weight; faulty ones are warnings.
 
         Raises:
             LanguageModelError: no phrase can be spelled.
@@ -133,7 +132,6 @@ class PhraseSpeller:
         return text
 
     def _segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """Return the label sequences that spell exactly this text, longest labels first."""
         marked = self._marked(text)
         if self._longest == 1:
             ids = tuple(self._ids.get(letter, -1) for letter in marked)
@@ -151,7 +149,6 @@ class PhraseSpeller:
         return list(dict.fromkeys([*([] if greedy is None else [greedy]), *ways[-1]]))
 
     def _longest_labels(self, text: str) -> tuple[int, ...] | None:
-        """Spell greedily by the longest label, from left to right; None if that fails."""
         tokens: list[int] = []
         place = 0
         while place < len(text):
@@ -206,7 +203,7 @@ _SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
 
 
 def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
-    """Load an n-gram model: a trie, ARPA, gzipped ARPA or KenLM binary; a model or None is returned as is.
+    """Load a trie, an ARPA file (.gz too) or a KenLM binary; a model or None is returned as is.
 
     Raises:
         LanguageModelError: the file cannot be read.
@@ -217,12 +214,9 @@ def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | N
 
 
 class DecoderParts:
-    """Makes the language models, lexicon and boosting of a decoder."""
-
-    def __init__(self, labels: Labels, options: CtcFusionOptions, device: torch.device) -> None:
+    def __init__(self, labels: Labels, options: CtcFusionOptions) -> None:
         self.labels = labels
         self.options = options
-        self.device = device
 
     @cached_property
     def _speller(self) -> PhraseSpeller:
@@ -236,9 +230,7 @@ class DecoderParts:
         unknown_words: bool | None,
         label_model: WordOrTokenModel | None = None,
     ) -> tuple[PrefixScorer | None, Lexicon | None]:
-        """Fuse models, lexicon and phrases; return the scorer (None without any) and the lexicon.
-
-        label_model: over labels, next to a model over words.
+        """Fuse models, lexicon and phrases; return the scorer and the lexicon, or None.
 
         Raises:
             OptionError: parts that do not fit together.
@@ -256,8 +248,8 @@ class DecoderParts:
         boosts_words = bool(phrases) and (self.labels.separator is None or words.n_homophones > 1)
         models = [self._word_model(model, words)] if model is not None else []
         models += [self._word_booster(phrases, words)] if boosts_words else []
-        fused = WordFusion(
-            words.to(self.device),
+        fused = word_scorer(
+            words,
             models,
             word_score=self.options.word_score,
             unknown_score=self.options.unknown_score,
@@ -273,18 +265,16 @@ class DecoderParts:
         neural_lm: str | Path | WordLanguageModel | None,
         model: WordOrTokenModel | None,
         words: tuple[str | None, ...],
+        device: torch.device,
     ) -> NeuralRescorer | None:
-        """Make the neural rescorer; None without a neural model.
-
-        words: of the lexicon; without one an n-gram over labels remains next to the neural model.
-        """
+        """Make the neural rescorer. words: of the lexicon; without one the n-gram is not replaced."""
         if neural_lm is None:
             return None
         scorer = neural_lm
         if isinstance(scorer, str | Path):
             scorer = CausalWordModel.load(
                 str(scorer),
-                device=self.device,
+                device=device,
                 dtype=self.options.neural_dtype,
                 cache_mb=self.options.neural_cache_mb,
             )
@@ -294,7 +284,6 @@ class DecoderParts:
         return NeuralRescorer(scorer, self.options.neural_weight, replaces=replaced)
 
     def _is_over_labels(self, model: WordOrTokenModel) -> bool:
-        """Return whether the model's vocabulary is the labels, with any name for the space."""
         if self.options.token_offset is not None:
             self._check_offset(model)
             return True
@@ -331,33 +320,26 @@ class DecoderParts:
         *,
         word_score: bool = True,
         lexicon: Lexicon | None = None,
-    ) -> ShallowFusion | None:
-        models: list[LanguageModel] = []
-        weights: list[float] = []
+    ) -> PrefixScorer | None:
+        models: list[TokenModel] = []
         for model, weight in weighted:
             ids = model.ids([self._label_name(i, model) for i in range(len(self.labels))])
-            models.append(Relabelled(model.to(self.device), torch.tensor(ids, device=self.device)))
-            weights.append(weight)
+            models.append(TokenModel(model, weight, np.array(ids)))
         if phrases:
-            models.append(self._booster(self._speller_of(phrases, lexicon).boosted(phrases)))
-            weights.append(1.0)
+            models.append(TokenModel(self._booster(self._speller_of(phrases, lexicon).boosted(phrases)), 1.0))
         if word_score and self.options.word_score:
             labels = (self.labels.separators, self.labels.word_starts)
-            separators, starts = (torch.tensor(each, device=self.device) for each in labels)
-            models.append(WordCounter(self.options.word_score, separators=separators, starts=starts))
-            weights.append(1.0)
-        if not models:
-            return None
-        return ShallowFusion(models, weights)
+            separators, starts = map(torch.tensor, labels)
+            counter = WordCounter(self.options.word_score, separators=separators, starts=starts)
+            models.append(TokenModel(counter, 1.0))
+        return token_scorer(len(self.labels), models) if models else None
 
-    def _booster(self, phrases: Sequence[Phrase]) -> LanguageModel:
-        """Make a booster, of whole words if labels mark them."""
+    def _booster(self, phrases: Sequence[Phrase]) -> PhraseBooster | WholeWordBooster:
         labels = self.labels
         if not labels.has_pieces:
-            return PhraseBooster(phrases, len(labels), boundary=labels.separator).to(self.device)
-        ends = torch.tensor([i == labels.separator for i in range(len(labels))])
-        edges = Edges(before=torch.tensor(labels.word_starts) | ends, after=ends)
-        return WholeWordBooster(phrases, edges).to(self.device)
+            return PhraseBooster(phrases, len(labels), boundary=labels.separator)
+        before = torch.tensor([a or b for a, b in zip(labels.word_starts, labels.separators, strict=True)])
+        return WholeWordBooster(phrases, Edges(before, torch.zeros_like(before)))
 
     def _speller_of(self, phrases: Sequence[ListedPhrase], lexicon: Lexicon | None) -> PhraseSpeller:
         if lexicon is None:
@@ -372,7 +354,6 @@ class DecoderParts:
         phrases: list[ListedPhrase],
         unknown_words: bool | None,
     ) -> tuple[Lexicon, list[ListedPhrase]]:
-        """Make the words' tree, and return the phrases that it can spell; others are warnings."""
         if isinstance(lexicon, Lexicon):
             return lexicon, self._listed(phrases, frozenset(lexicon.words) if phrases else (), {})
         allow = lexicon is None if unknown_words is None else unknown_words
@@ -440,7 +421,7 @@ class DecoderParts:
 
     def _word_model(self, model: WordOrTokenModel, lexicon: Lexicon) -> WordModel:
         ids = np.array(model.ids(["<unk>" if word is None else word for word in lexicon.words]))
-        return WordModel(model.to(self.device), torch.from_numpy(ids).to(self.device), self.options.lm_weight)
+        return WordModel(model, ids, self.options.lm_weight)
 
     def _word_booster(self, phrases: list[ListedPhrase], lexicon: Lexicon) -> WordModel:
         index = {word: i for i, word in enumerate(lexicon.words) if word is not None}
@@ -450,8 +431,8 @@ class DecoderParts:
             # The weight is per label; here tokens are words.
             weight = phrase.weight * sum(lexicon.lengths[word] for word in forms) / max(len(forms), 1)
             found.append(Phrase(tuple(index[word] for word in forms), weight))
-        booster = PhraseBooster(found, len(lexicon.words)).to(self.device)
-        return WordModel(booster, torch.arange(len(lexicon.words), device=self.device), 1.0)
+        booster = PhraseBooster(found, len(lexicon.words))
+        return WordModel(booster, np.arange(len(lexicon.words)), 1.0)
 
 
 def _ways(speller: PhraseSpeller, word: str) -> list[tuple[int, ...]] | None:

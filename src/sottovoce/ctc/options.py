@@ -4,152 +4,167 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 from sottovoce.errors import OptionError
+from sottovoce.options.schema import Option, check_options
 
-SearchEngine = Literal["auto", "native", "tensors"]
 Level = Literal["auto", "token", "word"]
 Case = Literal["keep", "lower", "upper"]
 Combination = Literal["mean", "nbest"]
 
+of_emissions = partial(Option, group="Emissions")
+of_search = partial(Option, group="Search")
+of_models = partial(Option, group="Language models")
+of_words = partial(Option, group="Words")
+
 
 @dataclass(frozen=True, slots=True)
 class CtcOptions:
-    """Width, pruning and output of a prefix search; by default only very large label sets are pruned.
-
-    beam_size: prefixes kept per utterance.
-    n_best: hypotheses returned per utterance.
-    beam_threshold: drop prefixes whose score is this far (nats) below the best.
-    top_tokens: extend only by this many likeliest non-blank tokens of a frame; None: by all, or by 128 of
-    more than 1024 labels.
-    blank_skip: of a run of frames with a blank probability above this, search only the first.
-    combine: how several networks are combined: "mean" of their probabilities in each frame, or "nbest",
-    the mean of the posteriors of the texts in their lists of n_best.
-    network_weights: of each network, above 0; None: equal ones.
-    acoustic_scale: factor on the log-probabilities.
-    blank_penalty: subtracted from the blank's log-probability (nats), against deletions.
-    label_priors: relative frequencies (V,) above 0; their logarithms times prior_scale are subtracted from
-    the log-probabilities.
-    is_normalised: emissions are checked to be log-probabilities; False for other scores.
-    adjust_every_frames: how often a `HistoryScorer` (a neural model) replaces the scores of the words so
-    far; None: only at the end.
-    adjust_threshold: when it does, drop prefixes this far (nats) below the best, and do not score those
-    that would be even if it were certain of their words; None: score and keep all.
-    times: align the returned hypotheses for token frames, word times and confidences.
-    frame_s: seconds per frame.
-    commit_frames: with this many uncommitted frames, hypotheses that differ from the best in the older
-    half of them are dropped, to bound time and memory; None: never. Shorter streams give the same results
-    as whole utterances; n-best lists of longer ones only differ in newer words.
-    engine: "native" (the kernels package, on the CPU), "tensors" (any device), or "auto" (native if
-    possible). Results are the same.
+    """Emissions, width, pruning and output of a prefix search; by default only very large label sets are
+    pruned.
 
     Raises:
         OptionError: a value is out of range.
     """
 
-    beam_size: int = 16
     n_best: int = 1
-    beam_threshold: float | None = None
-    top_tokens: int | None = None
-    blank_skip: float | None = None
-    combine: Combination = "mean"
-    network_weights: tuple[float, ...] | None = None
-    acoustic_scale: float = 1.0
-    blank_penalty: float = 0.0
-    label_priors: tuple[float, ...] | None = None
-    prior_scale: float = 1.0
-    is_normalised: bool = True
-    adjust_every_frames: int | None = 10
-    adjust_threshold: float | None = None
+    """Hypotheses returned per utterance."""
+    is_normalised: bool = of_emissions(
+        "Emissions are unnormalised scores: do not check them.", flag="--unnormalised", negated=True
+    ).as_field(True)
+    """Emissions are checked to be log-probabilities; False for other scores."""
+    frame_s: float = of_emissions(
+        "Milliseconds of a frame.", key="frame_ms", above=0.0, cli_default=20.0, reads=lambda ms: ms / 1000
+    ).as_field(0.02)
+    """Seconds per frame."""
+    combine: Combination = of_emissions(
+        "For several networks: mean of their probabilities, or of the posteriors of their n-best lists.",
+        choices=get_args(Combination),
+    ).as_field("mean")
+    network_weights: tuple[float, ...] | None = of_emissions(
+        "Weights of the networks.",
+        kind="numbers",
+        unset="default: equal",
+        above=0.0,
+        expected="a positive number",
+    ).as_field(None)
+    acoustic_scale: float = of_emissions("Factor on the emissions.", above=0.0).as_field(1.0)
+    blank_penalty: float = of_emissions("Penalty of the blank in nats.").as_field(0.0)
+    label_priors: tuple[float, ...] | None = of_emissions(
+        "File of label frequencies, one a line, to divide by.",
+        kind="file",
+        above=0.0,
+        expected="a positive number",
+    ).as_field(None)
+    """(V,); their logarithms times prior_scale are subtracted from the log-probabilities."""
+    prior_scale: float = of_emissions("Exponent of the priors.").as_field(1.0)
+    beam_size: int = of_search("Hypotheses kept after each frame.", least=1).as_field(16)
+    """Prefixes kept per utterance."""
+    beam_threshold: float | None = of_search(
+        "Drop hypotheses this many nats below the best.", above=0.0
+    ).as_field(None)
+    top_tokens: int | None = of_search(
+        "Most probable labels of a frame to extend hypotheses by.", least=1
+    ).as_field(None)
+    """The likeliest but the blank; None: all, or 128 of more than 1024 labels."""
+    blank_skip: float | None = of_search(
+        "Skip runs of frames with a higher blank probability.",
+        least=0.5,
+        most=1.0,
+        expected="a probability from 0.5 to below 1",
+    ).as_field(None)
+    """The first frame of a run is searched."""
+    adjust_every_frames: int | None = of_models(
+        "Frames between two scorings by --neural-lm; 0: only at the end.",
+        key="neural_interval",
+        least=0,
+        cli_default=10,
+        reads=lambda frames: frames or None,
+    ).as_field(10)
+    """How often a `HistoryScorer` (a neural model) replaces the scores of the words so far; None: only at
+    the end.
+    """
+    adjust_threshold: float | None = of_models(
+        "Drop hypotheses this many nats below the best at each scoring, and do not score those that cannot "
+        "win.",
+        key="neural_threshold",
+        above=0.0,
+    ).as_field(None)
+    """None: score and keep all."""
     times: bool = True
-    frame_s: float = 0.02
-    engine: SearchEngine = "auto"
+    """Align the returned hypotheses for token frames, word times and confidences."""
     commit_frames: int | None = 500
+    """With this many uncommitted frames, hypotheses that differ from the best in the older half of them are
+    dropped, to bound time and memory; None: never. Shorter streams give the same results as whole
+    utterances; n-best lists of longer ones only differ in newer words.
+    """
 
     def __post_init__(self) -> None:
-        for name in ("beam_size", "n_best", "adjust_every_frames", "commit_frames", "top_tokens"):
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
-        for name in ("acoustic_scale", "frame_s", "beam_threshold", "adjust_threshold"):
-            if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
-        for name in ("blank_penalty", "prior_scale"):
-            if not math.isfinite(getattr(self, name)):
-                raise OptionError(f"{name}: expected a finite number, got {getattr(self, name)}")
         for name in ("label_priors", "network_weights"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
-                for value in getattr(self, name):
-                    _positive(name, value)
-        if self.combine not in get_args(Combination):
-            raise OptionError(
-                f"combine: expected one of {', '.join(get_args(Combination))}, got {self.combine!r}"
-            )
-        if self.engine not in get_args(SearchEngine):
-            raise OptionError(
-                f"engine: expected one of {', '.join(get_args(SearchEngine))}, got {self.engine!r}"
-            )
-        if self.blank_skip is not None and not 0.5 <= self.blank_skip < 1:
-            raise OptionError(
-                f"blank_skip: expected a probability from 0.5 to below 1, got {self.blank_skip}"
-            )
+        check_options(self)
+        for name in ("n_best", "adjust_every_frames", "commit_frames"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"{name}: expected at least 1, got {value}")
+        for name in ("blank_penalty", "prior_scale"):
+            if not math.isfinite(getattr(self, name)):
+                raise OptionError(f"{name}: expected a finite number, got {getattr(self, name)}")
+        if self.blank_skip == 1:
+            raise OptionError("blank_skip: expected a probability from 0.5 to below 1, got 1")
 
 
 @dataclass(frozen=True, slots=True)
 class CtcFusionOptions:
     """Weights of the parts of a `CtcDecoder`; scores are natural logs.
 
-    lm_weight: factor on the n-gram model's log-probability.
-    label_lm_weight: factor on that of the model over labels.
-    word_score: added for every word.
-    unknown_score: added for every word outside the lexicon.
-    neural_weight: factor on the neural model's log-probability, which replaces the n-gram's over words.
-    lm_kept: the share of lm_weight that remains with a neural model.
-    neural_dtype: "float32", "bfloat16", "float16", "int8" (linear layers with weights and activations of 8
-    bits; a CPU with the native kernels) or "auto": int8 where possible, float16 on CUDA, else float32.
-    neural_cache_mb: bound (MB) of its keys and values; scores stay the same to rounding.
-    hotword_weight: added for each label of a hotword without a weight of its own.
-    look_ahead: use the n-gram's unigrams inside words.
-    level: whether the n-gram model is over labels or words; "auto" decides by its vocabulary.
-    token_offset: the words of an n-gram model over labels are `chr(label + token_offset)`, as in NeMo with
-    100.
-    case: how words of the n-gram model and of word lists are changed before they are spelled in labels.
-
     Raises:
-        OptionError: lm_kept is not in [0, 1], neural_cache_mb is not positive, or token_offset is negative
-            or for a model over words.
+        OptionError: a value is out of range, or token_offset is for a model over words.
     """
 
-    lm_weight: float = 0.5
-    label_lm_weight: float = 0.3
-    word_score: float = 0.0
-    unknown_score: float = -10.0
-    neural_weight: float = 0.5
-    lm_kept: float = 0.0
-    neural_dtype: str = "auto"
-    neural_cache_mb: float = 512.0
-    hotword_weight: float = 2.0
-    look_ahead: bool = True
-    level: Level = "auto"
-    token_offset: int | None = None
-    case: Case = "keep"
+    lm_weight: float = of_models("Weight of --lm.").as_field(0.5)
+    """Factor on the n-gram model's log-probability."""
+    level: Level = of_models(
+        "Units of --lm; auto looks at its vocabulary.", key="lm_level", choices=get_args(Level)
+    ).as_field("auto")
+    """Whether the n-gram model is over labels or words."""
+    token_offset: int | None = of_models(
+        "The n-gram over labels names them chr(label + this); 100 for models by NeMo.", least=0
+    ).as_field(None)
+    look_ahead: bool = of_models(
+        "Do not score unfinished words by unigrams.", flag="--no-look-ahead", negated=True
+    ).as_field(True)
+    label_lm_weight: float = of_models("Weight of --label-lm.").as_field(0.3)
+    neural_weight: float = of_models("Weight of --neural-lm.").as_field(0.5)
+    """Factor on the neural model's log-probability, which replaces the n-gram's over words."""
+    neural_dtype: str = of_models(
+        "auto, float32, bfloat16, float16 or int8 (CPU with the native kernels). auto: int8 if possible, "
+        "float16 on CUDA, else float32."
+    ).as_field("auto")
+    """int8: linear layers with weights and activations of 8 bits."""
+    neural_cache_mb: float = of_models(
+        "Limit in MB for the keys and values of --neural-lm.", above=0.0
+    ).as_field(512.0)
+    """Scores stay the same to rounding."""
+    lm_kept: float = of_models(
+        "Share of the n-gram's weight that is kept with the neural model.",
+        least=0.0,
+        most=1.0,
+        expected="a share from 0 to 1",
+    ).as_field(0.0)
+    word_score: float = of_words("Score added for each word.").as_field(0.0)
+    unknown_score: float = of_words("Score added for each unknown word.").as_field(-10.0)
+    case: Case = of_words("Case of the words of --lm and --hotwords.", choices=get_args(Case)).as_field(
+        "keep"
+    )
+    """How words are changed before they are spelled in labels."""
+    hotword_weight: float = of_words("Score added for each label of a phrase.").as_field(2.0)
+    """For phrases without a weight of their own."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lm_kept <= 1:
-            raise OptionError(f"lm_kept: expected a share from 0 to 1, got {self.lm_kept}")
-        _positive("neural_cache_mb", self.neural_cache_mb)
+        check_options(self)
         if self.token_offset is not None and self.level == "word":
             raise OptionError("token_offset: expected an n-gram model over labels, got level 'word'")
-        if self.token_offset is not None and self.token_offset < 0:
-            raise OptionError(f"token_offset: expected at least 0, got {self.token_offset}")
-
-
-def _at_least(name: str, value: int, minimum: int) -> None:
-    if value < minimum:
-        raise OptionError(f"{name}: expected at least {minimum}, got {value}")
-
-
-def _positive(name: str, value: float) -> None:
-    if not 0 < value < float("inf"):
-        raise OptionError(f"{name}: expected a positive number, got {value}")

@@ -1,8 +1,7 @@
-"""Choice of a decoder's weights on a development set by CMA-ES.
+"""Choice of a decoder's weights on a development set by CMA-ES, as errors are a step function of weights that
+depend on one another.
 
-Errors are a step function of the weights without a gradient, the weights depend on one another, and a
-decoding of saved emissions is cheap. The errors that the choice will make elsewhere are estimated by
-cross-validation: for every fold the whole search is repeated on the other folds.
+Cross-validation estimates the errors elsewhere: the search is repeated for every fold on the other folds.
 """
 
 from __future__ import annotations
@@ -87,9 +86,8 @@ class Tuned:
 
 
 def folds_of(groups: Sequence[str], n_folds: int) -> list[int]:
-    """Return the fold of each utterance; those of a group, such as a speaker, share one.
-
-    Groups are dealt out by size, each to the fold with the fewest utterances.
+    """Return the fold of each utterance. A group, such as a speaker, is in one fold, the one with the fewest
+    so far.
     """
     sizes = [0] * max(1, min(n_folds, len(set(groups))))
     fold_of: dict[str, int] = {}

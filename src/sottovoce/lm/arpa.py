@@ -1,10 +1,8 @@
-r"""ARPA files of n-gram models, plain or gzipped.
+"""ARPA files of n-gram models, plain or gzipped, read as KenLM reads them.
 
-A `\data\` section with counts, one section per order with lines of log10 probability, words and an optional
-log10 back-off, then `\end\`. Files are read as KenLM reads them: a probability may be `-inf`, a missing
-back-off is 0, blank lines are ignored, and of a repeated unigram the first counts (of `<unk>` the last).
-Sections need no blank line between them, as in SRILM; spaces may separate fields. Other white space, such
-as U+00A0 and U+0085, is part of words.
+A probability may be `-inf`, a missing back-off is 0, blank lines are ignored, and of a repeated unigram the
+first counts (of `<unk>` the last). Sections need no blank line between them, as in SRILM; spaces may separate
+fields. Other white space, such as U+00A0 and U+0085, is part of words.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def blocks(n: int) -> Iterator[slice]:
 
 
 def scratch(shape: int | tuple[int, ...], dtype: type[Number], folder: Path | None) -> npt.NDArray[Number]:
-    """Make an array that is filled later: in memory, or in a temporary file in `folder` if it is large."""
+    """Make an array that is filled later, in a temporary file in `folder` if it is large."""
     if np.prod(shape) * np.dtype(dtype).itemsize < _IN_MEMORY_BYTES:
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -79,10 +77,7 @@ class Ngrams:
 
 @dataclass(frozen=True, slots=True)
 class NgramTable:
-    """The words in the order of their ids, and the n-grams of orders 1, 2, …, each once in any order.
-
-    Unigrams are all words in the order of their ids.
-    """
+    """The words in the order of their ids, and the n-grams of orders 1, 2, …; unigrams are all words."""
 
     words: list[str]
     orders: tuple[Ngrams, ...]
@@ -98,10 +93,11 @@ def fields_of(line: str) -> list[str]:
 def read_arpa(path: Path, folder: Path | None = None, report: Report = ignore) -> NgramTable:
     """Read an ARPA file, gzipped if the name ends in .gz.
 
-    folder: for temporary files, if the n-grams are many; None: the system's.
+    folder: for temporary files; None: the system's.
+
     Raises:
-        LanguageModelError: the file is unreadable, has no header, other counts than it says, bad numbers,
-            or n-grams of words that are no unigrams.
+        LanguageModelError: the file is unreadable, has no header, other counts than it says, bad numbers, or
+            n-grams of words that are no unigrams.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0) as file:
@@ -152,7 +148,6 @@ class _ArpaReader:
         return line
 
     def _read_counts(self) -> tuple[list[int], str]:
-        """Read the counts; also return the title of the next section."""
         if "\\data\\" not in self._lines:
             raise self._error("expected a line \\data\\, got none: not an ARPA file")
         counts: list[int] = []
@@ -166,7 +161,6 @@ class _ArpaReader:
         return counts, line
 
     def _read_order(self, order: int, count: int) -> tuple[Ngrams, str]:
-        """Read n-grams; also return the title of the next section."""
         words = scratch((count, order), np.int32, self._folder)
         log10, backoff = (scratch(count, np.float32, self._folder) for _ in range(2))
         n_read = n_kept = 0
@@ -215,7 +209,6 @@ class _ArpaReader:
         log10: Floats,
         backoff: Floats,
     ) -> int:
-        """Read unigrams behind the n_kept ones; return how many there are now."""
         for number, line in zip(numbers, lines, strict=True):
             self._number = number
             fields = self._fields(line, 1)
@@ -267,7 +260,6 @@ class _ArpaReader:
             raise self._error(f"expected words of the unigrams, got {error.args[0]!r}") from error
 
     def _numbers(self, fields: Sequence[str], order: int) -> tuple[float, float]:
-        """Return the log10 probability and back-off of an n-gram."""
         backoff = self._log10(fields[order + 1]) if len(fields) == order + 2 else 0.0
         if backoff == -math.inf:
             raise self._error(f"expected a finite back-off, got {fields[order + 1]!r}")
@@ -287,7 +279,7 @@ class _ArpaReader:
 
 
 def write_arpa(path: Path, table: NgramTable) -> None:
-    """Write an ARPA file, gzipped if the name ends in .gz; n-grams of the highest order have no back-off."""
+    """Write an ARPA file, gzipped if the name ends in .gz."""
     with (
         whole_file(path) as unfinished,
         gzip.open(unfinished, "wb", 6) if path.suffix == ".gz" else unfinished.open("wb") as opened,

@@ -1,19 +1,17 @@
-"""Automata of language models: as tensors with batched look-ups, and as arrays for the native search.
+"""Back-off automata of n-gram models and of phrases (Aho-Corasick), as tensors with batched look-ups.
 
-An n-gram model and an Aho-Corasick tree are the same automaton: a node without an arc for a token backs
-off to the node of its longest shorter context, at a cost.
+A node without an arc for a token backs off to the node of its longest shorter context, at a cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.lm.base import Automaton, AutomatonModel, Floats, Ints, LanguageModel
+from sottovoce.lm.base import Automaton, Floats, Ints
 
 DENSE_ENTRIES = 2**22
 """Tables of up to this many (node, token) pairs are dense: one look-up instead of a search."""
@@ -114,11 +112,10 @@ class BackoffTable:
         return weight
 
     def _are_roots(self, nodes: Tensor) -> bool:
-        """Return whether all nodes are the root; False on a device, to avoid waiting for it."""
+        """Return False on a device, to avoid waiting for it."""
         return nodes.device.type == "cpu" and not bool(nodes.any())
 
     def _arcs_of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the arcs of nodes (N,): index of the node, and of the arc, (n,) each."""
         counts = self.first[nodes + 1] - self.first[nodes]
         row = torch.arange(len(nodes), device=nodes.device).repeat_interleave(counts)
         before = counts.cumsum(0) - counts
@@ -165,7 +162,7 @@ def backoff_table(
 
 
 def automaton_of(table: BackoffTable, *, ends: Tensor) -> Automaton:
-    """View a back-off table as an automaton over its own ids. ends: (n_nodes,) scores of ending."""
+    """View a table as an automaton. ends: (n_nodes,) scores of ending."""
     return Automaton(
         first=_ints(table.first),
         keys=_ints(table.arcs.keys),
@@ -178,17 +175,6 @@ def automaton_of(table: BackoffTable, *, ends: Tensor) -> Automaton:
         ids=np.arange(table.n_tokens, dtype=np.int64),
         ends=_floats(ends),
     )
-
-
-def automata(models: Iterable[tuple[LanguageModel, float]]) -> list[tuple[Automaton, float]] | None:
-    """Return weighted models as weighted automata; None if one of them has none."""
-    found: list[tuple[Automaton, float]] = []
-    for model, weight in models:
-        automaton = model.automaton() if isinstance(model, AutomatonModel) else None
-        if automaton is None or (automaton.keys is None and weight < 0):
-            return None  # no upper bound: low scores times a negative weight
-        found.append((automaton, weight))
-    return found
 
 
 def _ints(values: Tensor) -> Ints:

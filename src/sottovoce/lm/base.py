@@ -9,14 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import Structure
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from sottovoce.text.normalize import composed, indexed_by_form
@@ -31,8 +29,7 @@ Records = npt.NDArray[Any]
 class LanguageModel(Protocol):
     """A batched language model over n_tokens ids; the states of N hypotheses are (N,) int64.
 
-    Searches select and reorder rows of states; larger data (a KV cache) stays in the model, indexed by the
-    state.
+    Searches select and reorder rows of states; larger data (a KV cache) stays in the model.
     """
 
     @property
@@ -54,7 +51,7 @@ class LanguageModel(Protocol):
 
 
 class WordIds(ABC):
-    """Ids of words as they are written, else of an equivalent Unicode form. unknown: that of <unk>."""
+    """Ids of words as written, else of an equivalent Unicode form. unknown: that of <unk>."""
 
     unknown: int
 
@@ -67,7 +64,6 @@ class WordIds(ABC):
         return self._id(word) is not None
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Return ids of words, in any Unicode form; unknown ones get that of <unk>."""
         found = map(self._id, words)
         return [self.unknown if each is None else each for each in found]
 
@@ -81,68 +77,6 @@ class WordIds(ABC):
             normal = composed(word)
             found = self.vocabulary.get(self._by_form.get(normal, normal))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Arcs:
-    """Transitions by tokens: A arcs for each of M tokens of N hypotheses.
-
-    A token has several arcs if it may or may not end a word, or ends one of several homophones.
-
-    scores: (N, M, A) float32, weighted; -inf: no such arc. marks: (N, M, A) int64, the word that the arc
-    ends: 0 none, w + 1 word w; larger numbers distinguish otherwise equal prefixes. Existing arcs of a
-    state and token have different marks. states: (N, M, A, s) int64, after the arcs.
-    """
-
-    scores: Tensor
-    marks: Tensor
-    states: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Endings:
-    """scores: (N, E) float32, -inf: no such ending. marks: (N, E) int64 as in `Arcs`."""
-
-    scores: Tensor
-    marks: Tensor
-
-
-class PrefixScorer(Protocol):
-    """The language models, lexicon and boosting of a prefix search as one scorer.
-
-    States are rows of integers (N, s), so that the search selects and merges them as tensors; larger data
-    is indexed by the row. The arcs of a state and token always have the same order.
-    """
-
-    @property
-    def n_arcs(self) -> int:
-        """A, the largest number of arcs of any token in any state."""
-        ...
-
-    @property
-    def n_tokens(self) -> int: ...
-
-    @property
-    def word_separator(self) -> int | None:
-        """The token between words, or None.
-
-        If repeated, or at the beginning, it has no arcs: a search takes it as part of the same prefix.
-        """
-        ...
-
-    def start(self, n: int, device: torch.device | None = None) -> Tensor: ...
-
-    def arcs(self, states: Tensor, tokens: Tensor) -> Arcs:
-        """Return the arcs of tokens (N, M) int64 after states (N, s)."""
-        ...
-
-    def endings(self, states: Tensor) -> Endings:
-        """Return the endings of states (N, s); an unfinished word is completed or has no ending."""
-        ...
-
-    def flat(self) -> FlatScorer | None:
-        """Return the scorer as arrays, for the native search; None if a part of it has no such form."""
-        ...
 
 
 RETAINED_WORDS = 128
@@ -159,10 +93,10 @@ class HistoryWord(NamedTuple):
 
 
 class WordHistory:
-    """The words of a hypothesis so far, as a node of a tree: its last word and the previous node.
+    """The words of a hypothesis so far: a node of a tree, its last word and the node before, which alone it
+    keeps alive.
 
-    A node only keeps its ancestors alive, so the tree grows with living hypotheses. n_words: includes
-    forgotten ones.
+    n_words: includes forgotten ones.
     """
 
     __slots__ = ("__weakref__", "_later", "before", "n_words", "word")
@@ -174,7 +108,7 @@ class WordHistory:
         self._later: WeakValueDictionary[HistoryWord, WordHistory] = WeakValueDictionary()
 
     def after(self, words: Iterable[HistoryWord]) -> WordHistory:
-        """Return the history that continues with these words; the same object for the same words."""
+        """Return the history that continues with these words: the same object for the same words."""
         at = self
         for word in words:
             found = at._later.get(word)
@@ -184,7 +118,7 @@ class WordHistory:
         return at
 
     def with_words(self, texts: Iterable[str]) -> WordHistory:
-        """Return the history that continues with known words of these texts."""
+        """As `after`, with known words of these texts."""
         return self.after(map(HistoryWord, texts))
 
     def context(self) -> tuple[str, ...]:
@@ -210,9 +144,8 @@ class HistoryScorer(Protocol):
     """Scores whole word histories, to replace the word scores of the search."""
 
     def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
-        """Return the new adjustments to the scores of N hypotheses with these words.
-
-        final: also score the end of the sentence.
+        """Return the new adjustments to the scores of N hypotheses. final: also score the end of the
+        sentence.
         """
         ...
 
@@ -225,9 +158,9 @@ class CallbackLm(NamedTuple):
     """A language model that the native search calls by address, with a cache of its results.
 
     cache: (2 ** n,) `CACHE_ENTRY`, an open-addressing table by key (state + 1, id + 1); key 0 is free.
-    address: of a C function (int64 state, int64 id, int64 place) -> int64 that returns the score's float32
-    bits in the upper half and the next state in the lower; id `END` scores the end. It takes the GIL, and
-    writes to the cache at `place`, the free entry that the caller found, or after it.
+    address: of a C function (int64 state, int64 id, int64 place) -> int64: the score's float32 bits in the
+    upper half, the next state in the lower; id `END` scores the end. It takes the GIL, and writes to the
+    cache at `place`, the free entry that the caller found, or after it.
     """
 
     cache: Records
@@ -241,10 +174,11 @@ class Automaton(NamedTuple):
 
     ids: (n_tokens,) the model's ids of the caller's tokens. root_weights, root_targets: (n_ids,). first:
     (n_nodes + 1,) first arc of each node. keys: (n_arcs,) node * n_ids + id, ascending. weights (natural
-    logs), targets: (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) score of ending, or None: 0.
+    logs), targets: (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) scores of ending, or None: 0.
     silent: id of the word boundary that is scored implicitly before each of the tokens `begins` (n_tokens,)
     bool, or None. callback, trie: scores come from calls, or from a `sottovoce_kernels.trie.Trie`;
-    root_weights then bound the score of each id, and there are no other arrays.
+    root_weights then bound the score of each id, and there are no other arrays. owner: of the memory behind
+    these.
     """
 
     ids: Ints
@@ -261,21 +195,23 @@ class Automaton(NamedTuple):
     begins: Bools | None = None
     callback: CallbackLm | None = None
     trie: Structure | None = None
+    owner: object = None
 
 
-@runtime_checkable
 class AutomatonModel(Protocol):
-    def automaton(self) -> Automaton | None:
-        """Return the model as arrays on the CPU; None if it has no such form."""
+    """A model that a CTC search can use."""
+
+    def start(self, n: int) -> Tensor: ...
+
+    def automaton(self) -> Automaton:
+        """Return the model as arrays on the CPU."""
         ...
 
 
 @runtime_checkable
 class ContextFreeModel(Protocol):
-    """A model with a context-free state, for unigram scores."""
-
     def null_context(self, n: int) -> Tensor:
-        """Make states (n,) without any context, not even the beginning of the sentence."""
+        """Make states (n,) without any context, not even <s>, for unigram scores."""
         ...
 
 
@@ -290,8 +226,8 @@ class FlatLexicon(NamedTuple):
     keys: (n_nodes - 2,) parent * n_tokens + token of the other nodes, ascending. first_word, n_words:
     (n_nodes,), of the words that end at each node, in `words`. ahead: (n_nodes,) look-ahead. word_scores:
     (n_words,). unknown: the unknown word, or -1. separator: or -1. n_homophones: the most words of one
-    spelling. may_begin, may_go_on: (n_tokens,) bool, tokens that begin and continue an unknown word
-    without a separator.
+    spelling. may_begin, may_go_on: (n_tokens,) bool, tokens that begin and continue an unknown word without a
+    separator.
     """
 
     keys: Ints
@@ -307,13 +243,31 @@ class FlatLexicon(NamedTuple):
     may_go_on: Bools
 
 
-class FlatScorer(NamedTuple):
-    """A `PrefixScorer` as arrays: weighted models over the lexicon's words, and over n_tokens tokens.
+class PrefixScorer(NamedTuple):
+    """The language models, lexicon and boosting of a CTC search over n_tokens labels.
 
-    States are the lexicon's node if any, then those of the word models, then those of the token models.
+    start: (s,) int64, the state before the first label: the lexicon's node if there is one, then the states
+    of the models over its words, then of those over labels. words, tokens: these models and their weights.
+
+    An arc is a way to append a label, and its mark is the word that it ends: 0 none, w + 1 word w; larger
+    ones distinguish otherwise equal prefixes.
     """
 
     n_tokens: int
+    start: Ints = np.zeros(0, np.int64)
     words: Sequence[tuple[Automaton, float]] = ()
     tokens: Sequence[tuple[Automaton, float]] = ()
     lexicon: FlatLexicon | None = None
+
+    @property
+    def n_arcs(self) -> int:
+        """The largest number of arcs of any label in any state."""
+        if self.lexicon is None:
+            return 1
+        n = self.lexicon.n_homophones
+        return n if self.lexicon.separator >= 0 else 1 + n + 2 * (self.lexicon.unknown >= 0)
+
+    @property
+    def word_separator(self) -> int | None:
+        """The label between words, or None. Repeated, or at the beginning, it appends nothing."""
+        return None if self.lexicon is None or self.lexicon.separator < 0 else self.lexicon.separator

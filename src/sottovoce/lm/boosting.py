@@ -1,11 +1,11 @@
 """Phrase boosting by an Aho-Corasick tree over tokens, and a score for every word.
 
-A weight is added for every token of a phrase while it is spelled, so that short and long phrases get the
-same boost at every step, and subtracted again if the phrase is not completed. (Aho and Corasick 1975; k2's
-and WeNet's context graphs and NeMo's phrase boosting count by tokens too.)
+A weight is added for every token of a phrase while it is spelled, and subtracted again if the phrase is not
+completed, so that short and long phrases get the same boost at every step (Aho and Corasick 1975; k2's and
+WeNet's context graphs and NeMo's phrase boosting count by tokens too).
 
-Whisper's tokens begin words by a leading space and CTC word pieces by a mark, so the boundary between
-words is no token; for phrases of whole words it is scored implicitly.
+Whisper's tokens begin words by a leading space and CTC word pieces by a mark, so the boundary between words
+is no token; for phrases of whole words it is scored implicitly.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ class PhraseBooster:
         return self._table.follow(states, tokens)
 
     def finish(self, states: Tensor) -> Tensor:
-        """Return the score (N,) that takes back the boost of unfinished phrases; the end is a boundary."""
+        """Return the score (N,) that takes back the boost of unfinished phrases."""
         if self._at_boundary is None:
             return -self._potential[states]
         score, ended = self.end_word(states)
         return score - self._potential[ended]
 
     def end_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Score the boundary (N,) after states (N,), and return the states after it."""
+        """Score the boundary after states (N,): (N,), and the states after it."""
         assert self._at_boundary is not None, "of phrases that count as whole words"
         gained, targets = self._at_boundary
         return gained[states], targets[states]
@@ -204,7 +204,6 @@ class _PhraseTree:
 
 
 def _padded(phrases: Sequence[Phrase], n_tokens: int, boundary: int | None) -> tuple[Ints, Ints]:
-    """Return tokens (n, L) of phrases, with the boundaries around them, and lengths (n,)."""
     around = () if boundary is None else (boundary,)
     rows = [(*around, *phrase.tokens, *around) for phrase in phrases]
     tokens = np.zeros((len(rows), max(map(len, rows), default=0)), np.int64)
@@ -227,9 +226,7 @@ class Edges(NamedTuple):
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Edges:
-        r"""Make the edges of all tokens from their texts; incomplete characters ("\ufffd") count as
-        letters.
-        """
+        r"""Make the edges from the texts of tokens; incomplete characters ("\ufffd") count as letters."""
         before = [not text or not _is_inside(text[0]) for text in texts]
         after = [not text or not _is_inside(text[-1]) for text in texts]
         return cls(torch.tensor(before), torch.tensor(after))
@@ -243,9 +240,8 @@ def _is_inside(character: str) -> bool:
 
 
 class WholeWordBooster:
-    """A `PhraseBooster` of whole words; states are (N,) int64: its nodes, then those after a word.
-
-    phrases: over tokens below len(edges.before).
+    """A `PhraseBooster` of whole words over tokens with edges; states (N,) int64: its nodes, then those after
+    a word.
 
     Raises:
         LanguageModelError: as `PhraseBooster`.
@@ -271,10 +267,8 @@ class WholeWordBooster:
         moved._inside = self._inside.to(device)
         return moved
 
-    def automaton(self) -> Automaton | None:
-        """Return the model as arrays; None if tokens end words by themselves."""
-        if bool(self._edges.after.any()):
-            return None
+    def automaton(self) -> Automaton:
+        """Return the model as arrays, of tokens that do not end words by themselves."""
         begins = self._edges.before.cpu().numpy()
         ids = np.arange(self.n_tokens, dtype=np.int64)
         return self._inside.automaton()._replace(ids=ids, silent=self._boundary, begins=begins)
@@ -303,7 +297,6 @@ class WholeWordBooster:
         return self._between(states % n_nodes, states >= n_nodes)
 
     def _between(self, nodes: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
-        """Score the word boundary at rows `where` (N,) bool: (N,), and the nodes after it."""
         gained, moved = self._inside.end_word(nodes)
         return gained.masked_fill(~where, 0.0), torch.where(where, moved, nodes)
 
@@ -311,7 +304,6 @@ class WholeWordBooster:
 def _with_boundaries(
     tokens: Sequence[int], ends: Sequence[bool], begins: Sequence[bool], boundary: int
 ) -> tuple[int, ...]:
-    """Return the tokens of a phrase with one boundary between words. ends, begins: edges of every token."""
     found = list(tokens[:1])
     for last, token in itertools.pairwise(tokens):
         found += [boundary, token] if ends[last] or begins[token] else [token]
@@ -324,36 +316,20 @@ _INSIDE, _BETWEEN = 0, 1
 class WordCounter:
     """Adds a score for every word among tokens; states are (N,) int64: inside a word, or between words.
 
-    separators: (n_tokens,) bool, tokens between words. starts: (n_tokens,) bool, those that begin a word.
-    Any other token only begins one between words, so that neither repeated nor outer separators count.
+    separators: (n_tokens,) bool, tokens between words; repeated or outer ones count nothing. starts:
+    (n_tokens,) bool, those that begin a word. Others begin one only between words.
     """
 
     def __init__(self, score: float, *, separators: Tensor, starts: Tensor) -> None:
         begins = torch.stack((starts, torch.ones_like(starts))) & ~separators
-        self._scores = begins.float() * score  # (2, V)
-        self._after = torch.where(separators, _BETWEEN, _INSIDE)
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self._after)
+        self._scores = (begins.float() * score).numpy()  # (2, V)
+        self._after = torch.where(separators, _BETWEEN, _INSIDE).numpy()
 
     def start(self, n: int) -> Tensor:
-        return torch.full((n,), _BETWEEN, device=self._after.device)
-
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if tokens is None:
-            return self._scores[states], states
-        return self._scores[states, tokens], self._after[tokens]
-
-    def finish(self, states: Tensor) -> Tensor:
-        return torch.zeros(states.shape, device=states.device)
+        return torch.full((n,), _BETWEEN)
 
     def automaton(self) -> Automaton:
-        """Return the model as arrays: the root is inside words; the other node, between them, has every
-        arc.
-        """
-        n = self.n_tokens
-        scores, after = self._scores.cpu().numpy(), self._after.cpu().numpy()
+        scores, after, n = self._scores, self._after, len(self._after)
         return Automaton(
             first=np.array([0, 0, n], np.int64),
             keys=np.arange(_BETWEEN * n, (_BETWEEN + 1) * n, dtype=np.int64),

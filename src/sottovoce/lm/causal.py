@@ -51,8 +51,8 @@ class ContinuedText(NamedTuple):
 class PieceTree:
     """Scores the pieces of texts with a causal network.
 
-    cache_bytes: bound of keys, values and hidden states. Pieces used least recently are dropped, and run
-    again if they are needed. The longest text always fits.
+    cache_bytes: bound of keys, values and hidden states. Pieces used least recently are dropped. The longest
+    text always fits.
 
     Raises:
         LanguageModelError: the network's logits are not its output embeddings times its last hidden state.
@@ -78,7 +78,6 @@ class PieceTree:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that the cache has taken."""
         return len(self._parents) * self._n_bytes
 
     def log_probs(self, texts: Sequence[ContinuedText]) -> list[float]:
@@ -168,7 +167,6 @@ class PieceTree:
         return [float(part) for part in torch.stack([part.sum() for part in scores])]
 
     def _run(self, nodes: list[int]) -> None:
-        """Run nodes of which all parents have run, or come before them."""
         rows = {node: row for row, node in enumerate(nodes)}
         above = {node: self._ancestors(node) for node in nodes if self._parents[node] not in rows}
         past = sorted({one for path in above.values() for one in path})
@@ -265,7 +263,6 @@ def _stacked(layer: DynamicLayer) -> Tensor:
 
 
 def _quantise(network: nn.Module) -> None:
-    """Replace the linear layers by int8 ones of the native kernels, in place."""
     from transformers.pytorch_utils import Conv1D
 
     for name, layer in list(network.named_modules()):
@@ -336,8 +333,6 @@ class CausalWordModel:
     ) -> CausalWordModel:
         """Load a folder, a GGUF file, a hub name, or the folder of a LoRA adapter, which names its model.
 
-        device: None: the CPU.
-
         Raises:
             MissingExtraError: without transformers, or without peft for an adapter.
             LanguageModelError: the model cannot be loaded.
@@ -367,7 +362,6 @@ class CausalWordModel:
 
     @property
     def n_forward_pieces(self) -> int:
-        """Pieces run through the network so far."""
         return self._tree.n_run
 
     @property
@@ -409,7 +403,6 @@ def _numbers(dtype: str, device: torch.device) -> NumberFormat:
 
 
 def _adapted(model: PreTrainedModel, folder: str) -> PreTrainedModel:
-    """Merge a LoRA adapter into the weights of its model."""
     try:
         from peft import PeftModel
     except ImportError as error:
@@ -429,6 +422,5 @@ def _gguf(name: str) -> tuple[str, str | None]:
 
 
 def _context(history: History) -> History:
-    """Drop whole blocks of long histories, so that nodes can be reused."""
     n_blocks = len(history) // BLOCK_WORDS
     return history if n_blocks < 2 else history[(n_blocks - 1) * BLOCK_WORDS :]

@@ -36,26 +36,31 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The n-grams of one order and how often they occur. keys: (n,) ascending, place of the n-gram's first
-    order - 1 words * n_words + last word. counts: (n,).
+    """The n-grams of one order and how often they occur: (n,) each.
+
+    keys: place of the n-gram's first order - 1 words * n_words + last word, ascending.
     """
 
     keys: Ints
     counts: Ints | SmallInts
 
 
-def count_text(lines: Iterable[str], order: int, report: Report = ignore) -> tuple[list[str], list[Counts]]:
-    """Count the n-grams of sentences, one a line; return the words and the counts of orders 1, 2, ….
+def count_text(
+    lines: Iterable[tuple[Path, int, str]], order: int, report: Report = ignore
+) -> tuple[list[str], list[Counts]]:
+    """Count the n-grams of sentences; return the words and the counts of orders 1, 2, ….
+
+    lines: the file, line and text of each sentence, as from `numbered_lines`.
 
     Raises:
         LanguageModelError: no text, or one with <s>, </s> or <unk>.
     """
     ids = {word: place for place, word in enumerate(SPECIAL)}
     tokens, specials = array("i"), set(SPECIAL)
-    for number, line in enumerate(lines, start=1):
+    for path, number, line in lines:
         words = line.strip(BLANKS).replace("\t", " ").split(" ")
         if not specials.isdisjoint(words):
-            raise LanguageModelError(f"line {number}: expected a text without {', '.join(SPECIAL)}")
+            raise LanguageModelError(f"{path}, line {number}: expected a text without {', '.join(SPECIAL)}")
         tokens.append(_BEGIN)
         tokens.extend([ids.setdefault(word, len(ids)) for word in words if word])
         tokens.append(_END)
@@ -78,13 +83,13 @@ def count_text(lines: Iterable[str], order: int, report: Report = ignore) -> tup
 
 
 def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[str], list[Counts]]:
-    """Read files of lines `w1 w2 … wn<TAB>count`, as SRILM's `ngram-count -write` and Google's Web 1T have
-    them, gzipped if their names end in .gz; return the words and the counts of orders 1, 2, …, order.
+    """Read files of lines `w1 w2 … wn<TAB>count` (SRILM's `ngram-count -write`, Google's Web 1T), gzipped if
+    their names end in .gz; return the words and the counts of orders 1, 2, …, order.
 
     Counts of an n-gram that stands several times are added up. An n-gram occurs at least as often as the
-    longer ones that begin with it, or that end with it: shorter ones may be missing, but then sentences that
-    are shorter than the n-grams are not counted. order: None for that of the longest n-gram. `<S>`, `</S>`
-    and `<UNK>` count as `<s>`, `</s>` and `<unk>`.
+    longer ones that begin or end with it: shorter ones may be missing, but then sentences that are shorter
+    than the n-grams are not counted. order: None for that of the longest n-gram. `<S>`, `</S>` and `<UNK>`
+    count as `<s>`, `</s>` and `<unk>`.
 
     Raises:
         LanguageModelError: a file that cannot be read, another line, or no n-grams.
@@ -93,20 +98,19 @@ def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[s
     ids = {word: place for place, word in enumerate(SPECIAL)}
     ids |= {word.upper(): place for word, place in ids.items()}
     tokens, numbers = ([array(code) for _ in range(LONGEST)] for code in "iq")
-    for path in paths:
-        for number, line in enumerate(read_sentences([path]), start=1):
-            said, _, count = line.strip(BLANKS).partition("\t")
-            words = [ids.setdefault(word, len(ids) - len(SPECIAL)) for word in said.split(" ") if word]
-            if not said:
-                continue
-            if not (count.isascii() and count.isdigit() and 0 < int(count) < 2**63):
-                got = f"{count!r} after {said!r}"
-                raise LanguageModelError(f"{path}, line {number}: expected a count above 0, got {got}")
-            if len(words) > LONGEST or _BEGIN in words[1:] or _END in words[:-1]:
-                expected = f"up to {LONGEST} words, <s> first and </s> last"
-                raise LanguageModelError(f"{path}, line {number}: expected {expected}, got {said!r}")
-            tokens[len(words) - 1].extend(words)
-            numbers[len(words) - 1].append(int(count))
+    for path, number, line in numbered_lines(paths):
+        said, _, count = line.strip(BLANKS).partition("\t")
+        words = [ids.setdefault(word, len(ids) - len(SPECIAL)) for word in said.split(" ") if word]
+        if not said:
+            continue
+        if not (count.isascii() and count.isdigit() and 0 < int(count) < 2**63):
+            got = f"{count!r} after {said!r}"
+            raise LanguageModelError(f"{path}, line {number}: expected a count above 0, got {got}")
+        if len(words) > LONGEST or _BEGIN in words[1:] or _END in words[:-1]:
+            expected = f"up to {LONGEST} words, <s> first and </s> last"
+            raise LanguageModelError(f"{path}, line {number}: expected {expected}, got {said!r}")
+        tokens[len(words) - 1].extend(words)
+        numbers[len(words) - 1].append(int(count))
     longest = max((length for length, each in enumerate(numbers, start=1) if each), default=0)
     if not longest:
         raise LanguageModelError("expected lines of words, a tab and a count, got none")
@@ -142,7 +146,6 @@ def _levels(tokens: Sequence[array[int]], numbers: Sequence[array[int]], n_words
 
 
 def _grouped(rows: SmallInts, counts: Ints, combine: np.ufunc) -> tuple[SmallInts, Ints]:
-    """Sort n-grams (n, order), and combine the counts of equal ones."""
     sorting = np.lexsort(rows.T[::-1])
     rows, counts = rows[sorting], counts[sorting]
     is_new = np.ones(len(rows), np.bool_)
@@ -150,8 +153,8 @@ def _grouped(rows: SmallInts, counts: Ints, combine: np.ufunc) -> tuple[SmallInt
     return rows[is_new], combine.reduceat(counts, np.flatnonzero(is_new)) if len(rows) else counts
 
 
-def read_sentences(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield the lines of text files, gzipped if their names end in .gz.
+def numbered_lines(paths: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
+    """Yield the lines of text files, gzipped if their names end in .gz, with their file and number.
 
     Raises:
         LanguageModelError: a file that cannot be read.
@@ -159,7 +162,8 @@ def read_sentences(paths: Sequence[Path]) -> Iterator[str]:
     for path in paths:
         try:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0) as file:
-                yield from text_lines(cast(IO[bytes], file))
+                for number, line in enumerate(text_lines(cast(IO[bytes], file)), start=1):
+                    yield path, number, line
         except (OSError, EOFError, ValueError) as error:
             raise LanguageModelError(f"{path}: expected a text, got {cause_of(error)}") from error
 
@@ -175,8 +179,7 @@ def estimate(
     """Estimate a model from counts of orders 1, 2, …, a list that is emptied.
 
     prune: n-grams of each order that occur at most that often are left out; the last number counts for all
-    higher orders. fallback: use `FALLBACK` for orders whose counts give no discounts. folder: for temporary
-    files, if the n-grams are many.
+    higher orders. fallback: use `FALLBACK` where counts give no discounts. folder: for temporary files.
 
     Raises:
         OptionError: numbers that decrease, or do not begin with 0.
@@ -230,10 +233,7 @@ class _Estimator:
         return found
 
     def _adjusted(self, level: Counts, rows: npt.NDArray[np.int32], longer: Ints | None) -> Ints:
-        """Count n-grams by the words before them, if they are not of the highest order or begin with <s>.
-
-        Those of which no longer one is counted are taken to have had one word before them.
-        """
+        """Count n-grams by the words before them, if they are not of the highest order or begin with <s>."""
         begins = rows[:, 0] == _BEGIN
         adjusted: Ints = level.counts.astype(np.int64)
         if longer is not None:
@@ -246,7 +246,7 @@ class _Estimator:
     def _smoothed(
         self, adjusted: Ints, contexts: Ints, kept: npt.NDArray[np.bool_], n_contexts: int
     ) -> tuple[Doubles, Doubles]:
-        """Return each n-gram's share of its own, and the share of each context's lower orders."""
+        """Return each n-gram's own share, and each context's share of the lower orders."""
         discounts = np.array([0.0, *self._discounts(adjusted)])
         taken = np.where(kept, discounts[adjusted.clip(max=3)], adjusted)  # all, of those that are pruned
         total = np.bincount(contexts, adjusted, n_contexts).clip(1)
@@ -268,7 +268,6 @@ class _Estimator:
         )
 
     def _with_backoff(self, ngrams: Ngrams, gamma: Doubles) -> Ngrams:
-        """Set the back-offs: log10 of the share of shorter contexts."""
         backoff = np.log10(np.where(gamma > 0, gamma, 1.0))
         return Ngrams(ngrams.words, ngrams.log10, backoff.astype(np.float32))
 

@@ -1,33 +1,32 @@
-"""Shallow fusion: weighted language models as one object, over tokens or over the words of a lexicon.
+"""Shallow fusion: weighted language models as one, for Whisper's beam search and for the CTC search.
 
-`ShallowFusion` is a `LanguageModel` for Whisper's beam search and a `PrefixScorer` for the CTC search.
-`WordFusion` scores word models where words end, under a lexicon, with optional token models. Look-ahead
-(Ortmanns et al. 1997; flashlight's smearing) adds the best score of the words that are still possible
-inside a word, and subtracts it where the word ends.
-`text_fusion` makes the one of Whisper's decoder, over its text tokens.
+`text_fusion` makes the `ShallowFusion` over Whisper's text tokens. `token_scorer` and `word_scorer` make the
+`PrefixScorer` of a CTC search; the second scores word models where words of a lexicon end. Look-ahead
+(Ortmanns et al. 1997; flashlight's smearing) adds the best score of the words that are still possible inside
+a word, and subtracts it where the word ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import tiktoken
 import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.automata import automata
 from sottovoce.lm.base import (
-    Arcs,
     Automaton,
     AutomatonModel,
     ContextFreeModel,
-    Endings,
-    FlatScorer,
+    Floats,
+    Ints,
     LanguageModel,
+    PrefixScorer,
 )
 from sottovoce.lm.boosting import Edges, Phrase, WholeWordBooster
 from sottovoce.lm.grammar import Grammar, GrammarModel
@@ -57,7 +56,7 @@ def text_fusion(
     hotwords: a file (`read_phrases`), phrases, or phrases with weights; they match whole words as written,
     with a capital at the beginning, and, if in lower case, with capitals on every word.
     hotword_weight: for each token of a phrase (nats).
-    neural_lm: a model over the same ids, see `lm.base.LanguageModel`.
+    neural_lm: a model over the same ids.
     grammar: a GBNF file or a parsed grammar for the text of a window.
     grammar_penalty: cost of a token that it does not allow (nats); None: forbidden.
 
@@ -107,7 +106,7 @@ def _edges(encoding: tiktoken.Encoding, n_tokens: int) -> Edges:
 
 
 def _token_ids(ngram: NgramModel, n_tokens: int) -> torch.Tensor:
-    """Return the model's id (n_tokens,) of every token; raise LanguageModelError for a model of words."""
+    """Return the model's id (n_tokens,) of every token. Raises: LanguageModelError for a model of words."""
     ids = ngram.ids([str(token) for token in range(n_tokens)])
     if all(each == ngram.unknown for each in ids):
         words = (word for word in ngram.vocabulary if not word.startswith("<"))
@@ -137,7 +136,6 @@ def _phrases(
 
 
 def _capitalised(text: str) -> Iterable[str]:
-    """Yield the ways to capitalise a phrase that begins in lower case."""
     if not text[:1].islower():
         return ()
     words = text.split() if text.islower() else [text]
@@ -183,21 +181,11 @@ class Relabelled:
     def finish(self, states: Tensor) -> Tensor:
         return self._model.finish(states)
 
-    def automaton(self) -> Automaton | None:
-        inside = self._model.automaton() if isinstance(self._model, AutomatonModel) else None
-        if inside is None:
-            return None
-        ids = self._ids.cpu().numpy()
-        begins = None if inside.begins is None else inside.begins[ids]
-        return inside._replace(ids=inside.ids[ids], begins=begins)
-
 
 class ShallowFusion:
     """A weighted sum of language models over the same tokens; states are (N, n_models) int64.
 
     A token that a model scores -inf is forbidden, whatever the weight.
-
-    weights: one per model.
 
     Raises:
         OptionError: not one weight per model, or different numbers of tokens.
@@ -217,14 +205,6 @@ class ShallowFusion:
     @property
     def n_tokens(self) -> int:
         return self._models[0].n_tokens
-
-    @property
-    def n_arcs(self) -> int:
-        return 1
-
-    @property
-    def word_separator(self) -> int | None:
-        return None
 
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
         return torch.stack([model.start(n).to(device) for model in self._models], dim=1)
@@ -250,23 +230,6 @@ class ShallowFusion:
     def select(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[rows]
 
-    def arcs(self, states: Tensor, tokens: Tensor) -> Arcs:
-        n_rows, n_tokens = tokens.shape
-        rows = states[:, None, :].expand(-1, n_tokens, -1).reshape(n_rows * n_tokens, -1)
-        scores, after = self._follow(rows, tokens.reshape(-1))
-        shape = (n_rows, n_tokens, 1)
-        marks = torch.zeros(shape, dtype=torch.int64, device=tokens.device)
-        return Arcs(scores.view(shape), marks, after.view(*shape, -1))
-
-    def endings(self, states: Tensor) -> Endings:
-        scores = self.finish(states)[:, None]
-        return Endings(scores, torch.zeros_like(scores, dtype=torch.int64))
-
-    def flat(self) -> FlatScorer | None:
-        """Return the fusion as arrays; None if a model has no such form."""
-        models = automata(zip(self._models, self._weights, strict=True))
-        return None if models is None else FlatScorer(self.n_tokens, tokens=models)
-
     def _follow(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         total = torch.zeros(tokens.shape, device=tokens.device)
         after = []
@@ -284,199 +247,90 @@ def weighted_scores(scores: Tensor, weight: float) -> Tensor:
     return torch.where(scores == NEVER, scores, scores * weight)
 
 
+_UNBOUNDED = -1e30
 IMPOSSIBLE = -228.0
 """Natural log-probability of impossible words inside words: about log10 -99, as in ARPA files."""
 UNKNOWN_SHARE = 0.7
 """Share of an unknown word's cost at its beginning; the rest is due at its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class WordModel:
-    """A language model over words, with a weight.
+class TokenModel(NamedTuple):
+    """A weighted model over labels. ids: (n_tokens,) int64, the model's id of every label; None: the same."""
 
-    ids: (n_words,) int64, the model's id of every word of the lexicon, including None, the unknown word.
-    """
+    model: AutomatonModel
+    weight: float
+    ids: Ints | None = None
 
-    model: LanguageModel
-    ids: Tensor
+
+class ScoredAutomaton(AutomatonModel, LanguageModel, Protocol):
+    """A model over words: its scores look ahead."""
+
+
+class WordModel(NamedTuple):
+    """A weighted model over words. ids: (n_words,) int64, its id of every word of the lexicon."""
+
+    model: ScoredAutomaton
+    ids: Ints
     weight: float
 
 
-class WordFusion:
-    """A lexicon, models over its words, and models over the tokens that spell them.
+def token_scorer(n_tokens: int, models: Sequence[TokenModel]) -> PrefixScorer:
+    """Make the scorer of models over n_tokens labels."""
+    return PrefixScorer(n_tokens, _starts(models), tokens=_automata(models))
 
-    States are (N, 1 + n_word_models + n_token_models) int64: the lexicon's node first.
+
+def word_scorer(
+    lexicon: Lexicon,
+    models: Sequence[WordModel] = (),
+    *,
+    word_score: float = 0.0,
+    unknown_score: float = 0.0,
+    look_ahead: bool = False,
+    tokens: PrefixScorer | None = None,
+) -> PrefixScorer:
+    """Make the scorer of a lexicon, models over its words, and models over the labels that spell them.
 
     word_score: added for every word. unknown_score: added for every unknown word. look_ahead: use the
     first word model's unigrams inside words, which changes pruning, not the scores of finished hypotheses.
-
-    Raises:
-        OptionError: ids that do not cover the lexicon, token models with another number of tokens, or
-            look_ahead without a word model.
     """
+    scores = np.full(len(lexicon.words), word_score, np.float32)
+    if lexicon.unknown is not None:
+        scores[lexicon.unknown] += np.float32(unknown_score)
+    ahead = _unigrams(lexicon, models[0], scores) if look_ahead else np.zeros(lexicon.n_nodes, np.float32)
+    over_labels = PrefixScorer(lexicon.n_tokens) if tokens is None else tokens
+    return over_labels._replace(
+        start=np.concatenate(([ROOT], _starts(models), over_labels.start)),
+        words=_automata(models),
+        lexicon=lexicon.flat(ahead, scores),
+    )
 
-    def __init__(
-        self,
-        lexicon: Lexicon,
-        models: Sequence[WordModel] = (),
-        *,
-        word_score: float = 0.0,
-        unknown_score: float = 0.0,
-        look_ahead: bool = False,
-        tokens: ShallowFusion | None = None,
-    ) -> None:
-        for model in models:
-            if len(model.ids) != len(lexicon.words):
-                raise OptionError(
-                    f"word models: expected {len(lexicon.words)} word ids, got {len(model.ids)}"
-                )
-        if tokens is not None and tokens.n_tokens != lexicon.n_tokens:
-            raise OptionError(f"token models: expected {lexicon.n_tokens} tokens, got {tokens.n_tokens}")
-        if look_ahead and not models:
-            raise OptionError("look_ahead: expected a word model to look ahead with, got none")
-        self._lexicon = lexicon
-        self._n_words = len(lexicon.words)
-        self._models = tuple(models)
-        self._tokens = tokens
-        self._word_scores = torch.full((len(lexicon.words),), float(word_score), device=lexicon.device)
-        if lexicon.unknown is not None:
-            self._word_scores[lexicon.unknown] += unknown_score
-        self._ahead = self._unigrams() if look_ahead else None
 
-    @property
-    def n_tokens(self) -> int:
-        return self._lexicon.n_tokens
+def _starts(models: Sequence[TokenModel | WordModel]) -> Ints:
+    return np.array([int(each.model.start(1)[0]) for each in models], np.int64)
 
-    @property
-    def n_arcs(self) -> int:
-        return self._lexicon.n_arcs
 
-    @property
-    def word_separator(self) -> int | None:
-        return self._lexicon.separator
+def _automata(models: Sequence[TokenModel | WordModel]) -> list[tuple[Automaton, float]]:
+    found = []
+    for each in models:
+        automaton = each.model.automaton()
+        if each.ids is not None:
+            begins = None if automaton.begins is None else automaton.begins[each.ids]
+            automaton = automaton._replace(ids=automaton.ids[each.ids], begins=begins)
+        if automaton.keys is None and each.weight < 0:
+            # Upper bounds times a negative weight are no upper bounds.
+            automaton = automaton._replace(root_weights=np.full_like(automaton.root_weights, _UNBOUNDED))
+        found.append((automaton, each.weight))
+    return found
 
-    @property
-    def words(self) -> tuple[str | None, ...]:
-        """The words of marks 1, 2, …; None is the unknown word."""
-        return self._lexicon.words
 
-    def start(self, n: int, device: torch.device | None = None) -> Tensor:
-        columns = [torch.full((n, 1), ROOT, device=device)]
-        columns += [word.model.start(n)[:, None].to(device) for word in self._models]
-        columns += [] if self._tokens is None else [self._tokens.start(n, device)]
-        return torch.cat(columns, dim=1)
-
-    def arcs(self, states: Tensor, tokens: Tensor) -> Arcs:
-        found = self._lexicon.arcs(states[:, 0], tokens)  # (N, M, A)
-        scores, after = self._score_ended_words(states, found.marks, found.exists, tokens)
-        if self._ahead is not None:
-            scores = scores + self._ahead[found.nodes] - self._ahead[states[:, 0]][:, None, None]
-        columns = [found.nodes[..., None], after]
-        if self._tokens is not None:
-            token_arcs = self._tokens.arcs(states[:, 1 + len(self._models) :], tokens)
-            scores = scores + token_arcs.scores
-            columns.append(token_arcs.states.expand(*scores.shape, -1))
-        scores = scores.masked_fill(~found.exists, NEVER)
-        return Arcs(scores, found.marks, torch.cat(columns, dim=-1))
-
-    def endings(self, states: Tensor) -> Endings:
-        marks, exists = self._lexicon.endings(states[:, 0])  # (N, E)
-        scores, after = self._score_ended_words(states, marks[:, None], exists[:, None])
-        scores, after = scores[:, 0], after[:, 0]
-        for i, word in enumerate(self._models):
-            ends = word.model.finish(after[..., i].reshape(-1)).view(scores.shape)
-            scores = scores + weighted_scores(ends, word.weight)
-        if self._ahead is not None:
-            scores = scores - self._ahead[states[:, 0]][:, None]
-        if self._tokens is not None:
-            scores = scores + self._tokens.finish(states[:, 1 + len(self._models) :])[:, None]
-        return Endings(scores.masked_fill(~exists, NEVER), marks)
-
-    def flat(self) -> FlatScorer | None:
-        """Return the fusion as arrays; None if a model has no such form."""
-        words = automata((Relabelled(word.model, word.ids), word.weight) for word in self._models)
-        tokens = FlatScorer(self.n_tokens) if self._tokens is None else self._tokens.flat()
-        if words is None or tokens is None:
-            return None
-        ahead = torch.zeros(self._lexicon.n_nodes) if self._ahead is None else self._ahead
-        return tokens._replace(words=words, lexicon=self._lexicon.flat(ahead, self._word_scores))
-
-    def _score_ended_words(
-        self, states: Tensor, marks: Tensor, exists: Tensor, tokens: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Score the words that arcs end: (N, M, A); also return the word models' states (N, M, A, n).
-
-        tokens: (N, M) of the arcs; None: M is 1.
-        """
-        n_models = len(self._models)
-        before = states[:, 1 : 1 + n_models]
-        ends = (marks > 0) & (marks <= self._n_words) & exists
-        after = before[:, None, None, :].expand(*marks.shape, n_models)
-        if self._may_wait(marks.device):
-            return self._score_sparse(after, marks, ends)
-        if tokens is None or self._lexicon.separator is None:
-            return self._score_dense(after, marks, ends)
-        return self._score_separator(after, marks, ends, tokens == self._lexicon.separator)
-
-    @staticmethod
-    def _may_wait(device: torch.device) -> bool:
-        return device.type == "cpu"
-
-    def _score_sparse(self, states: Tensor, marks: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        rows = ends.reshape(-1).nonzero()[:, 0]
-        scores = torch.zeros(marks.numel())
-        flat = states.reshape(marks.numel(), len(self._models))
-        gained, moved = self._score_words(flat[rows], marks.reshape(-1)[rows] - 1)
-        scores[rows] = gained
-        if self._models:
-            flat = flat.index_copy(0, rows, moved)
-        return scores.view(marks.shape), flat.view(states.shape)
-
-    def _score_dense(self, states: Tensor, marks: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """Score every arc; selecting the few would wait for the device."""
-        words = (marks - 1).clamp(0, self._n_words - 1).reshape(-1)
-        gained, moved = self._score_words(states.reshape(marks.numel(), len(self._models)), words)
-        scores = gained.view(marks.shape).masked_fill(~ends, 0.0)
-        return scores, torch.where(ends[..., None], moved.view(states.shape), states)
-
-    def _score_separator(
-        self, states: Tensor, marks: Tensor, ends: Tensor, is_separator: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Score the arcs of the separator, which alone end words. is_separator: (N, M) bool, at most one a
-        row.
-        """
-        column = is_separator.to(torch.uint8).argmax(dim=1)[:, None, None]  # the first if there is none
-        place = column.expand(-1, -1, marks.shape[2])
-        places = place[..., None].expand(-1, -1, -1, states.shape[3])
-        scores, moved = self._score_dense(
-            states.gather(1, places), marks.gather(1, place), ends.gather(1, place)
-        )
-        return torch.zeros_like(scores).expand(marks.shape).scatter(1, place, scores), states.scatter(
-            1, places, moved
-        )
-
-    def _score_words(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Score words (n,) after the word models' states (n, n_models); also return the next states."""
-        scores = self._word_scores[words]
-        after = []
-        for i, word in enumerate(self._models):
-            gained, moved = word.model.score(states[:, i], word.ids[words])
-            scores = scores + weighted_scores(gained, word.weight)
-            after.append(moved)
-        return scores, torch.stack(after, dim=1) if after else states
-
-    def _unigrams(self) -> Tensor:
-        """Return the look-ahead (n_nodes,): the first model's unigram scores.
-
-        The unknown word counts with a share of its whole cost, including its end.
-        """
-        word = self._models[0]
-        model, n_words = word.model, len(word.ids)
-        states = model.null_context(n_words) if isinstance(model, ContextFreeModel) else model.start(n_words)
-        scores, _ = model.score(states.to(word.ids.device), word.ids)
-        # A word that is impossible alone may be possible after others.
-        scores = scores.clamp_min(IMPOSSIBLE) * word.weight
-        if self._lexicon.unknown is not None:
-            price = scores[self._lexicon.unknown] + self._word_scores[self._lexicon.unknown]
-            scores[self._lexicon.unknown] = UNKNOWN_SHARE * price
-        return self._lexicon.look_ahead(scores)
+def _unigrams(lexicon: Lexicon, word: WordModel, word_scores: Floats) -> Floats:
+    """Return the look-ahead (n_nodes,). The unknown word counts with a share of its whole cost."""
+    model, n_words = word.model, len(word.ids)
+    states = model.null_context(n_words) if isinstance(model, ContextFreeModel) else model.start(n_words)
+    found, _ = model.score(states, torch.from_numpy(word.ids))
+    # A word that is impossible alone may be possible after others.
+    scores: Floats = (found.clamp_min(IMPOSSIBLE) * word.weight).numpy()
+    if lexicon.unknown is not None:
+        whole = scores[lexicon.unknown] + word_scores[lexicon.unknown]
+        scores[lexicon.unknown] = np.float32(UNKNOWN_SHARE) * whole
+    return lexicon.look_ahead(scores)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
 from sottovoce.text.files import read_text
 from sottovoce.text.normalize import composed
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 RULE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*::=", re.MULTILINE)
 QUOTED = r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]'
@@ -70,7 +73,7 @@ def _undefined(symbols: list[str], bodies: dict[str, list[str]]) -> set[str]:
 
 
 class _RuleReader:
-    """Parses the body of a rule; ends: the names in which a text can end."""
+    """Parses the body of a rule. ends: the names in which a text can end."""
 
     def __init__(self, symbols: list[str], ends: set[str]) -> None:
         self._symbols = symbols
@@ -78,7 +81,6 @@ class _RuleReader:
         self._at = 0
 
     def choice(self) -> bool:
-        """Return whether one of the alternatives ends."""
         can_end = self._sequence()
         while self._next() == "|":
             self._at += 1
@@ -117,7 +119,7 @@ _PIECE = re.compile(rf"{QUOTED}|#[^\n]*|{NAME}")
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A GBNF grammar. rule: the rule of an utterance, which may begin with an additional space.
+    """A GBNF grammar. rule: that of an utterance, which may begin with an additional space.
 
     Raises:
         LanguageModelError: the text is no grammar, or has no such rule.
@@ -143,10 +145,8 @@ class Grammar:
 
     @classmethod
     def read(cls, path: str | Path, rule: str = "root") -> Grammar:
-        """Read a grammar file.
-
-        Raises:
-            LanguageModelError: the file cannot be read, and as the class.
+        """Raises:
+        LanguageModelError: the file cannot be read, and as the class.
         """
         return cls(read_text(path, "a grammar", LanguageModelError), rule)
 
@@ -228,14 +228,12 @@ class GrammarModel:
         return torch.tensor(ends, device=states.device)
 
     def _allows_something(self, token_bytes: Sequence[bytes]) -> bool:
-        """Return whether an utterance has a beginning, apart from the space before it."""
         firsts = (self._row(START) == 0).nonzero()[:, 0].tolist()
         if firsts and all(token_bytes[token] == b" " for token in firsts):
             return bool((self._row(self._after(START, firsts[0])) == 0).any())
         return bool(firsts)
 
     def _make_row(self, state: int) -> Tensor:
-        """Score every next token (n_tokens,)."""
         if state == BROKEN:
             return torch.zeros(self._n_tokens)
         packed = np.frombuffer(self._place(state).compute_bitmask(), np.uint8)
@@ -249,7 +247,7 @@ class GrammarModel:
             self._prefixes.append((state, token))
         return number
 
-    def _make_place(self, state: int) -> Any:
+    def _make_place(self, state: int) -> LLMatcher:
         """Return the matcher after a prefix, which must not be advanced."""
         if state == START:
             return self._first
@@ -260,8 +258,6 @@ class GrammarModel:
 
 
 class _Tokens:
-    """A tokenizer in the form that llguidance expects."""
-
     bos_token_id = None
 
     def __init__(self, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> None:
@@ -274,7 +270,7 @@ class _Tokens:
         return self._encode(text.decode("utf-8", "replace"))
 
 
-def _matcher(grammar: Grammar, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> Any:
+def _matcher(grammar: Grammar, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> LLMatcher:
     try:
         from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
         from llguidance.gbnf_to_lark import gbnf_to_lark

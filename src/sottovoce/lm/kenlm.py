@@ -1,9 +1,9 @@
 """KenLM's binary files, version 5, with their words: tries are converted, probing tables are asked.
 
-A trie spells n-grams from their last word and can be listed. A probing table holds hashes of n-grams, not
-their words, so it answers one pair of state and word at a time; every answer is kept in a table that native
-search reads without a call. The words stand at the end of a binary, in the order of their ids, each before a
-null byte. Layout: `lm/binary_format.hh`, `trie.hh`, `search_hashed.hh` of KenLM.
+A trie spells n-grams from their last word and can be listed. A probing table holds hashes of n-grams, so it
+answers one pair of state and word at a time; answers are kept in a table that the native search reads without
+a call. The words stand at the end of a binary, in the order of their ids, each before a null byte. Layout:
+`lm/binary_format.hh`, `trie.hh`, `search_hashed.hh` of KenLM.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ _HASH = (8978948897894561157, 17894857484156487943)
 
 
 def is_kenlm_binary(path: Path) -> bool:
-    """Return whether a file begins as KenLM's binaries do.
-
-    Raises:
-        LanguageModelError: the file cannot be read.
+    """Raises:
+    LanguageModelError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -58,17 +56,13 @@ def is_kenlm_binary(path: Path) -> bool:
 
 
 def is_kenlm_probing(path: Path) -> bool:
-    """Return whether a file is a KenLM binary with a probing table.
-
-    Raises:
-        LanguageModelError: the file cannot be read, or is a KenLM binary of another version.
+    """Raises:
+    LanguageModelError: the file cannot be read, or is a KenLM binary of another version.
     """
     return is_kenlm_binary(path) and _Binary(path).kind < _TRIE
 
 
 class _Binary:
-    """The header and the words of a binary, and where the search begins."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
@@ -92,7 +86,6 @@ class _Binary:
             self.start += 8 + 12 * self.buckets(0)
 
     def buckets(self, order: int) -> int:
-        """Return the size of the hash table of an order, counted from 0."""
         n = int(self.counts[order])
         wanted = np.float32(self.multiplier) * np.float32(n)
         return max(n + 1, int(wanted))
@@ -119,9 +112,8 @@ class _Binary:
 
 
 def read_kenlm_trie(path: Path, folder: Path | None = None, report: Report = ignore) -> NgramTable:
-    """Read a trie, also with quantised values or compressed pointers.
+    """Read a trie, also with quantised values or compressed pointers. folder: for temporary files.
 
-    folder: for temporary files, if the n-grams are many; None: the system's.
     Raises:
         LanguageModelError: the file cannot be read, has no words, or is a probing table.
     """
@@ -169,7 +161,7 @@ class _TrieReader:
         self._books.append((self._take(sizes[0], np.float32),))
 
     def _read_order(self, order: int, parents: npt.NDArray[np.int32], first: Ints) -> tuple[Ngrams, Ints]:
-        """Read the n-grams that add a word before those of the previous order; first: their places."""
+        """Read the n-grams that add a word before those of the previous order."""
         counts = self._binary.counts
         n, is_last = counts[order - 1], order == len(counts)
         if first[-1] != n or (np.diff(first) < 0).any():
@@ -201,7 +193,6 @@ class _TrieReader:
         return Ngrams(words, log10, backoff), following
 
     def _values(self, packed: npt.NDArray[np.uint8], bits: Ints, order: int) -> tuple[Floats, ...]:
-        """Return log10 probabilities and, below the highest order, back-offs."""
         is_last = order == len(self._binary.counts)
         n_prob, n_backoff = self._bits
         if not self._is_quantized:
@@ -252,8 +243,6 @@ class _State:
 
 
 class _ProbingTable:
-    """The hash tables of a binary."""
-
     def __init__(self, binary: _Binary) -> None:
         self._content, self.order = binary.content, binary.order
         size = 12 if binary.kind == _REST_PROBING else 8
@@ -300,7 +289,6 @@ class _ProbingTable:
         return None
 
     def _read(self, at: int, has_backoff: bool) -> tuple[float, float, bool]:
-        """Return log10 probability and back-off, and whether the n-gram may begin a longer one."""
         if not has_backoff:
             return -abs(_VALUE.unpack_from(self._content, at)[0]), 0.0, False
         log10, backoff = _VALUES.unpack_from(self._content, at)
@@ -381,16 +369,10 @@ class KenlmModel(WordIds):
             ids=np.arange(n_words, dtype=np.int64),
             root_weights=np.zeros(n_words, np.float32),
             callback=CallbackLm(self._cache, address),
+            owner=self,
         )
 
-    def forget(self) -> None:
-        """Clear the caches; states stay."""
-        self._cache["key"] = _FREE
-        self.n_cached = 0
-        self._after.clear()
-
     def _answer(self, state: int, word: int, place: int) -> int:
-        """Execute a call of native code; see `lm.base.CallbackLm`."""
         with self._lock:
             score, index = self._compute(state, self._end if word == END else word)
             entry = _ENTRY.pack(score, index)

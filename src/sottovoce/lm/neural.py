@@ -23,9 +23,7 @@ History = tuple[str, ...]
 
 class WordLanguageModel(Protocol):
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
-        """Return natural log-probabilities of words after histories of words; at least one pair, no
-        repetition.
-        """
+        """Return natural log-probabilities of words after histories; at least one pair, none twice."""
         ...
 
     def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
@@ -101,7 +99,6 @@ class NeuralRescorer:
         return 0.0 if at is None else self._neural[at]
 
     def _score(self, histories: Sequence[WordHistory]) -> None:
-        """Score the last words of histories and of their prefixes, all at once."""
         levels = _by_length(histories, self._neural)
         pairs = {each: _pair(each) for level in levels for each in level if each.before is not None}
         scores = self._model.score_words(list(dict.fromkeys(pairs.values()))) if pairs else {}
@@ -116,7 +113,6 @@ class NeuralRescorer:
             self._ends.update({history: ends[context] for history, context in contexts.items()})
 
     def _replaced(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
-        """Return the weighted scores of histories that the search has, or has at their end."""
         if self._replaces is None:
             return [0.0] * len(histories)
         model, weight = self._replaces.model, self._replaces.weight
@@ -151,7 +147,6 @@ def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) 
 
 
 def _pair(history: WordHistory) -> tuple[History, str]:
-    """Split a history into the words before the last, and the last."""
     assert history.before is not None
     assert history.word is not None
     return history.before.context(), history.word.text

@@ -1,13 +1,12 @@
-"""N-gram language models of any order, batched, on any device: ARPA files and tries of packed bits.
+"""N-gram language models of any order, batched: ARPA files, KenLM tries, and tries of packed bits. Scores
+equal KenLM's.
 
-Scores equal KenLM's. An ARPA file becomes a trie (`lm.trie`) that is cached in `ngrams`, next to the fetched
-models, and mapped into memory. An entry is valid while the file's path, size and modification time match; it
-is written atomically, and any error falls back to parsing. Entries of deleted files are removed when another
-one is written.
+An ARPA file or KenLM trie becomes a trie (`lm.trie`) that is cached in `ngrams`, next to the fetched models,
+and mapped into memory. An entry is valid while the file's path, size and modification time match; any error
+falls back to parsing. Entries of deleted files are removed when another one is written.
 
-Small tries are unpacked into tensors (`lm.automata.BackoffTable`): 20 bytes per n-gram of the highest order
-(key, weight, next state), 32 per lower one (also back-off and its node), and 4 per (node, token) pair of a
-dense table. Larger ones are read in place.
+Small tries are unpacked into tensors (`lm.automata.BackoffTable`): 20 bytes per n-gram of the highest order,
+32 per lower one, and 4 per (node, token) pair of a dense table.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError
+from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.arpa import NgramTable, read_arpa
 from sottovoce.lm.automata import BackoffTable
 from sottovoce.lm.base import Automaton, WordIds
@@ -37,7 +37,9 @@ logger = logging.getLogger(__name__)
 LEAST_BYTES = 2**18
 """Smaller files are parsed in some hundredths of a second."""
 UNPACKED_NGRAMS = 2**22
-"""Tries of up to this many n-grams are unpacked into tensors."""
+"""Tries of up to this many n-grams are unpacked into tensors; all are without the native kernels, and on a
+device.
+"""
 
 
 def ngram_folder() -> Path:
@@ -50,7 +52,6 @@ def _entry(path: Path) -> Path:
 
 
 def _source(path: Path) -> dict[str, str]:
-    """Return what identifies a file and its version; raise OSError if it is not readable."""
     status = path.stat()
     return {
         "path": str(path.resolve()),
@@ -60,7 +61,6 @@ def _source(path: Path) -> dict[str, str]:
 
 
 def _cached(path: Path) -> Trie | None:
-    """Map the valid cache entry of a file, or return None."""
     try:
         trie, about = open_trie(_entry(path))
         return trie if _source(path).items() <= about.items() else None
@@ -81,8 +81,8 @@ def _remove_orphans() -> None:
 class NgramModel(WordIds):
     """A back-off n-gram model; its tokens are the words of its vocabulary.
 
-    States are (N,) int64: the node of the longest known context. Words are looked up as written, else in
-    an equivalent Unicode form; callers fold case. Unknown words get the id of <unk>.
+    States are (N,) int64: the node of the longest known context. Words are looked up in any Unicode form;
+    callers fold case. Unknown words get the id of <unk>.
     """
 
     def __init__(self, trie: Trie) -> None:
@@ -90,12 +90,11 @@ class NgramModel(WordIds):
         self.order = trie.order
         self.unknown = trie.unknown
         self._begin = trie.begin + 1 if trie.records else 0
+        self._device = torch.device("cpu")
 
     @classmethod
     def load(cls, path: str | Path) -> NgramModel:
-        """Load a trie as `sottovoce lm build` writes it, an ARPA file, plain or .gz, or a KenLM trie.
-
-        ARPA files and KenLM tries are converted; large ones are cached.
+        """Load a trie, an ARPA file (.gz too) or a KenLM trie.
 
         Raises:
             LanguageModelError: the file cannot be read.
@@ -107,10 +106,10 @@ class NgramModel(WordIds):
 
     @classmethod
     def from_arpa(cls, path: str | Path) -> NgramModel:
-        """Read an ARPA file, plain or .gz; large ones are cached.
+        """Read an ARPA file, plain or .gz.
 
         Raises:
-            LanguageModelError: the file cannot be read; see `read_arpa`.
+            LanguageModelError: as `read_arpa`.
         """
         return cls._converted(Path(path), read_arpa)
 
@@ -135,7 +134,6 @@ class NgramModel(WordIds):
 
     @cached_property
     def vocabulary(self) -> Mapping[str, int]:
-        """Ids by words; <unk> is among them."""
         words = self.trie.words()
         return dict(zip(words, range(len(words)), strict=True)) | {"<unk>": self.unknown}
 
@@ -144,26 +142,21 @@ class NgramModel(WordIds):
         return self.trie.n_tokens
 
     def to(self, device: torch.device) -> NgramModel:
-        moved = NgramModel(self.trie.to(device))
-        moved.__dict__["vocabulary"] = self.vocabulary
-        if isinstance(self._lookups, BackoffTable):
-            moved.__dict__["_lookups"] = self._lookups.to(device)
+        if device.type == "cpu":
+            return self
+        moved = copy(self)
+        moved._device, moved.__dict__["_lookups"] = device, self.trie.table().to(device)
         return moved
 
     @cached_property
     def _lookups(self) -> BackoffTable | Trie:
-        return self.trie.table() if self.trie.n_ngrams <= UNPACKED_NGRAMS else self.trie
-
-    @property
-    def _device(self) -> torch.device:
-        return self.trie.root_weights.device
+        is_large = self.trie.n_ngrams > UNPACKED_NGRAMS
+        return self.trie if is_large and self.trie.native is not None else self.trie.table()
 
     def start(self, n: int) -> Tensor:
-        """Make states (n,) after <s>."""
         return torch.full((n,), self._begin, device=self._device)
 
     def null_context(self, n: int) -> Tensor:
-        """Make states (n,) without any context, not even <s>."""
         return torch.zeros(n, dtype=torch.int64, device=self._device)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -177,8 +170,9 @@ class NgramModel(WordIds):
             return torch.zeros(states.shape, device=states.device)
         return self._lookups.follow(states, torch.full_like(states, self.trie.end))[0]
 
-    def automaton(self) -> Automaton | None:
+    def automaton(self) -> Automaton:
+        """Raises: OptionError: the kernels package is not installed."""
         if self.trie.native is None:
-            return None
+            raise OptionError("the CTC search needs the native kernels (pip install ./kernels)")
         ids = np.arange(self.n_tokens, dtype=np.int64)
-        return Automaton(ids, root_weights=self.trie.bounds.cpu().numpy(), trie=self.trie.native)
+        return Automaton(ids, root_weights=self.trie.bounds.numpy(), trie=self.trie.native, owner=self.trie)

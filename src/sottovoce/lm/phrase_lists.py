@@ -42,10 +42,8 @@ class ListedPhrase(NamedTuple):
 
 
 def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhrase]:
-    """Read the phrases of a file.
-
-    Raises:
-        LanguageModelError: the file is unreadable or has no usable phrase.
+    """Raises:
+    LanguageModelError: the file is unreadable or has no usable phrase.
     """
     lines = read_lines(path, "a list of phrases", LanguageModelError)
     parsed = list(_parsed(Path(path), lines, default_weight))
@@ -94,7 +92,7 @@ def without_faults(phrases: Iterable[tuple[ListedPhrase, LanguageModelError | No
 
 
 def _parsed(path: Path, lines: Sequence[str], default_weight: float) -> Iterator[ListedPhrase | str]:
-    """Yield the phrases of lines, and a message for each invalid line."""
+    """Yield the phrases of lines, or a message."""
     of_class = default_weight
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"

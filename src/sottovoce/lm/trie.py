@@ -23,7 +23,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,16 +92,8 @@ class Records:
         low, high = self.words[at].long() & 0xFFFFFFFF, self.words[at + 1].long() & 0xFFFFFFFF
         return ((low | high << 32) >> (bit & 31)) & ((1 << self.bits[which]) - 1)
 
-    def to(self, device: torch.device) -> Records:
-        books = (None if book is None else book.to(device) for book in (self.weights, self.backoffs))
-        weights, backoffs = books
-        return replace(
-            self, words=self.words.to(device), high=self.high.to(device), weights=weights, backoffs=backoffs
-        )
-
 
 def _values(fields: Tensor, book: Tensor | None) -> Tensor:
-    """Decode the indices of a codebook, or the bits of float32."""
     if book is not None:
         return book[fields]
     return fields.to(torch.int32, copy=True).view(torch.float32)  # keeps the lower 32 bits
@@ -112,8 +104,7 @@ class Trie:
     """A packed n-gram model over n_tokens words, with the interface of `BackoffTable`.
 
     root_weights, root_backoff, bounds: (n_tokens,) float32. root_first: (n_tokens + 1,) int64, places of the
-    first bigrams. records: of orders 2, 3, …. steps: of the longest binary search among siblings. text: the
-    words as bytes, separated by "\\n".
+    first bigrams. records: of orders 2, 3, …. text: the words as bytes, separated by line feeds.
     """
 
     root_weights: Tensor
@@ -121,7 +112,6 @@ class Trie:
     root_first: Tensor
     bounds: Tensor
     records: tuple[Records, ...]
-    steps: int
     text: Tensor
     unknown: int
     begin: int
@@ -141,29 +131,28 @@ class Trie:
 
     @property
     def starts(self) -> list[int]:
-        """The first nodes of orders 1, 2, …, and the number of nodes."""
         sizes = [1, *([self.n_tokens] if self.records else [])]
         sizes += [records.n_records for records in self.records[:-1]]
         return list(itertools.accumulate(sizes))
 
     def words(self) -> list[str]:
-        return self.text.cpu().numpy().tobytes().decode().split("\n")
+        return self.text.numpy().tobytes().decode().split("\n")
 
     def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights (N,) float32 and next nodes (N,) of tokens (N,) after nodes (N,)."""
-        if self.native is not None and nodes.device.type == "cpu":
-            nodes, tokens = nodes.contiguous(), tokens.contiguous()
-            scores, after = torch.empty(nodes.shape), torch.empty_like(nodes)
-            addresses = (each.data_ptr() for each in (nodes, tokens, scores, after))
-            self.native.follow(nodes.numel(), *addresses)
-            return scores, after
-        return self._follow(nodes, tokens)
+        """Return weights (N,) float32 and next nodes (N,) of tokens (N,) after nodes (N,).
+
+        Needs the kernels package; `table` does not.
+        """
+        assert self.native is not None, "a trie that is searched in place"
+        nodes, tokens = nodes.contiguous(), tokens.contiguous()
+        scores, after = torch.empty(nodes.shape), torch.empty_like(nodes)
+        addresses = (each.data_ptr() for each in (nodes, tokens, scores, after))
+        self.native.follow(nodes.numel(), *addresses)
+        return scores, after
 
     @cached_property
     def native(self) -> sottovoce_kernels.trie.Trie | None:
-        """The trie as the native library reads it; None without the library, or on another device."""
-        if self.root_weights.device.type != "cpu":
-            return None
+        """The trie as the native library reads it; None without the library."""
         try:
             kernels = load_kernels("trie").trie
         except ImportError:
@@ -186,37 +175,12 @@ class Trie:
         native: sottovoce_kernels.trie.Trie = kernels.Trie(self.n_tokens, self.end, addresses, records)
         return native
 
-    def _follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        weight = torch.zeros(nodes.shape, device=nodes.device)
-        target = torch.zeros_like(nodes)
-        unscored = torch.ones_like(nodes, dtype=torch.bool)
-        unreached = unscored
-        starts = self.starts
-        for level in range(len(self.records) - 1, -1, -1):  # contexts of level + 1 words
-            is_here = unreached & (nodes >= starts[level])
-            places = torch.where(is_here, nodes - starts[level], 0)
-            child, found = self._find(level, places, tokens)
-            found &= is_here
-            gained = unscored & found
-            weight = torch.where(gained, weight + self.records[level].weight(child), weight)
-            unscored = unscored & ~found
-            if level + 1 < len(self.records):
-                target = torch.where(found, starts[level + 1] + child, target)
-                unreached = unreached & ~found
-            left = is_here & unreached
-            weight = torch.where(left & unscored, weight + self._backoff(level, places), weight)
-            nodes = torch.where(left, self._link(level, places), nodes)
-        weight = torch.where(unscored, weight + self.root_weights[tokens], weight)
-        return weight, torch.where(unreached, tokens + 1, target) if self.records else target
-
     def row_weights(self, nodes: Tensor) -> Tensor:
-        """Return the weights (N, V) of every token after nodes (N,)."""
-        tokens = torch.arange(self.n_tokens, device=nodes.device)
+        tokens = torch.arange(self.n_tokens)
         rows = nodes.repeat_interleave(self.n_tokens)
         return self.follow(rows, tokens.repeat(len(nodes)))[0].view(len(nodes), -1)
 
     def table(self) -> BackoffTable:
-        """Unpack the trie into tensors."""
         starts, n_tokens = self.starts, self.n_tokens
         keys, weights, targets = [], [], []
         backoffs, parents = [torch.zeros(1)], [torch.zeros(1, dtype=torch.int64)]
@@ -236,11 +200,6 @@ class Trie:
             targets.append(table.follow(parent[context], words)[1] if is_last else starts[level + 1] + every)
             table = self._table(keys, weights, targets, backoff, parent)
         return table
-
-    def to(self, device: torch.device) -> Trie:
-        names = ("root_weights", "root_backoff", "root_first", "bounds")
-        moved = {name: getattr(self, name).to(device) for name in names}
-        return replace(self, records=tuple(each.to(device) for each in self.records), **moved)
 
     def _table(
         self,
@@ -267,18 +226,6 @@ class Trie:
 
     def _all(self, level: int) -> Tensor:
         return torch.arange(self.records[level - 1].n_records if level else self.n_tokens)
-
-    def _find(self, level: int, places: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Find children: their places, 0 for missing ones, and whether they exist."""
-        records = self.records[level]
-        low, end = self._first(level, places), self._first(level, places + 1)
-        high = end
-        for _ in range(self.steps):
-            middle = (low + high) >> 1
-            is_before = (records.word(middle) < tokens) & (low < high)
-            low, high = torch.where(is_before, middle + 1, low), torch.where(is_before, high, middle)
-        found = (low < end) & (records.word(low) == tokens)
-        return torch.where(found, low, 0), found
 
     def _first(self, level: int, places: Tensor) -> Tensor:
         return self.records[level - 1].first(places) if level else self.root_first[places]
@@ -345,8 +292,7 @@ def build_trie(
             rises += max(float(level.backoff.max()), 0.0)
         report("packing", place + 1, len(levels))
     arrays["bounds"] = bounds + np.float32(rises)
-    longest = max((int(np.diff(first).max()) for first in firsts), default=0)
-    about = {"kind": KIND, "records": json.dumps(bits_of), "steps": str(longest.bit_length())}
+    about = {"kind": KIND, "records": json.dumps(bits_of)}
     ids = {word: place for place, word in enumerate(table.words) if word[:1] == "<"}
     ids = {"<unk>": ids.get("<UNK>", -1)} | ids
     return arrays, about | {name: str(ids.get(f"<{word}>", -1)) for name, word in _SPECIALS.items()}
@@ -365,8 +311,6 @@ def _with_unknown(table: NgramTable) -> NgramTable:
 
 
 class _Sorter:
-    """Sorts the n-grams of one order after the other, and links them to shorter contexts."""
-
     def __init__(self, table: NgramTable, folder: Path | None, report: Report) -> None:
         self._orders = list(table.orders)
         self._n_tokens = len(table.words)
@@ -402,7 +346,6 @@ class _Sorter:
         )
 
     def _contexts(self, words: SmallInts) -> Ints:
-        """Return the places (n,) of contexts (n, order - 1) in their order; -1: missing."""
         places = words[:, 0].astype(np.int64)
         for level, word in zip(self._levels, words.T[1:], strict=True):
             exists = places >= 0
@@ -456,7 +399,6 @@ class _Sorter:
         weights[absent] = (paid[contexts] + backed_off)[absent]
 
     def _follow(self, nodes: Ints, words: Ints) -> tuple[Floats, Ints]:
-        """Return weights and next nodes of words after nodes, as `BackoffTable.follow` does."""
         starts = np.cumsum([1, self._n_tokens, *(len(level.keys) for level in self._levels)])
         nodes, targets = nodes.copy(), words + 1
         weights = np.zeros(len(words), np.float32)
@@ -502,7 +444,6 @@ def _between(keys: Ints, low: int, high: int) -> Ints:
 
 
 def _firsts(level: _Level, n_contexts: int, n_tokens: int, folder: Path | None) -> Ints:
-    """Return the first n-gram (n_contexts + 1,) of each context, and the end."""
     first = scratch(n_contexts + 1, np.int64, folder)
     for rows in blocks(len(first)):
         first[rows] = np.searchsorted(level.keys, np.arange(rows.start, rows.stop) * n_tokens)
@@ -510,7 +451,7 @@ def _firsts(level: _Level, n_contexts: int, n_tokens: int, folder: Path | None) 
 
 
 def _quantized(level: _Level) -> dict[str, Floats]:
-    """Replace the values of a level by those of codebooks, which are returned."""
+    """Replace values by those of codebooks, which are returned."""
     books = {"weights": _codebook(level.weights)}
     _replace(level.weights, books["weights"])
     if level.backoff is not None:
@@ -522,8 +463,8 @@ def _quantized(level: _Level) -> dict[str, Floats]:
 def _codebook(values: Floats) -> Floats:
     """Return 256 ascending values that approximate many: 0 and -inf exactly, and the means of bins.
 
-    The bins are as wide as the cube root of the density asks for (Panter and Dite 1951); then each takes the
-    values that are nearest to its mean (Lloyd 1982).
+    The bins are as wide as the cube root of the density asks for (Panter and Dite 1951), then moved to their
+    means (Lloyd 1982).
     """
     sample = np.sort(values[:: len(values) // _SAMPLE + 1])
     exact = [value for value in (-np.inf, 0.0) if (sample == value).any()]
@@ -546,7 +487,6 @@ def _codebook(values: Floats) -> Floats:
 
 
 def _replace(values: Floats, book: Floats) -> None:
-    """Replace values by the nearest ones of a codebook."""
     borders = (book[1:] + book[:-1]) / 2
     for rows in blocks(len(values)):
         values[rows] = book[np.searchsorted(borders, values[rows])]
@@ -562,8 +502,8 @@ def _packed(
 ) -> tuple[Arrays, list[int]]:
     """Pack the records of a level; return them and their fields' bits.
 
-    first: the places of the first children, and their end. n_nodes: of shorter contexts, for the links; 1:
-    links are not stored.
+    first: the places of the first children, and their end. n_nodes: of shorter contexts, for the links; 1: no
+    links.
     """
     n = len(level.keys)
     value_bits = 8 if books else 32
@@ -610,7 +550,7 @@ def _bits(columns: Sequence[Ints], widths: Sequence[int], n: int) -> npt.NDArray
 
 
 def write_trie(path: Path, arrays: Arrays, about: Mapping[str, str]) -> None:
-    """Write a safetensors file; the arrays are not copied into memory as safetensors' own writer does.
+    """Write a safetensors file without copying the arrays, as safetensors' own writer does.
 
     Raises:
         OSError: the file cannot be written.
@@ -668,25 +608,16 @@ def trie_of(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Trie:
     records = []
     for order, (n_records, *bits) in enumerate(json.loads(about["records"]), start=2):
         word, weight, backoff, link, low = bits
-        books = (tensors.get(f"{name}_{order}") for name in ("weights", "backoffs"))
-        weights, backoffs = books
-        each = Records(
-            tensors[f"words_{order}"],
-            tensors[f"high_{order}"],
-            n_records,
-            (word, weight, backoff, link, low),
-            weights,
-            backoffs,
-        )
-        records.append(each)
-    steps, unknown, begin, end = (int(about[name]) for name in ("steps", "unknown", "begin", "end"))
+        arrays = tensors[f"words_{order}"], tensors[f"high_{order}"]
+        weights, backoffs = (tensors.get(f"{name}_{order}") for name in ("weights", "backoffs"))
+        records.append(Records(*arrays, n_records, (word, weight, backoff, link, low), weights, backoffs))
+    unknown, begin, end = (int(about[name]) for name in ("unknown", "begin", "end"))
     return Trie(
         root_weights=tensors["root_weights"],
         root_backoff=tensors["root_backoff"],
         root_first=tensors["root_first"],
         bounds=tensors["bounds"],
         records=tuple(records),
-        steps=steps,
         text=tensors["text"],
         unknown=unknown,
         begin=begin,
