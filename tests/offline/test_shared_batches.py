@@ -20,7 +20,7 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import Batching, BatchingRuntime, CallBatcher, Caller, PendingCall, Priority
-from sottovoce.runtime.calls import DecodeCall, HostCall, Runtime
+from sottovoce.runtime.calls import ContinuousDecodeCall, HostCall, Runtime
 from sottovoce.types import EncoderOutput, Features, Samples
 from tests.offline.test_recordings import MINUTE, Listening
 from tests.offline.transcribing import ENGLISH, TOKENIZER, rustle
@@ -58,7 +58,7 @@ def test_other_options_are_decoded_in_batches_of_their_own() -> None:
     def key(options: TranscribeOptions) -> object:
         runtime = Noting(backend)
         list(opened(runtime, rustle(5.0), options))
-        return next(call.batch_key for call in runtime.done if isinstance(call, DecodeCall))
+        return next(call.decoder.batch_key for call in runtime.done if isinstance(call, ContinuousDecodeCall))
 
     assert key(ENGLISH) == key(replace(ENGLISH, decoding=DecodingOptions("de")))
     assert key(ENGLISH) != key(replace(ENGLISH, decoding=DecodingOptions("en", beam_size=2)))
