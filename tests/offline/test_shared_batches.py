@@ -62,7 +62,7 @@ def test_other_options_are_decoded_in_batches_of_their_own() -> None:
 
     assert key(ENGLISH) == key(replace(ENGLISH, decoding=DecodingOptions("de")))
     assert key(ENGLISH) != key(replace(ENGLISH, decoding=DecodingOptions("en", beam_size=2)))
-    assert key(ENGLISH) != key(replace(ENGLISH, fallback=FallbackOptions((0.0, 0.5))))
+    assert key(ENGLISH) != key(replace(ENGLISH, fallback=FallbackOptions((0.5,))))
 
 
 class Steps:
