@@ -38,7 +38,7 @@ def opened(
 @pytest.mark.parametrize("encodes_together", [True, False])
 def test_those_who_wait_share_batches(encodes_together: bool) -> None:
     backend = Listening(MINUTE)
-    limits = Batching(files=4, encodes_files_together=encodes_together)
+    limits = Batching(files=4, files_together=encodes_together)
     runtime = BatchingRuntime(backend, limits, waits_for_all=True)
 
     def n_segments(length_s: float) -> int:

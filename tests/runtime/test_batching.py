@@ -340,7 +340,7 @@ def test_recordings_join_and_leave_between_the_steps_of_others() -> None:
     model = network()
     rng = random.Random(0)
     for _ in range(3):
-        batcher = CallBatcher(model, clock=lambda: 0.0)
+        batcher = CallBatcher(model, Batching(files_together=True), clock=lambda: 0.0)
         some = [decoding(model, seed, n=rng.choice([1, 1, 2, 3])) for seed in range(6)]
         alone = [one.call.run_alone(model) for one in some]
         waiting = list(some)

@@ -11,23 +11,19 @@ Source: openai-whisper 20250625, timing.py.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.decoding.decode import select_windows
+from sottovoce.decoding.decode import Stepwise, finish, select_windows
 from sottovoce.models.backend import Backend
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Token
 
-Result = TypeVar("Result")
-Stepwise: TypeAlias = Generator[None, None, Result]
-"""Yields before each decoder pass, and returns its result."""
 FILTER_WIDTH = 7
 """Frames of the median filter (140 ms)."""
 _MEDIAN_NETWORK = (
@@ -235,16 +231,6 @@ class WindowText:
     tokenizer: Tokenizer
     tokens: tuple[int, ...]
     n_frames: int
-
-
-def finish(steps: Stepwise[Result]) -> Result:
-    """Run all steps; return their result."""
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
 
 
 def align_windows(

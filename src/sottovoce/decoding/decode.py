@@ -7,10 +7,10 @@ most probable text without repetition is kept, as in faster-whisper 1.2.1, inste
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,19 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
 State = TypeVar("State")
+Result = TypeVar("Result")
+Stepwise: TypeAlias = Generator[None, None, Result]
+"""Yields before each decoder pass, and returns its result."""
+
+
+def finish(steps: Stepwise[Result]) -> Result:
+    """Run all steps; return their result."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 @dataclass(frozen=True, slots=True)

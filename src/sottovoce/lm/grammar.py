@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
 from sottovoce.text.files import read_text
 from sottovoce.text.normalize import composed
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 RULE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*::=", re.MULTILINE)
 QUOTED = r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]'
@@ -249,7 +252,7 @@ class GrammarModel:
             self._prefixes.append((state, token))
         return number
 
-    def _make_place(self, state: int) -> Any:
+    def _make_place(self, state: int) -> LLMatcher:
         """Return the matcher after a prefix, which must not be advanced."""
         if state == START:
             return self._first
@@ -274,7 +277,7 @@ class _Tokens:
         return self._encode(text.decode("utf-8", "replace"))
 
 
-def _matcher(grammar: Grammar, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> Any:
+def _matcher(grammar: Grammar, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> LLMatcher:
     try:
         from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
         from llguidance.gbnf_to_lark import gbnf_to_lark

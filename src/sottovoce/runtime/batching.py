@@ -26,7 +26,7 @@ from typing import TypeVar, cast
 
 import torch
 
-from sottovoce.decoding.alignment import Stepwise
+from sottovoce.decoding.decode import Stepwise
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.models.dims import frames_of
@@ -338,8 +338,8 @@ class Batching:
     encoder_frames: of one call; the first window is always taken. max_length_ratio: relative difference in
     length of windows in a call. rows: requests decoded at a time. sessions, files: live sessions and
     recordings at work at a time in an engine.
-    encodes_files_together: encode their windows in one batch, which is cheap on an accelerator; on a CPU
-    live calls would wait.
+    files_together: encode and decode the windows of recordings in one batch, which is cheap on an
+    accelerator; on a CPU live calls would wait longer for each step.
 
     Raises:
         OptionError: a number is out of range.
@@ -350,7 +350,7 @@ class Batching:
     rows: int = 64
     sessions: int = 1
     files: int = 2
-    encodes_files_together: bool = False
+    files_together: bool = False
 
     def __post_init__(self) -> None:
         if (
@@ -363,7 +363,7 @@ class Batching:
 ON_CPU = Batching()
 """A single window keeps a processor's cores busy; batching saves hardly anything."""
 ON_ACCELERATOR = Batching(
-    encoder_frames=32 * USUAL_FRAMES, rows=512, sessions=32, files=16, encodes_files_together=True
+    encoder_frames=32 * USUAL_FRAMES, rows=512, sessions=32, files=16, files_together=True
 )
 
 
@@ -506,9 +506,11 @@ class CallBatcher:
     def _decode(self, priority: Priority) -> bool:
         """Let requests join the continuous batch, and decode one step; return whether there is one."""
         decoding = self._decoding[priority]
+        is_apart = priority is Priority.FILE and not self.batching.files_together
+        most = 1 if is_apart else self.batching.rows
         n_requests = decoding.n_requests
         for one, call in self._pending(ContinuousDecodeCall, priority):
-            if decoding.has(one) or n_requests >= self.batching.rows:
+            if decoding.has(one) or n_requests >= most:
                 continue
             if decoding.admit(one, call):
                 self._note_begun([one])
@@ -546,7 +548,7 @@ class CallBatcher:
     def _batches(self, calls: Sequence[PendingCall]) -> list[list[PendingCall]]:
         batches: dict[object, list[PendingCall]] = {}
         for one in calls:
-            is_apart = isinstance(one.call, EncodeCall) and not self.batching.encodes_files_together
+            is_apart = isinstance(one.call, EncodeCall) and not self.batching.files_together
             key = None if is_apart else one.call.batch_key
             batches.setdefault((type(one.call), one.order if key is None else key), []).append(one)
         return list(batches.values())
