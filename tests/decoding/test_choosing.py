@@ -92,7 +92,7 @@ def test_spans_forbid_what_the_filter_of_timestamps_forbids(follows_text: bool) 
         [time + 9, time + 9],
         [text] * 3,
     ):
-        choice = rules.choice(torch.tensor([sampled]))
+        choice = rules.choice([sampled])
         first_text, first_time, end_time = choice.allowed[0]
         allowed = torch.zeros(tokenizer.n_vocab, dtype=torch.bool)
         allowed[first_text : choice.time_begin] = True

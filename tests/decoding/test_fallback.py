@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
-from sottovoce.decoding.decode import DecodingResult, decode, decode_with_fallback, finish, mix_seed
+from sottovoce.decoding.decode import DecodingResult, decode, decode_with_fallback, mix_seed
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions, count_loops, token_entropy
@@ -55,7 +56,7 @@ def test_only_windows_that_fail_are_decoded_again() -> None:
     cold = decode(model, tokenizer, encoded, options)
     limit = sorted(one.avg_logprob for one in cold)[1]  # the least likely window fails
     rules = FallbackOptions((0.0, 0.5, 1.0), None, limit, None)
-    attempts = finish(decode_with_fallback(model, tokenizer, encoded, options, rules))
+    attempts = decode_with_fallback(partial(decode, model, tokenizer), encoded, options, rules)
     for attempt, first in zip(attempts, cold, strict=True):
         if first.avg_logprob >= limit:
             assert attempt.result.tokens == first.tokens
@@ -71,14 +72,11 @@ def test_a_loop_that_will_be_read_in_parts_is_not_tried_again() -> None:
     encoded = rig.encode(model, rig.mel(2))
     options = [DecodingOptions(language="en", sample_len=8)] * 2
     rules = FallbackOptions((0.0, 0.5), 0.0, None, None)  # everything repeats itself
-    attempts = finish(
-        decode_with_fallback(model, tokenizer, encoded, options, rules, divisible=[True, False])
-    )
+    once = partial(decode, model, tokenizer)
+    attempts = decode_with_fallback(once, encoded, options, rules, [True, False])
     assert [attempt.last_temperature for attempt in attempts] == [0.0, 0.5]
     guesses = FallbackOptions((0.0, 0.5), None, 0.0, None)
-    attempts = finish(
-        decode_with_fallback(model, tokenizer, encoded, options, guesses, divisible=[True, False])
-    )
+    attempts = decode_with_fallback(once, encoded, options, guesses, [True, False])
     assert [attempt.last_temperature for attempt in attempts] == [0.5, 0.5]
 
 
@@ -135,7 +133,8 @@ def test_language_models_take_part_at_every_temperature() -> None:
     encoded = rig.encode(model, rig.mel(1))
     options = [DecodingOptions(language="en", sample_len=4, beam_size=2, without_timestamps=True)]
     rules = FallbackOptions((0.0, 0.5, 1.0), None, -0.001, None)
-    (attempt,) = finish(decode_with_fallback(model, tokenizer, encoded, options, rules, fusion=Everywhere()))
+    once = partial(decode, model, tokenizer, fusion=Everywhere())
+    (attempt,) = decode_with_fallback(once, encoded, options, rules)
     assert attempt.last_temperature == 1.0
     assert attempt.result.tokens == (50,) * 4
     sampled = [DecodingOptions(language="en", sample_len=4, temperature=1.0, without_timestamps=True)]

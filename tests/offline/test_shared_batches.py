@@ -20,7 +20,7 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import Batching, BatchingRuntime, CallBatcher, Caller, PendingCall, Priority
-from sottovoce.runtime.calls import DecodeCall, HostCall, Runtime
+from sottovoce.runtime.calls import ContinuousDecodeCall, HostCall, Runtime
 from sottovoce.types import EncoderOutput, Features, Samples
 from tests.offline.test_recordings import MINUTE, Listening
 from tests.offline.transcribing import ENGLISH, TOKENIZER, rustle
@@ -38,7 +38,7 @@ def opened(
 @pytest.mark.parametrize("encodes_together", [True, False])
 def test_those_who_wait_share_batches(encodes_together: bool) -> None:
     backend = Listening(MINUTE)
-    limits = Batching(files=4, encodes_files_together=encodes_together)
+    limits = Batching(files=4, files_together=encodes_together)
     runtime = BatchingRuntime(backend, limits, waits_for_all=True)
 
     def n_segments(length_s: float) -> int:
@@ -58,11 +58,11 @@ def test_other_options_are_decoded_in_batches_of_their_own() -> None:
     def key(options: TranscribeOptions) -> object:
         runtime = Noting(backend)
         list(opened(runtime, rustle(5.0), options))
-        return next(call.batch_key for call in runtime.done if isinstance(call, DecodeCall))
+        return next(call.decoder.batch_key for call in runtime.done if isinstance(call, ContinuousDecodeCall))
 
     assert key(ENGLISH) == key(replace(ENGLISH, decoding=DecodingOptions("de")))
     assert key(ENGLISH) != key(replace(ENGLISH, decoding=DecodingOptions("en", beam_size=2)))
-    assert key(ENGLISH) != key(replace(ENGLISH, fallback=FallbackOptions((0.0, 0.5))))
+    assert key(ENGLISH) != key(replace(ENGLISH, fallback=FallbackOptions((0.5,))))
 
 
 class Steps:

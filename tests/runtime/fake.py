@@ -264,6 +264,9 @@ class FakeRows:
     def n_rows(self) -> int:
         return len(self._rows)
 
+    def has_room(self, n_windows: int) -> bool:
+        return True
+
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         check_admitted(encoded, prefix, type(None), self._backend.name)
         if encoded.cross_kv is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +19,11 @@ import torch
 
 from sottovoce.api import load_model
 from sottovoce.audio.vad import VadStream
+from sottovoce.decoding.decode import WindowDecoder
+from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import Backend, IncrementalResult, IncrementalWindow
+from sottovoce.options.decoding import DecodingOptions
 from sottovoce.runtime.batching import (
     Batching,
     BatchingRuntime,
@@ -29,6 +33,8 @@ from sottovoce.runtime.batching import (
     Priority,
 )
 from sottovoce.runtime.calls import (
+    ContinuousDecodeCall,
+    DetectLanguageCall,
     DirectRuntime,
     HostCall,
     IncrementalEncodeCall,
@@ -36,9 +42,13 @@ from sottovoce.runtime.calls import (
     Result,
     Runtime,
 )
+from sottovoce.runtime.rows import RowPool, eagerly
+from sottovoce.runtime.torch import TorchBackend
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.types import Event, Final, Partial, Samples, Word
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Event, Features, Final, Partial, Samples, Word
+from tests.models import tiny
 from tests.runtime.fake import FakeBackend, Script
 from tests.streaming.sessions import ALIGNATT, TOKENIZER, spoken, words_of
 from tests.streaming.speech import ToneDetector, backend, hear, say, silence
@@ -282,18 +292,88 @@ def test_what_is_due_first_is_encoded_first() -> None:
     assert calls == [[60, 50, 48, 45], [101, 100], [52]]
 
 
-def test_no_recording_waits_for_another_to_end() -> None:
-    """One kind of calls goes before another, but not for ever."""
-    model = FakeBackend(Script())
+def decoding(backend: Backend, seed: int, priority: Priority = Priority.FILE, n: int = 1) -> PendingCall:
+    """A call that samples from noise, at length."""
+    options = DecodingOptions("en", temperature=0.9, sample_len=40, seed=seed, without_timestamps=True)
+    mel = torch.randn(n, backend.dims.n_mels, 64, generator=torch.Generator().manual_seed(seed))
+    encoded = backend.encode(Features(mel, (64,) * n))
+    decoder: WindowDecoder[torch.Tensor] = WindowDecoder(
+        backend, Tokenizer.for_model(backend.dims.n_vocab), options
+    )
+    return pending(backend, ContinuousDecodeCall(decoder, [encoded], [[options] * n]), priority=priority)
+
+
+def texts(results: Any) -> list[tuple[int, ...]]:
+    return [each.tokens for each in results[0]]
+
+
+def network() -> TorchBackend:
+    return tiny.backend(tiny.dims(n_vocab=51865, n_text_ctx=64))
+
+
+@pytest.mark.parametrize("decodes_first", [True, False])
+def test_no_recording_waits_for_another_to_end(decodes_first: bool) -> None:
+    """Other calls run between the decoder steps of a recording, however many there are."""
+    model = network()
     batcher = CallBatcher(model, clock=lambda: 0.0)
-    other = pending(model, IncrementalEncodeCall([]), priority=Priority.FILE)
-    batcher.submit(other)
-    n_before = 0
-    for _ in range(50):
-        batcher.submit(pending(model, HostCall(list), priority=Priority.FILE))
+    one = decoding(model, 1)
+    calls = [one] if decodes_first else []
+    n_others = 0
+    for _ in range(80):
+        if not any(isinstance(call.call, HostCall) for call in batcher.calls):
+            calls.append(pending(model, HostCall(list), priority=Priority.FILE))
+            n_others += 1
+        if not decodes_first and one not in calls:
+            calls.append(one)
+        while calls:
+            batcher.submit(calls.pop(0))
         batcher.round()
-        n_before += not other.is_done
-    assert 0 < n_before <= 6
+        if one.is_done:
+            break
+        calls = []
+    assert one.is_done
+    assert 1 < n_others < 10
+
+
+def test_recordings_join_and_leave_between_the_steps_of_others() -> None:
+    """Results are those alone, whoever joins when; the one that came last need not end last."""
+    model = network()
+    rng = random.Random(0)
+    for _ in range(3):
+        batcher = CallBatcher(model, Batching(files_together=True), clock=lambda: 0.0)
+        some = [decoding(model, seed, n=rng.choice([1, 1, 2, 3])) for seed in range(6)]
+        alone = [one.call.run_alone(model) for one in some]
+        waiting = list(some)
+        n_together = 0
+        while waiting or batcher.calls:
+            while waiting and (not batcher.calls or rng.random() < 0.15):
+                batcher.submit(waiting.pop())
+            batcher.round()
+            n_together = max(n_together, len(batcher.calls))
+        assert n_together > 1
+        for one, expected in zip(some, alone, strict=True):
+            assert texts(one.result()) == texts(expected)
+
+
+def test_calls_wait_for_the_rows_of_others() -> None:
+    """Static memory has room for three windows; calls of four fail, and nobody else."""
+    model = network()
+    expected = [decoding(model, seed, n=2).call.run_alone(model) for seed in range(4)]
+    model.pool = RowPool(model.dims, model.dtype, model.device, eagerly, most_recordings=3)
+    batcher = CallBatcher(model, clock=lambda: 0.0)
+    kinds = [Priority.FILE, Priority.LIVE] * 2
+    some = [decoding(model, seed, kind, n=2) for seed, kind in enumerate(kinds)]
+    found = DetectLanguageCall(Tokenizer.for_model(51865), some[0].call.encoded[0], ())  # type: ignore[attr-defined]
+    probes = [pending(model, found, priority=kind) for kind in kinds]
+    too_many = decoding(model, 9, n=4)
+    for one in (*some, *probes, too_many):
+        batcher.submit(one)
+    run_all(batcher)
+    for one, alone in zip(some, expected, strict=True):
+        assert texts(one.result()) == texts(alone)
+    assert all(len(one.result()) == 2 for one in probes)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="4 recordings given, expected at most 3"):
+        too_many.result()
 
 
 def test_a_closed_runtime_ends_its_callers() -> None:

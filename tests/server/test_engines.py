@@ -14,7 +14,7 @@ import torch
 
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.decoding.decode import _Decoding
+from sottovoce.decoding.decode import WindowBatch
 from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -147,7 +147,7 @@ def test_a_recording_says_the_same_beside_a_live_session(
     """And the session has its words before the recording is done, on one engine."""
     done: list[str] = []
     is_there, is_asked = threading.Event(), threading.Event()
-    step, round_ = _Decoding._read, CallBatcher.round
+    step, round_ = WindowBatch._go_on, CallBatcher.round
 
     def counted(*given: Any, **options: Any) -> Any:
         done.append("recording")
@@ -162,7 +162,7 @@ def test_a_recording_says_the_same_beside_a_live_session(
         return served
 
     expected = nano.transcribe(voice, language="en", beam_size=2).text
-    monkeypatch.setattr(_Decoding, "_read", counted)
+    monkeypatch.setattr(WindowBatch, "_go_on", counted)
     monkeypatch.setattr(CallBatcher, "round", counted_round)
     scheduler = Scheduler(nano, Work(engines=1, threads=1, longest_interval_s=0.5), beam_size=2)
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeAlias
+from types import ModuleType
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
 
 from filelock import FileLock, Timeout
 
@@ -342,7 +343,7 @@ class ParquetTable:
         return sorted(self._path.glob("part-[0-9]*.parquet"))
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def _pyarrow() -> tuple[ModuleType, ModuleType]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -351,7 +352,7 @@ def _pyarrow() -> tuple[Any, Any]:
     return pa, pq
 
 
-def _schema(arrow: Any) -> Any:
+def _schema(arrow: ModuleType) -> object:
     text, real, whole = arrow.string(), arrow.float64(), arrow.int64()
     word = {"word": text, "start": real, "end": real, "probability": real, "language": text, "speaker": text}
     segment = {

@@ -7,17 +7,17 @@ most probable text without repetition is kept, as in faster-whisper 1.2.1, inste
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters
-from sottovoce.decoding.prompt import PromptBatch, batch_prompts, context_tokens, start_tokens
+from sottovoce.decoding.prompt import context_tokens, start_tokens
 from sottovoce.decoding.search import (
     BeamSearch,
     Candidate,
@@ -29,12 +29,13 @@ from sottovoce.decoding.search import (
     ranked_candidates,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, BestTokens, ChoosingRows, RunningRows
+from sottovoce.models.backend import Backend, BestTokens, ChoosingRows
 from sottovoce.options.decoding import DecodingOptions, shared_options
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
+State = TypeVar("State")
 Result = TypeVar("Result")
 Stepwise: TypeAlias = Generator[None, None, Result]
 """Yields before each decoder pass, and returns its result."""
@@ -48,9 +49,6 @@ def finish(steps: Stepwise[Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
-
-
-State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,41 +95,12 @@ def decode(
     Raises:
         OptionError: contradicting options, or options that the model does not support.
     """
-    return finish(decode_stepwise(backend, tokenizer, encoded, options, fusion=fusion))
-
-
-@torch.inference_mode()
-def decode_stepwise(
-    backend: Backend,
-    tokenizer: Tokenizer,
-    encoded: EncoderOutput,
-    options: Sequence[DecodingOptions],
-    *,
-    fusion: Fusion[State] | None = None,
-) -> Stepwise[list[DecodingResult]]:
-    """`decode` as a generator that yields before each decoder pass."""
-    shared = shared_options(options)
-    if len(options) != encoded.batch_size:
-        raise OptionError(f"decoding options: expected {encoded.batch_size}, got {len(options)}")
-    detections = yield from _detections(backend, tokenizer, encoded, options)
-    tokenizers = [
-        _tokenizer_of(tokenizer, one, detection) for one, detection in zip(options, detections, strict=True)
-    ]
-    n_ctx = backend.dims.n_text_ctx
-    prompts = batch_prompts(
-        [context_tokens(*pair, n_ctx) for pair in zip(options, tokenizers, strict=True)],
-        [start_tokens(*pair, n_ctx) for pair in zip(options, tokenizers, strict=True)],
-    )
-    search: Search = _make_search(options, tokenizer.eot, n_ctx, fusion, backend.device)
-    filters = build_filters(shared, tokenizer, backend.device, is_fused=fusion is not None)
-    rules = RulesOfChoice.of(filters, search.n_best, backend.dims.n_vocab) if search.n_best else None
-    candidates, no_speech_probs = yield from _Decoding(backend, encoded, prompts, search, filters, rules).run(
-        tokenizer.no_speech, shared.sample_len or n_ctx // 2
-    )
-    return [
-        _result(*each, shared)
-        for each in zip(tokenizers, candidates, no_speech_probs, detections, strict=True)
-    ]
+    decoder = WindowDecoder(backend, tokenizer, shared_options(options), fusion)
+    batch = decoder.new_batch()
+    batch.admit(decoder, encoded, options)
+    while True:
+        for _, results in batch.step():
+            return results
 
 
 def compression_ratio(text: str) -> float:
@@ -155,131 +124,243 @@ def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOut
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Decoding:
-    """One search over a batch of windows. rules: the filters as data, if a backend can apply them."""
+class WindowDecoder(Generic[State]):
+    """Decodes windows of recordings by greedy search, sampling or beam search, in continuous batches.
+
+    options: of all windows; the prompt, hotwords, language and seed are those of each request.
+    """
 
     backend: Backend
-    encoded: EncoderOutput
-    prompts: PromptBatch
+    tokenizer: Tokenizer
+    options: DecodingOptions
+    fusion: Fusion[State] | None = None
+
+    @property
+    def batch_key(self) -> Hashable:
+        return id(self.tokenizer), repr(self.options), id(self.fusion)
+
+    def new_batch(self) -> WindowBatch[State]:
+        return WindowBatch(self)
+
+    def make_search(self, seeds: Sequence[int]) -> Search:
+        options, eot, n_ctx = self.options, self.tokenizer.eot, self.backend.dims.n_text_ctx
+        if options.beam_size is not None:
+            return BeamSearch(eot, options.beam_size, patience=options.patience or 1.0, fusion=self.fusion)
+        uniforms = None
+        if options.temperature > 0.0:
+            uniforms = draw_uniforms(seeds, options.n_hypotheses, n_ctx, self.backend.device)
+        return Sampling(
+            eot,
+            temperature=options.temperature,
+            n_hypotheses=options.n_hypotheses,
+            uniforms=uniforms,
+            fusion=self.fusion,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """A window that joins a batch. n_before: tokens of its prompt before <|startoftranscript|>."""
+
+    ticket: int
+    tokenizer: Tokenizer
+    detection: LanguageDetection | None
+    seed: int
+    prompt: list[int]
+    n_before: int
+
+
+@dataclass(slots=True, eq=False)
+class _Cohort:
+    """Windows that joined in one step, so that the rows of their search have one age.
+
+    limits: most tokens of each window. no_speech_probs: of each window. open: tickets of the windows that
+    are not done. n_sampled: tokens of each row.
+    """
+
+    windows: Sequence[_Window]
     search: Search
-    filters: tuple[LogitFilter, ...]
-    rules: RulesOfChoice | None
+    state: SearchState
+    limits: Sequence[int]
+    no_speech_probs: Sequence[float]
+    open: set[int]
+    n_sampled: int = 0
 
-    def run(self, no_speech: int, sample_len: int) -> Stepwise[tuple[list[list[Candidate]], list[float]]]:
-        """Search until every window is done or full.
-
-        Returns the candidates of each window, and its probability of <|nospeech|>.
-        """
-        yield
-        rows = self.backend.rows()
-        rows.admit(self.encoded)
-        places = [(self.prompts.sot_positions[row], n - 1) for row, n in enumerate(self.prompts.lengths)]
-        logits = rows.step(self.prompts.tokens, places).logits  # two of each window
-        logits_at_sot, logits = logits[::2], logits[1::2].clone()
-        no_speech_probs = logits_at_sot.softmax(dim=1)[:, no_speech].tolist()
-        n_ctx = self.backend.dims.n_text_ctx
-        limits = [min(sample_len, n_ctx + 1 - length) for length in self.prompts.lengths]
-        # A search that needs the best tokens alone runs on the host.
-        device = torch.device("cpu") if self.search.n_best else self.backend.device
-        state = self.search.start(len(limits), device)
-        if self.search.n_hypotheses > 1:
-            rows.select(state.audio)
-            logits = logits[torch.tensor(state.audio, device=logits.device)]
-        output: BestTokens | Tensor = logits
-        for n_sampled in range(1, max(limits) + 1):
-            kept = self._extend(output, state)
-            full = [audio for audio in dict.fromkeys(state.audio) if n_sampled >= limits[audio]]
-            if full:
-                remaining = self.search.stop(state, full)
-                kept = remaining if kept is None else kept[remaining]
-            if state.n_rows == 0:
-                break
-            chosen = None if kept is None else kept.tolist()
-            if chosen is not None and chosen != list(range(rows.n_rows)):
-                rows.select(chosen)
-            yield
-            output = self._read(rows, state)
-        return state.candidates, no_speech_probs
-
-    def _read(self, rows: RunningRows, state: SearchState) -> BestTokens | Tensor:
-        """Process the newest token of every row; return the best next tokens, or logits (R, n_vocab)."""
-        newest = state.tokens[:, -1].tolist()
-        if self.rules is not None and isinstance(rows, ChoosingRows):
-            return rows.step_best(newest, self.rules.choice(state.tokens))
-        return rows.step([[token] for token in newest], [(0,)] * len(newest)).logits
-
-    def _extend(self, output: BestTokens | Tensor, state: SearchState) -> Tensor | None:
+    def extend(self, output: BestTokens | Tensor, filters: Sequence[LogitFilter]) -> list[int]:
+        """Extend every row, given its best tokens or logits (R, n_vocab); return the rows that go on."""
+        state, rows = self.state, list(range(self.state.n_rows))
         if isinstance(output, BestTokens):
-            return self.search.extend(output, state)
-        sampled = state.tokens.to(output.device)
-        for rule in self.filters:
-            rule.apply(output, sampled)
-        return self.search.step(output, state)
+            kept = self.search.extend(output, state)
+        else:
+            sampled = state.tokens.to(output.device)
+            for rule in filters:
+                rule.apply(output, sampled)
+            kept = self.search.step(output, state)
+        self.n_sampled += 1
+        full = [audio for audio in dict.fromkeys(state.audio) if self.n_sampled >= self.limits[audio]]
+        if full:
+            remaining = self.search.stop(state, full)
+            kept = remaining if kept is None else kept[remaining]
+        return rows if kept is None else [rows[row] for row in kept.tolist()]
+
+    def finished(self, options: DecodingOptions) -> list[tuple[int, list[DecodingResult]]]:
+        """Return the requests that were done in this step: their tickets, and results of their windows."""
+        still_open = {self.windows[audio].ticket for audio in self.state.audio}
+        results: dict[int, list[DecodingResult]] = {ticket: [] for ticket in self.open - still_open}
+        self.open = still_open
+        for one in zip(self.windows, self.state.candidates, self.no_speech_probs, strict=True):
+            if one[0].ticket in results:
+                results[one[0].ticket].append(_result(*one, options))
+        return list(results.items())
+
+
+class WindowBatch(Generic[State]):
+    """Windows of any recordings, decoded together with the options of one `WindowDecoder`.
+
+    A request is all windows of an encoder output. A step is one decoder pass: of the prompts of new
+    requests, or of the newest token of every row.
+    """
+
+    def __init__(self, decoder: WindowDecoder[State]) -> None:
+        self._decoder = decoder
+        self._rows = decoder.backend.rows()
+        n_best, n_vocab = decoder.make_search([0]).n_best, decoder.backend.dims.n_vocab
+        self._filters = build_filters(
+            decoder.options,
+            decoder.tokenizer,
+            decoder.backend.device,
+            is_fused=decoder.fusion is not None,
+        )
+        self._rules = RulesOfChoice.of(self._filters, n_best, n_vocab) if n_best else None
+        """The filters as data, if a backend can apply them."""
+        self._new: list[_Window] = []
+        self._cohorts: list[_Cohort] = []
+        self._n_admitted = 0
+
+    @property
+    def n_requests(self) -> int:
+        return len({one.ticket for one in self._new}) + sum(len(cohort.open) for cohort in self._cohorts)
+
+    def has_room(self, n_windows: int) -> bool:
+        return self._rows.has_room(n_windows)
+
+    @torch.inference_mode()
+    def admit(
+        self, decoder: WindowDecoder[State], encoded: EncoderOutput, options: Sequence[DecodingOptions]
+    ) -> int:
+        """Add windows from the next step on, with options each; return the ticket of their results.
+
+        Raises:
+            OptionError: as `decode`.
+        """
+        if len(options) != encoded.batch_size:
+            raise OptionError(f"decoding options: expected {encoded.batch_size}, got {len(options)}")
+        detections = _detections(decoder.backend, decoder.tokenizer, encoded, options)
+        windows = [self._window(*each) for each in zip(options, detections, strict=True)]
+        self._rows.admit(encoded)
+        self._new += windows
+        self._n_admitted += 1
+        return self._n_admitted - 1
+
+    def _window(self, options: DecodingOptions, detection: LanguageDetection | None) -> _Window:
+        language = detection.language if detection else options.language or "en"
+        tokenizer = self._decoder.tokenizer.with_language(language).with_task(options.task)
+        n_ctx = self._decoder.backend.dims.n_text_ctx
+        context = context_tokens(options, tokenizer, n_ctx)
+        prompt = [*context, *start_tokens(options, tokenizer, n_ctx)]
+        return _Window(self._n_admitted, tokenizer, detection, options.seed, prompt, len(context))
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[int, list[DecodingResult]]]:
+        """Run one decoder pass; return the results of finished requests with their tickets."""
+        rows = self._begin() if self._new else self._go_on()
+        if rows != list(range(self._rows.n_rows)):
+            self._rows.select(rows)
+        finished = [one for cohort in self._cohorts for one in cohort.finished(self._decoder.options)]
+        self._cohorts = [cohort for cohort in self._cohorts if cohort.open]
+        return finished
+
+    def _begin(self) -> list[int]:
+        """Read the prompts of new windows; return the rows that go on."""
+        decoder, windows = self._decoder, self._new
+        n_old = self._rows.n_rows - len(windows)
+        prompts: list[Sequence[int]] = [window.prompt for window in windows]
+        places: list[Sequence[int]] = [(window.n_before, len(window.prompt) - 1) for window in windows]
+        output = self._rows.step([()] * n_old + prompts, [()] * n_old + places)
+        at_start, logits = output.logits[::2], output.logits[1::2].clone()
+        search = decoder.make_search([window.seed for window in windows])
+        n_ctx = decoder.backend.dims.n_text_ctx
+        sample_len = decoder.options.sample_len or n_ctx // 2
+        # A search that needs the best tokens alone runs on the host.
+        device = torch.device("cpu") if search.n_best else decoder.backend.device
+        cohort = _Cohort(
+            windows,
+            search,
+            state=search.start(len(windows), device),
+            limits=[min(sample_len, n_ctx + 1 - len(prompt)) for prompt in prompts],
+            no_speech_probs=at_start.softmax(dim=1)[:, decoder.tokenizer.no_speech].tolist(),
+            open={window.ticket for window in windows},
+        )
+        rows = list(cohort.state.audio)
+        if search.n_hypotheses > 1:
+            logits = logits[torch.tensor(rows, device=logits.device)]
+        self._cohorts.append(cohort)
+        self._new = []
+        kept = cohort.extend(logits, self._filters)
+        return [*range(n_old), *(n_old + rows[row] for row in kept)]
+
+    def _go_on(self) -> list[int]:
+        """Read the newest token of every row; return the rows that go on."""
+        sampled = [row for cohort in self._cohorts for row in cohort.state.tokens.tolist()]
+        newest = [row[-1] for row in sampled]
+        output: BestTokens | Tensor
+        if self._rules is not None and isinstance(self._rows, ChoosingRows):
+            output = self._rows.step_best(newest, self._rules.choice(sampled))
+        else:
+            output = self._rows.step([[token] for token in newest], [(0,)] * len(newest)).logits
+        rows: list[int] = []
+        at = 0
+        for cohort in self._cohorts:
+            end = at + cohort.state.n_rows
+            rows += [at + row for row in cohort.extend(_part(output, at, end), self._filters)]
+            at = end
+        return rows
+
+
+def _part(output: BestTokens | Tensor, first: int, last: int) -> BestTokens | Tensor:
+    if isinstance(output, BestTokens):
+        return BestTokens(output.tokens[first:last], output.logprobs[first:last])
+    return output[first:last]
 
 
 def _detections(
     backend: Backend, tokenizer: Tokenizer, encoded: EncoderOutput, options: Sequence[DecodingOptions]
-) -> Stepwise[list[LanguageDetection | None]]:
+) -> list[LanguageDetection | None]:
     detections: list[LanguageDetection | None] = [None] * len(options)
     unknown = [window for window, one in enumerate(options) if one.language is None]
     if unknown and tokenizer.is_multilingual:
         windows = select_windows(encoded, unknown)
-        yield
         found = detect_language(backend, tokenizer, windows, allowed=options[0].allowed_languages)
         for window, detection in zip(unknown, found, strict=True):
             detections[window] = detection
     return detections
 
 
-def _tokenizer_of(
-    tokenizer: Tokenizer, options: DecodingOptions, detection: LanguageDetection | None
-) -> Tokenizer:
-    language = detection.language if detection else options.language or "en"
-    return tokenizer.with_language(language).with_task(options.task)
-
-
-def _make_search(
-    options: Sequence[DecodingOptions],
-    eot: int,
-    n_ctx: int,
-    fusion: Fusion[State] | None,
-    device: torch.device,
-) -> Search:
-    shared = options[0]
-    if shared.beam_size is not None:
-        return BeamSearch(eot, shared.beam_size, patience=shared.patience or 1.0, fusion=fusion)
-    uniforms = None
-    if shared.temperature > 0.0:
-        seeds = [one.seed for one in options]
-        uniforms = draw_uniforms(seeds, shared.n_hypotheses, n_ctx, device)
-    return Sampling(
-        eot,
-        temperature=shared.temperature,
-        n_hypotheses=shared.n_hypotheses,
-        uniforms=uniforms,
-        fusion=fusion,
-    )
-
-
 def _result(
-    tokenizer: Tokenizer,
-    candidates: Sequence[Candidate],
-    no_speech_prob: float,
-    detection: LanguageDetection | None,
-    options: DecodingOptions,
+    window: _Window, candidates: Sequence[Candidate], no_speech_prob: float, options: DecodingOptions
 ) -> DecodingResult:
     ranked = ranked_candidates(candidates, options.length_penalty)
     best = ranked[0]
-    text = tokenizer.decode(best.tokens).strip()
+    text = window.tokenizer.decode(best.tokens).strip()
     return DecodingResult(
-        language=tokenizer.language or "en",
+        language=window.tokenizer.language or "en",
         tokens=best.tokens,
         text=text,
         avg_logprob=best.logprob / (len(best.tokens) + 1),
         no_speech_prob=no_speech_prob,
         temperature=options.temperature,
         compression_ratio=compression_ratio(text),
-        detection=detection,
+        detection=window.detection,
         candidates=tuple(ranked),
     )
 
@@ -293,20 +374,17 @@ class Attempt:
 
 
 def decode_with_fallback(
-    backend: Backend,
-    tokenizer: Tokenizer,
+    decode_once: Callable[[EncoderOutput, Sequence[DecodingOptions]], Sequence[DecodingResult]],
     encoded: EncoderOutput,
     options: Sequence[DecodingOptions],
     fallback: FallbackOptions,
-    *,
     divisible: Sequence[bool] | None = None,
-    fusion: Fusion[State] | None = None,
-) -> Stepwise[list[Attempt]]:
-    """Decode every window, and failed ones again at the next temperature. Yields before each decoder pass.
+) -> list[Attempt]:
+    """Decode every window, and failed ones again at the next temperature.
 
-    options: as for `decode`, except temperature; beam_size and patience apply at temperature 0, best_of
-    above 0. divisible: per window, whether it will be split if its first text repeats itself, instead of
-    decoded again; None: no. fusion: language models at every temperature, or None.
+    decode_once: decodes windows at one temperature, as `decode`. options: as for `decode`, except
+    temperature; beam_size and patience apply at temperature 0, best_of above 0. divisible: per window,
+    whether it will be split if its first text repeats itself, instead of decoded again; None: no.
 
     Raises:
         OptionError: as `decode`.
@@ -319,8 +397,7 @@ def decode_with_fallback(
             fallback.at_temperature(options[window], temperature, mix_seed(options[window].seed, index))
             for window in open_windows
         ]
-        windows = select_windows(encoded, open_windows)
-        results = yield from decode_stepwise(backend, tokenizer, windows, chosen, fusion=fusion)
+        results = decode_once(select_windows(encoded, open_windows), chosen)
         for window, result in zip(open_windows, results, strict=True):
             tried[window].append(result)
             last[window] = temperature

@@ -177,12 +177,12 @@ class RulesOfChoice:
                 return None
         return cls(n_best, n_vocab, torch.tensor(sorted({*forbidden}), dtype=torch.int32), times)
 
-    def choice(self, sampled: Tensor) -> TokenChoice:
-        """Return what may follow the sampled tokens (R, n) int64, n at least 1."""
+    def choice(self, sampled: Sequence[Sequence[int]]) -> TokenChoice:
+        """Return what may follow the sampled tokens of each row, at least one."""
         if self.times is None:
             anything = AllowedTokens(0, self.n_vocab, self.n_vocab)
             return TokenChoice(self.n_best, self.forbidden, self.n_vocab, [anything] * len(sampled))
-        allowed = [self.times.allowed(row, self.n_vocab) for row in sampled.tolist()]
+        allowed = [self.times.allowed(row, self.n_vocab) for row in sampled]
         return TokenChoice(self.n_best, self.forbidden, self.times.timestamp_begin, allowed)
 
 

@@ -6,24 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.text.disfluency import verbatim_tokens
 from sottovoce.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class PromptBatch:
-    """Prompts of any lengths, and the place of <|startoftranscript|> in each."""
-
-    tokens: list[list[int]]
-    sot_positions: list[int]
-
-    @property
-    def lengths(self) -> list[int]:
-        return list(map(len, self.tokens))
 
 
 def context_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
@@ -76,12 +63,6 @@ def opening_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
 
 def prefix_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
     return _as_tokens(options.prefix, tokenizer)
-
-
-def batch_prompts(contexts: Sequence[Sequence[int]], starts: Sequence[Sequence[int]]) -> PromptBatch:
-    """Join each context with its start, which begins with <|startoftranscript|>."""
-    rows = [[*context, *start] for context, start in zip(contexts, starts, strict=True)]
-    return PromptBatch(rows, list(map(len, contexts)))
 
 
 def _as_tokens(text: str | Sequence[int] | None, tokenizer: Tokenizer) -> list[int]:

@@ -56,13 +56,17 @@ class RunningRows(Protocol):
     @property
     def n_rows(self) -> int: ...
 
+    def has_room(self, n_windows: int) -> bool:
+        """Return whether so many windows can be admitted now; False: other rows have the memory."""
+        ...
+
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         """Append a row without tokens for each window, or one with the tokens of a prefix.
 
         prefix: from `prefix_of` of a row with this audio, or with the beginning of it (an approximation).
 
         Raises:
-            OptionError: several windows with a prefix, or a prefix of another backend.
+            OptionError: several windows with a prefix, a prefix of another backend, or no room.
         """
         ...
 

@@ -6,16 +6,18 @@ before it were given to the caller and are not stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError
 from sottovoce.offline.pieces import Window
 from sottovoce.types import Segment
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class ResumePoint:
         """Seconds of the requested part that are transcribed."""
         return self.progress.position
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Convert to plain values; `of_json(json.loads(json.dumps(point.to_json())))` equals the point."""
         return asdict(self)
 
@@ -157,38 +159,39 @@ class ResumePoint:
             OptionError: any other value.
         """
         try:
-            row: Mapping[str, Any] = value  # type: ignore[assignment]
-            own: Any = cls
-            kinds = {**_fields_of(own), "place": SeekPlace if "seek" in row["place"] else SpeechPlace}
-            return cls(**{name: _read(kinds[name], one) for name, one in row.items()})
+            place = cast(Mapping[str, Mapping[str, object]], value)["place"]
+            return _make(cls, value, place=SeekPlace if "seek" in place else SpeechPlace)
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"resume point: expected what to_json gives ({error!r})") from error
 
 
-def segment_to_json(segment: Segment) -> dict[str, Any]:
+def segment_to_json(segment: Segment) -> dict[str, object]:
     """Convert a segment to plain values without loss, including the tokens of its words."""
     return asdict(segment)
 
 
-def segment_of_json(row: Mapping[str, Any]) -> Segment:
+def segment_of_json(row: Mapping[str, object]) -> Segment:
     """Parse the output of `segment_to_json`; anything else raises KeyError, TypeError or ValueError."""
-    found: Segment = _read(Segment, row)
-    return found
+    return _make(Segment, row)
 
 
-@cache
-def _fields_of(kind: Any) -> Mapping[str, Any]:
-    return get_type_hints(kind)
+_types_of_fields = cache(get_type_hints)
 
 
-def _read(kind: Any, value: Any) -> Any:
-    if hasattr(kind, "__dataclass_fields__"):
-        kinds = _fields_of(kind)
-        return kind(**{name: _read(kinds[name], one) for name, one in dict(value).items()})
+def _make(kind: type[Made], row: object, **types: object) -> Made:
+    """Make a dataclass from plain values. types: of fields whose annotation leaves a choice."""
+    types = {**_types_of_fields(cast(Hashable, kind)), **types}
+    values = {name: _read(types[name], one) for name, one in dict(cast(Mapping[str, object], row)).items()}
+    return cast(Callable[..., Made], kind)(**values)
+
+
+def _read(kind: object, value: object) -> object:
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _make(kind, value)
     arguments = get_args(kind)
     if get_origin(kind) in (Union, UnionType):
         (kind,) = (one for one in arguments if one is not NoneType)
         return None if value is None else _read(kind, value)
     if get_origin(kind) in (tuple, Sequence):
-        return tuple(_read(arguments[0], one) for one in value)
+        return tuple(_read(arguments[0], one) for one in cast(Sequence[object], value))
     return value

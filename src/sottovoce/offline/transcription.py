@@ -394,7 +394,7 @@ def transcribe_batch(
 
     open_source: opens a source. model: its name, for the transcripts. A failed recording yields its error.
     """
-    limits = Batching(files=batch_size, encodes_files_together=True)
+    limits = Batching(files=batch_size, files_together=True)
     runtime = BatchingRuntime(transcriber.backend, limits, waits_for_all=True)
     stopped = Event()
 

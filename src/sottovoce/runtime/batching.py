@@ -1,9 +1,10 @@
 """One model for the calls of many threads: live sessions before recordings, in batches where it helps.
 
 `CallBatcher` holds the calls of one engine and runs them in rounds. Live windows of similar length are
-encoded in one batch, stretches probed in one, and AlignAtt requests decoded in one running batch. Calls of
-recordings run between them, a decoder step at a time. A round runs the available calls without waiting for
-more. A failed batch is repeated call by call, so that an error only reaches its own caller.
+encoded in one batch and stretches probed in one. Decoding runs in continuous batches, one of live sessions
+and one of recordings, which requests join and leave between steps. Calls of recordings run between live
+ones, a decoder pass at a time. A round runs the available calls without waiting for more. A failed batch is
+repeated call by call, so that an error only reaches its own caller.
 
 `BatchingRuntime` runs engines in threads of its own, which alone use the model.
 """
@@ -30,20 +31,14 @@ from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.models.dims import frames_of
 from sottovoce.runtime.calls import (
-    AlignWordsCall,
     ContinuousBatch,
     ContinuousDecodeCall,
     ContinuousDecoder,
-    DecodeCall,
-    DetectLanguageCall,
     EncodeCall,
-    HostCall,
     IncrementalEncodeCall,
-    LanguageProbeCall,
     ModelCall,
     Result,
     Runtime,
-    SpanProbeCall,
     torch_threads_of,
 )
 from sottovoce.runtime.update_interval import JUDGED_EVERY_S
@@ -52,20 +47,8 @@ from sottovoce.threads import one_torch_thread
 log = logging.getLogger(__name__)
 FILE_SHARE = 0.1
 """Least share of the time for recordings, however many live calls there are."""
-LIVE_KINDS: tuple[type[ModelCall[object]], ...] = (
-    HostCall,
-    EncodeCall,
-    DetectLanguageCall,
-    LanguageProbeCall,
-    SpanProbeCall,
-    DecodeCall,
-    AlignWordsCall,
-)
-"""Kinds of live calls that run at once, whatever their number."""
-FILE_KINDS: tuple[type[ModelCall[object]], ...] = (*LIVE_KINDS, IncrementalEncodeCall, ContinuousDecodeCall)
-"""Kinds of calls of recordings: encoding first and aligning last, so that recordings share the next batch."""
-MOST_PASSED = 4
-"""Batches of other recordings before a call of any kind is done."""
+STEPS_BETWEEN = 16
+"""Decoder steps of recordings before their other calls run, so that several of these share a batch."""
 MELS_PER_FRAME = 2
 USUAL_FRAMES = 350
 """Frames usually computed of a window that grew."""
@@ -140,8 +123,6 @@ class PendingCall:
         self.caller = caller
         self.priority = caller.priority
         self.order = (caller.since_s, next(_numbers))
-        self.n_passed = 0
-        """Batches of others that were done while it waited."""
         self.error: Exception | None = None
         self._result: object = None
         self._done = threading.Event()
@@ -178,25 +159,40 @@ class _Batch:
 class SteppedBatches:
     """Batches in order of arrival, each completed before the next.
 
-    A failed batch is repeated call by call.
+    A failed batch is repeated call by call. has_room: whether so many windows have room for their rows.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, has_room: Callable[[int], bool]) -> None:
         self._backend = backend
+        self._has_room = has_room
         self._batches: deque[_Batch] = deque()
 
     @property
     def is_empty(self) -> bool:
         return not self._batches
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether the first batch may hold rows."""
+        return bool(self._batches) and self._batches[0].steps is not None
+
+    def has(self, pending: PendingCall) -> bool:
+        return any(pending in batch.calls for batch in self._batches)
+
     def add(self, calls: Sequence[PendingCall]) -> None:
         self._batches.append(_Batch(calls))
 
-    def step(self) -> None:
-        """Advance the first batch to its next decoder pass, or to its end."""
+    def step(self) -> bool:
+        """Advance the first batch to its next decoder pass, or to its end; return False if it must wait for
+        room.
+        """
         batch = self._batches[0]
         if batch.steps is None:
             calls = [one.call for one in batch.calls]
+            if not self._has_room(sum(call.n_windows for call in calls)):
+                if len(calls) > 1:
+                    self._split(batch)
+                return len(calls) > 1
             batch.steps = type(calls[0]).run(self._backend, calls)
         try:
             next(batch.steps)
@@ -205,102 +201,134 @@ class SteppedBatches:
             for one, result in zip(batch.calls, end.value, strict=True):
                 one.answer(result)
         except Exception as error:
-            self._batches.popleft()
-            self._retry_alone(batch, error)
+            if len(batch.calls) == 1:
+                self._batches.popleft()
+                batch.calls[0].fail(error)
+            else:
+                log.warning("a batch of %d failed: %s", len(batch.calls), type(error).__name__)
+                self._split(batch)
+        return True
 
-    def finish(self) -> None:
-        while self._batches:
-            self.step()
+    def finish(self) -> bool:
+        """Complete the batches that have room; return whether anything was done."""
+        n_steps = 0
+        while self._batches and self.step():
+            n_steps += 1
+        return n_steps > 0
 
-    def _retry_alone(self, batch: _Batch, error: Exception) -> None:
-        if len(batch.calls) == 1:
-            batch.calls[0].fail(error)
-            return
-        log.warning("a batch of %d failed: %s", len(batch.calls), type(error).__name__)
+    def _split(self, batch: _Batch) -> None:
+        self._batches.remove(batch)
         self._batches.extendleft(_Batch([one]) for one in reversed(batch.calls))
 
 
 @dataclass(slots=True, eq=False)
 class _Decoding:
-    """A call whose requests are being decoded; results: so far, by request index."""
+    """A call whose requests are being decoded. tickets: of its requests. results: so far, by ticket."""
 
     pending: PendingCall
     call: ContinuousDecodeCall[object, object]
+    tickets: list[int] = field(default_factory=list)
     results: dict[int, object] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A running batch. owners: by ticket, the call of a request and the request's index in it."""
+    """A running batch. owners: the call of each ticket."""
 
     batch: ContinuousBatch[ContinuousDecoder[object, object], object, object]
-    owners: dict[int, tuple[_Decoding, int]] = field(default_factory=dict)
+    owners: dict[int, _Decoding] = field(default_factory=dict)
+
+    def admit(self, decoding: _Decoding) -> None:
+        decoding.tickets = decoding.call.admit_to(self.batch)
+        decoding.results = {}
+        self.owners |= dict.fromkeys(decoding.tickets, decoding)
+
+
+ALONE = object()
+"""The key of a call that is decoded in a batch of its own."""
 
 
 class ContinuousDecoding:
-    """The running batches, one for each `batch_key`, with the owners of their requests."""
+    """The running batches of one priority, one for each `batch_key`.
 
-    def __init__(self) -> None:
+    has_room: whether so many windows have room in a new batch.
+    """
+
+    def __init__(self, has_room: Callable[[int], bool]) -> None:
+        self._has_room = has_room
         self._running: dict[Hashable, _Running] = {}
+        self._again: deque[_Decoding] = deque()
+        """Calls of failed batches, to be decoded again, one at a time."""
         self._under_way: set[PendingCall] = set()
 
     @property
     def n_requests(self) -> int:
         return sum(one.batch.n_requests for one in self._running.values())
 
+    @property
+    def is_running(self) -> bool:
+        return bool(self._running or self._again)
+
     def has(self, pending: PendingCall) -> bool:
         return pending in self._under_way
 
-    def admit(self, pending: PendingCall, call: ContinuousDecodeCall[object, object]) -> None:
-        running = self._running.get(call.decoder.batch_key)
-        if running is None:
-            running = self._running[call.decoder.batch_key] = _Running(call.decoder.new_batch())
+    def admit(self, pending: PendingCall, call: ContinuousDecodeCall[object, object]) -> bool:
+        """Add the requests of a call; return False if it must wait for room."""
         decoding = _Decoding(pending, call)
-        self._under_way.add(pending)
-        for place, (encoded, request) in enumerate(zip(call.encoded, call.requests, strict=True)):
-            try:
-                ticket = running.batch.admit(call.decoder, encoded, request)
-            except Exception as error:
-                self._under_way.discard(pending)
-                pending.fail(error)
-                return
-            running.owners[ticket] = (decoding, place)
+        key = call.decoder.batch_key
+        running = self._running.get(key)
+        has_room = self._has_room if running is None else running.batch.has_room
+        if not has_room(call.n_windows):
+            return False
+        self._begin(key, decoding)
+        return True
+
+    def _begin(self, key: Hashable, decoding: _Decoding) -> None:
+        try:
+            running = self._running.get(key) or _Running(decoding.call.decoder.new_batch())
+            self._running[key] = running
+            self._under_way.add(decoding.pending)
+            running.admit(decoding)
+        except Exception as error:
+            self._end(decoding, error)
+            if key in self._running and not running.batch.n_requests:
+                del self._running[key]
 
     def step(self) -> None:
-        """Decode one step, and return the results of finished calls.
-
-        A failed batch is decoded again from its beginning, call by call.
-        """
+        """Decode one step. A failed batch is decoded again from its beginning, call by call."""
+        if self._again and ALONE not in self._running:
+            self._begin(ALONE, self._again.popleft())
         for key, running in list(self._running.items()):
             try:
                 finished = running.batch.step()
             except Exception as error:
                 del self._running[key]
-                self._decode_alone(running, error)
+                self._repeat(running, error)
                 continue
             for ticket, result in finished:
-                self._note(*running.owners.pop(ticket), result)
+                self._note(running.owners.pop(ticket, None), ticket, result)
             if not running.batch.n_requests:
                 del self._running[key]
 
-    def _note(self, decoding: _Decoding, place: int, result: object) -> None:
-        decoding.results[place] = result
-        if len(decoding.results) == len(decoding.call.requests) and not decoding.pending.is_done:
+    def _note(self, decoding: _Decoding | None, ticket: int, result: object) -> None:
+        if decoding is None:  # its call failed while its requests were admitted
+            return
+        decoding.results[ticket] = result
+        if len(decoding.results) == len(decoding.tickets):
             self._under_way.discard(decoding.pending)
-            decoding.pending.answer([decoding.results[i] for i in range(len(decoding.results))])
+            decoding.pending.answer([decoding.results[one] for one in decoding.tickets])
 
-    def _decode_alone(self, running: _Running, error: Exception) -> None:
-        log.warning("decoding %d requests together failed: %s", len(running.owners), type(error).__name__)
-        for decoding in dict.fromkeys(owner for owner, _ in running.owners.values()):
-            if decoding.pending.is_done:
-                continue
-            self._under_way.discard(decoding.pending)
-            try:
-                results = decoding.call.decoder.decode(decoding.call.encoded, decoding.call.requests)
-            except Exception as failure:
-                decoding.pending.fail(failure)
-            else:
-                decoding.pending.answer(results)
+    def _end(self, decoding: _Decoding, error: Exception) -> None:
+        self._under_way.discard(decoding.pending)
+        decoding.pending.fail(error)
+
+    def _repeat(self, running: _Running, error: Exception) -> None:
+        decodings = list(dict.fromkeys(running.owners.values()))
+        if len(decodings) == 1:
+            self._end(decodings[0], error)
+            return
+        log.warning("decoding %d calls together failed: %s", len(decodings), type(error).__name__)
+        self._again += decodings
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +338,8 @@ class Batching:
     encoder_frames: of one call; the first window is always taken. max_length_ratio: relative difference in
     length of windows in a call. rows: requests decoded at a time. sessions, files: live sessions and
     recordings at work at a time in an engine.
-    encodes_files_together: encode their windows in one batch, which is cheap on an accelerator; on a CPU
-    live calls would wait.
+    files_together: encode and decode the windows of recordings in one batch, which is cheap on an
+    accelerator; on a CPU live calls would wait longer for each step.
 
     Raises:
         OptionError: a number is out of range.
@@ -322,7 +350,7 @@ class Batching:
     rows: int = 64
     sessions: int = 1
     files: int = 2
-    encodes_files_together: bool = False
+    files_together: bool = False
 
     def __post_init__(self) -> None:
         if (
@@ -335,7 +363,7 @@ class Batching:
 ON_CPU = Batching()
 """A single window keeps a processor's cores busy; batching saves hardly anything."""
 ON_ACCELERATOR = Batching(
-    encoder_frames=32 * USUAL_FRAMES, rows=512, sessions=32, files=16, encodes_files_together=True
+    encoder_frames=32 * USUAL_FRAMES, rows=512, sessions=32, files=16, files_together=True
 )
 
 
@@ -361,9 +389,20 @@ class CallBatcher:
         self._clock = clock
         self.calls: tuple[PendingCall, ...] = ()
         """Without results yet; replaced, never changed, so that other threads may read it."""
-        self._continuous = ContinuousDecoding()
-        self._live = SteppedBatches(backend)
-        self._files = SteppedBatches(backend)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without anything under way."""
+        self._live = SteppedBatches(self._backend, self._has_row_memory)
+        self._files = SteppedBatches(self._backend, self._has_row_memory)
+        self._decoding = {priority: ContinuousDecoding(self._has_row_memory) for priority in Priority}
+        self._n_steps = 0
+        """Decoder steps of recordings since their other calls ran."""
+
+    def _has_row_memory(self, n_windows: int) -> bool:
+        """Return whether new rows have room for so many windows; True if nothing would make any."""
+        is_held = self._files.is_begun or any(one.is_running for one in self._decoding.values())
+        return not (n_windows and is_held) or self._backend.rows().has_room(n_windows)
 
     @property
     def n_live(self) -> int:
@@ -397,11 +436,9 @@ class CallBatcher:
         """
         with torch_threads_of(self._backend):
             served = self._first_priority()
-            if served is Priority.LIVE:
-                self._encode()
-                self._do_live_batches()
-                self._decode()
-            elif served is Priority.FILE:
+            if served is Priority.LIVE and not self._step_live():
+                served = Priority.FILE  # live calls wait for the rows of recordings
+            if served is Priority.FILE:
                 self._step_files()
         self.calls = tuple(one for one in self.calls if not one.is_done)
         return served
@@ -409,8 +446,7 @@ class CallBatcher:
     def fail_all(self, error: Exception) -> None:
         """End all calls with an error."""
         calls, self.calls = self.calls, ()
-        self._continuous = ContinuousDecoding()
-        self._live, self._files = SteppedBatches(self._backend), SteppedBatches(self._backend)
+        self._forget()
         for one in calls:
             if not one.is_done:
                 one.fail(error)
@@ -425,12 +461,11 @@ class CallBatcher:
         self, kind: type[CallKind], priority: Priority = Priority.LIVE
     ) -> list[tuple[PendingCall, CallKind]]:
         """Return the pending calls of a kind, in order."""
-        found = [
-            (one, one.call)
-            for one in self.calls
-            if one.priority is priority and not one.is_done and isinstance(one.call, kind)
-        ]
-        return sorted(found, key=lambda pair: pair[0].order)
+        return [(one, one.call) for one in self._in_order(priority) if isinstance(one.call, kind)]
+
+    def _in_order(self, priority: Priority) -> list[PendingCall]:
+        pending = [one for one in self.calls if one.priority is priority and not one.is_done]
+        return sorted(pending, key=lambda one: one.order)
 
     def _note_begun(self, calls: Sequence[PendingCall]) -> None:
         now_s = self._clock()
@@ -438,7 +473,14 @@ class CallBatcher:
             if math.isnan(one.caller.began_s):
                 one.caller.began_s = now_s
 
-    def _encode(self) -> None:
+    def _step_live(self) -> bool:
+        """Run the available live calls; return whether anything was done."""
+        was_encoded = self._encode()
+        self._add_batches(self._live, Priority.LIVE)
+        was_called = self._live.finish()
+        return self._decode(Priority.LIVE) or was_called or was_encoded
+
+    def _encode(self) -> bool:
         """Encode the windows with the earliest deadlines and others of similar length, up to the budget."""
         batching = self.batching
         chosen: list[PendingCall] = []
@@ -456,55 +498,59 @@ class CallBatcher:
             chosen.append(one)
         if chosen:
             self._note_begun(chosen)
-            self._live.add(chosen)
-            self._live.finish()
+            encoding = SteppedBatches(self._backend, self._has_row_memory)
+            encoding.add(chosen)
+            encoding.finish()
+        return bool(chosen)
 
-    def _do_live_batches(self) -> None:
-        """Run the live calls without a budget or a running batch."""
-        for kind in LIVE_KINDS:
-            for some in self._batches([one for one, _ in self._pending(kind)]):
-                self._note_begun(some)
-                self._live.add(some)
-        self._live.finish()
-
-    def _decode(self) -> None:
-        n_rows = self._continuous.n_requests
-        for one, call in self._pending(ContinuousDecodeCall):
-            if self._continuous.has(one) or n_rows >= self.batching.rows:
+    def _decode(self, priority: Priority) -> bool:
+        """Let requests join the continuous batch, and decode one step; return whether there is one."""
+        decoding = self._decoding[priority]
+        is_apart = priority is Priority.FILE and not self.batching.files_together
+        most = 1 if is_apart else self.batching.rows
+        n_requests = decoding.n_requests
+        for one, call in self._pending(ContinuousDecodeCall, priority):
+            if decoding.has(one) or n_requests >= most:
                 continue
-            self._note_begun([one])
-            n_rows += len(call.requests)
-            self._continuous.admit(one, call)
-        self._continuous.step()
+            if decoding.admit(one, call):
+                self._note_begun([one])
+                n_requests += len(call.requests)
+        if not decoding.is_running:
+            return False
+        decoding.step()
+        return True
 
     def _step_files(self) -> None:
         """Run a step of the calls of recordings, and set the deadline of the next one."""
         began_s = self._clock()
-        if self._files.is_empty:
-            self._add_file_batches()
-        self._files.step()
+        if self._n_steps >= STEPS_BETWEEN:
+            self._n_steps = 0
+            self._add_batches(self._files, Priority.FILE)
+        if self._files.is_empty or not self._files.step():
+            if self._decode(Priority.FILE):
+                self._n_steps += 1
+            else:
+                self._add_batches(self._files, Priority.FILE)
+                if not self._files.is_empty:
+                    self._files.step()
         now_s = self._clock()
         self._file_due_s = now_s + (now_s - began_s) * (1.0 / self._file_share - 1.0)
 
-    def _add_file_batches(self) -> None:
-        """Add batches of the first kind that a recording waits for, or that was passed over for too long."""
-        waiting = [one for one in self.calls if one.priority is Priority.FILE]
-        passed = max(waiting, key=lambda one: one.n_passed)
-        kinds = [kind for kind in FILE_KINDS if any(isinstance(one.call, kind) for one in waiting)]
-        is_due = passed.n_passed >= MOST_PASSED
-        chosen = next(kind for kind in kinds if not is_due or isinstance(passed.call, kind))
-        for one in waiting:
-            one.n_passed = 0 if isinstance(one.call, chosen) else one.n_passed + 1
-        for some in self._batches([one for one, _ in self._pending(chosen, Priority.FILE)]):
+    def _add_batches(self, to: SteppedBatches, priority: Priority) -> None:
+        """Add the calls of a priority that neither decode nor, if live, are encoded by `_encode`."""
+        is_live = priority is Priority.LIVE
+        apart = (ContinuousDecodeCall, IncrementalEncodeCall) if is_live else ContinuousDecodeCall
+        others = [one for one in self._in_order(priority) if not (isinstance(one.call, apart) or to.has(one))]
+        for some in self._batches(others):
             self._note_begun(some)
-            self._files.add(some)
+            to.add(some)
 
     def _batches(self, calls: Sequence[PendingCall]) -> list[list[PendingCall]]:
         batches: dict[object, list[PendingCall]] = {}
         for one in calls:
-            is_apart = isinstance(one.call, EncodeCall) and not self.batching.encodes_files_together
+            is_apart = isinstance(one.call, EncodeCall) and not self.batching.files_together
             key = None if is_apart else one.call.batch_key
-            batches.setdefault(("alone", one.order) if key is None else key, []).append(one)
+            batches.setdefault((type(one.call), one.order if key is None else key), []).append(one)
         return list(batches.values())
 
 

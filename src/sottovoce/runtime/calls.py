@@ -21,7 +21,14 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.alignment import TimedWord, WindowText, align_stepwise
-from sottovoce.decoding.decode import Attempt, Stepwise, decode_with_fallback, finish
+from sottovoce.decoding.decode import (
+    Attempt,
+    DecodingResult,
+    Stepwise,
+    WindowDecoder,
+    decode_with_fallback,
+    finish,
+)
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.search import Fusion
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, detect_together
@@ -46,6 +53,11 @@ class ModelCall(ABC, Generic[Outcome]):
     """One call of a model, with its arguments."""
 
     __slots__ = ()
+
+    @property
+    def n_windows(self) -> int:
+        """Windows whose decoder rows it needs at a time."""
+        return 0
 
     @property
     def batch_key(self) -> Hashable:
@@ -120,6 +132,10 @@ class LanguageProbeCall(BatchedCall[list[ProbedLanguage]]):
     log_mels: Sequence[Tensor]
 
     @property
+    def n_windows(self) -> int:
+        return len(self.log_mels)
+
+    @property
     def batch_key(self) -> Hashable:
         return self.probe.batch_of(self.log_mels)
 
@@ -137,6 +153,10 @@ class SpanProbeCall(ModelCall[list[ProbedLanguage]]):
     encoded: EncoderOutput
     spans: Sequence[tuple[int, int]]
 
+    @property
+    def n_windows(self) -> int:
+        return 1
+
     def run_alone(self, backend: Backend) -> list[ProbedLanguage]:
         return self.probe.detect_spans(self.encoded, self.spans)
 
@@ -149,40 +169,12 @@ class DetectLanguageCall(ModelCall[list[LanguageDetection]]):
     encoded: EncoderOutput
     allowed: Sequence[str]
 
+    @property
+    def n_windows(self) -> int:
+        return self.encoded.batch_size
+
     def run_alone(self, backend: Backend) -> list[LanguageDetection]:
         return detect_language(backend, self.tokenizer, self.encoded, allowed=self.allowed)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeCall(BatchedCall[list[Attempt]]):
-    """See `Runtime.decode`."""
-
-    tokenizer: Tokenizer
-    encoded: EncoderOutput
-    options: Sequence[DecodingOptions]
-    fallback: FallbackOptions
-    divisible: Sequence[bool]
-    fusion: Fusion[Tensor] | None
-
-    @property
-    def batch_key(self) -> Hashable:
-        common = repr(shared_options(self.options)), repr(self.fallback)
-        return self.encoded.n_frames, id(self.tokenizer), id(self.fusion), common
-
-    @classmethod
-    def run(cls, backend: Backend, calls: Sequence[Self]) -> Stepwise[Sequence[list[Attempt]]]:
-        first = calls[0]
-        found = yield from decode_with_fallback(
-            backend,
-            first.tokenizer,
-            _in_one_batch([call.encoded for call in calls]),
-            [options for call in calls for options in call.options],
-            first.fallback,
-            divisible=[one for call in calls for one in call.divisible],
-            fusion=first.fusion,
-        )
-        attempts = iter(found)
-        return [list(islice(attempts, len(call.options))) for call in calls]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,6 +183,10 @@ class AlignWordsCall(BatchedCall[list[list[TimedWord]]]):
 
     encoded: EncoderOutput
     texts: Sequence[WindowText]
+
+    @property
+    def n_windows(self) -> int:
+        return self.encoded.batch_size
 
     @property
     def batch_key(self) -> Hashable:
@@ -221,8 +217,12 @@ class ContinuousBatch(Protocol[DecoderOf, RequestOf, Outcome]):
     @property
     def n_requests(self) -> int: ...
 
+    def has_room(self, n_windows: int, /) -> bool:
+        """Return whether so many more windows fit into the memory of rows."""
+        ...
+
     def admit(self, decoder: DecoderOf, encoded: EncoderOutput, request: RequestOf, /) -> int:
-        """Add a request of a decoder over one window (a batch of 1); return a ticket for its result."""
+        """Add a request of a decoder over encoded windows; return a ticket for its result."""
         ...
 
     def step(self) -> Sequence[tuple[int, Outcome]]:
@@ -234,7 +234,7 @@ class ContinuousBatch(Protocol[DecoderOf, RequestOf, Outcome]):
 
 
 class ContinuousDecoder(Protocol[RequestOf, Outcome]):
-    """Decodes requests step by step, such as `streaming.alignatt.AlignAttDecoder`."""
+    """Decodes requests step by step: `decode.WindowDecoder`, `streaming.alignatt.AlignAttDecoder`."""
 
     @property
     def batch_key(self) -> Hashable:
@@ -242,10 +242,6 @@ class ContinuousDecoder(Protocol[RequestOf, Outcome]):
         ...
 
     def new_batch(self) -> ContinuousBatch[Self, RequestOf, Outcome]: ...
-
-    def decode(self, encoded: Sequence[EncoderOutput], requests: Sequence[RequestOf], /) -> Sequence[Outcome]:
-        """Decode requests, each over its own window, in a batch of their own; return a result for each."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,8 +252,24 @@ class ContinuousDecodeCall(ModelCall[Sequence[Result]], Generic[Request, Result]
     encoded: Sequence[EncoderOutput]
     requests: Sequence[Request]
 
+    @property
+    def n_windows(self) -> int:
+        return sum(one.batch_size for one in self.encoded)
+
     def run_alone(self, backend: Backend) -> Sequence[Result]:
-        return self.decoder.decode(self.encoded, self.requests)
+        batch = self.decoder.new_batch()
+        tickets = self.admit_to(batch)
+        results: dict[int, Result] = {}
+        while batch.n_requests:
+            results.update(batch.step())
+        return [results[ticket] for ticket in tickets]
+
+    def admit_to(
+        self, batch: ContinuousBatch[ContinuousDecoder[Request, Result], Request, Result]
+    ) -> list[int]:
+        """Add all requests to a batch; return their tickets."""
+        pairs = zip(self.encoded, self.requests, strict=True)
+        return [batch.admit(self.decoder, encoded, request) for encoded, request in pairs]
 
 
 class Runtime(ABC):
@@ -314,8 +326,14 @@ class Runtime(ABC):
         fusion: Fusion[Tensor] | None = None,
     ) -> list[Attempt]:
         """Decode each window with temperature fallback, as `decode_with_fallback`."""
-        divisible = [False] * len(options) if divisible is None else divisible
-        return self.execute(DecodeCall(tokenizer, encoded, options, fallback, divisible, fusion))
+
+        def decode_once(
+            windows: EncoderOutput, chosen: Sequence[DecodingOptions]
+        ) -> Sequence[DecodingResult]:
+            decoder = WindowDecoder(self.backend, tokenizer, shared_options(chosen), fusion)
+            return self.decode_continuously(decoder, [windows], [chosen])[0]
+
+        return decode_with_fallback(decode_once, encoded, options, fallback, divisible)
 
     def align_words(self, encoded: EncoderOutput, texts: Sequence[WindowText]) -> list[list[TimedWord]]:
         """Align the words of each window, as `align_windows`."""
@@ -327,7 +345,7 @@ class Runtime(ABC):
         encoded: Sequence[EncoderOutput],
         requests: Sequence[Request],
     ) -> Sequence[Result]:
-        """Decode requests, each over its window (a batch of 1), as `ContinuousDecoder.decode`."""
+        """Decode requests, each over its own encoded windows; return a result for each."""
         return self.execute(ContinuousDecodeCall(decoder, encoded, requests))
 
     def run_on_host(self, work: Callable[[], Result]) -> Result:

@@ -62,6 +62,9 @@ class NativeRows:
     def n_rows(self) -> int:
         return len(self._rows)
 
+    def has_room(self, n_windows: int) -> bool:
+        return True
+
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         cached = check_admitted(encoded, prefix, kernels.Row, self._name)
         for window in self._decoder.windows(encoded):

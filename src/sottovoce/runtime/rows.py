@@ -480,6 +480,11 @@ class RowPool:
         self._n_lent = 0
         self._lock = threading.Lock()
 
+    @property
+    def room(self) -> int:
+        """Recordings that a memory may be borrowed for now."""
+        return self._most - self._n_lent
+
     def borrow(self, n_recordings: int) -> StaticMemory:
         """Return a memory with room for so many recordings.
 

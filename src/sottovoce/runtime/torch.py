@@ -171,14 +171,22 @@ class TorchRows:
         lengths: list[int] = self._table.max(axis=1, initial=0).tolist()
         return lengths
 
+    def has_room(self, n_windows: int) -> bool:
+        return True
+
+    def _free_slots(self, n_windows: int) -> tuple[list[int], int]:
+        """Return slots for so many new windows, and how many slots the memory must have."""
+        taken = {recording.slot for recording in self._recordings}
+        slots = list(islice((slot for slot in count() if slot not in taken), n_windows))
+        return slots, max((*taken, *slots)) + 1
+
     @torch.no_grad()
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         cached = check_admitted(encoded, prefix, TorchPrefix, self._name)
         n_cached = 0 if cached is None else cached.n_tokens
         keys_values = self._keys_values(encoded)
-        taken = {recording.slot for recording in self._recordings}
-        slots = list(islice((slot for slot in count() if slot not in taken), encoded.batch_size))
-        self._reserve(max((*taken, *slots)) + 1, n_cached)
+        slots, n_slots = self._free_slots(encoded.batch_size)
+        self._reserve(n_slots, n_cached)
         for index, slot in enumerate(slots):
             self._memory.clear(slot, None if cached is None else cached.keys_values)
             weights = None if encoded.log_weights is None else encoded.log_weights[index]
@@ -380,6 +388,10 @@ class StaticRows(TorchRows):
         self._pool = pool
         self._borrowed: list[StaticMemory] = []
         weakref.finalize(self, _give_back, pool, self._borrowed)
+
+    def has_room(self, n_windows: int) -> bool:
+        _, n_slots = self._free_slots(n_windows)
+        return n_slots <= max(self._memory.n_recordings, self._pool.room)
 
     def _reserve(self, n_recordings: int, n_cells: int) -> None:
         if n_recordings > self._memory.n_recordings:

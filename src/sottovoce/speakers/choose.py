@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -30,6 +30,17 @@ VARIABLE = "SOTTOVOCE_PYANNOTE"
 
 
 Pipeline = Callable[..., object]
+
+
+class _Annotation(Protocol):
+    """pyannote.core's: labelled spans of time, each with the name of its track."""
+
+    def itertracks(self, *, yield_label: bool) -> Iterable[tuple[_Span, object, str]]: ...
+
+
+class _Span(Protocol):
+    start: float
+    end: float
 
 
 class PyannoteDiarizer:
@@ -53,7 +64,7 @@ class PyannoteDiarizer:
             limits["min_speakers"] = self._options.least
         output = self._pipeline(audio, **limits)
         # Version 4 returns an object with the annotation, earlier ones the annotation itself.
-        found: Any = getattr(output, "speaker_diarization", output)
+        found = cast(_Annotation, getattr(output, "speaker_diarization", output))
         return name_turns((one.start, one.end, label) for one, _, label in found.itertracks(yield_label=True))
 
 

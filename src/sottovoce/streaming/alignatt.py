@@ -683,6 +683,9 @@ class AlignAttBatch:
     def n_requests(self) -> int:
         return len(self._active)
 
+    def has_room(self, n_windows: int) -> bool:
+        return self._rows.has_room(n_windows)
+
     @torch.inference_mode()
     def admit(self, decoder: AlignAttDecoder, encoded: EncoderOutput, request: AlignAttRequest) -> int:
         """Add a request from the next step on; return the ticket of its hypothesis."""
