@@ -43,7 +43,7 @@ class AudioChunk:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Normalised log-mel windows: mel (B, n_mels, n_frames) float32; number of frames of audio in each."""
+    """Normalised log-mel windows: mel (B, n_mels, n_frames) float32; n_content_frames: of audio in each."""
 
     mel: Tensor
     n_content_frames: tuple[int, ...]

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import TypeAlias
 
@@ -36,8 +36,8 @@ class Numbers:
     weight_a_second, ceiling: a span of d seconds has the weight `ceiling * (1 - exp(-weight_a_second * d /
     ceiling))`. masked: weight of a masked probe. text: weight of the log-probability of a text. change: cost
     of a change in nats. unspoken_s: seconds of speech that the prior counts as. several: log-likelihood ratio
-    (nats) from which a recording is multilingual. understood: least mean likelihood of its languages for
-    that.
+    (nats) from which a recording is multilingual. understood: least mean likelihood of its
+    languages.
     """
 
     weight_a_second: float
@@ -88,6 +88,12 @@ class Emission:
         self.numbers = fit.numbers
         self._places = [codes.index(code) for code in allowed]
         self._spoken = spoken_given_detected(codes, fit.detected)[self._places]
+
+    @classmethod
+    @lru_cache(maxsize=8)
+    def shared(cls, codes: tuple[str, ...], allowed: tuple[str, ...]) -> Emission:
+        """Return the package's emission, the same object for all sessions."""
+        return cls(codes, allowed)
 
     def allowed_mass(self, probed: ProbedLanguage) -> float:
         return float(probed.probabilities[self._places].sum())

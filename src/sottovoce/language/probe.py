@@ -133,7 +133,7 @@ class LanguageProbe:
     def logits(self, log_mels: Sequence[Tensor]) -> Tensor:
         """Return the logits (n, L + 1) of all languages and <|nospeech|> of n >= 1 stretches.
 
-        With short padding, the predictions for silence are subtracted; the mass of all languages stays.
+        With short padding, the predictions for silence are subtracted from the languages.
         """
         if self.window_mode is not None:
             return self._raw_logits(log_mels)

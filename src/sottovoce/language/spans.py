@@ -107,7 +107,7 @@ class Spans:
 
     @property
     def posterior(self) -> Array:
-        """(T, A)."""
+        """P(language | all evidence) of each span, (T, A)."""
         return self._posterior
 
     @property

@@ -33,7 +33,7 @@ def require_thresholds(threshold: float, neg_threshold: float | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VadOptions:
-    """How probabilities become segments of a recording; the defaults are faster-whisper's.
+    """How speech probabilities become segments of a recording; the defaults are faster-whisper's.
 
     The command line and requests default to `WINDOW_VAD`.
     Raises: OptionError for values out of range.
@@ -134,7 +134,7 @@ cost no word on development clips (docs/research/files.md).
 
 @dataclass(frozen=True, slots=True)
 class VadStreamOptions:
-    """How probabilities become edges of a stream.
+    """How speech probabilities become starts and ends of speech in a stream.
 
     threshold, neg_threshold: as in `VadOptions`.
     Raises: OptionError for values out of range.

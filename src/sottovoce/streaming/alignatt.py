@@ -118,7 +118,7 @@ class AlignAttHypothesis:
 
     @property
     def ranking_score(self) -> float:
-        """`mean_score`; -inf if decoding stopped before the first token."""
+        """Rank of a finished beam: `mean_score`, or -inf if it stopped before the first token."""
         has_score = bool(self.logprobs) or self.stop_reason is StopReason.END_OF_TEXT
         return self.mean_score if has_score else -math.inf
 
@@ -461,7 +461,7 @@ NextTokens: TypeAlias = tuple[int, list[tuple[int, float, float]]]
 
 
 class ActiveRequest:
-    """A request in a batch: its beams, each a decoder row, and the hypotheses that stopped."""
+    """One request of a batch: its beams, which are decoder rows, and its finished hypotheses."""
 
     def __init__(
         self, ticket: int, decoder: AlignAttDecoder, request: AlignAttRequest, n_frames: int

@@ -156,7 +156,7 @@ class Agreement:
     """The uncommitted words of consecutive hypotheses, and which of them are stable.
 
     near_frames: least distance of a stable word from the end of the audio. far_frames: at this distance every
-    word is stable, so that a word that every hypothesis spells otherwise does not hold up others.
+    word is stable, even if each hypothesis spells it differently.
     """
 
     def __init__(self, options: CommitOptions, near_frames: float, far_frames: float = math.inf) -> None:

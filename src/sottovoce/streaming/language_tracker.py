@@ -48,7 +48,7 @@ class LiveLanguageTracker:
         codes = tokenizer.language_codes if several else self.languages
         self.timeline = LanguageTimeline(
             self.languages,
-            Emission(codes, self.languages),
+            Emission.shared(codes, self.languages),
             base_prior(codes, self.languages, LANGUAGE_PRIOR),
             certainty=options.switch_certainty,
             first_wait_s=options.first_language_s,

@@ -150,8 +150,8 @@ class EventEmitter:
         self._n_emitted += 1
 
 
-IDLE_S, ONSET_S = 5.0, 2.0
-"""Seconds of audio kept in a pause, and at the onset of a resumed utterance."""
+ONSET_S = 2.0
+"""Speech begins at most so long before it is detected."""
 log = logging.getLogger(__name__)
 
 
@@ -257,26 +257,24 @@ class UpdateSchedule:
         self.now = until
 
     @property
-    def idle_start(self) -> int:
+    def onset(self) -> int:
         """The earliest sample at which the next speech may begin."""
-        idle = max(round(IDLE_S * SAMPLE_RATE), self._max_pause + round(ONSET_S * SAMPLE_RATE))
-        return self.buffer.end - idle
+        return self.buffer.end - round(ONSET_S * SAMPLE_RATE)
 
     def resumes(self, end: int, start: int) -> bool:
         """Return whether speech from sample `start` continues an utterance that ended at sample `end`."""
         return start - end <= self._max_pause
 
-    def discard(self, taken: int, *, is_open: bool) -> None:
+    def discard(self, taken: int | None) -> None:
         """Drop samples that are not needed again.
 
-        taken: the last utterance holds everything before this sample. is_open: it continues.
+        taken: an utterance that may continue has copied everything before this sample; None: none may.
         """
-        first = taken if is_open else max(taken, self.idle_start)
-        self.buffer.drop_before(min(first, self.buffer.end))
+        self.buffer.drop_before(self.onset if taken is None else taken)
 
 
 def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
-    """Return how growing audio is encoded; padding of a given `tail_s` is not sparse."""
+    """Return how growing audio is encoded. With a `tail_s`, all frames of padding are computed."""
     mode = options.encoder or backend.encoder_mode
     if options.tail_s is None:
         return mode
@@ -338,11 +336,12 @@ class Session:
     def push(self, pcm: Samples | Tensor, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         """Push samples (n,) float32, mono, 16 kHz, and return the resulting events.
 
-        If the model fails, its error is raised; the session continues, and events come with the next call.
+        If the model fails, its error is raised; the session continues, and the next call returns the events
+        so far.
 
-        pcm: an array, or a tensor on the CPU. newest_only: for callers that are late: of the updates within
-        these samples, do only the last one of each utterance. greedy: for busy machines: decode with one
-        beam, except at the end of an utterance.
+        pcm: an array, or a tensor on the CPU. newest_only: of the updates within these samples, do only the
+        last one of each utterance, if the caller is late. greedy: decode with one beam, except at the end of
+        an utterance, if the machine is busy.
 
         Raises:
             SessionClosedError: after `close`.
@@ -394,12 +393,13 @@ class Session:
                 with self._attempt():
                     self._update(self._decoder, greedy=greedy)
         self._diarize()
-        taken, is_open = 0, False
+        taken = None
         if self._decoder is not None:
-            taken, is_open = self._decoder.utterance.end_sample, self._decoder.is_open
-            if not is_open and not self._schedule.resumes(taken, self._schedule.idle_start):
+            taken = self._decoder.utterance.end_sample
+            if not self._decoder.is_open and not self._schedule.resumes(taken, self._schedule.onset):
                 self._decoder.release()
-        self._schedule.discard(taken, is_open=is_open)
+                taken = None
+        self._schedule.discard(taken)
 
     @contextmanager
     def _attempt(self) -> Iterator[None]:
@@ -445,7 +445,7 @@ class Session:
             utterance,
             self._aligner,
             self._builder(self._tracker.language),
-            self._emit_words,
+            lambda words, language: self._events.emit_words(words, language, self._schedule.now_s),
             runtime=self._runtime,
             options=stream,
             retry_after_s=RETRY_AFTER_S if self._schedule.has_vad else math.inf,
@@ -528,9 +528,6 @@ class Session:
         utterance.drop_before(at_s, words_until_s=until_s)
         utterance.committed.until_s = until_s
         return at_s
-
-    def _emit_words(self, words: Sequence[Word], language: str) -> None:
-        self._events.emit_words(words, language, self._schedule.now_s)
 
     def _emit_unstable(self, decoder: UtteranceDecoder, words: Sequence[Word]) -> None:
         if self._options.captions == "revisable":

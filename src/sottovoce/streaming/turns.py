@@ -43,7 +43,7 @@ def vad_with_pauses(option: bool | VadStreamOptions) -> VadStreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class TextEnd:
-    """Probabilities of the token after the last word; sentence_mark: punctuation that ends a sentence."""
+    """Probabilities that a sentence mark, another mark or <|endoftext|> follows the last word."""
 
     sentence_mark: float
     other_mark: float

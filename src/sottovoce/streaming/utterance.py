@@ -6,7 +6,7 @@ It continues across short pauses. Long audio is cut between committed words, who
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, takewhile
 
@@ -162,8 +162,8 @@ class LiveUtterance:
         self._mels.append(samples)
         self._trim()
 
-    def log_mel(self, *, until_sample: int | None = None) -> Tensor:
-        return self._mels.frames(until_sample=until_sample)
+    def log_mel(self) -> Tensor:
+        return self._mels.frames()
 
     def boundary_s(self, around_s: float, reach_s: float) -> float:
         """Return the quietest time at most reach_s from around_s and after the committed words."""
@@ -238,9 +238,6 @@ class CommittedWords:
     def __init__(self, start_s: float) -> None:
         self._words: list[HypothesisWord] = []
         self.until_s = start_s
-
-    def __iter__(self) -> Iterator[HypothesisWord]:
-        return iter(self._words)
 
     def __len__(self) -> int:
         return len(self._words)
