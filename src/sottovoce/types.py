@@ -1,7 +1,6 @@
-"""Data types that the packages exchange: audio, features, hypotheses, words, segments, events.
+"""Data types that the packages exchange.
 
-Times are float seconds in the recording or stream unless a name says otherwise; audio is mono float32 in
-[-1, 1] at 16 kHz.
+Times are seconds in the recording or stream; audio is mono float32 in [-1, 1] at 16 kHz.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ SAMPLE_RATE = 16_000
 HOP_SAMPLES = 160
 """Samples from one log-mel frame to the next (10 ms)."""
 FRAMES_PER_SECOND = 50
-"""Encoder frames a second (20 ms each: the second convolution halves the log-mel rate)."""
+"""Encoder frames a second."""
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
 """Audio (n,) float32, mono, in [-1, 1], at 16 kHz."""
@@ -28,7 +27,7 @@ Samples: TypeAlias = "npt.NDArray[np.float32]"
 
 @dataclass(frozen=True, slots=True)
 class AudioChunk:
-    """A piece of a recording: samples (n,) float32 mono 16 kHz, and its start."""
+    """A piece of a recording."""
 
     samples: Samples
     start_sample: int = 0
@@ -44,7 +43,7 @@ class AudioChunk:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Normalised log-mel windows: mel (B, n_mels, n_frames) float32; content frames of each row."""
+    """Normalised log-mel windows: mel (B, n_mels, n_frames) float32; n_content_frames: of audio in each."""
 
     mel: Tensor
     n_content_frames: tuple[int, ...]
@@ -52,12 +51,12 @@ class Features:
 
 @dataclass(slots=True, eq=False)
 class EncoderOutput:
-    """Encoder states of a batch of windows, with the cross-attention keys and values.
+    """Encoder states of a batch of windows.
 
     states: (B, n_frames, d), 50 frames a second. n_content_frames: frames of audio in each row. cross_kv:
-    one (keys, values) pair per decoder layer, each (B, n_head, n_frames, d_head); computed once by the
-    backend, and shared by all decoders and probes. log_weights: (B, n_frames) float32, added to every
-    attention to a frame of padding that represents several; or None.
+    cross-attention keys and values (B, n_head, n_frames, d_head) per decoder layer; None: computed when
+    needed. log_weights: (B, n_frames) float32, added to the attention logits of frames that represent
+    several; or None.
     """
 
     states: Tensor
@@ -74,7 +73,6 @@ class EncoderOutput:
         return int(self.states.shape[1])
 
     def row(self, index: int) -> EncoderOutput:
-        """Return one window of the batch, over the same memory."""
         return self.rows(index, index + 1)
 
     def rows(self, first: int, last: int) -> EncoderOutput:
@@ -89,7 +87,7 @@ class EncoderOutput:
 
 @dataclass(frozen=True, slots=True)
 class Emissions:
-    """CTC output: log_probs (B, T, V) float32, normalised over V; lengths (B,) valid frames."""
+    """CTC output: log_probs (B, T, V) float32, normalised over V; lengths (B,) in frames."""
 
     log_probs: Tensor
     lengths: Tensor
@@ -97,7 +95,7 @@ class Emissions:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An aligned text token: times in seconds, probability; incomplete characters are U+FFFD."""
+    """An aligned text token; incomplete characters of its text are U+FFFD."""
 
     id: int
     text: str
@@ -108,9 +106,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word as written (with a leading space if the language has one), seconds, probability.
+    """A word as written, with the space before it.
 
-    tokens: the text tokens that spell it; () if not computed. Comparisons ignore them.
+    tokens: that spell it; () if not computed. Comparisons ignore them.
     """
 
     word: str
@@ -124,12 +122,12 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A hypothesis of an utterance.
+    """A CTC hypothesis of an utterance.
 
-    tokens: ids without blanks or repeats. score: natural log, for ranking; acoustic_score and lm_score:
-    its two parts. words, token_frames: of searches that compute times. posterior: its share of the
-    probability of the final beam; None after a greedy search. is_unfinished: it ends inside a word of the
-    lexicon, because no complete hypothesis survived; its last word is spelled by its tokens.
+    tokens: ids without blanks or repeats. score: natural log, for ranking; acoustic_score and lm_score: its
+    two parts. words, token_frames: of searches that compute times. posterior: share of the probability of the
+    final beam; None after a greedy search. is_unfinished: no complete hypothesis survived, and this one ends
+    inside a word of the lexicon.
     """
 
     text: str
@@ -148,9 +146,9 @@ class Segment:
     """A stretch of a transcript, as Whisper cuts it.
 
     tokens: text ids and timestamps. avg_logprob: mean natural log-probability of the tokens and the end.
-    compression_ratio: bytes over zlib bytes of the text. no_speech_prob: at the SOT position. translation:
-    the text in another language, if requested. language_probability: the posterior of its language among
-    those allowed (docs/language.md); None in a recording in one language, and where its text decided.
+    compression_ratio: bytes over zlib bytes of the text. no_speech_prob: at <|startoftranscript|>. words:
+    None if not timed. language_probability: posterior of its language among those allowed (docs/language.md);
+    None in a recording in one language, and where the text decided.
     """
 
     id: int
@@ -171,7 +169,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Seconds in which a speaker speaks; turns of different speakers may overlap."""
+    """A speaker speaks; turns of different speakers may overlap."""
 
     start: float
     end: float
@@ -196,8 +194,8 @@ class Transcript:
 
     language: the most spoken one; "" without speech. language_probability: of the detected language among
     those allowed; None if it was given. language_probabilities: of all languages of the model. turns: of
-    speakers, if requested. unread: skipped speech; None if it was not searched for. token_texts: texts of
-    the ids in the segments, if known; comparisons ignore them.
+    speakers, if requested. unread: skipped speech; None if not searched for. token_texts: of the ids in the
+    segments, if known; comparisons ignore them.
     """
 
     segments: tuple[Segment, ...]
@@ -210,7 +208,7 @@ class Transcript:
     unread: tuple[Span, ...] | None = None
     token_texts: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
     files: ClassVar[TranscriptFiles]
-    """Set by `sottovoce.formats`, which is imported with `sottovoce.Transcript` and `sottovoce.Model`."""
+    """Set by `sottovoce.formats`."""
 
     @property
     def text(self) -> str:
@@ -218,7 +216,7 @@ class Transcript:
 
     @classmethod
     def load(cls, path: str | Path) -> Transcript:
-        """Read a transcript that `save` or another program wrote: JSON, or subtitles (srt, vtt).
+        """Read a transcript: JSON, or subtitles (srt, vtt).
 
         Raises:
             OptionError: names the file, what was expected, and the invalid line of subtitles.
@@ -226,9 +224,9 @@ class Transcript:
         return cls.files.load(path)
 
     def save(self, path: str | Path) -> None:
-        """Write the transcript in the format of the name's ending, atomically.
+        """Write the transcript in the format of the name's ending; the file appears whole or not at all.
 
-        `.json` keeps everything but the single tokens of words, which `.full.json` keeps too.
+        `.json` keeps everything but the tokens of words, which `.full.json` keeps too.
 
         Raises:
             OptionError: an unknown ending, or the file cannot be written.
@@ -240,8 +238,7 @@ class Transcript:
 class Partial:
     """Newly committed words, which are never revised.
 
-    seq: numbers the events of a session, as in every event. utterance: numbers the utterances; the
-    partials of one, its final, `SpeechStarted` and `SpeechEnded` share it.
+    seq: number of the event in its session. utterance: number that the events of an utterance share.
     """
 
     start: float
@@ -258,8 +255,8 @@ class Partial:
 class Final:
     """The end of an utterance, with its whole text.
 
-    allowed_mass: probability of the allowed languages among all of the model; low for another language.
-    None if the language was given.
+    allowed_mass: probability of the allowed languages among all of the model; low where another language is
+    spoken; None if the language was given.
     """
 
     start: float
@@ -288,7 +285,7 @@ class Unstable:
 
 @dataclass(frozen=True, slots=True)
 class LanguageChanged:
-    """A confirmed change of language at the estimated change point `at`."""
+    """A confirmed change of language; at: the estimated change point."""
 
     source: str | None
     target: str
@@ -301,8 +298,6 @@ class LanguageChanged:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """Speech begins at `at` seconds."""
-
     at: float
     emission_time: float
     seq: int = 0
@@ -311,8 +306,6 @@ class SpeechStarted:
 
 @dataclass(frozen=True, slots=True)
 class SpeechEnded:
-    """Speech ended at `at` seconds."""
-
     at: float
     emission_time: float
     seq: int = 0
@@ -321,7 +314,7 @@ class SpeechEnded:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """A turn whose speech ended at `at` seconds is over, with this probability; only with an eagerness."""
+    """A turn whose speech ended at `at` is over; only sent with an eagerness."""
 
     at: float
     probability: float

@@ -138,7 +138,7 @@ class Reading:
         self.utterance.append(audio)
 
     def encode(self, *, until_sample: int | None = None) -> AudioWindow:
-        log_mel = self.utterance.log_mel(until_sample=until_sample)
+        log_mel = self.utterance._mels.frames(until_sample=until_sample)
         (grown,) = self.backend.encode_incremental([IncrementalWindow(log_mel, self.mode)])
         return AudioWindow(grown.encoded, log_mel, self.utterance.start_sample)
 
@@ -147,4 +147,4 @@ class Reading:
     ) -> list[Word]:
         n_before = len(self.utterance.committed)
         self.decoder.decode(window, certain_until_s=certain_until_s, final=final)
-        return [read.word for read in self.utterance.committed][n_before:]
+        return [read.word for read in self.utterance.committed._words][n_before:]

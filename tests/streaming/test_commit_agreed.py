@@ -159,7 +159,7 @@ def test_of_a_lost_reading_only_what_it_said_counts(said: list[str], left: list[
 def test_only_words_of_the_audio_that_is_given_up_are_taken_behind_the_committed_ones() -> None:
     policy = CommitPolicy(WAITING)
     for n_frames in (100, 125):
-        policy.decide(read("a", "b", "c"), blank_window(n_frames), is_stuck=False)
+        policy._agreement.add(read("a", "b", "c"), blank_window(n_frames))
     words = [one.word for one in policy.take_agreed(0.7, 1.4)]
     assert [(word.start, word.end) for word in words] == [(0.7, 0.7), (1.0, 1.5)]
     assert policy.take_agreed(0.0, 99.0) == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.audio.vad import VadStream
-from sottovoce.streaming.session import IDLE_S, ONSET_S, SchedulePoint, UpdateSchedule
+from sottovoce.streaming.session import ONSET_S, SchedulePoint, UpdateSchedule
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.streaming.speech import ToneDetector, say, silence
 
@@ -68,9 +68,8 @@ def test_who_is_late_gets_the_newest_update_alone() -> None:
 def test_a_pause_is_held_as_long_as_an_utterance_may_be_held_over(max_pause_s: float) -> None:
     one = clock(max_pause_s=max_pause_s)
     one.append(silence(20.0))
-    one.discard(SAMPLE_RATE, is_open=False)
-    kept_s = (one.buffer.end - one.buffer.start) / SAMPLE_RATE
-    assert kept_s == max(IDLE_S, max_pause_s + ONSET_S)
+    one.discard(None)
+    assert (one.buffer.end - one.buffer.start) / SAMPLE_RATE == ONSET_S
     held_over = round(max_pause_s * SAMPLE_RATE)
     assert one.resumes(0, held_over)
     assert not one.resumes(0, held_over + 1)
@@ -79,7 +78,5 @@ def test_a_pause_is_held_as_long_as_an_utterance_may_be_held_over(max_pause_s: f
 def test_what_an_utterance_has_taken_is_let_go() -> None:
     one = clock()
     one.append(silence(4.0))
-    one.discard(SAMPLE_RATE, is_open=True)
+    one.discard(SAMPLE_RATE)
     assert one.buffer.start == SAMPLE_RATE, "what it has not taken stays"
-    one.discard(2 * SAMPLE_RATE, is_open=False)
-    assert one.buffer.start == 2 * SAMPLE_RATE, "a pause that is short enough stays whole"

@@ -1,4 +1,4 @@
-"""Change point of a language: the moment whose sides the probe tells apart best."""
+"""Change point of a language: the moment whose sides the probe separates best."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from sottovoce.language.probe import ProbedLanguage
 FLOOR = 1e-3
 """Least probability of a language, so that one side cannot decide alone."""
 BORDER_NATS = 0.5
+"""Advantage of the first, quietest moment."""
 
 
 def sides_of(moments: Sequence[int], first: int, end: int, length: int) -> list[tuple[int, int]]:
-    """Return the stretches [start, end) before each moment, then those after, within [first, end).
+    """Return the stretches [start, end) before each moment, then those after it, within [first, end).
 
     length: of a stretch, at most.
     """

@@ -1,9 +1,8 @@
 """Hidden Markov model of the spoken language over spans of speech (docs/language.md).
 
-The states are languages. `Emission` turns the language probe of a span into the log-likelihood of its audio
-in every language. A change of language costs `Numbers.change` nats. Languages that were spoken before are
-likelier than others (`prior_after`). Files use both directions of the chain (`posterior`, `best_path`), live
-sessions the forward one (`moved`).
+The states are languages. `Emission` turns the probe of a span into log-likelihoods. A change of language
+costs `Numbers.change` nats; languages that were spoken before are likelier (`prior_after`). Files use both
+directions (`posterior`, `best_path`), live sessions the forward one (`moved`).
 
 Source: Rabiner (1989), A tutorial on hidden Markov models, section III.
 """
@@ -14,7 +13,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import TypeAlias
 
@@ -26,7 +25,7 @@ from sottovoce.language.probe import ProbedLanguage
 Array: TypeAlias = npt.NDArray[np.float64]
 
 CLIPS_RIGHT, CLIPS_ANYWHERE = 3.0, 1.0
-"""Prior of the confusion matrix: clips that are detected right, and clips detected as any language."""
+"""Prior counts of the confusion matrix: clips detected right, and as any language."""
 TINY = 1e-12
 
 
@@ -34,12 +33,11 @@ TINY = 1e-12
 class Numbers:
     """The fitted numbers of the model (`python -m benchmarks language fit`).
 
-    weight_a_second, ceiling: a span of d seconds has the weight
-    `ceiling * (1 - exp(-weight_a_second * d / ceiling))`, which grows by weight_a_second at first.
-    masked: weight of a masked probe. text: weight of the log-probability of a text. change: cost of a
-    change of language in nats. unspoken_s: seconds of speech that the prior of the languages counts as.
-    several: log-likelihood ratio (nats) from which a recording is multilingual. understood: mean
-    probability of its languages from which that counts.
+    weight_a_second, ceiling: a span of d seconds has the weight `ceiling * (1 - exp(-weight_a_second * d /
+    ceiling))`. masked: weight of a masked probe. text: weight of the log-probability of a text. change: cost
+    of a change in nats. unspoken_s: seconds of speech that the prior counts as. several: log-likelihood ratio
+    (nats) from which a recording is multilingual. understood: least mean likelihood of its
+    languages.
     """
 
     weight_a_second: float
@@ -54,10 +52,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The fitted model.
-
-    detected: clips by spoken language, divided by the mean probability of each detected one.
-    """
+    """The fitted model; detected: development clips by spoken and detected language."""
 
     numbers: Numbers
     detected: Mapping[str, Mapping[str, float]]
@@ -70,10 +65,7 @@ def fitted() -> Fit:
 
 
 def spoken_given_detected(codes: Sequence[str], detected: Mapping[str, Mapping[str, float]]) -> Array:
-    """Return P(language spoken | language detected) as (L spoken, L detected).
-
-    detected: as in `Fit`, of development clips in 32 languages; a prior that detections are right is added.
-    """
+    """Return P(language spoken | language detected) as (L spoken, L detected); detected: as in `Fit`."""
     places = {code: index for index, code in enumerate(codes)}
     counts = CLIPS_RIGHT * np.eye(len(codes)) + CLIPS_ANYWHERE / len(codes)
     for spoken, row in detected.items():
@@ -88,8 +80,7 @@ def spoken_given_detected(codes: Sequence[str], detected: Mapping[str, Mapping[s
 class Emission:
     """Log-likelihoods of the audio of spans.
 
-    codes: all languages of the model, as in its probe. allowed: the states, some of them. fit: None: the
-    one of the package.
+    codes: all languages of the model. allowed: the states. fit: None: the one of the package.
     """
 
     def __init__(self, codes: Sequence[str], allowed: Sequence[str], fit: Fit | None = None) -> None:
@@ -98,12 +89,17 @@ class Emission:
         self._places = [codes.index(code) for code in allowed]
         self._spoken = spoken_given_detected(codes, fit.detected)[self._places]
 
+    @classmethod
+    @lru_cache(maxsize=8)
+    def shared(cls, codes: tuple[str, ...], allowed: tuple[str, ...]) -> Emission:
+        """Return the package's emission, the same object for all sessions."""
+        return cls(codes, allowed)
+
     def allowed_mass(self, probed: ProbedLanguage) -> float:
-        """Return the probability of the allowed languages among all."""
         return float(probed.probabilities[self._places].sum())
 
     def likelihood(self, probed: ProbedLanguage) -> Array:
-        """Return the likelihood (A,) of each allowed language, at most 1."""
+        """Return the likelihood (A,) of each allowed language."""
         found: Array = np.maximum(self._spoken @ probed.probabilities, TINY)
         return found
 
@@ -113,10 +109,7 @@ class Emission:
         return (numbers.masked if masked else numbers.ceiling * share) * (1.0 - probed.no_speech)
 
     def log_likelihood(self, probed: ProbedLanguage, seconds: float, *, masked: bool = False) -> Array:
-        """Return the weighted log-likelihood (A,) of each allowed language.
-
-        masked: the span was probed in the encoder states of its window, which mix its languages.
-        """
+        """Return the weighted log-likelihood (A,) of each allowed language; masked: probed in its window."""
         found: Array = self.weight(probed, seconds, masked=masked) * np.log(self.likelihood(probed))
         return found
 
@@ -124,10 +117,9 @@ class Emission:
 def base_prior(codes: Sequence[str], allowed: Sequence[str], odds: Mapping[str, float]) -> Array:
     """Return the prior (A,) of the allowed languages before any speech.
 
-    In a list they are equal. Among all languages of the model the n-th one has 1 / n, by Zipf's law.
+    Those of a list are equal. Among all languages, the n-th has a weight of 1 / n (Zipf's law).
 
-    codes: all, in the model's order, which is that of its training hours. odds: natural logarithms of
-    further factors among all languages, by code.
+    codes: all, by hours of training. odds: natural logarithms of further factors, used among all languages.
     """
     if len(allowed) < len(codes):
         return np.full(len(allowed), 1.0 / len(allowed))
@@ -138,17 +130,14 @@ def base_prior(codes: Sequence[str], allowed: Sequence[str], odds: Mapping[str, 
 
 
 def prior_after(base: Array, spoken_s: Array, unspoken_s: float) -> Array:
-    """Return the log-prior (A,) of languages after seconds of speech in each; base: (A,), sums to 1."""
+    """Return the log-prior (A,) after seconds of speech in each language; base: (A,), sums to 1."""
     seconds = spoken_s + unspoken_s * base
     found: Array = np.log(np.maximum(seconds / seconds.sum(), TINY))
     return found
 
 
 def moved(log_belief: Array, log_prior: Array, change: float) -> Array:
-    """Return the log-belief (A,) of the next span, before its evidence.
-
-    With probability e^-change a language is drawn from the prior, or else it stays.
-    """
+    """Return the log-belief (A,) of the next span: with probability e^-change a language of the prior."""
     total = np.logaddexp.reduce(log_belief)
     found: Array = np.logaddexp(log_belief + np.log1p(-np.exp(-change)), log_prior + total - change)
     return found
@@ -165,9 +154,9 @@ def _beginning(log_prior: Array, change: float, before: int | None) -> Array:
 def posterior(
     evidence: Array, log_prior: Array, change: float, before: int | None = None
 ) -> tuple[Array, float]:
-    """Return P(language of each span | all evidence) (T, A), and the log-likelihood of the evidence.
+    """Return P(language of each span | all evidence) (T, A), and the log-likelihood of all evidence.
 
-    evidence: (T, A). before: the language before the first span, or None.
+    evidence: (T, A). before: index of the language before the first span, or None.
     """
     n_spans = len(evidence)
     forward, backward = np.empty_like(evidence), np.zeros_like(evidence)
@@ -189,7 +178,7 @@ def posterior(
 
 
 def best_path(evidence: Array, log_prior: Array, change: float, before: int | None = None) -> list[int]:
-    """Return the likeliest language of each span (Viterbi), as indices; the rest as for `posterior`."""
+    """Return the indices of the likeliest languages (Viterbi); arguments as in `posterior`."""
     score = _beginning(log_prior, change, before) + evidence[0]
     stay, places = np.log1p(-np.exp(-change)), np.arange(len(log_prior))
     arrivals = []

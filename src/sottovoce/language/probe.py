@@ -1,9 +1,7 @@
-"""Language identification of stretches of speech by one decoder step.
+"""Language identification of stretches of speech by one decoder step after <|startoftranscript|>.
 
-The decoder predicts the token after <|startoftranscript|> at position 0; only the language rows of the
-output are computed. `LanguageProbe.detect` encodes each stretch separately. `detect_spans` masks the
-cross-attention of an encoded window; encoder states after a change of language still contain much of the
-language before (docs/streaming.md).
+`LanguageProbe.detect` encodes each stretch separately. `detect_spans` masks the cross-attention of an encoded
+window, whose states after a change still contain much of the language before (docs/streaming.md).
 """
 
 from __future__ import annotations
@@ -26,25 +24,22 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 Posterior: TypeAlias = npt.NDArray[np.float64]
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 SILENCE_CORRECTION = 0.3
-"""Factor on the log-probabilities of silence, which are subtracted from those of speech. Chosen on
-development stretches over all languages: 72.0 % correct instead of 69.5 (docs/research/log.md).
+"""Factor on the log-probabilities of silence, which are subtracted from those of speech: over all languages,
+72.0 % instead of 69.5 of development stretches are correct (docs/research/log.md).
 """
 SILENCE_MELS = 200
 TAIL_S = 1.0
-"""Seconds of padding behind a separately encoded stretch. On development clips 0.5 to 5 s give the same
-languages. The full window, where `EncoderMode.has_sparse_padding` makes it cheap, is better: over all
-languages 90 instead of 68 % of development clips of read speech are correct after one second, and 95
-instead of 88 % after two.
+"""Seconds of padding behind a separately encoded stretch; on development clips 0.5 to 5 s do not differ. The
+full window, used where sparse padding makes it cheap, is better: of one second of read speech, over all
+languages, 90 instead of 68 % of clips are correct.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """Stretches to probe: the newest `width_s`, every `hop_s`; shorter ones at the start of an utterance,
-    from `min_width_s`.
+    """Every `hop_s`, the newest `width_s` are probed; at the start of an utterance at least `min_width_s`.
 
-    opening_s: a stretch holds all of an utterance up to this length, until a change is found; 0: at most
-    `width_s`.
+    opening_s: until a change is found, a stretch holds all of an utterance up to this length.
 
     Raises:
         OptionError: a length is out of range.
@@ -67,10 +62,7 @@ class ProbeOptions:
             raise OptionError(f"opening_s: expected 0 to 30 seconds, got {self.opening_s}")
 
     def start(self, earliest: int, end: int, *, opening: bool) -> int:
-        """Return the first sample of the stretch that ends at a sample, at least `earliest`.
-
-        opening: no change was found in the utterance yet.
-        """
+        """Return the first sample of the stretch that ends at `end`; opening: no change was found yet."""
         whole_s = max(self.width_s, self.opening_s) if opening else self.width_s
         if end - earliest <= round(whole_s * SAMPLE_RATE):
             return earliest
@@ -114,7 +106,7 @@ class LanguageProbe:
 
     @property
     def window_mode(self) -> EncoderMode | None:
-        """How a stretch is encoded in a full window; None without sparse padding."""
+        """How a stretch is encoded in a full window; None if that has no sparse padding."""
         mode = self._backend.encoder_mode.whole()
         return mode if mode.has_sparse_padding else None
 
@@ -134,16 +126,14 @@ class LanguageProbe:
     def detect(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
         """Detect the language of stretches, encoded separately in one batch.
 
-        log_mels: un-normalised log-mel frames (n_mels, n_i), at least one encoder
-        frame each.
+        log_mels: un-normalised (n_mels, n_i), n_i at least 2.
         """
         return self._probed(self.logits(log_mels)) if log_mels else []
 
     def logits(self, log_mels: Sequence[Tensor]) -> Tensor:
-        """Return the logits (n, L + 1) of all languages and of <|nospeech|> of n >= 1 stretches.
+        """Return the logits (n, L + 1) of all languages and <|nospeech|> of n >= 1 stretches.
 
-        With short padding, the predictions for silence are subtracted from the languages; their sum stays.
-        In a full window this does not help.
+        With short padding, the predictions for silence are subtracted from the languages.
         """
         if self.window_mode is not None:
             return self._raw_logits(log_mels)
@@ -179,10 +169,7 @@ class LanguageProbe:
         return min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)
 
     def batch_of(self, log_mels: Sequence[Tensor]) -> tuple[int, ...]:
-        """Return the key of stretches that other probes may detect in the same batch.
-
-        It holds the model, its languages, and the padded length. log_mels: as in `detect`.
-        """
+        """Return the key of stretches that may share a batch; log_mels: as in `detect`."""
         n_columns = self._n_columns(log_mels) if log_mels else 0
         return id(self._backend), self._token, len(self._rows), n_columns
 
@@ -204,9 +191,9 @@ def _allowed_indices(languages: Sequence[str], codes: Sequence[str]) -> list[int
 def detect_together(
     requests: Sequence[tuple[LanguageProbe, Sequence[Tensor]]],
 ) -> list[list[ProbedLanguage]]:
-    """Detect the stretches of several probes in one batch.
+    """Detect the stretches of several probes with equal `LanguageProbe.batch_of` in one batch.
 
-    requests: probes with log-mel frames (n_mels, n_i), all with the same `LanguageProbe.batch_of`.
+    requests: probes with log-mel frames as in `LanguageProbe.detect`.
     """
     log_mels = [log_mel for _, own in requests for log_mel in own]
     if not log_mels:

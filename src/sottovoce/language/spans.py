@@ -1,13 +1,9 @@
 """Languages of the spans of a window, and the next question to the model about them.
 
-Evidence of a span comes from three sources: the masked probe in the encoder states of the window, which is
-free and weak; the probe of the span encoded separately; and its text, decoded in several languages. The next
-question is about the span of which the model is the least certain: entropy of its posterior times its
-duration (`Spans.question`). `ASK` is the smallest value that is worth a question; it trades cost for
-accuracy.
-
-A recording is in one language until the best path explains a window better than its one language does
-(`Spans.shows_several`).
+Evidence of a span is the masked probe in its window, which is free and weak; the probe of the span encoded
+separately; and its text, decoded in several languages. The next question (`Spans.question`) is about the span
+with the largest entropy times duration. A recording is in one language until another path explains a window
+better (`Spans.shows_several`).
 """
 
 from __future__ import annotations
@@ -22,13 +18,13 @@ from sottovoce.language.chain import TINY, Array, Emission, best_path, posterior
 from sottovoce.language.probe import ProbedLanguage
 
 ASK = 0.1
-"""Least entropy (nats) times duration (s) of a span that is asked about."""
+"""Least entropy (nats) times duration (s) that is worth a question: trades cost for accuracy."""
 SHORTEST_S, SHORTEST_TEXT_S = 0.5, 0.8
 """Shorter spans are not encoded separately, or not decoded."""
 CANDIDATE = 0.02
 """Least posterior of a language in which a span is decoded."""
 ONE_NATS = 1.0
-"""Log-odds against several languages in the first window; later windows in one language add to it."""
+"""Log-odds against several languages in the first window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +55,9 @@ class SpanRun:
 class Spans:
     """Spans of speech in order, with their evidence.
 
-    seconds: of each. base: prior (A,) of the languages. spoken_s: (A,), seconds of speech before the spans.
-    before: the language before them, or None. expected: the one language of the recording, or None if it is
-    in several. one_nats: log-odds against several languages.
+    seconds, masked: duration and masked probe of each. base: prior (A,). spoken_s: (A,), seconds of speech
+    before. before: the language before them, or None. expected: the one language of the recording; None: it
+    is in several. one_nats: log-odds against several languages.
     """
 
     def __init__(
@@ -97,7 +93,7 @@ class Spans:
         self._solve()
 
     def read(self, span: int, nats: Mapping[int, float]) -> None:
-        """Add the log-probabilities of the text of a span by language; others count as the least of them."""
+        """Add the log-probabilities of a span's text by language; other languages get the least of them."""
         text = np.full(len(self._base), min(nats.values(), default=0.0))
         for language, value in nats.items():
             text[language] = value
@@ -111,7 +107,7 @@ class Spans:
 
     @property
     def posterior(self) -> Array:
-        """(T, A), of the languages of each span."""
+        """P(language | all evidence) of each span, (T, A)."""
         return self._posterior
 
     @property
@@ -120,7 +116,6 @@ class Spans:
         return self._sound
 
     def question(self) -> Hear | Read | None:
-        """Return what to ask next, or None."""
         gain = self._gain()
         may_hear = ~self._is_heard & (self.seconds >= SHORTEST_S) & (gain >= ASK)
         if may_hear.any():
@@ -135,7 +130,7 @@ class Spans:
         return None
 
     def shows_several(self) -> bool:
-        """Return whether the separately encoded spans show languages besides the expected one."""
+        """Return whether the separately encoded spans show other languages than the expected one."""
         if self.expected is None or not self._is_heard.any():
             return self.expected is None
         numbers, evidence = self._emission.numbers, self._sound + self._text

@@ -1,8 +1,4 @@
-"""The language of a live session over time: the chain of `language.chain`, forward only.
-
-Stretches of the newest speech are probed as they come. The language switches where the posterior of another
-one reaches `certainty`. The last `HISTORY_S` seconds are kept.
-"""
+"""The language of a live session over time: the model of `language.chain`, forward only."""
 
 from __future__ import annotations
 
@@ -17,19 +13,18 @@ from sottovoce.language.chain import TINY, Array, Emission, moved, prior_after
 from sottovoce.language.probe import ProbedLanguage
 
 HISTORY_S = 60.0
+"""Stretches of so many seconds are kept."""
 LOOK_BACK_S = 10.0
 """How far back a change point is searched."""
 START_TOLERANCE_S = 0.05
 """A stretch that begins this close to the start of an utterance holds all of it."""
-OVERLAP_S = 0.25
-"""A stretch that ends no later than this after the beginning of another one precedes it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimelineFrame:
     """One probed stretch.
 
-    evidence: (A,), log-likelihoods of the allowed languages. posterior: (A,), with all speech before it.
+    evidence: (A,), log-likelihoods of the allowed languages. posterior: (A,), after all speech so far.
     allowed_mass: probability of the allowed languages among all.
     """
 
@@ -46,9 +41,7 @@ class TimelineFrame:
 
 @dataclass(frozen=True, slots=True)
 class LanguageChange:
-    """A switch that was carried out: codes (source None: the first language), change point and decision in
-    seconds.
-    """
+    """A switch that was carried out: change point and time of decision in seconds; source: None at first."""
 
     source: str | None
     target: str
@@ -57,14 +50,13 @@ class LanguageChange:
 
 
 class LanguageTimeline:
-    """Follow the language of a session through probed stretches.
+    """Follows the language of a session through probed stretches.
 
-    A stretch is combined with the posterior before its own audio (before the utterance, or at the end of the
-    last stretch that precedes it), so that overlapping stretches do not count twice.
+    A stretch is combined with the posterior before its own audio, so that overlaps do not count twice.
 
-    languages: the allowed ones. emission: of these. base: their prior (A,) before any speech. certainty:
-    posterior of another language from which it becomes the current one. first_wait_s: seconds of speech after
-    which the first language is decided by any posterior. current: the initial language, or None.
+    languages: the allowed ones. base: their prior (A,) before any speech. certainty: posterior from which
+    another language becomes the current one. first_wait_s: seconds of speech after which the likeliest
+    language becomes the first. current: the initial language, or None.
     """
 
     def __init__(
@@ -107,20 +99,20 @@ class LanguageTimeline:
 
     @property
     def since_s(self) -> float:
-        """Start (s) of the utterance, or of its part in the current language; no stretch begins before it."""
+        """Start (s) of the utterance, or of its part in the current language."""
         return self._floor_s
 
     @property
     def is_opening(self) -> bool:
-        """Whether no change was found in the utterance yet, other than at its beginning."""
+        """Whether no change was found within the utterance yet."""
         return self._is_opening
 
     @property
     def certain_until_s(self) -> float:
         """Time (s) up to which words are certainly in the current language.
 
-        inf without contrary evidence; in doubt, the middle of the last supporting stretch; -inf before the
-        first language is known.
+        inf without contrary evidence; else the middle of the last stretch in favour; -inf before the first
+        language is known.
         """
         if self._current is None:
             return -math.inf
@@ -133,14 +125,12 @@ class LanguageTimeline:
         return self._floor_s
 
     def allowed_mass(self, start_s: float, end_s: float) -> float | None:
-        """Return the mean `TimelineFrame.allowed_mass` of stretches with their middle in a span (s), or
-        None.
-        """
+        """Return the mean `allowed_mass` of stretches with their middle in a span (s); None without any."""
         found = [frame.allowed_mass for frame in self._frames if start_s <= frame.centre_s <= end_s]
         return sum(found) / len(found) if found else None
 
     def begin(self, start_s: float) -> None:
-        """Begin an utterance at a time; no change point precedes it."""
+        """Begin an utterance at a time (s)."""
         if self._frames and self._frames[-1].end_s > self._floor_s:
             self._spoken_s += np.exp(self._belief) * (self._frames[-1].end_s - self._floor_s)
         if self._frames or self._current is not None:
@@ -150,10 +140,7 @@ class LanguageTimeline:
         self._belief = self._before
 
     def add(self, start_s: float, end_s: float, probed: ProbedLanguage) -> None:
-        """Add a stretch of speech; ends must not decrease.
-
-        probed: its probabilities (L,) of all languages.
-        """
+        """Add a stretch of speech; ends must not decrease. probed: over all languages of the model."""
         evidence = self._emission.log_likelihood(probed, end_s - start_s)
         is_whole = start_s <= self._floor_s + START_TOLERANCE_S
         belief = (self._before if is_whole else self._moved(self._belief_at(start_s))) + evidence
@@ -166,8 +153,8 @@ class LanguageTimeline:
     def decide(self, *, at_end: bool = False) -> LanguageChange | None:
         """Switch if another language is certain enough; return the change or None.
 
-        at_end: the utterance ends. The likeliest language is then taken if none is known yet, or if the last
-        stretch held all of the utterance.
+        at_end: the utterance ends: take the likeliest language if none is known yet, or if the last stretch
+        held all of it.
         """
         likeliest = int(self._belief.argmax())
         last = self._frames[-1] if self._frames else None
@@ -181,7 +168,7 @@ class LanguageTimeline:
         return self._carry_out(likeliest, last.end_s)
 
     def place(self, change: LanguageChange, at_s: float) -> LanguageChange:
-        """Move a change that was just carried out to a time; return it."""
+        """Move the last change to a time (s); return it."""
         self._floor_s = at_s
         return replace(change, at_s=at_s)
 
@@ -200,7 +187,7 @@ class LanguageTimeline:
         for frame in reversed(self._frames):
             if frame.end_s <= self._floor_s:
                 break
-            if frame.end_s <= start_s + OVERLAP_S:
+            if frame.end_s <= start_s:
                 found: Array = np.log(np.maximum(frame.posterior, TINY))
                 return found
         return self._before

@@ -1,5 +1,3 @@
-"""Every option, declared once: help, range, flag, and names in the server's APIs.
-
-The dataclasses are the Python API; the command line, forms, OpenAPI and tables of the docs are generated from
-their fields. PyTorch and NumPy are not imported here, so that `--help` is fast.
+"""Every option, declared once: the dataclasses are the Python API; the command line, server and docs follow
+from their fields. Imports neither PyTorch nor NumPy, so that `--help` is fast.
 """

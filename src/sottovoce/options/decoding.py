@@ -1,4 +1,4 @@
-"""Options of decoding one window of audio; seeking and fallback have their own."""
+"""Options of decoding one window of audio."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ from sottovoce.types import Task
 
 NON_SPEECH = -1
 HOTTEST = 1.0
-"""Highest temperature. At 1 the model's own probabilities are sampled; above it they would be flattened.
-Source: the range of OpenAI's transcription API.
-"""
+"""Highest temperature, as in OpenAI's API; 1 samples the model's own probabilities."""
 MOST_BEAM = 16
 SPECIALS_ALONE = (50_258,)
-"""`<|startoftranscript|>` (`<|en|>` of English models): suppresses only special tokens that are never
-written.
-"""
+"""`<|startoftranscript|>` (`<|en|>` of English models): suppresses no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class DecodingOptions:
     """
 
     language: str | None = None
-    """Code, tag or English name, stored as a code; None detects it, among `allowed_languages` if given."""
+    """Code, tag or English name, stored as a code; None detects it among `allowed_languages`."""
     task: Task = Option(
         "translate: translate into English.",
         group="Task",
@@ -109,8 +105,8 @@ class DecodingOptions:
         group="Context",
         metavar="TEXT",
     ).as_field(None)
-    """Text or tokens; `decode` returns what follows them. For a recording it starts the first window only,
-    as in faster-whisper, and the text of the first segment; openai-whisper puts it before every window.
+    """Text or tokens; `decode` returns what follows them. A recording begins with it; openai-whisper puts it
+    before every window.
     """
     hotwords: str | None = Option(
         "Expected words, put before the prompt.",
@@ -131,7 +127,7 @@ class DecodingOptions:
             )
         },
     ).as_field((NON_SPEECH,))
-    """Empty: suppresses nothing, not even special tokens."""
+    """Empty: suppresses nothing."""
     suppress_regex: str | None = Option(
         "Tokens whose whole text, with the space before a word, matches this are never written.",
         group="Search",
@@ -153,9 +149,7 @@ class DecodingOptions:
             )
         },
     ).as_field(False)
-    """Allow the speaker-change token (`<|startoflm|>`) of tinydiarize's checkpoints. Other models do not know
-    it.
-    """
+    """Allows the speaker-change token (`<|startoflm|>`) of tinydiarize's checkpoints."""
     suppress_blank: bool = Option(
         "Do not begin with a space or the end of text.",
         flag=None,
@@ -222,7 +216,7 @@ class DecodingOptions:
         return self.beam_size or 1
 
     def at_temperature(self, temperature: float) -> DecodingOptions:
-        """Return these options at another temperature: beam search only at 0, best_of only above 0."""
+        """Return these options at a temperature: beam search only at 0, best_of only above 0."""
         if temperature > 0.0:
             return replace(self, temperature=temperature, beam_size=None, patience=None)
         return replace(self, temperature=0.0, best_of=None)
@@ -231,7 +225,7 @@ class DecodingOptions:
 def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
     """Return the common options of a batch; prompt, hotwords, language and seed may differ.
 
-    Raises: OptionError when there are none or they differ in anything else.
+    Raises: OptionError for none, or other differences.
     """
     if not options:
         raise OptionError("decoding options: expected one for every window, got none")

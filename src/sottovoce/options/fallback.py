@@ -1,7 +1,7 @@
 """Rules for decoding a window again, at other temperatures or by another model.
 
-Source: openai-whisper 20250625 `decode_with_fallback`. Deferral in a cascade of two models: Narasimhan et al.
-    2022, "Post-hoc estimators for learning to defer to an expert".
+Sources: openai-whisper 20250625 `decode_with_fallback`; deferral: Narasimhan et al. 2022, "Post-hoc
+estimators for learning to defer to an expert".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sottovoce.options.schema import ApiField, Option, check_options
 from sottovoce.types import Segment
 
 ENTROPY_TOKENS = 32
-"""Last tokens of a text over which its entropy is computed."""
+"""The entropy is computed over so many last tokens."""
 
 
 class ScoredText(Protocol):
@@ -85,9 +85,7 @@ class FallbackOptions:
             )
         },
     ).as_field(0.6)
-    """An improbable or repetitive text with a higher no_speech_prob is silence, and not tried again; None
-    disables this.
-    """
+    """An improbable or repetitive text with a higher no_speech_prob is silence; None: never."""
     max_loops: int | None = Option(
         "How often the same run of up to 16 tokens may end a text, one after the other.",
         unset="any number",
@@ -108,7 +106,7 @@ class FallbackOptions:
             )
         },
     ).as_field(None)
-    """In nats, for texts of more than 32 tokens. whisper.cpp uses it instead of the compression ratio."""
+    """In nats; None: no limit. whisper.cpp uses it instead of the compression ratio."""
     best_of: int | None = Option(
         "Samples at temperatures above 0.",
         group="Search",
@@ -145,9 +143,7 @@ class FallbackOptions:
         return self.logprob_threshold is not None and result.avg_logprob < self.logprob_threshold
 
     def is_silence(self, result: ScoredText) -> bool:
-        """Return whether the window is silent: a high no_speech_prob with an improbable or repetitive
-        text.
-        """
+        """Return whether no_speech_prob is high and the text improbable or repetitive."""
         if self.no_speech_threshold is None or result.no_speech_prob <= self.no_speech_threshold:
             return False
         if self.logprob_threshold is None or self.repeats(result):
@@ -159,7 +155,7 @@ class FallbackOptions:
 
 
 def count_loops(tokens: Sequence[int], longest: int = 16) -> int:
-    """Count how often the text ends with the same run of at most `longest` tokens in succession."""
+    """Count how often the same run of at most `longest` tokens stands at the end."""
     most = 0
     for period in range(1, min(longest, len(tokens)) + 1):
         run = tokens[-period:]
@@ -171,7 +167,7 @@ def count_loops(tokens: Sequence[int], longest: int = 16) -> int:
 
 
 def token_entropy(tokens: Sequence[int]) -> float:
-    """Return the entropy of the tokens in nats: 0 for one repeated token, log(n) for n different ones.
+    """Return the entropy of the tokens in nats.
 
     Source: whisper.cpp, `whisper_sequence_score`.
     """
@@ -181,7 +177,7 @@ def token_entropy(tokens: Sequence[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DeferralOptions:
-    """Thresholds beyond which a segment is deferred to the second model; skipped speech always is.
+    """Which segments the second model transcribes again; skipped speech always is.
 
     Raises: OptionError for values out of range.
     """
@@ -204,9 +200,7 @@ class DeferralOptions:
         check_options(self)
 
     def defers(self, segment: Segment) -> bool:
-        """Return whether a segment with word times is deferred to the second model; sampled text always
-        is.
-        """
+        """Return whether a segment with word times is deferred; sampled text always is."""
         return (
             segment.avg_logprob < self.min_avg_logprob
             or segment.temperature > 0.0

@@ -14,7 +14,7 @@ from sottovoce.options.vad import VadStreamOptions
 from sottovoce.types import Task
 
 Switching: TypeAlias = Literal["off", "restart", "parallel"]
-"""How a change of language is followed; "parallel", a mode of earlier versions, means "restart"."""
+"""How a change of language is followed; "parallel" means "restart"."""
 SWITCH_CERTAINTY = 0.8
 Captions: TypeAlias = Literal["firm", "revisable"]
 Latency: TypeAlias = Literal["low", "balanced", "sure"]
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def without_parallel(switching: Switching) -> Switching:
-    """Return "restart" in place of "parallel", with a warning; other values unchanged."""
+    """Replace "parallel" by "restart", with a warning."""
     if switching != "parallel":
         return switching
     log.warning("switching: 'parallel' is no longer a mode of its own and now means 'restart'")
@@ -57,7 +57,7 @@ class LiveDecodingOptions:
         least=0.0,
         may_be_infinite=True,
     ).as_field(None)
-    """inf holds all words back."""
+    """In frames of 20 ms; None: by `latency`; inf holds all words back until the end."""
     rewind_threshold: int = _in_policy(
         "An update is discarded if attention jumps back by more frames.", least=0
     ).as_field(200)
@@ -125,7 +125,7 @@ class LiveDecodingOptions:
         least=0.0,
         most=30.0,
     ).as_field(None)
-    """A given padding is computed in full (never thinned); refused with the full encoder window."""
+    """Computed in full, never sparse."""
     max_pause_s: float = _in_python(
         "Longest pause after which an utterance continues with its audio and text as context.",
         least=0.0,
@@ -159,7 +159,7 @@ class LiveDecodingOptions:
         least=1,
         expected="a whole number of at least 1 or None",
     ).as_field(16)
-    """Cached states of earlier tokens are reused until an utterance ends or its audio is cut."""
+    """The decoder's states of earlier tokens are reused."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -172,7 +172,7 @@ class LiveDecodingOptions:
 
     @property
     def trim_step_s(self) -> float:
-        """Seconds removed from `audio_max_len_s` by a cut."""
+        """Seconds by which a cut goes below `audio_max_len_s`."""
         return min(10.0, self.audio_max_len_s / 3) if self.audio_trim_s is None else self.audio_trim_s
 
 

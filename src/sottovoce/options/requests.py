@@ -1,4 +1,4 @@
-"""Options of server requests only: model, audio, and the form of the answer."""
+"""Options of server requests only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from sottovoce.options.schema import Api, ApiField, Kind, Option
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 TRANSLATION_FORMATS = FORMATS[:-1]
-"""Without the formats of speakers, which translations lack."""
 LANGUAGE_EXAMPLES = ("en", "german", "auto")
 WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
-"""whisper.cpp's options of word timing and printing, accepted without effect."""
+"""whisper.cpp's options that are accepted without effect."""
 MOST_COUNT = 100_000
 
 

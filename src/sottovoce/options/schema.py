@@ -1,4 +1,4 @@
-"""The schema of an option, and the options of a dataclass; independent of command line and server."""
+"""The schema of an option, and the options of a dataclass."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ Kind: TypeAlias = Literal[
     "nested",
     "any",
 ]
-"""Type of a value, which selects its parser. times: seconds, or h:mm:ss; plurals: comma-separated."""
+"""Selects the parser of a value. times: seconds, or h:mm:ss; plurals: comma-separated."""
 Api: TypeAlias = Literal["openai", "whisper_cpp", "sottovoce"]
-"""For recordings: openai, whisper_cpp; for live speech: sottovoce (the server's own)."""
+"""For recordings: openai, whisper_cpp; for live speech: sottovoce."""
 Values: TypeAlias = Mapping[str, Any]
-"""Values of a request by key, as the server's forms read them."""
+"""Values of a request by key."""
 
 KINDS: Mapping[str, Kind] = {"bool": "flag", "int": "integer", "float": "number", "str": "text"}
 _OPTION = "option"
 SAME = object()
-"""As a default on the command line: that of the field."""
+"""A default of the command line: that of the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ApiField:
 
     names: the first is documented; a suffix `[]` marks a list. help: "": that of the preceding field.
     per_unit: factor of the API's unit (1000: milliseconds). none_upto: numbers up to this mean unset. reads:
-    converts a value; None means unset.
+    converts a value.
     """
 
     names: str
@@ -75,11 +75,10 @@ class ApiField:
 class Option:
     """One option.
 
-    unset: meaning of None. group: heading in the help. key: unique name; "": the field's. flag: "": derived
-    from the key, None: none. negated: the flag negates the field. switch: also has a `--no-` flag.
-    cli_default: if different from the field's. many: repeatable. reads: converts the command line's value.
-    `above` is exclusive; may_be_infinite: in Python. expected, called: words of the error message, if not
-    derived. apis: names in server requests. field, owner, default: set by the dataclass.
+    unset: meaning of None. group: heading in the help. key: unique name; "": the field's. flag: "": from the
+    key, None: none. negated: the flag negates the field. switch: also has a `--no-` flag. many: repeatable.
+    reads: converts the command line's value. above: exclusive. may_be_infinite: in Python. expected, called:
+    words of the error message. apis: names in server requests. field, owner, default: set by the dataclass.
     """
 
     help: str
@@ -126,7 +125,7 @@ class Option:
         return bool(self.choices) or (self.least, self.most, self.above) != (None, None, None)
 
     def check(self, value: object, name: str = "") -> None:
-        """Check a value; None is always valid. Raises: OptionError that uses the name."""
+        """Check a value; None is valid. Raises: OptionError that uses the name."""
         for one in value if isinstance(value, tuple) else (value,):
             if one is not None and not self._holds(one):
                 shown = f"'{one}'" if self.choices else f"{one:g}" if name else one
@@ -189,7 +188,7 @@ def check_options(chosen: DataclassInstance) -> None:
 
 
 def made(owner: type[T], values: Mapping[str, object], **others: object) -> T:
-    """Build a dataclass of options from values by key; None and missing values leave the default.
+    """Build a dataclass of options from values by key; None leaves the default.
 
     others: fields by name, which take precedence.
     Raises: OptionError.
@@ -199,7 +198,7 @@ def made(owner: type[T], values: Mapping[str, object], **others: object) -> T:
 
 
 def changed(chosen: Owner, values: Mapping[str, object]) -> Owner:
-    """Return a dataclass of options, including nested ones, with other values by key.
+    """Return options, nested ones included, with other values by key.
 
     Raises: OptionError.
     """

@@ -21,8 +21,7 @@ class Diarizer(Protocol):
 
     @property
     def turns(self) -> Callable[..., list[Turn]]:
-        """Return the turns of an `audio.recording.Recording` by start; speakers are named A, B, … in order of
-        appearance.
+        """Return the turns of an `audio.recording.Recording` by start; speakers are A, B, … by appearance.
 
         Raises: AudioError.
         """
@@ -31,7 +30,7 @@ class Diarizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SpeakerOptions:
-    """Options of speaker diarization. Defaults were chosen on development voices (docs/speakers.md).
+    """Options of speaker diarization, chosen on development voices (docs/speakers.md).
 
     Raises: OptionError for values out of range.
     """
@@ -54,14 +53,13 @@ class SpeakerOptions:
         called="speakers",
         expected="the engine 'own' or 'pyannote'",
     ).as_field("own")
-    """ "own" takes weights from the package index; pyannote's other settings keep their defaults."""
     voices: VoiceName = Option(
         "Network that compares voices; campplus is more accurate and five times as slow.",
         group="Speakers",
         key="speaker_voices",
         choices=("ge2e", "campplus"),
     ).as_field("ge2e")
-    """For the engine "own" (docs/speakers.md)."""
+    """For the engine "own"."""
     distance: float | None = Option(
         "Largest cosine distance (0 to 2) of two voices of one speaker.",
         unset="that of the network",
@@ -76,9 +74,7 @@ class SpeakerOptions:
     ).as_field(3.0)
     """Used if the number of speakers is unknown."""
     known: Mapping[str, Samples] = field(default_factory=dict, hash=False, compare=False)
-    """Names with some seconds of enrolment speech (n,) at 16 kHz: voices within `distance` get the name,
-    others letters (engine "own").
-    """
+    """Seconds of enrolment speech (n,) by name: voices within `distance` get the name (engine "own")."""
 
     def __post_init__(self) -> None:
         self._check_bounds()
@@ -102,8 +98,7 @@ class SpeakerOptions:
 def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarizer | None) -> None:
     """Check names of speakers.
 
-    Raises: OptionError for a name that is empty, duplicate, not one line, or that of a known voice, and for
-    more names than speakers.
+    Raises: OptionError for a name that is empty, duplicate, not one line, or known, and for too many names.
     """
     for name in names:
         if not name.strip() or not name.isprintable():

@@ -24,12 +24,11 @@ LANGUAGE_WINDOWS = 4
 LANGUAGE_PRIOR: Mapping[str, float] = MappingProxyType(
     dict.fromkeys(("br", "cy", "fo", "haw", "la", "mi", "nn", "oc", "sa"), math.log(0.2))
 )
-"""Natural log of prior language probabilities: Whisper confuses frequent languages with rarely recorded
-relatives (Latin, Nynorsk, Welsh). A prior by training hours cost more than it gained (docs/research/log.md).
+"""Natural log of prior factors of languages: Whisper takes frequent languages for rarely recorded relatives.
 """
 VERBATIM_LOOPS = 5
-"""A prompt with hesitations makes loops likelier, which the compression ratio misses in short texts: a
-text that ends with more repetitions than this is decoded again.
+"""A text that ends with more repetitions is decoded again: the prompt of `verbatim` makes loops likelier, and
+the compression ratio misses short ones.
 """
 
 Mode: TypeAlias = Literal["seek", "vad"]
@@ -48,15 +47,13 @@ _signs = partial(
 
 @dataclass(frozen=True, slots=True)
 class TranscribeOptions:
-    """How to transcribe a recording. Names and defaults are openai-whisper's where it has the option.
+    """How to transcribe a recording. Names and defaults are openai-whisper's where it has them.
 
     Raises: OptionError for values out of range or that exclude each other.
     """
 
     decoding: DecodingOptions = field(default_factory=DecodingOptions)
-    """Of each window. A temperature above 0 is the only one tried; 0 uses the fallback's. Its prefix
-    starts the first window; set earlier text by `initial_prompt`.
-    """
+    """Of each window; earlier text is set by `initial_prompt`."""
     fallback: FallbackOptions = field(default_factory=FallbackOptions)
     mode: Mode = Option(
         "Detect speech first, and decode only speech.",
@@ -86,9 +83,7 @@ class TranscribeOptions:
         kind="flag",
         switch=True,
     ).as_field(None)
-    """Among the allowed ones. "auto" starts when another language is surely spoken; None: True if several
-    are allowed, else "auto". False: detect once.
-    """
+    """ "auto": once another language is surely spoken. None: True if several are allowed, else "auto"."""
     read_again: bool = Option(
         "Decode skipped speech again and report what remains; remove text without speech. "
         "Without this, the text equals openai-whisper's.",
@@ -101,7 +96,7 @@ class TranscribeOptions:
         least=1,
     ).as_field(LANGUAGE_WINDOWS)
     language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
-    """See `combine_detections`; for a single detection, over all languages."""
+    """See `combine_detections`."""
     initial_prompt: str | None = Option(
         "Text before the recording: names, spelling, style.",
         group="Context",
@@ -145,7 +140,7 @@ class TranscribeOptions:
         kind="times",
         metavar="START,END,…",
     ).as_field(())
-    """Start, end, start, … in seconds, ascending; a missing last end is that of the recording."""
+    """Start, end, start, … in ascending seconds; the last end may be left out."""
     audio_ctx: int | None = Option(
         "Encoder frames (20 ms) of a window; fewer than the model's lose words.",
         unset="1500",
@@ -163,9 +158,8 @@ class TranscribeOptions:
             )
         },
     ).as_field(None)
-    """None: the trained length (1500). Fewer frames are faster, but lose words and times, because the
-    model was not trained on them. The last 0.2 s of such a window are silence, and its length limits
-    its tokens.
+    """None: the trained length (1500). Fewer are faster and lose words; the last 0.2 s of such a window are
+    silence.
     """
     offset_s: float = Option(
         "Start of the part to read: seconds, m:ss or h:mm:ss.",
@@ -208,9 +202,7 @@ class TranscribeOptions:
             )
         },
     ).as_field(None)
-    """A part is read as a recording of its own (cost, maximum of the log-mel), with times of the whole.
-    Clips (clip_timestamps) are read within the whole recording.
-    """
+    """A part is read as a recording of its own, with times of the whole; clips are read within the whole."""
     word_timestamps: bool = Option(
         "Add times and probabilities of words.",
         group="Words",
@@ -240,7 +232,6 @@ class TranscribeOptions:
         group="Speech",
         metavar="FILTERS",
     ).as_field(None)
-    """Applied before all processing, see `AudioFilter`. None: no filter."""
     audio_track: int | str | None = Option(
         "Audio track of a file with several: its number, from 1, or its language.",
         unset="FFmpeg's choice",
@@ -262,9 +253,7 @@ class TranscribeOptions:
         "Remove fillers, repetitions and broken-off words (en, de, es, fr, it, nl, pl, pt, ru).",
         group="Style",
     ).as_field(False)
-    """By the rules of `text.disfluency`; remaining words keep their times, and emptied segments are
-    dropped.
-    """
+    """By `text.disfluency`; words keep their times, and empty segments are dropped."""
     speakers: SpeakerOptions | Diarizer | None = Option(
         "Identify speakers: their number, or auto. Implies word times.",
         group="Speakers",
@@ -377,9 +366,7 @@ class TranscribeOptions:
 
     @property
     def fallback_of_window(self) -> FallbackOptions:
-        """The fallback, with the decoding options' temperature if above 0, and `VERBATIM_LOOPS` for
-        verbatim text without a loop limit.
-        """
+        """The fallback of these options, with the temperature of `decoding` if that is above 0."""
         given = self.decoding.temperature
         fallback = self.fallback
         if self.decoding.verbatim and fallback.max_loops is None:
@@ -388,7 +375,7 @@ class TranscribeOptions:
 
     @property
     def clips(self) -> tuple[tuple[float, float | None], ...]:
-        """Start and end in seconds of the parts to transcribe; None is the end of the recording."""
+        """Start and end (s) of the parts to transcribe; None: the end of the recording."""
         if not self.clip_timestamps:
             end = None if self.duration_s is None else self.offset_s + self.duration_s
             return ((self.offset_s, end),)

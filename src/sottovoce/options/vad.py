@@ -25,7 +25,6 @@ def exit_threshold(threshold: float, neg_threshold: float | None) -> float:
 
 
 def require_thresholds(threshold: float, neg_threshold: float | None) -> None:
-    """Check both thresholds. Raises: OptionError."""
     if not 0 < threshold < 1:
         raise OptionError(f"threshold: expected a probability between 0 and 1, got {threshold}")
     if neg_threshold is not None and not 0 <= neg_threshold <= threshold:
@@ -34,7 +33,7 @@ def require_thresholds(threshold: float, neg_threshold: float | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VadOptions:
-    """How probabilities become segments of a recording; the defaults are faster-whisper's.
+    """How speech probabilities become segments of a recording; the defaults are faster-whisper's.
 
     The command line and requests default to `WINDOW_VAD`.
     Raises: OptionError for values out of range.
@@ -55,7 +54,6 @@ class VadOptions:
         least=0.0,
         most=1.0,
     ).as_field(None)
-    """None: threshold - 0.15, at least 0.01."""
     min_speech_ms: float = _of_recording(
         "Shorter speech is dropped.",
         unset="0",
@@ -86,7 +84,7 @@ class VadOptions:
             )
         },
     ).as_field(math.inf)
-    """Cut at its longest pause of `min_silence_at_max_speech_ms` or more, else at the limit."""
+    """Cut at the longest pause of `min_silence_at_max_speech_ms`, else at the limit."""
     min_silence_at_max_speech_ms: float = _of_recording(
         "Shortest pause at which long speech is split.",
         unset="98",
@@ -108,7 +106,7 @@ class VadOptions:
         least=0.0,
         apis={"whisper_cpp": ApiField("vad_samples_overlap", least=0.0, most=5.0)},
     ).as_field(0.0)
-    """Added at each end after the padding; 0.1 in whisper.cpp."""
+    """Added at each end; 0.1 in whisper.cpp."""
 
     def __post_init__(self) -> None:
         require_thresholds(self.threshold, self.neg_threshold)
@@ -129,14 +127,14 @@ class VadOptions:
 
 
 WINDOW_VAD = VadOptions(min_silence_ms=160.0, max_speech_s=30.0, speech_pad_ms=200.0)
-"""Speech in pieces that fit a window. Source: faster-whisper 1.2.1, batched pipeline, which pads with 400
-ms; 200 cost no word on development clips (docs/research/files.md).
+"""Speech in pieces that fit a window, as in faster-whisper's batched pipeline, which pads with 400 ms; 200
+cost no word on development clips (docs/research/files.md).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class VadStreamOptions:
-    """How probabilities become edges of a stream.
+    """How speech probabilities become starts and ends of speech in a stream.
 
     threshold, neg_threshold: as in `VadOptions`.
     Raises: OptionError for values out of range.

@@ -10,7 +10,7 @@ from sottovoce.options.schema import ApiField, Option, check_options
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """Layout and numbering of subtitles; line layout needs word times. Meaning as in openai-whisper.
+    """Layout of subtitles, as in openai-whisper; lines need word times.
 
     Raises: OptionError for values out of range or that exclude each other.
     """
@@ -40,7 +40,6 @@ class WriterOptions:
         least=1.0,
         expected="at least 1 a second",
     ).as_field(None)
-    """Layout as in `ReadableCues`; 2 lines of 42 by default."""
     highlight_words: bool = Option(
         "Underline each word of a subtitle as it is spoken.",
         group="Layout",

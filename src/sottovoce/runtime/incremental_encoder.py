@@ -1,7 +1,7 @@
 """Incremental encoding: new frames are computed against cached keys and values of older ones.
 
-Whisper's encoder is not causal, so cached frames keep the states of shorter audio: an approximation.
-Positions are absolute: a cache is only valid while the window begins at the same sample.
+This is an approximation, as Whisper's encoder is not causal. A cache is valid while the window begins at the
+same sample.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ Own = TypeVar("Own")
 
 
 class FrameCache(Protocol):
-    """Cached encoder frames of a runtime; immutable, so that sessions may share it."""
+    """Cached encoder frames of a runtime; immutable."""
 
     @property
     def n_frames(self) -> int: ...
 
-    def part(self: Own, start: int, end: int, /) -> Own:
-        """Return frames [start, end)."""
-        ...
+    def part(self: Own, start: int, end: int, /) -> Own: ...
 
 
 Frames = TypeVar("Frames", bound=FrameCache)
@@ -44,11 +42,10 @@ Frames = TypeVar("Frames", bound=FrameCache)
 class EncoderUpdate(Generic[Frames]):
     """The part of one window to compute: encoder frames [start, end), and single frames of padding.
 
-    mel: (n_mels, n) normalised, of the whole window; 0.0 beyond it. ends: the window, and so the
-    convolutions, end at `end`. places: positions of the single frames, surrounded by padding. before:
-    cache of frames [0, start), or None. after: cached frames after the computed ones in the order of keys,
-    or None. log_weights: (n_attended,) float32 on the host, added to the attention logits of each frame, or
-    None.
+    mel: (n_mels, n) normalised, of the whole window. ends: the window ends at `end`. places: positions of the
+    single frames. before: cache of frames [0, start), or None. after: cached frames that follow the computed
+    ones in the order of keys, or None. log_weights: (n_attended,) float32 on the host, added to the attention
+    logits, or None.
     """
 
     mel: Tensor
@@ -66,7 +63,6 @@ class EncoderUpdate(Generic[Frames]):
 
     @property
     def n_attended(self) -> int:
-        """Number of frames attended to: computed and cached."""
         return self.n_frames + sum(cache.n_frames for cache in (self.before, self.after) if cache is not None)
 
 
@@ -75,7 +71,7 @@ MELS_PER_FRAME = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderKvCache:
-    """Keys, values and states of the encoder frames of one window; immutable.
+    """Encoder frames of one window; immutable.
 
     keys_values: of the encoder's layers, (n_layers, 2, H, n, d_head). states: (1, n, d), the encoder's
     output. cross: of the decoder's layers, as keys_values.
@@ -104,10 +100,9 @@ WindowUpdate: TypeAlias = EncoderUpdate[EncoderKvCache]
 
 @torch.no_grad()
 def encode_incremental(model: Whisper, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
-    """Compute the updates of several windows as one batch; return their caches with the new frames.
+    """Compute updates of several windows in one padded and masked batch; return their new caches.
 
-    Results do not depend on the batch, except for rounding. Rows are padded and masked, so updates of
-    similar shape belong together.
+    Results do not depend on the batch, except for rounding.
     """
     x = _embedded(model.encoder, updates)
     held = _held(model.encoder, updates, x)
@@ -138,9 +133,7 @@ def encode_incremental(model: Whisper, updates: Sequence[WindowUpdate]) -> list[
 
 
 def _held(encoder: AudioEncoder, updates: Sequence[WindowUpdate], x: Tensor) -> Tensor:
-    """Return keys and values of the encoder's layers (n_layers, 2, B, H, n_attended, d_head): those that are
-    cached, and zeros elsewhere.
-    """
+    """Return cached keys and values (n_layers, 2, B, H, n_attended, d_head), and zeros elsewhere."""
     n_head = encoder.layers[0].attn.n_head
     longest = max(update.n_attended for update in updates)
     shape = (len(encoder.layers), 2, len(updates), n_head, longest, x.shape[2] // n_head)
@@ -159,9 +152,7 @@ def _n_before(update: WindowUpdate) -> int:
 
 
 def _places(updates: Sequence[WindowUpdate], device: torch.device) -> Tensor:
-    """Return of each computed frame its row, its place in it, and that among all frames attended to: (3, n)
-    int64.
-    """
+    """Return (3, n) int64: row, place among the computed and among all frames, of each computed frame."""
     found = [
         np.stack((np.full(update.n_frames, row), own, _n_before(update) + own))
         for row, update in enumerate(updates)
@@ -183,7 +174,7 @@ def _among_cached(
 
 
 def _embedded(encoder: AudioEncoder, updates: Sequence[WindowUpdate]) -> Tensor:
-    """Return the input of the first layer (B, n, d), with rows padded at their ends."""
+    """Return the input of the first layer (B, n, d), padded at the ends."""
     n_frames = max(update.end - update.start for update in updates)
     mel = torch.stack([_mel_around(update, n_frames) for update in updates]).to(encoder.conv1.weight)
     x = F.gelu(encoder.conv1(mel)) * _inside(updates, mel)
@@ -193,7 +184,7 @@ def _embedded(encoder: AudioEncoder, updates: Sequence[WindowUpdate]) -> Tensor:
 
 
 def _placed(encoder: AudioEncoder, update: WindowUpdate, x: Tensor) -> Tensor:
-    """Return one row's frames (n, d), including single ones of padding, with positions."""
+    """Return one row's frames (n, d) with positions, and single frames of padding."""
     table = encoder.positional_embedding
     placed = x[: update.end - update.start] + table[update.start : update.end]
     if not update.places:
@@ -203,16 +194,14 @@ def _placed(encoder: AudioEncoder, update: WindowUpdate, x: Tensor) -> Tensor:
 
 
 def _frame_of_padding(encoder: AudioEncoder) -> Tensor:
-    """Return the output (1, d) of the convolutions for padding far from any audio."""
+    """Return the output (1, d) of the convolutions far from any audio."""
     nothing = encoder.conv1.weight.new_zeros(1, encoder.conv1.in_channels, 5 * MELS_PER_FRAME)
     x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(nothing)))).transpose(1, 2)
     return x[0, 2:3]
 
 
 def _mel_around(update: WindowUpdate, n_frames: int) -> Tensor:
-    """Return log-mel (n_mels, 2 * (n_frames + 2)) of n_frames encoder frames from `start` on, and one on
-    either side.
-    """
+    """Return log-mel (n_mels, 2 * (n_frames + 2)) of the encoder frames from `start` - 1 on."""
     first = MELS_PER_FRAME * (update.start - 1)
     n_columns = MELS_PER_FRAME * (n_frames + 2)
     last = MELS_PER_FRAME * update.end if update.ends else first + n_columns
@@ -222,9 +211,9 @@ def _mel_around(update: WindowUpdate, n_frames: int) -> Tensor:
 
 
 def _inside(updates: Sequence[WindowUpdate], mel: Tensor) -> Tensor:
-    """Return the mask (B, 1, n_columns) of the columns of `_mel_around`: 1 inside the window, 0 outside.
+    """Return the mask (B, 1, n_columns) of `_mel_around`: 1 inside the window.
 
-    Beyond the window the second convolution must see zeros, not the first one's output for zeros.
+    Outside, the second convolution must see zeros, not the first one's output for zeros.
     """
     columns = torch.arange(mel.shape[2], device=mel.device)
     firsts = [MELS_PER_FRAME * (update.start - 1) for update in updates]
@@ -238,7 +227,7 @@ def _inside(updates: Sequence[WindowUpdate], mel: Tensor) -> Tensor:
 
 
 def _mask(updates: Sequence[WindowUpdate], x: Tensor) -> Tensor | None:
-    """Return the bias (B, 1, 1, max n_attended) of attention logits, -inf for padding, or None."""
+    """Return the bias (B, 1, 1, max n_attended) of attention logits, or None."""
     plain = all(update.log_weights is None for update in updates)
     if plain and len({update.n_attended for update in updates}) == 1:
         return None
@@ -250,10 +239,10 @@ def _mask(updates: Sequence[WindowUpdate], x: Tensor) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class EncoderCacheInfo:
-    """The content of a window's cache after its last update, in encoder frames (20 ms).
+    """Content of a window's cache, in encoder frames.
 
-    n_content: frames of audio. padding: behind them, computed with `padded_at` frames of audio, in `mode`.
-    level: the loudest log-mel value at the last full computation.
+    n_content: of audio. padding: computed in `mode`, with `padded_at` frames of audio. level: the loudest
+    log-mel value at the last full computation.
     """
 
     n_content: int
@@ -265,10 +254,7 @@ class EncoderCacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """The frames that an update computes: of audio from `start` on, and the padding if `pads`.
-
-    cache: its content after the update.
-    """
+    """Frames that an update computes: of audio from `start` on, and padding if `pads`; cache: afterwards."""
 
     start: int
     pads: bool
@@ -276,7 +262,7 @@ class UpdatePlan:
 
     @property
     def end(self) -> int:
-        """Exclusive end of the run of computed frames; single frames of padding may follow."""
+        """End of the run of computed frames; single frames of padding may follow."""
         return self.cache.n_content + (self.cache.padding.n_near if self.pads else 0)
 
     @property
@@ -292,7 +278,7 @@ class UpdatePlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedWindow(Generic[Frames]):
-    """`EncoderState` of a runtime: a window's frames, including padding, and their description."""
+    """`EncoderState` of a runtime: a window's frames, padding included."""
 
     cache: EncoderCacheInfo
     frames: Frames
@@ -303,7 +289,6 @@ class CachedWindow(Generic[Frames]):
 
     @property
     def padding(self) -> Frames | None:
-        """The cached frames behind the audio, or None."""
         n_content = self.cache.n_content
         return self.frames.part(n_content, self.frames.n_frames) if self.cache.padding.n_frames else None
 
@@ -312,7 +297,7 @@ Window = TypeVar("Window")
 
 
 def state_of(window: IncrementalWindow, kind: type[Window]) -> Window | None:
-    """Check that a state belongs to this runtime.
+    """Return the state of a window.
 
     Raises:
         OptionError: a state of another backend.
@@ -347,9 +332,7 @@ def plan_updates(
     dims: ModelDims,
     name: str,
 ) -> list[tuple[UpdatePlan, EncoderUpdate[Frames]]]:
-    """Check the windows, and plan their updates.
-
-    kind: the runtime's states. name: of the backend.
+    """Check the windows, and plan their updates; kind: the runtime's states; name: of the backend.
 
     Raises:
         OptionError: as `Backend.encode_incremental`.
@@ -377,7 +360,7 @@ def result_of(
 
 
 def content_frames(features: Features, dims: ModelDims, name: str) -> tuple[int, ...]:
-    """Check whole windows; return the encoder frames of audio of each.
+    """Check whole windows; return the number of encoder frames of audio in each.
 
     Raises:
         OptionError: as `Backend.encode`.
@@ -407,7 +390,7 @@ def check_windows(windows: Sequence[IncrementalWindow], dims: ModelDims, name: s
 
 
 def plan_update(window: IncrementalWindow, cache: EncoderCacheInfo | None, n_full: int) -> UpdatePlan:
-    """Plan an update. cache: after the last update, or None; n_full: frames of the full window."""
+    """Plan an update; cache: after the last one, or None; n_full: frames of the full window."""
     n_content = window.log_mel.shape[1] // MELS_PER_FRAME
     level = float(window.log_mel.max())
     start = 0 if cache is None else _first_new_frame(window.mode, cache, n_content, level)
@@ -420,7 +403,7 @@ def plan_update(window: IncrementalWindow, cache: EncoderCacheInfo | None, n_ful
 
 
 def _first_new_frame(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int, level: float) -> int:
-    """Return the first frame to compute; 0: everything, by the mode or because the level has drifted."""
+    """Return the first frame to compute; 0 by the mode, or because the level has drifted."""
     moved = abs(level - cache.level) > mode.level_drift
     if mode.recompute_s is None or moved:
         return 0

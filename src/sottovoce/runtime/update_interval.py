@@ -1,7 +1,6 @@
-"""Width of the beam and interval of live updates, which adapt to load before sessions are refused or late.
+"""Beam and interval of live updates, which adapt to load.
 
-A beam of one takes 0.9 of the work of a beam of five, twice the interval 0.6; both cost words or delay them
-slightly, where a queue would delay them ever more.
+A beam of one takes 0.9 of the work of a beam of five, twice the interval 0.6.
 """
 
 from __future__ import annotations
@@ -9,19 +8,17 @@ from __future__ import annotations
 INTERVALS_S = (0.25, 0.5, 1.0, 1.5, 2.0)
 JUDGED_EVERY_S = 2.0
 BUSY, IDLE = 0.85, 0.42
-"""Utilisation (0 to 1) above which the interval is raised, and below which it is lowered: IDLE is less
-than half of BUSY, so that halving the interval cannot overshoot.
+"""Utilisation above which the interval is raised, and below which it is lowered; IDLE is less than half of
+BUSY, so that halving the interval cannot overshoot.
 """
 LATE = 0.25
-"""Fraction of the interval; longer waits are a queue, not coincident work of others."""
+"""Mean waits longer than this fraction of the interval are a queue."""
 
 
 class UpdateIntervalController:
-    """Adapts the interval to the model's utilisation and the waiting times of updates.
+    """Adapts to utilisation and waits: first by greedy decoding, then by longer intervals.
 
-    The first step of load is greedy decoding, and every further one a longer interval.
-
-    longest_s: one of `INTERVALS_S`; it begins with the shortest, and with that as the longest nothing adapts.
+    longest_s: one of `INTERVALS_S`; with the shortest, nothing adapts.
     """
 
     def __init__(self, now_s: float = 0.0, longest_s: float = INTERVALS_S[-1]) -> None:
@@ -35,24 +32,23 @@ class UpdateIntervalController:
 
     @property
     def interval_s(self) -> float:
-        """Seconds of audio between two updates of a session."""
+        """Seconds between two updates of a session."""
         return INTERVALS_S[max(0, self._level - 1)]
 
     @property
     def is_greedy(self) -> bool:
-        """Whether updates are decoded with one beam."""
         return self._level > 0
 
     @property
     def is_stretched(self) -> bool:
-        """Whether updates come at longer intervals, of which the sessions do the newest."""
+        """Whether updates come at longer intervals."""
         return self._level > 1
 
     def note_wait(self, seconds: float) -> None:
         self._waits_s.append(seconds)
 
     def note_work(self, seconds: float, now_s: float) -> None:
-        """Add the model's working time until now; adapt the interval."""
+        """Add the model's working time (s) until now, and adapt."""
         self._busy_s += seconds
         passed_s = now_s - self._since_s
         if passed_s < JUDGED_EVERY_S:

@@ -1,8 +1,7 @@
 """AlignAtt: decode until the attention is too close to the end of the audio.
 
-One update decodes one window of encoder states from a prefix. A token is only accepted if the frame that
-the decoder attends to most is far enough from the end of the audio. `AlignAttBatch` runs one loop for all
-sessions (continuous batching). Frames are encoder frames of 20 ms, counted from the start of the window.
+An update decodes one window from a prefix. It accepts a token if the frame that the decoder attends to most
+is far enough from the end of the audio. Frames are encoder frames of 20 ms, from the start of the window.
 
 Sources: Papi et al., AlignAtt (2023), https://arxiv.org/abs/2305.11408; Wang et al., Simul-Whisper
 (2024), https://arxiv.org/abs/2406.10052.
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,16 +34,14 @@ from sottovoce.types import EncoderOutput
 MAX_TOKENS = 224
 """Half of Whisper's text context, as in offline decoding."""
 TOKENS_PER_SECOND = 20.0
-"""Nobody speaks faster (Chinese in bytes takes 15); a beam with more has lost the audio."""
+"""More than speech has; Chinese spelled in bytes has 15."""
 BABBLE_TOKENS, BABBLE_DISTINCT = 32, 8
-"""This many tokens with at most this many different ones are a loop. Texts of five languages have 14 or
-more, or 12 if spelled in bytes.
-"""
+"""So many tokens with so few different ones are a loop; texts of five languages have at least 12."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderPrefix:
-    """The tokens that a decode starts from: prompt, start-of-transcript sequence, committed text.
+    """Prompt, start-of-transcript sequence and committed text.
 
     sot: position of <|startoftranscript|>. n_committed: number of committed tokens, at the end.
     """
@@ -59,11 +57,9 @@ class DecoderPrefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixCache:
-    """The decoder's state of the first tokens of a prefix, for the next update.
+    """The decoder's state of the first tokens of a prefix; the next update does not compute them again.
 
-    New audio hardly changes the states of earlier words.
-
-    attention: statistics (1, n_heads, n_frames). no_speech_prob: at <|startoftranscript|>, if included.
+    attention: statistics (1, n_heads, n_frames). no_speech_prob: 0 if <|startoftranscript|> is not included.
     """
 
     tokens: tuple[int, ...]
@@ -72,7 +68,6 @@ class PrefixCache:
     no_speech_prob: float
 
     def applies_to(self, tokens: tuple[int, ...], n_frames: int) -> bool:
-        """Return whether a longer prefix begins with these tokens, in a window of at least as many frames."""
         n_cached = len(self.tokens)
         fits = self.attention.mean.shape[-1] <= n_frames
         return fits and n_cached < len(tokens) and tokens[:n_cached] == self.tokens
@@ -88,12 +83,11 @@ class StopReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AlignAttHypothesis:
-    """The tokens that one decode found after its prefix.
+    """The text tokens that one decode found after its prefix.
 
-    tokens: text ids. frames: the frame attended to most at each. logprobs: of each, in nats. avg_logprob:
-    mean over the tokens, and <|endoftext|> if decoded. held_back_token: rejected at the frontier.
-    no_speech_prob: at <|startoftranscript|>. mean_score: avg_logprob with language model scores.
-    prefix_cache: for the next update, if requested. text_end: after the prefix, if requested.
+    frames: attended to most at each token. logprobs: of each, in nats. avg_logprob: mean over the tokens and
+    a decoded <|endoftext|>. held_back_token: the one rejected near the end of the audio. mean_score:
+    avg_logprob plus language model scores. prefix_cache, text_end: if requested.
     """
 
     tokens: tuple[int, ...]
@@ -108,7 +102,7 @@ class AlignAttHypothesis:
     text_end: TextEnd | None = None
 
     def followed_by(self, others: AlignAttHypothesis) -> AlignAttHypothesis:
-        """Return the hypothesis with the held-back token and the tokens that were decoded after it."""
+        """Return the hypothesis extended by the held-back token and those decoded after it."""
         held_back = () if self.held_back_token is None else (self.held_back_token,)
         frames = (*self.frames, *self.frames[-1:] * len(held_back), *others.frames)
         return replace(
@@ -121,23 +115,18 @@ class AlignAttHypothesis:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether decoding jumped back or looped."""
         return self.stop_reason in (StopReason.REWOUND, StopReason.REPEATED)
 
     @property
     def ranking_score(self) -> float:
-        """`mean_score`, by which finished beams are ranked.
-
-        An empty text is ranked by <|endoftext|>; one that stopped before its first token comes last. A beam
-        that is stuck may win: what the others make of a loop is a loop with other words in it.
-        """
+        """Rank of a finished beam: `mean_score`, or -inf if it stopped before the first token."""
         has_score = bool(self.logprobs) or self.stop_reason is StopReason.END_OF_TEXT
         return self.mean_score if has_score else -math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class BeamPath:
-    """The tokens of one beam so far. score: sum of their log-probabilities. lm_score: of language models."""
+    """The tokens of one beam. score: sum of their log-probabilities. lm_score: of language models."""
 
     tokens: tuple[int, ...] = ()
     frames: tuple[int, ...] = ()
@@ -161,7 +150,7 @@ class BeamPath:
     def stopped(
         self, stop_reason: StopReason, *, n_tokens: int | None = None, held_back_token: int | None = None
     ) -> AlignAttHypothesis:
-        """Return the hypothesis that ends here; n_tokens: end of the slice of tokens, None: all."""
+        """Return the hypothesis of tokens[:n_tokens]."""
         part = slice(None, n_tokens)
         return AlignAttHypothesis(
             tokens=self.tokens[part],
@@ -179,10 +168,9 @@ class StopRules:
     """When a beam stops.
 
     frame_threshold: at a token attended this close to the end of the audio; 0: never, inf: at the first.
-    rewind_threshold: at a backward jump of attention by more frames. committed_until: end frame of the
-    committed words, from which the first token's jump is counted, or None. max_repeats: after a run of
-    tokens repeated more often, at least 8 tokens; below 32, also after 32 tokens with at most 8 different
-    ones. max_tokens: after this many.
+    rewind_threshold: at a jump back of attention by more frames. max_repeats: see `count_looped`. max_tokens:
+    after this many. committed_until: end frame of the committed words, from which the first token may jump
+    back, or None.
     """
 
     frame_threshold: float = 25
@@ -200,7 +188,7 @@ class StopRules:
     def stopped_by_attention(
         self, path: BeamPath, frame: int, n_frames: int, token: int
     ) -> AlignAttHypothesis | None:
-        """Return the hypothesis if a path stops before `token`, which attends to `frame`; else None."""
+        """Return the hypothesis of a path that stops before `token`, which attends to `frame`; else None."""
         if self.rewound(frame, path.frames[-1] if path.frames else self.committed_until):
             return path.stopped(StopReason.REWOUND)
         if self.at_frontier(frame, n_frames):
@@ -208,7 +196,7 @@ class StopRules:
         return None
 
     def stopped_by_loop(self, path: BeamPath, committed: Sequence[int] = ()) -> AlignAttHypothesis | None:
-        """Return the hypothesis without the repeats if a path looped, else None."""
+        """Return the hypothesis of a path in a loop, without the repeats; else None."""
         n_looped = count_looped((*committed, *path.tokens), self.max_repeats)
         if not n_looped:
             return None
@@ -216,23 +204,24 @@ class StopRules:
 
 
 def max_tokens_in(seconds: float) -> int:
-    """Return the most tokens that this much undecoded audio can hold, with a margin."""
     return max(1, min(MAX_TOKENS, 10 + math.ceil(TOKENS_PER_SECOND * max(0.0, seconds))))
 
 
 def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
-    """Count the tokens at the end that repeat those before them too often; 0 without a loop.
+    """Count the tokens at the end that belong to a loop; 0 without one.
 
-    A loop is a repeated block (`count_repeated`) of at least 8 tokens in all; its first occurrence is not
-    counted. A long run of few different tokens is a loop too, and counted whole.
+    A loop is a block that occurs more than `max_repeats` times, with at least 8 tokens in all; its first
+    occurrence is not counted. So is, if `max_repeats` is below 32, a run of at least 32 tokens with at most 8
+    different ones; it is counted whole.
     """
     n_repeated = count_repeated(tokens, max_repeats, least=8)
     return n_repeated or (count_babbled(tokens) if max_repeats < BABBLE_TOKENS else 0)
 
 
 def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1) -> int:
-    """Count the items at the end that repeat a block of 1 to 24 before them, which occurs more than
-    `max_repeats` times in a row with at least `least` items; 0 without one.
+    """Count the items at the end that repeat a block of 1 to 24 items before them.
+
+    0 unless the block occurs more than `max_repeats` times in a row, with at least `least` items in all.
     """
     for period in range(1, min(24, len(items) // 2) + 1):
         n_same = 0
@@ -244,7 +233,6 @@ def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1)
 
 
 def count_babbled(tokens: Sequence[int]) -> int:
-    """Count the tokens at the end that are few different ones in any order."""
     n = BABBLE_TOKENS
     if len(tokens) < n or len(set(tokens[-n:])) > BABBLE_DISTINCT:
         return 0
@@ -254,17 +242,16 @@ def count_babbled(tokens: Sequence[int]) -> int:
 
 
 SPREAD_FLOOR = 0.1
-"""Added to the standard deviation of a frame's attention, as a fraction of uniform attention. If one token
-attends alone to a region, all frames of its peak would have the same z-score without it.
+"""Added to the standard deviation, as a fraction of uniform attention: without it, all frames of a peak that
+only one token attends to have the same z-score.
 """
 
 
 class AttentionTracker:
-    """Find the frame that each row attends to most (the frontier), from running statistics of attention.
+    """The frame that each decoder row attends to most.
 
-    As for word times, each head's attention is normalised over tokens, median-filtered over frames, and
-    averaged over heads. Statistics (R, n_heads, n_frames) replace the history of rows, so the work per
-    token is constant; rows of any age and length come and go.
+    As for word times, each head's attention is normalised over tokens, median-filtered over frames and
+    averaged over heads. Running statistics (R, n_heads, n_frames) keep the work per token constant.
     """
 
     def __init__(self) -> None:
@@ -287,8 +274,7 @@ class AttentionTracker:
     def admit(self, n_frames: int, attention: Tensor, cached: RunningStatistics | None = None) -> None:
         """Add a row with the attention (n_heads, n_tokens, n_frames or more) of its first tokens.
 
-        n_frames: those that hold audio. cached: statistics of the tokens before these (see
-        `statistics_of`), or None.
+        n_frames: of audio. cached: see `statistics_of`.
         """
         new = statistics_of(attention, n_frames, cached)
         last = attention[None, :, -1:, :n_frames].float()
@@ -361,10 +347,9 @@ class AttentionTracker:
 def statistics_of(
     attention: Tensor, n_frames: int, cached: RunningStatistics | None = None
 ) -> RunningStatistics:
-    """Return statistics (1, n_heads, n_frames) of the attention (n_heads, n_tokens, n_frames or more) of
-    tokens.
+    """Return statistics (1, n_heads, n_frames) of attention (n_heads, n_tokens, n_frames or more).
 
-    cached: of the tokens before them, with at most as many frames, or None.
+    cached: of earlier tokens, over at most as many frames; or None.
     """
     rows = attention[None, ..., :n_frames].float()
     counted = rows.new_ones(1, 1, rows.shape[2])
@@ -376,7 +361,7 @@ def statistics_of(
 
 
 FEW = 0.25
-"""Up to this fraction of the vocabulary, selecting its rows is cheaper than computing all."""
+"""Up to this fraction of the vocabulary, selecting rows is cheaper than computing all."""
 
 
 _VOCABULARIES = threading.Lock()
@@ -386,10 +371,9 @@ _VOCABULARIES = threading.Lock()
 class LiveVocabulary:
     """Token ids of live decoding.
 
-    ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (m,) positions in `ids` of those
-    that may not begin a text. marks: (2, n) bool, punctuation that ends sentences, and any other. others:
-    (k,) int64, predicted at <|startoftranscript|> only: <|nospeech|>, and languages. n_vocab: rows of the
-    model.
+    ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (m,) positions in `ids` of tokens
+    that may not begin a text. marks: (2, n) bool, marks that end sentences, and others. others: (k,) int64,
+    predicted at <|startoftranscript|> only: <|nospeech|>, and languages. n_vocab: rows of the model.
     """
 
     ids: Tensor
@@ -400,8 +384,10 @@ class LiveVocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
-        """Return the vocabulary of a model with n_vocab rows, the same object for all sessions, of which
-        several may begin at the same time.
+        """Return the vocabulary of a model with n_vocab rows; all sessions share the object, also those that
+        begin at the same time.
+
+        Unlike offline, <|endoftext|> may come first: forbidding it invites hallucination.
         """
         with _VOCABULARIES:
             return cls._made(tokenizer, n_vocab, device)
@@ -409,9 +395,6 @@ class LiveVocabulary:
     @classmethod
     @lru_cache(maxsize=8)
     def _made(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
-        """A text begins with no space. <|endoftext|> may come first: forbidding it, as offline decoding does,
-        invites hallucination.
-        """
         allowed = torch.full((tokenizer.eot + 1,), tokenizer.pieces is None)
         if tokenizer.pieces is not None:
             allowed[list(tokenizer.pieces.ids.values())] = True
@@ -435,9 +418,7 @@ class LiveVocabulary:
         return torch.cat((self.ids, self.others)) if few else None
 
     def no_speech_probs(self, logits: Tensor) -> list[float]:
-        """Return P(<|nospeech|>) of each row from the logits (R, n_rows) of `rows` at
-        <|startoftranscript|>.
-        """
+        """Return P(<|nospeech|>) of each row from the logits (R, n_rows) at <|startoftranscript|>."""
         if not len(self.others):
             return [0.0] * len(logits)
         column = int(self.others[0]) if self.rows is None else len(self.ids)
@@ -445,7 +426,7 @@ class LiveVocabulary:
         return found
 
     def text_end(self, logits: Tensor) -> TextEnd:
-        """Return how the text goes on, from the logits (1, n_rows) of `rows` after its last word."""
+        """Return how the text goes on from the logits (1, n_rows) after its last word."""
         probs = self.log_probs(logits.float())[0].exp()
         sentence, other = (probs * self.marks).sum(dim=-1).tolist()
         return TextEnd(sentence, other, float(probs[-1]))
@@ -472,11 +453,10 @@ def mark_kind(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignAttRequest:
-    """Decode one window.
+    """Decode one window after a prefix.
 
-    prefix_cache: of an earlier update, used if it applies. n_recomputed: return a `PrefixCache` of the prefix
-    without this many tokens at its end; None: return none. measures_end: return how the text goes on after
-    the prefix.
+    prefix_cache: used if it applies. n_recomputed: return a `PrefixCache` without this many tokens at the end
+    of the prefix; None: return none. measures_end: return the `TextEnd` of the prefix.
     """
 
     prefix: DecoderPrefix
@@ -486,30 +466,12 @@ class AlignAttRequest:
     measures_end: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NextTokens:
-    """The frame that one beam attends to most, and its best next tokens with log-probabilities and
-    language-model scores.
-    """
-
-    frame: int
-    best: tuple[tuple[int, float, float], ...]
-
-    @classmethod
-    def from_values(cls, values: Sequence[float], n_best: int) -> NextTokens:
-        """Parse the frame, and then n_best tokens, log-probabilities and language-model scores."""
-        tokens, *scores = (values[1 + i * n_best : 1 + (i + 1) * n_best] for i in range(3))
-        return cls(int(values[0]), tuple(zip(map(int, tokens), *scores, strict=True)))
-
-    def extend(self, path: BeamPath, n_best: int) -> list[BeamPath]:
-        return [path.extended(token, self.frame, *scores) for token, *scores in self.best[:n_best]]
+NextTokens: TypeAlias = tuple[int, list[tuple[int, float, float]]]
+"""The frame that a beam attends to most; its best next tokens with log-probabilities and LM scores."""
 
 
 class ActiveRequest:
-    """A request in a batch: its beams, each a decoder row, and the hypotheses that stopped.
-
-    n_frames: of its window.
-    """
+    """One request of a batch: its beams, which are decoder rows, and its finished hypotheses."""
 
     def __init__(
         self, ticket: int, decoder: AlignAttDecoder, request: AlignAttRequest, n_frames: int
@@ -525,7 +487,6 @@ class ActiveRequest:
         self.no_speech_prob = 0.0 if self.cache is None else self.cache.no_speech_prob
         self.lm_rows = decoder.lm_rows(request.prefix.committed)
         self.prefix_statistics: RunningStatistics | None = None
-        """Attention statistics of the tokens to cache."""
         self.measures_end = request.measures_end
         self.text_end: TextEnd | None = None
         self._new_cache: PrefixCache | None = None
@@ -553,7 +514,6 @@ class ActiveRequest:
 
     @property
     def computes_sot(self) -> bool:
-        """Whether <|startoftranscript|>, where no speech is predicted, is not in the cache."""
         return self.prefix.sot >= self.n_cached
 
     @property
@@ -567,22 +527,22 @@ class ActiveRequest:
         )
 
     def save_cache(self, state: RowPrefix | None) -> None:
-        """Store the decoder's state of the first `n_to_cache` tokens; None: the backend has none."""
         if state is not None and self.prefix_statistics is not None:
             tokens = self.prefix.tokens[: self.n_to_cache]
             self._new_cache = PrefixCache(tokens, state, self.prefix_statistics, self.no_speech_prob)
 
     def extend(self, candidates: Sequence[NextTokens]) -> list[int]:
-        """Stop or extend every beam; return the parent of each new beam, none once the request is done."""
+        """Stop or extend every beam; return the parent of each new beam, none when the request is done."""
         paths, self.paths = self.paths, []
         if len(paths[0].tokens) >= self._most_tokens:
             if not self._finished:
                 self._finished.append(paths[0].stopped(StopReason.FULL))
             return []
         extended: list[tuple[BeamPath, int]] = []
-        for parent, (path, following) in enumerate(zip(paths, candidates, strict=True)):
-            if not self._is_done and not self._stops(path, following):
-                extended += [(longer, parent) for longer in following.extend(path, self.n_candidates)]
+        for parent, (path, (frame, following)) in enumerate(zip(paths, candidates, strict=True)):
+            if not self._is_done and not self._stops(path, frame, following[0][0]):
+                for token, *scores in following[: self.n_candidates]:
+                    extended.append((path.extended(token, frame, *scores), parent))
         best = self._prune(extended)
         self.paths = [path for path, _ in best]
         parents = [parent for _, parent in best]
@@ -595,18 +555,15 @@ class ActiveRequest:
     def _is_done(self) -> bool:
         return len(self._finished) >= self._beam_size
 
-    def _stops(self, path: BeamPath, following: NextTokens) -> bool:
-        """Return whether attention stops a beam before its next token; <|endoftext|> is always accepted."""
-        token = following.best[0][0]
+    def _stops(self, path: BeamPath, frame: int, token: int) -> bool:
         if token == self._eot:
             return False
-        stopped = self._rules.stopped_by_attention(path, following.frame, self.n_frames, token)
+        stopped = self._rules.stopped_by_attention(path, frame, self.n_frames, token)
         if stopped is not None:
             self._finished.append(stopped)
         return stopped is not None
 
     def _prune(self, extended: list[tuple[BeamPath, int]]) -> list[tuple[BeamPath, int]]:
-        """Keep the best beams with their parents; those at the end of text or in a loop are finished."""
         extended.sort(key=lambda item: item[0].total_score, reverse=True)
         best: list[tuple[BeamPath, int]] = []
         for path, parent in extended:
@@ -623,10 +580,9 @@ class ActiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlignAttDecoder:
-    """Decode windows by beam search under AlignAtt; beam_size 1 is greedy.
+    """Decode windows by beam search; beam_size 1 is greedy.
 
-    A request is done when beam_size beams have stopped (see `StopReason`); the result is the best by
-    `AlignAttHypothesis.ranking_score`.
+    A request is done when beam_size beams have stopped; the result is the one with the best `ranking_score`.
     """
 
     backend: Backend
@@ -637,7 +593,6 @@ class AlignAttDecoder:
 
     @property
     def batch_key(self) -> LiveVocabulary:
-        """Requests of decoders with one vocabulary may share a batch."""
         return self.vocabulary
 
     def new_batch(self) -> AlignAttBatch:
@@ -646,7 +601,7 @@ class AlignAttDecoder:
     def decode(
         self, encoded: Sequence[EncoderOutput], requests: Sequence[AlignAttRequest]
     ) -> list[AlignAttHypothesis]:
-        """Decode requests, each with its window (batch of 1); results are independent of the batch."""
+        """Decode requests, each over its window (a batch of 1); results do not depend on the batch."""
         batch = self.new_batch()
         tickets = [batch.admit(self, one, request) for one, request in zip(encoded, requests, strict=True)]
         found: dict[int, AlignAttHypothesis] = {}
@@ -655,7 +610,6 @@ class AlignAttDecoder:
         return [found[ticket] for ticket in tickets]
 
     def lm_rows(self, committed: Sequence[int]) -> FusedRowScores[Tensor] | None:
-        """Return the language models' scores after the committed text tokens, of one row."""
         if self.fusion is None:
             return None
         rows = FusedRowScores(self.fusion, 1, self.eot, self.backend.device)
@@ -665,10 +619,10 @@ class AlignAttDecoder:
 
 
 class AlignAttBatch:
-    """All requests that one model decodes at a time.
+    """Requests that are decoded together (continuous batching).
 
-    A step computes the prefixes of new requests and the newest token of every other beam in one pass.
-    Decoders may differ in beam size and language models, not in model and vocabulary.
+    A step computes the prefixes of new requests and the newest tokens of all other beams in one pass.
+    Decoders may differ in beam size and language models.
     """
 
     def __init__(self, backend: Backend, vocabulary: LiveVocabulary) -> None:
@@ -688,7 +642,7 @@ class AlignAttBatch:
 
     @torch.inference_mode()
     def admit(self, decoder: AlignAttDecoder, encoded: EncoderOutput, request: AlignAttRequest) -> int:
-        """Add a request from the next step on; return the ticket of its hypothesis."""
+        """Add a request; return the ticket of its hypothesis."""
         assert decoder.vocabulary is self._vocabulary, "one vocabulary for all requests of a batch"
         active = ActiveRequest(self._n_admitted, decoder, request, encoded.n_content_frames[0])
         self._rows.admit(encoded, None if active.cache is None else active.cache.state)
@@ -698,9 +652,9 @@ class AlignAttBatch:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, AlignAttHypothesis]]:
-        """Run one decoder step for all requests.
+        """Run one decoder step; return the tickets and hypotheses of the requests that are done.
 
-        Returns (ticket, hypothesis) of the requests that are done. If it raises, discard the batch.
+        After an error, none of the requests can continue.
         """
         candidates = iter(self._next_tokens(self._compute()))
         finished: list[tuple[int, AlignAttHypothesis]] = []
@@ -766,7 +720,6 @@ class AlignAttBatch:
         return logits
 
     def _begin(self, one: ActiveRequest, attention: Tensor) -> None:
-        """Store the attention (n_heads, n_tokens, n_frames) of the prefix of a new request."""
         one.is_new = False
         cached = None if one.cache is None else one.cache.attention
         self._tracker.admit(one.n_frames, attention, cached)
@@ -775,7 +728,6 @@ class AlignAttBatch:
             one.prefix_statistics = statistics_of(attention[:, :n_new], one.n_frames, cached)
 
     def _next_tokens(self, logits: Tensor) -> list[NextTokens]:
-        """Return the best next tokens of all beams, with one transfer from the device."""
         paths = [path for one in self._active for path in one.paths]
         first = [place for place, path in enumerate(paths) if not path.tokens]
         log_probs = self._vocabulary.log_probs(logits.float(), first=first)
@@ -785,8 +737,12 @@ class AlignAttBatch:
         logprobs = log_probs.gather(1, best)
         added = torch.zeros_like(logprobs) if lm_scores is None else lm_scores.gather(1, best)
         frames, tokens = self._tracker.frontier().to(logprobs), self._vocabulary.ids[best].to(logprobs)
-        values = torch.cat([frames[:, None], tokens, logprobs, added], dim=1).tolist()
-        return [NextTokens.from_values(row, n_best) for row in values]
+        values = torch.stack([tokens, logprobs, added], dim=2).flatten(1)
+        rows = torch.cat([frames[:, None], values], dim=1).tolist()  # one transfer from the device
+        return [
+            (int(row[0]), [(int(row[i]), row[i + 1], row[i + 2]) for i in range(1, len(row), 3)])
+            for row in rows
+        ]
 
 
 def _rows(logits: Tensor, places: Sequence[int]) -> Tensor:
@@ -796,7 +752,6 @@ def _rows(logits: Tensor, places: Sequence[int]) -> Tensor:
 def _lm_scores(
     active: Sequence[ActiveRequest], log_probs: Tensor, vocabulary: LiveVocabulary
 ) -> Tensor | None:
-    """Return the language models' scores for the log-probabilities (R, n) of all beams, or None."""
     if all(one.lm_rows is None for one in active):
         return None
     nothing = log_probs.new_zeros(len(log_probs), vocabulary.n_vocab)

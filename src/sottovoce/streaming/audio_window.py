@@ -1,7 +1,4 @@
-"""The audio of an utterance as log-mel frames (`MelBuffer`) and as encoder states (`AudioWindow`).
-
-Both know the absolute sample at which they begin.
-"""
+"""The audio of an utterance as log-mel frames (`MelBuffer`) and as encoder states (`AudioWindow`)."""
 
 from __future__ import annotations
 
@@ -20,21 +17,17 @@ SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
 MELS_PER_FRAME = SAMPLES_PER_FRAME // HOP_SAMPLES
 """Log-mel frames per encoder frame."""
 SNAP_S = 0.25
-"""Seconds by which a change of language is moved to a quiet moment: the timeline is exact to some tenths
-of a second, and a change within a word would give each side a part of it.
-"""
+"""Most seconds by which a change of language moves to a quiet moment, so that it cuts no word."""
 QUIET_FRAMES = 3
-"""Length of a quiet moment: a short pause, not a single frame."""
 BOUNDARY_COST = 0.5
-"""Penalty (log10 of power) of the largest allowed move."""
+"""Penalty (log10 of power) of the largest move."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AudioWindow:
     """Encoder states of an utterance's audio, with their log-mel.
 
-    encoded: batch of 1. log_mel: (n_mels, n_mel_frames), un-normalised. start_sample: of frame 0,
-    absolute.
+    encoded: batch of 1. log_mel: (n_mels, n_mel_frames), un-normalised. start_sample: of frame 0, absolute.
     """
 
     encoded: EncoderOutput
@@ -45,16 +38,13 @@ class AudioWindow:
     def n_frames(self) -> int:
         return self.encoded.n_content_frames[0]
 
-    @property
-    def loudness(self) -> npt.NDArray[np.float64]:
-        return loudness(self.log_mel[:, : self.n_frames * MELS_PER_FRAME])
-
     def quietest_s(self, start_s: float, end_s: float) -> float:
         """Return the middle (s) of the quietest frame in a span; start_s if the window ends before it."""
         first, end = self.frame(start_s), self.frame(end_s)
         if first >= end:
             return start_s
-        return self.seconds(first + int(self.loudness[first:end].argmin())) + 0.5 / FRAMES_PER_SECOND
+        loud = loudness(self.log_mel[:, : self.n_frames * MELS_PER_FRAME])[first:end]
+        return self.seconds(first + int(loud.argmin())) + 0.5 / FRAMES_PER_SECOND
 
     @property
     def start_s(self) -> float:
@@ -68,15 +58,14 @@ class AudioWindow:
         return self.start_s + frame / FRAMES_PER_SECOND
 
     def frame(self, seconds: float) -> int:
-        """Return the frame that contains a time (s) of the recording, clipped to [0, n_frames]."""
+        """Return the frame at a time (s) of the recording, clipped to [0, n_frames]."""
         return max(0, min(self.n_frames, math.floor((seconds - self.start_s) * FRAMES_PER_SECOND + 1e-6)))
 
 
 def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
-    """Return the loudness (n // 2,) of each encoder frame of un-normalised log-mel (n_mels, n), in log10
-    of power.
+    """Return the loudness (n // 2,) of each encoder frame in log10 of power: the mean over the spectrum.
 
-    This is the mean over the spectrum, clipped to Whisper's dynamic range.
+    log_mel: (n_mels, n), un-normalised; clipped to Whisper's dynamic range.
     """
     n_frames = log_mel.shape[1] // MELS_PER_FRAME
     if not n_frames:
@@ -88,9 +77,9 @@ def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
 
 
 def quietest_boundary(loud: npt.NDArray[np.float64], boundary: int, reach: int, *, least: int = 1) -> int:
-    """Return the quietest frame boundary at most `reach` frames away, or else the boundary itself.
+    """Return the quietest boundary of two frames at most `reach` away; without one, the boundary itself.
 
-    loud: (n_frames,) in log10 of power; a move by `reach` costs `BOUNDARY_COST`. least: first frame allowed.
+    loud: (n_frames,), see `loudness`. least: first boundary allowed.
     """
     at = np.arange(max(1, least, boundary - reach), min(len(loud) - 1, boundary + reach) + 1)
     if not len(at):
@@ -100,19 +89,13 @@ def quietest_boundary(loud: npt.NDArray[np.float64], boundary: int, reach: int, 
 
 
 def quietest_frame(loud: npt.NDArray[np.float64]) -> int:
-    """Return the quietest frame, the last among equals; 0 without any.
-
-    loud: (n_frames,), see `loudness`.
-    """
+    """Return the quietest frame, the last among equals, by `loudness` (n_frames,); 0 without any."""
     around = _around(loud)
     return len(around) - 1 - int(around[::-1].argmin()) if len(around) else 0
 
 
 def quiet_frames(loud: npt.NDArray[np.float64], near: int, n_most: int) -> list[int]:
-    """Return the local minima of loudness, quietest first.
-
-    loud: (n_frames,), see `loudness`. near: ties go to the nearest to this frame.
-    """
+    """Return the local minima of `loudness` (n_frames,), quietest first; ties go to the nearest to `near`."""
     around = _around(loud)
     is_dip = (around[1:-1] <= around[:-2]) & (around[1:-1] < around[2:])
     dips: list[int] = (1 + np.flatnonzero(is_dip)).tolist()
@@ -127,11 +110,7 @@ def _around(loud: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 class MelBuffer:
-    """Audio as un-normalised log-mel frames, addressed by absolute sample.
-
-    Frames are computed on the host when they are read, so they do not depend on the sizes of pushes. Cuts
-    are at encoder frames.
-    """
+    """Audio as un-normalised log-mel frames on the host, addressed by absolute sample, computed when read."""
 
     def __init__(self, n_mels: int, start_sample: int) -> None:
         self._stream = MelStream(n_mels)
@@ -147,8 +126,8 @@ class MelBuffer:
     def frames(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
         """Return the frames (n_mels, n) of the audio in the buffer.
 
-        final: include the last frames, with silence after them; no audio may follow. until_sample: only
-        whole frames before it; None: all.
+        final: include the last ones, padded with silence; no audio may follow. until_sample: end of the
+        audio; None: all.
         """
         if self._waiting:
             self._frames = torch.cat((self._frames, self._stream.push(torch.cat(self._waiting))), dim=1)

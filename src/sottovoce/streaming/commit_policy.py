@@ -1,9 +1,9 @@
 """The commit policy: which words are final.
 
 AlignAtt accepts a token once enough audio follows, but Whisper may still revise it: "the candidate j's"
-becomes "the Canada jays" with half a second more. Word probabilities predict revisions: a confident word
-is committed at once, others when later hypotheses repeat them (as in the LocalAgreement policy, Liu et al.
-2020, https://arxiv.org/abs/2005.11185) or far from the end of the audio.
+becomes "the Canada jays" with half a second more. A probable word is committed at once, others when later
+hypotheses repeat them (LocalAgreement: Liu et al. 2020, https://arxiv.org/abs/2005.11185) or far from the end
+of the audio.
 """
 
 from __future__ import annotations
@@ -28,18 +28,16 @@ from sottovoce.text.tokenizer import Detokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
 TOLERANCE_S = 1e-3
-"""Of seconds of audio, which are rounded."""
 DECODE_AHEAD = 0.6
-"""Decoding continues to this fraction of the frame threshold, as repeated words there are more certain."""
+"""Decoding continues to this fraction of the frame threshold, so that more words can be repeated."""
 
 
 class CommitPolicy:
-    """Decide, update by update, how many words of the hypothesis are committed.
+    """Decide, update by update, which words are committed.
 
-    A word is committed if decoding reached it (`stop_rules`), the hypothesis is usable and the word
-    complete (`Reading`), and it is stable and ends where the language is certain (`decide`); at the
-    end of the audio, all usable words are. If decoding fails for good, words that two hypotheses agreed on
-    are (`take_agreed`).
+    A word is committed if it is complete (`Reading`), stable (`Agreement`), and ends where the language is
+    certain; at the end of the audio, all complete words are. If decoding fails for good, words that two
+    hypotheses agreed on are (`take_agreed`).
     """
 
     def __init__(self, options: StreamOptions) -> None:
@@ -55,7 +53,7 @@ class CommitPolicy:
     def stop_rules(self, undecoded_s: float, *, final: bool, committed_until: int | None = None) -> StopRules:
         """Return when decoding stops.
 
-        undecoded_s: audio after the committed words. final: no more audio comes. committed_until: see
+        undecoded_s: seconds after the committed words. final: no more audio comes. committed_until: see
         `StopRules`.
         """
         options = self._options
@@ -75,10 +73,11 @@ class CommitPolicy:
         certain_until_s: float = math.inf,
         final: bool = False,
     ) -> list[HypothesisWord]:
-        """Return the words of a hypothesis that are committed.
+        """Return the words of a hypothesis that are committed; the others are `unstable`.
 
-        certain_until_s, final: see `decide`. A jump back or no speech makes the hypothesis unusable; without
-        speech, those before it are forgotten too.
+        A jump back or no speech makes the hypothesis unusable; without speech, earlier ones are forgotten.
+
+        certain_until_s: words that end later wait for the language. final: no more audio comes.
         """
         is_silent = (
             hypothesis.no_speech_prob > self._options.no_speech_threshold
@@ -91,38 +90,18 @@ class CommitPolicy:
             self.unstable = ()
             return []
         words = reading.words(hypothesis, final=True) if final else reading.without_loop(hypothesis)
-        n_committed = self.decide(
-            words, reading.window, is_stuck=hypothesis.is_stuck, certain_until_s=certain_until_s, final=final
-        )
-        return words[:n_committed]
-
-    def decide(
-        self,
-        words: Sequence[HypothesisWord],
-        window: AudioWindow,
-        *,
-        is_stuck: bool,
-        certain_until_s: float = math.inf,
-        final: bool = False,
-    ) -> int:
-        """Return how many words, from the first, are committed now; the others are `unstable`.
-
-        words: usable ones of this update, after the committed words. is_stuck: decoding looped or jumped
-        back. certain_until_s: words that end later wait for the language. final: no more audio comes.
-        """
-        n_stable = self._agreement.add(words, window, is_stuck=is_stuck)
+        self.is_stuck = hypothesis.is_stuck
+        n_stable = self._agreement.add(words, reading.window, is_stuck=self.is_stuck)
         n_certain = sum(1 for _ in takewhile(lambda one: one.word.end <= certain_until_s, words))
         n_committed = min(len(words) if final else n_stable, n_certain)
         self._agreement.drop_committed(words[:n_committed])
         self.unstable = tuple(one.word for one in words[n_committed:])
-        self.is_stuck = is_stuck
-        return n_committed
+        return words[:n_committed]
 
     def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
-        """Remove and return the words that two hypotheses agreed on, up to the first whose middle lies after
-        until_s.
+        """Remove and return the words that two hypotheses agreed on and whose middle is not after until_s.
 
-        after_s: none starts earlier.
+        after_s: earliest start of a word, in seconds.
         """
         within = takewhile(
             lambda one: (one.word.start + one.word.end) / 2 <= until_s, self._agreement.take_agreed()
@@ -131,16 +110,14 @@ class CommitPolicy:
 
 
 MAX_WORD_REPEATS = 2
-"""How often words are said in a row before more of them wait for others: speech seldom repeats them more
-often, and a decoder that lost the audio does.
-"""
+"""A phrase that occurs more often in a row is probably a loop, and waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a hypothesis becomes words.
+    """Turns a hypothesis into words.
 
-    after_s: end of the committed words, before which none starts. committed: their letters.
+    after_s: end of the committed words, before which no word starts. committed: their letters.
     """
 
     window: AudioWindow
@@ -149,14 +126,14 @@ class Reading:
     committed: Sequence[str] = ()
 
     def words(self, hypothesis: AlignAttHypothesis, *, final: bool) -> list[HypothesisWord]:
-        """Return the complete words; final: nothing more can belong to the last one."""
+        """Return the complete words; final: the last one is complete."""
         groups = self.builder.group(hypothesis.tokens)
         if groups and not self._is_complete(groups[-1], hypothesis, final=final):
             groups.pop()
         return self.builder.words(groups, hypothesis, self.window, after_s=self.after_s)
 
     def without_loop(self, hypothesis: AlignAttHypothesis, *, final: bool = False) -> list[HypothesisWord]:
-        """Return the complete words up to the first time of one that is repeated at the end."""
+        """Return the complete words; of a phrase that repeats itself at the end, only the first."""
         words = self.words(hypothesis, final=final)
         letters = [*self.committed, *(one.letters for one in words)]
         return words[: max(0, len(words) - count_repeated(letters, MAX_WORD_REPEATS))]
@@ -178,11 +155,8 @@ class Reading:
 class Agreement:
     """The uncommitted words of consecutive hypotheses, and which of them are stable.
 
-    A hypothesis that is stuck counts for the words that it commits, and leaves the others as they were: if
-    all later updates fail, the words that two hypotheses agreed on were still decoded well (`take_agreed`).
-
-    near_frames: least distance of every word from the end of the audio. far_frames: at this distance every
-    word is stable, so that one that every hypothesis spells otherwise holds up no others.
+    near_frames: least distance of a stable word from the end of the audio. far_frames: at this distance every
+    word is stable, even if each hypothesis spells it differently.
     """
 
     def __init__(self, options: CommitOptions, near_frames: float, far_frames: float = math.inf) -> None:
@@ -191,14 +165,17 @@ class Agreement:
         self._far_frames = far_frames
         self._words: list[HypothesisWord] = []
         self._since_s: list[float] = []
-        """By word: end of the audio at the first of the consecutive hypotheses that have it."""
+        """Of each word: end of the audio at the first of the consecutive hypotheses that have it."""
         self._end_s = -math.inf
 
     def reset(self) -> None:
         self._words, self._since_s = [], []
 
     def add(self, words: Sequence[HypothesisWord], window: AudioWindow, *, is_stuck: bool = False) -> int:
-        """Add a hypothesis; return how many of its words, from the first, are stable."""
+        """Add a hypothesis; return how many of its words, from the first, are stable.
+
+        is_stuck: the hypothesis does not replace the words of earlier ones.
+        """
         n_same = count_same(words, self._words)
         since_s = self._since_s[:n_same] + [window.end_s] * (len(words) - n_same)
         if not is_stuck:
@@ -207,12 +184,12 @@ class Agreement:
         return sum(1 for _ in takewhile(lambda pair: self._is_stable(*pair, window), known))
 
     def drop_committed(self, words: Sequence[HypothesisWord]) -> None:
-        """Remove committed words of the last hypothesis; if they are others than before, remove all."""
+        """Remove committed words; if they differ from the uncommitted ones, remove all."""
         n_dropped = len(words) if count_same(words, self._words) == len(words) else len(self._words)
         self._words, self._since_s = self._words[n_dropped:], self._since_s[n_dropped:]
 
     def take_agreed(self) -> list[HypothesisWord]:
-        """Remove all words; return those that at least two consecutive hypotheses had."""
+        """Remove all words; return those that two consecutive hypotheses had."""
         n_agreed = sum(1 for _ in takewhile(lambda since_s: since_s < self._end_s, self._since_s))
         found = self._words[:n_agreed]
         self.reset()

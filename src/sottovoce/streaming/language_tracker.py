@@ -21,22 +21,19 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
 LEAST_FINAL_S = 0.1
 """Shortest stretch that is probed at the end of speech."""
 SHORTEST_S = 1.0
-"""Shortest stretch that begins at the quietest moment: changes are mostly at quiet moments, and a stretch
-in one language identifies it sooner than a mixed one.
-"""
+"""Shortest stretch that begins at the quietest moment, where changes mostly are."""
 N_MOMENTS = 4
 AROUND, SIDE, LEAST = (round(seconds * SAMPLE_RATE) for seconds in (1.5, 2.0, 0.5))
-"""In samples: the best of the quiet moments within AROUND of a change becomes the change; SIDE on both
-sides of each is probed, at least LEAST.
+"""Samples: of the quiet moments within AROUND of a change, the best becomes the change; at most SIDE and at
+least LEAST on both sides of each is probed.
 """
 
 
 class LiveLanguageTracker:
-    """Follow the language of a session by its options.
+    """Follows the language of a session.
 
-    A stretch is the newest speech from a quiet moment on, at most since the last change; it is probed once
-    and encoded separately, because in a window across a change the encoder mixes the languages
-    (docs/streaming.md).
+    Stretches of the newest speech since the last change are probed; each is encoded separately, because in a
+    window across a change the encoder mixes the languages (docs/streaming.md).
 
     Raises:
         OptionError: languages that the model does not have.
@@ -51,7 +48,7 @@ class LiveLanguageTracker:
         codes = tokenizer.language_codes if several else self.languages
         self.timeline = LanguageTimeline(
             self.languages,
-            Emission(codes, self.languages),
+            Emission.shared(codes, self.languages),
             base_prior(codes, self.languages, LANGUAGE_PRIOR),
             certainty=options.switch_certainty,
             first_wait_s=options.first_language_s,
@@ -62,7 +59,7 @@ class LiveLanguageTracker:
         self._probed_until = 0
         """Sample at which the last stretch ended."""
         self._unplaced: LanguageChange | None = None
-        """A change whose sides could not be probed: it stays where the timeline puts it."""
+        """A change whose sides could not be probed."""
 
     @property
     def is_following(self) -> bool:
@@ -73,25 +70,25 @@ class LiveLanguageTracker:
 
     @property
     def certain_until_s(self) -> float:
-        """Time (s) up to which the language is certain: inf without doubt, -inf before the first is known."""
+        """Time (s) up to which the language is certain: inf without doubt, -inf before any is known."""
         if not self.is_following:
             return math.inf
         return self.timeline.certain_until_s
 
     @property
     def language(self) -> str:
-        """The current language; the first allowed one while none is known."""
+        """The current language; before it is known, the first allowed one."""
         return self.timeline.current or self.languages[0]
 
     def begin(self, sample: int) -> None:
-        """Begin an utterance at a sample; earlier audio is not probed."""
+        """Begin an utterance at a sample."""
         self.timeline.begin(sample / SAMPLE_RATE)
         self._probed_until = sample
 
     def update(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> LanguageChange | None:
         """Probe new audio up to a sample; return the change that is due, or None.
 
-        final: the utterance ends there: the rest is probed too, and its language decided.
+        final: the utterance ends there, and its language is decided.
         """
         if not self.is_following:
             return None
@@ -104,10 +101,7 @@ class LiveLanguageTracker:
     def _placed(
         self, change: LanguageChange | None, utterance: LiveUtterance, since_s: float
     ) -> LanguageChange | None:
-        """Move a change within an utterance to the quiet moment that best separates the two languages.
-
-        since_s: start of the previous language.
-        """
+        """Move a change to the quiet moment that best separates the languages; since_s: of the first."""
         if change is None or change.source is None or change.at_s <= since_s:
             return change
         assert self._probe is not None, "a language changes only where several are allowed"
@@ -125,13 +119,12 @@ class LiveLanguageTracker:
         return self.timeline.place(change, surest_border(moments, probed, *places) / SAMPLE_RATE)
 
     def _log_mel_end(self, utterance: LiveUtterance) -> int:
-        """Return the sample after the last complete log-mel frame."""
         return utterance.start_sample + utterance.log_mel().shape[1] * HOP_SAMPLES
 
     def _probe_new(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> None:
-        """Add the stretches that end in new audio to the timeline; they end at fixed samples.
+        """Add the stretches of new audio, which end at fixed samples, to the timeline.
 
-        final: no more audio comes; a last stretch may be short, and end anywhere.
+        final: no more audio comes; a last stretch may be short and end anywhere.
         """
         first = self._probed_until - self._probed_until % self._hop + self._hop
         ends = [*range(first, until + 1, self._hop)]
@@ -155,7 +148,7 @@ class LiveLanguageTracker:
             self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
 
     def _spans(self, utterance: LiveUtterance, ends: list[int], *, final: bool) -> list[tuple[int, int]]:
-        """Return the stretches [start, end) (samples) that are long enough and complete."""
+        """Return the stretches [start, end) in samples that are long enough."""
         least_s = self._stretches.min_width_s
         least = round((min(least_s, LEAST_FINAL_S) if final else least_s) * SAMPLE_RATE)
         earliest = max(utterance.start_sample, round(self.timeline.since_s * SAMPLE_RATE))
@@ -173,12 +166,12 @@ class LiveLanguageTracker:
 
 
 def boundary_reach(near: int, first: int, end: int) -> range:
-    """Return the samples [first, end) where a language that was found to end at a sample may end."""
+    """Return the samples of [first, end) where a language that seems to end at `near` may end."""
     return range(max(first + LEAST, near - AROUND), min(end - LEAST, near + AROUND))
 
 
 def checked_languages(languages: Sequence[str], tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Return the allowed languages as codes; empty: all of the model, or English for an English-only one.
+    """Return the codes of allowed languages; empty: all of the model.
 
     Raises:
         OptionError: an unknown or repeated language.

@@ -26,10 +26,10 @@ from sottovoce.text.languages import find_language
 
 @dataclass(frozen=True, slots=True)
 class CommitOptions:
-    """Which words are stable enough to be committed, see `commit_policy.Agreement`.
+    """Which words are stable.
 
-    commit_prob: a word of at least this probability is committed once it is far enough from the end of the
-    audio. agreed_s: any other word when consecutive hypotheses have had it for this many seconds of audio.
+    commit_prob: a word of at least this probability is. agreed_s: any other word is when consecutive
+    hypotheses have had it for this many seconds of audio.
 
     Raises:
         OptionError: a value is out of range.
@@ -49,16 +49,15 @@ LATENCIES: Mapping[Latency, tuple[float, CommitOptions]] = {
     "balanced": (25.0, CommitOptions()),
     "sure": (50.0, CommitOptions(commit_prob=0.9, agreed_s=1.0)),
 }
-"""`frame_threshold` and `commit` by latency, from the curve in docs/research/live.md."""
+"""`frame_threshold` and `commit` by latency (docs/research/live.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions(LiveDecodingOptions):
     """How live speech is decoded.
 
-    commit: which words are stable; None: by the latency. encoder: how growing audio is encoded; None: the
-    checkpoint's default. fusion: language models, or None. turns: which pause ends a turn; None: by the
-    eagerness.
+    commit: None: by `latency`. encoder: how growing audio is encoded; None: the checkpoint's default. fusion:
+    language models, or None. turns: which pause ends a turn; None: by `eagerness`.
 
     Raises:
         OptionError: a value is out of range.
@@ -76,7 +75,7 @@ class StreamOptions(LiveDecodingOptions):
 
     @property
     def near_frames(self) -> float:
-        """Distance (frames of 20 ms) of every committed word from the end of the audio."""
+        """Least distance (frames of 20 ms) of a committed word from the end of the audio."""
         return LATENCIES[self.latency][0] if self.frame_threshold is None else self.frame_threshold
 
     @property
@@ -90,7 +89,6 @@ class StreamOptions(LiveDecodingOptions):
 
     @classmethod
     def of(cls, options: LiveDecodingOptions) -> StreamOptions:
-        """Return these options with defaults for the rest."""
         return cls(**{each.name: getattr(options, each.name) for each in fields(LiveDecodingOptions)})
 
 
@@ -98,12 +96,10 @@ class StreamOptions(LiveDecodingOptions):
 class SessionOptions:
     """How a session follows speech and languages.
 
-    languages: allowed codes; one: the language is given; empty: all of the model.
-    switching: "off" detects the language once; "restart" ends the text at a change and continues in the
-    new language; "parallel" is accepted for "restart".
-    switch_certainty: posterior of another language from which a session switches to it.
-    first_language_s: seconds of speech after which the first language is decided by any posterior.
-    captions: "revisable" also emits words that are not committed, read to the end of the audio.
+    languages: allowed codes; empty: all of the model. switching: "off" detects the language once; "restart"
+    continues in the new language at a change; "parallel" means "restart". switch_certainty: posterior from
+    which a session switches to another language. first_language_s: seconds of speech after which the
+    likeliest language is taken. captions: "revisable" also emits uncommitted words.
 
     Raises:
         OptionError: a value is out of range.

@@ -1,12 +1,10 @@
 """A live session: samples in, events out, across pauses and changes of language.
 
-The session is synchronous, with received samples as its only clock, so events do not depend on the sizes
-of pushes. Emitted words are never revised. It calls the model through a `Runtime`, which may serve
-several sessions. Stages: schedule, language (`language_tracker`), audio window, AlignAtt (`alignatt`),
-words, commit policy, events.
+Received samples are the only clock, so events do not depend on the sizes of pushes. Stages: schedule,
+language (`language_tracker`), audio window, AlignAtt (`alignatt`), words, commit policy, events.
 
-After a short pause an utterance is resumed, as its text is the best context. At a confirmed change of
-language it is decoded to the change point, and continues in the new language; in doubt, words wait.
+After a short pause an utterance is resumed. At a change of language it is decoded to the change point and
+continues in the new language; in doubt, words wait.
 """
 
 from __future__ import annotations
@@ -56,11 +54,10 @@ from sottovoce.types import (
 
 
 class EventEmitter:
-    """Makes events in order and numbers them; all times are seconds of the recording.
+    """Makes events and numbers them; times are seconds of the recording.
 
-    sentence_s, longest_s: without a pause, a final is emitted at the end of a sentence after sentence_s,
-    and after any word after longest_s. speakers: labels words, provisionally in a partial and again in a
-    final; or None. allowed_mass: of a span in seconds, see `Final`.
+    sentence_s, longest_s: without a pause, a final comes at the first end of a sentence after sentence_s, or
+    after longest_s. speakers: labels words, or None. allowed_mass: of a span in seconds, see `Final`.
     """
 
     def __init__(
@@ -97,7 +94,6 @@ class EventEmitter:
         self.emit(TurnEnded(at_s, probability, now_s, utterance=self._utterance))
 
     def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
-        """Emit partials of committed words, and finals that are due."""
         part: list[Word] = []
         for word in words:
             part.append(word)
@@ -119,10 +115,7 @@ class EventEmitter:
     def emit_unstable(
         self, words: Sequence[Word], language: str, now_s: float, *, committed_s: float
     ) -> None:
-        """Emit the text of uncommitted words, if it differs from the last one.
-
-        committed_s: end of the committed words, where an empty text is.
-        """
+        """Emit the text of uncommitted words if it changed; committed_s: time of an empty text."""
         text = "".join(word.word for word in words)
         if text == self._unstable:
             return
@@ -131,10 +124,9 @@ class EventEmitter:
         self.emit(Unstable(*span, text, language, now_s, utterance=self._utterance))
 
     def emit_final(self, language: str, now_s: float, *, goes_on: bool) -> None:
-        """Emit the words since the last final as one; nothing without words.
+        """Emit a final of the words since the last one, if any.
 
-        language: used if no word has one. goes_on: speech continues, and the next words get a new
-        utterance id.
+        language: used if no word has one. goes_on: the next words get a new utterance id.
         """
         if not self._words:
             return
@@ -158,25 +150,22 @@ class EventEmitter:
         self._n_emitted += 1
 
 
-IDLE_S, ONSET_S = 5.0, 2.0
-"""Seconds of audio kept in a pause, where the next utterance begins; a resumed one needs all of it."""
+ONSET_S = 2.0
+"""Speech begins at most so long before it is detected."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulePoint:
-    """A sample where an update is due, or where speech starts, pauses or ends."""
-
     kind: Literal["update", "start", "pause", "end"]
     sample: int
 
 
 class UpdateSchedule:
-    """Buffers samples and iterates over the points in them.
+    """Buffers samples and finds where updates are due, and where speech starts, pauses or ends.
 
-    vad: voice activity detection; None: all is speech until `stop`. chunk_s: interval between updates.
-    max_pause_s: longest pause after which an utterance is resumed. with_pauses: where voice activity ends,
-    speech pauses, and ends after the pause that `end_after` sets.
+    vad: None: all is speech until `stop`. chunk_s: interval between updates. max_pause_s: longest pause after
+    which an utterance is resumed. with_pauses: speech ends after the pause that `end_after` sets.
     """
 
     def __init__(
@@ -192,11 +181,11 @@ class UpdateSchedule:
         self._max_pause = round(max_pause_s * SAMPLE_RATE)
         self._with_pauses = with_pauses
         self._pause: SpeechEdge | None = None
-        """Where voice activity ended, while the pause has not ended speech."""
+        """The pause that has not ended speech yet."""
         self._silence: int | None = None
-        """First sample of the last pause, if speech has not continued."""
+        """First sample of the pause, also after it has ended speech."""
         self._end = 0
-        """Sample at which that pause ends speech."""
+        """Sample at which the pause ends speech."""
         self.now = 0
 
     @property
@@ -205,20 +194,14 @@ class UpdateSchedule:
 
     @property
     def pause_s(self) -> float | None:
-        """Seconds of the pause that lasts, or that has ended speech; None: no pause has."""
+        """Length (s) of the pause, also after it has ended speech; None in speech."""
         return None if self._silence is None else (self.now - self._silence) / SAMPLE_RATE
 
     def end_after(self, pause_s: float) -> None:
-        """Let the present pause end speech when it has lasted so long."""
         assert self._silence is not None
         self._end = max(self.now, self._silence + round(pause_s * SAMPLE_RATE))
 
     def append(self, pcm: Samples) -> None:
-        """Append samples (n,) float32.
-
-        Raises:
-            AudioError: as `Session.push`.
-        """
         self.buffer.append(pcm)
         if self._vad is not None:
             self._edges += self._vad.push(pcm)
@@ -227,7 +210,6 @@ class UpdateSchedule:
             self._is_all_speech = True
 
     def stop(self) -> None:
-        """End the audio: current speech ends there."""
         if self._vad is not None:
             self._edges += self._vad.close()
         elif self._is_all_speech:
@@ -235,7 +217,7 @@ class UpdateSchedule:
         self._with_pauses = False
 
     def points(self, *, newest_only: bool = False) -> Iterator[SchedulePoint]:
-        """Advance `now` to the last sample received; edges come at the sample where they were detected.
+        """Advance `now` to the last sample received; edges come where they were detected.
 
         newest_only: of the updates between two edges, only the last one.
         """
@@ -256,7 +238,6 @@ class UpdateSchedule:
             yield self._end_of_pause(self._pause)
 
     def _until(self, until: int, *, newest_only: bool) -> Iterator[SchedulePoint]:
-        """Yield the updates up to a sample, and the end of speech if a pause ends it before."""
         if self._pause is not None and self._end <= until:
             yield from self._updates(self._end, newest_only=newest_only)
             yield self._end_of_pause(self._pause)
@@ -276,30 +257,24 @@ class UpdateSchedule:
         self.now = until
 
     @property
-    def idle_start(self) -> int:
-        """The earliest sample at which speech may begin that has not begun yet."""
-        idle = max(round(IDLE_S * SAMPLE_RATE), self._max_pause + round(ONSET_S * SAMPLE_RATE))
-        return self.buffer.end - idle
+    def onset(self) -> int:
+        """The earliest sample at which the next speech may begin."""
+        return self.buffer.end - round(ONSET_S * SAMPLE_RATE)
 
     def resumes(self, end: int, start: int) -> bool:
         """Return whether speech from sample `start` continues an utterance that ended at sample `end`."""
         return start - end <= self._max_pause
 
-    def discard(self, taken: int, *, is_open: bool) -> None:
-        """Drop samples from the buffer that are not needed again.
+    def discard(self, taken: int | None) -> None:
+        """Drop samples that are not needed again.
 
-        taken: the last utterance has copied everything before this sample. is_open: that utterance
-        continues.
+        taken: an utterance that may continue has copied everything before this sample; None: none may.
         """
-        first = taken if is_open else max(taken, self.idle_start)
-        self.buffer.drop_before(min(first, self.buffer.end))
+        self.buffer.drop_before(self.onset if taken is None else taken)
 
 
 def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
-    """Return how growing audio is encoded: by the options, or the checkpoint's default.
-
-    Sparse padding was measured for the full window only, so another `tail_s` is computed in full.
-    """
+    """Return how growing audio is encoded. With a `tail_s`, all frames of padding are computed."""
     mode = options.encoder or backend.encoder_mode
     if options.tail_s is None:
         return mode
@@ -310,8 +285,8 @@ def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
 class Session:
     """Turns speech into events as it comes.
 
-    tokenizer: of the backend's model. vad: voice activity detection; None: everything is speech until
-    `close`. speakers: an unused speaker labeller. runtime: runs the calls of the model; None: this backend.
+    vad: None: everything is speech until `close`. speakers: an unused speaker labeller. runtime: runs the
+    calls of the model, of which it may serve several sessions; None: this backend.
 
     Raises:
         OptionError: languages that the model does not have.
@@ -332,7 +307,6 @@ class Session:
         stream, backend = self._options.stream, self._runtime.backend
         self._turns = stream.turn_rule
         self._text_end: TextEnd | None = None
-        """In a pause."""
         self._schedule = UpdateSchedule(
             vad, stream.chunk_s, stream.max_pause_s, with_pauses=self._turns is not None
         )
@@ -346,7 +320,6 @@ class Session:
         )
         self._speakers = speakers
         self._decoder: UtteranceDecoder | None = None
-        """Of the current or last utterance."""
         self._failure: Exception | None = None
         self._closed = False
 
@@ -361,19 +334,19 @@ class Session:
         return self._tracker.timeline
 
     def push(self, pcm: Samples | Tensor, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
-        """Push samples (n,) float32, mono, 16 kHz, of any number, and return the resulting events.
+        """Push samples (n,) float32, mono, 16 kHz, and return the resulting events.
 
-        If an update fails, it is skipped and the session continues; no committed word or event is lost:
-        they come with the next call.
+        If the model fails, its error is raised; the session continues, and the next call returns the events
+        so far.
 
-        pcm: an array, or a tensor on the CPU. newest_only: of the updates within these samples only do the
-        last one of an utterance, for callers that are late. greedy: decode these updates with one beam, for
-        busy machines; the end of an utterance keeps its beam.
+        pcm: an array, or a tensor on the CPU. newest_only: of the updates within these samples, do only the
+        last one of each utterance, if the caller is late. greedy: decode with one beam, except at the end of
+        an utterance, if the machine is busy.
 
         Raises:
             SessionClosedError: after `close`.
             AudioError: samples that are not finite float32 of that shape, or more than 10 minutes at once;
-                the session is unchanged. Errors of the model are raised too.
+                the session is unchanged.
         """
         if self._closed:
             raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
@@ -384,10 +357,7 @@ class Session:
         return self._take_events()
 
     def close(self) -> list[Event]:
-        """Finish the utterance and close the session.
-
-        A second close returns only what a failure of the first held back.
-        """
+        """Finish the utterance and close the session; a second call returns events held back by an error."""
         if not self._closed:
             self._closed = True
             with self._runtime.torch_threads():
@@ -396,10 +366,7 @@ class Session:
         return self._take_events()
 
     def finalize(self) -> list[Event]:
-        """Commit the audio so far, as at the end of an utterance; the session continues in its language.
-
-        Does nothing in a pause.
-        """
+        """Commit all words so far, as at the end of an utterance; the session continues."""
         decoder = self._decoder
         if decoder is not None and decoder.is_open and not self._closed:
             with self._runtime.torch_threads():
@@ -426,16 +393,17 @@ class Session:
                 with self._attempt():
                     self._update(self._decoder, greedy=greedy)
         self._diarize()
-        taken, is_open = 0, False
+        taken = None
         if self._decoder is not None:
-            taken, is_open = self._decoder.utterance.end_sample, self._decoder.is_open
-            if not is_open and not self._schedule.resumes(taken, self._schedule.idle_start):
+            taken = self._decoder.utterance.end_sample
+            if not self._decoder.is_open and not self._schedule.resumes(taken, self._schedule.onset):
                 self._decoder.release()
-        self._schedule.discard(taken, is_open=is_open)
+                taken = None
+        self._schedule.discard(taken)
 
     @contextmanager
     def _attempt(self) -> Iterator[None]:
-        """Keep the error of the body for the caller of the session; only the words of the body are lost."""
+        """Keep an error of the body for the caller of the session."""
         try:
             yield
         except Exception as error:
@@ -443,7 +411,6 @@ class Session:
             self._failure = error
 
     def _diarize(self) -> None:
-        """Feed audio up to the current sample to live diarization; silence only advances its clock."""
         if self._speakers is not None:
             pcm = self._schedule.buffer.view(self._speakers.n_samples, self._schedule.now)
             self._speakers.push(pcm, is_speech=self._decoder is not None and self._decoder.is_open)
@@ -454,7 +421,7 @@ class Session:
             decoder.utterance.append(self._schedule.buffer.view(end, until).copy())
 
     def _start_speech(self, sample: int) -> None:
-        """Begin or resume an utterance at a sample (before the current one, by onset and pre-roll)."""
+        """Begin or resume an utterance at a sample, which lies before the current one."""
         at = max(sample, self._schedule.buffer.start)
         self._tracker.begin(at)
         last = self._decoder
@@ -465,7 +432,6 @@ class Session:
         self._events.speech_started(at / SAMPLE_RATE, self._schedule.now_s)
 
     def _new_decoder(self, sample: int, history: Mapping[str, tuple[int, ...]] | None) -> UtteranceDecoder:
-        """Return the decoder of a new utterance from a sample on; history: see `LiveUtterance`."""
         stream = self._options.stream
         utterance = LiveUtterance(
             lambda language: self._builder(language).tokenizer,
@@ -479,7 +445,7 @@ class Session:
             utterance,
             self._aligner,
             self._builder(self._tracker.language),
-            self._emit_words,
+            lambda words, language: self._events.emit_words(words, language, self._schedule.now_s),
             runtime=self._runtime,
             options=stream,
             retry_after_s=RETRY_AFTER_S if self._schedule.has_vad else math.inf,
@@ -487,7 +453,7 @@ class Session:
         )
 
     def _pause_speech(self) -> None:
-        """Ask the decoder whether what was said is complete, which decides how long a pause ends the turn."""
+        """Predict how the text goes on, which decides how long a pause ends the turn."""
         assert self._decoder is not None
         assert self._turns is not None
         self._feed(self._decoder, self._schedule.now)
@@ -520,7 +486,7 @@ class Session:
             self._emit_unstable(decoder, decoder.policy.unstable)
 
     def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> None:
-        """Commit all audio up to a sample and emit a final. goes_on: speech continues."""
+        """Commit all audio up to a sample and emit a final; goes_on: speech continues."""
         self._feed(decoder, min(sample, self._schedule.buffer.end))
         with self._attempt():
             self._follow_language(decoder, sample, final=True)
@@ -529,7 +495,7 @@ class Session:
         self._events.emit_final(decoder.language, self._schedule.now_s, goes_on=goes_on)
 
     def _follow_language(self, decoder: UtteranceDecoder, until: int, *, final: bool = False) -> None:
-        """Probe up to a sample; at a change, finish the old language and continue in the new one."""
+        """Probe up to a sample; at a change, continue in the new language."""
         change = self._tracker.update(decoder.utterance, until, final=final)
         if change is None:
             return
@@ -541,14 +507,13 @@ class Session:
         )
 
     def _commit_rest(self, decoder: UtteranceDecoder, until: int) -> None:
-        """Commit all audio up to a sample and clear the unstable text."""
         decoder.flush(
             until, is_last=self._closed and decoder.utterance.end_sample == self._schedule.buffer.end
         )
         self._emit_unstable(decoder, ())
 
     def _finish_language(self, decoder: UtteranceDecoder, change: LanguageChange) -> float:
-        """Commit and drop the audio before a change; return where (s) the new language begins."""
+        """Commit and drop the audio before a change; return the start (s) of the new language."""
         utterance = decoder.utterance
         if change.source is None:
             return utterance.start_sample / SAMPLE_RATE
@@ -563,9 +528,6 @@ class Session:
         utterance.drop_before(at_s, words_until_s=until_s)
         utterance.committed.until_s = until_s
         return at_s
-
-    def _emit_words(self, words: Sequence[Word], language: str) -> None:
-        self._events.emit_words(words, language, self._schedule.now_s)
 
     def _emit_unstable(self, decoder: UtteranceDecoder, words: Sequence[Word]) -> None:
         if self._options.captions == "revisable":

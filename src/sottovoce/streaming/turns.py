@@ -1,8 +1,8 @@
-"""The end of a turn: the pause that ends it depends on whether what was said is complete.
+"""The end of a turn: a complete text ends it after a shorter pause.
 
-Early in every pause the decoder says how the text goes on after its last word: with a mark that ends a
-sentence, with another mark, with the end of the text, or with another word. From these probabilities and the
-length of the pause follows the probability that the turn is over.
+Early in every pause the decoder predicts the token after the last word: a mark that ends a sentence, another
+mark, the end of the text, or another word. These probabilities and the length of the pause give the
+probability that the turn is over.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sottovoce.options.live import Eagerness
 from sottovoce.options.vad import VadStreamOptions
 
 PAUSE_MS = 192.0
-"""Silence after which the decoder is asked: six windows of voice activity detection."""
+"""Silence after which the decoder predicts: six windows of voice activity detection."""
 USUAL_PAUSE_S = VadStreamOptions().hangover_ms / 1000
-"""The pause that ends a turn of which the decoder could not say anything."""
+"""The pause that ends a turn if the decoder failed."""
 FLOOR = 1e-4
 """Least probability of a continuation."""
 
 
 def vad_with_pauses(option: bool | VadStreamOptions) -> VadStreamOptions:
-    """Return the options of voice activity detection that finds pauses in turns.
+    """Return options of voice activity detection that finds pauses of `PAUSE_MS`.
 
     Raises:
         OptionError: without detection, or with a fixed pause.
@@ -43,10 +43,7 @@ def vad_with_pauses(option: bool | VadStreamOptions) -> VadStreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class TextEnd:
-    """How the text goes on after its last word, as probabilities of the next token.
-
-    sentence_mark: a mark that ends a sentence. other_mark: any other punctuation. end_of_text: <|endoftext|>.
-    """
+    """Probabilities that a sentence mark, another mark or <|endoftext|> follows the last word."""
 
     sentence_mark: float
     other_mark: float
@@ -54,7 +51,7 @@ class TextEnd:
 
     @property
     def features(self) -> tuple[float, float]:
-        """Natural logarithms of the probabilities of another word and of another mark, at least `FLOOR`."""
+        """Natural logarithms of the probabilities of another word and of another mark."""
         another_word = 1.0 - self.sentence_mark - self.other_mark - self.end_of_text
         return math.log(max(FLOOR, another_word)), math.log(max(FLOOR, self.other_mark))
 
@@ -63,20 +60,19 @@ class TurnRule(Protocol):
     """Decides which pause ends a turn."""
 
     def pause_s(self, text_end: TextEnd) -> float:
-        """Return the pause in seconds that ends a turn after this text."""
+        """Return the pause (s) that ends a turn after this text."""
         ...
 
     def probability(self, text_end: TextEnd, pause_s: float) -> float:
-        """Return the probability that the turn is over after a pause of so many seconds."""
+        """Return the probability that the turn is over after this pause (s)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FittedTurnRule:
-    """A logistic model of features of the text and the logarithm of the pause, and a threshold.
+    """A logistic model of `TextEnd.features` and the logarithm of the pause.
 
-    threshold: probability at which a turn ends. bias, weights, pause_weight: of the log-odds. least_s,
-    most_s: limits of the pause that ends a turn.
+    threshold: probability at which a turn ends. least_s, most_s: limits of the pause.
     """
 
     threshold: float
@@ -110,6 +106,4 @@ EAGERNESS: Mapping[Eagerness, FittedTurnRule] = {
     "medium": _rule(0.905, 1.5),
     "high": _rule(0.777, 1.0),
 }
-"""By `python -m benchmarks live turns fit`, on development speech: the false ends of fixed pauses of
-1.5, 0.9 and 0.5 s.
-"""
+"""With as many false ends as fixed pauses of 1.5, 0.9 and 0.5 s (`python -m benchmarks live turns fit`)."""

@@ -1,13 +1,12 @@
-"""An utterance: its audio, committed words and prompt, and how it is decoded until it is final.
+"""An utterance: its audio, committed words and prompt, and how it is decoded.
 
-It continues across short pauses. Long audio is cut at a pause between committed words, whose text moves
-into the prompt. Where decoding fails, audio is dropped and decoded again.
+It continues across short pauses. Long audio is cut between committed words, whose text moves into the prompt.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, takewhile
 
@@ -49,13 +48,11 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples, Word
 
 MAX_COMMITTED_TOKENS = 160
-"""Most committed tokens of the buffered audio: with a prompt of 223 tokens, new ones still fit."""
+"""Most committed tokens of the buffered audio; new ones still fit behind a prompt of 223."""
 
 
 class UtteranceEncoder:
-    """Encode the buffered audio of an utterance, for language probes and for decoding.
-
-    Decoding reuses the states of a probe that encoded the same frames in the same way.
+    """Encodes the buffered audio for language probes and for decoding, which share states where they can.
 
     mode: how growing audio is encoded.
     """
@@ -65,14 +62,12 @@ class UtteranceEncoder:
         self._mels = mels
         self._mode = mode
         self._state: EncoderState | None = None
-        """The encoder's cache of the buffered audio."""
         self._probed: tuple[EncoderMode, int, IncrementalResult] | None = None
-        """Mode, number of log-mel frames and result of the last language probe of the whole buffer."""
+        """Mode, log-mel frames and result of the last probe of the whole buffer."""
         self._full_encode = (mels.start_sample, 0.0)
-        """First sample of the buffer and end (s) of the last window that was encoded as a whole."""
+        """First sample of the buffer, and end (s) of the audio at the last full encode."""
 
     def encode_for_probe(self, mode: EncoderMode) -> EncoderOutput:
-        """Encode the whole buffer."""
         log_mel = self._mels.frames()
         (result,) = self._runtime.encode_incremental([IncrementalWindow(log_mel, mode)])
         self._probed = mode, log_mel.shape[1], result
@@ -83,7 +78,8 @@ class UtteranceEncoder:
     ) -> AudioWindow | None:
         """Encode the buffer, unless a language probe just did; None without a frame of audio.
 
-        mode: None: as audio grows. until_sample: end of the audio; None: all. is_last: no audio may follow.
+        mode: None: that of growing audio. until_sample: end of the audio; None: all. is_last: none may
+        follow.
         """
         log_mel = self._mels.frames(final=is_last, until_sample=until_sample)
         if log_mel.shape[1] < MELS_PER_FRAME:
@@ -107,9 +103,7 @@ class UtteranceEncoder:
         return self._probed[2]
 
     def flush_mode(self, until_sample: int) -> EncoderMode:
-        """Return how the end of an utterance is encoded: audio since the last full encode at once, with as
-        much before it as in every update.
-        """
+        """Return how the end of an utterance is encoded: all audio since the last full encode at once."""
         start_sample, encoded_s = self._full_encode
         if self._mode.recompute_s is None or start_sample != self._mels.start_sample:
             return self._mode.whole()
@@ -118,15 +112,14 @@ class UtteranceEncoder:
         return replace(self._mode, recompute_s=newest_s, refresh_s=0.0)
 
     def reset(self) -> None:
-        """Forget the states of the buffer, which was cut."""
         self._state = self._probed = None
 
 
 class LiveUtterance:
     """Audio from a sample on, its committed words, and the text before it in each language.
 
-    tokenizer_of: of a language code, with language and task. history: by language, text tokens before this
-    utterance; None: none yet in the session, so `init_prompt` is used. mode: how growing audio is encoded.
+    tokenizer_of: of a language code. history: text tokens before the utterance by language; None: nothing was
+    committed in the session yet, so `init_prompt` is used. mode: how growing audio is encoded.
     """
 
     def __init__(
@@ -145,7 +138,6 @@ class LiveUtterance:
         self._tokenizer_of = tokenizer_of
         self._history = history
         self._is_first = history is None
-        """Whether nothing was committed in the session yet."""
         self._contexts: dict[str, PromptContext] = {}
         self.committed = CommittedWords(start_sample / SAMPLE_RATE)
 
@@ -159,7 +151,7 @@ class LiveUtterance:
 
     @property
     def history(self) -> dict[str, tuple[int, ...]] | None:
-        """By language, text tokens for the prompt of the next utterance; None: none yet."""
+        """As in the constructor, for the next utterance."""
         if self._is_first:
             return None
         tokens = self.committed.tokens
@@ -167,12 +159,11 @@ class LiveUtterance:
         return {**(self._history or {}), **here}
 
     def append(self, samples: Samples) -> None:
-        """Append audio (n,) float32; trim the buffer if it becomes too long."""
         self._mels.append(samples)
         self._trim()
 
-    def log_mel(self, *, until_sample: int | None = None) -> Tensor:
-        return self._mels.frames(until_sample=until_sample)
+    def log_mel(self) -> Tensor:
+        return self._mels.frames()
 
     def boundary_s(self, around_s: float, reach_s: float) -> float:
         """Return the quietest time at most reach_s from around_s and after the committed words."""
@@ -187,10 +178,7 @@ class LiveUtterance:
         return start + SAMPLES_PER_FRAME * quietest_frame(loud)
 
     def quiet_samples(self, near: int, reach: range, n_most: int) -> list[int]:
-        """Return quiet samples of a part of the buffer, quietest first.
-
-        near: ties go to the nearest to this sample. reach: the samples of the part.
-        """
+        """Return quiet samples within `reach`, quietest first; ties go to the nearest to `near`."""
         at = (near - reach.start) // SAMPLES_PER_FRAME
         frames = quiet_frames(loudness(self.log_mel_between(reach.start, reach.stop)), at, n_most)
         return [reach.start + SAMPLES_PER_FRAME * frame for frame in frames]
@@ -201,7 +189,6 @@ class LiveUtterance:
         return self.log_mel()[:, first:last]
 
     def prefix(self, language: str) -> DecoderPrefix:
-        """Return the decoder prefix of a language: its prompt, and all its committed words."""
         return self._context(language).prefix(self.committed.tokens(language))
 
     def commit(self, words: Sequence[HypothesisWord]) -> None:
@@ -214,9 +201,9 @@ class LiveUtterance:
             self.committed.add(word)
 
     def drop_before(self, cut_s: float, *, words_until_s: float | None = None) -> None:
-        """Drop audio before a time; the text of its words moves into the prompt.
+        """Drop audio before a time, and move the text of words that end by words_until_s into the prompt.
 
-        words_until_s: move words that end by this time; None: by the same.
+        words_until_s: None: the same time.
         """
         for one in self.committed.drop_before(cut_s if words_until_s is None else words_until_s):
             self._context(one.word.language or "").add(one.tokens)
@@ -229,7 +216,6 @@ class LiveUtterance:
             context.clear()
 
     def _trim(self) -> None:
-        """Cut the buffer to its limits of time and tokens, at the widest gap between words near them."""
         limit = round(self._options.audio_max_len_s * SAMPLE_RATE)
         if self.end_sample - self.start_sample > limit:
             # A cut is rounded down to a whole encoder frame.
@@ -247,14 +233,11 @@ class LiveUtterance:
 
 
 class CommittedWords:
-    """Committed words of the buffered audio, in order; until_s: end of the last one ever committed."""
+    """Committed words of the buffered audio; until_s: end of the last word ever committed."""
 
     def __init__(self, start_s: float) -> None:
         self._words: list[HypothesisWord] = []
         self.until_s = start_s
-
-    def __iter__(self) -> Iterator[HypothesisWord]:
-        return iter(self._words)
 
     def __len__(self) -> int:
         return len(self._words)
@@ -269,9 +252,7 @@ class CommittedWords:
 
     @property
     def earliest_boundary_s(self) -> float:
-        """The earliest time (s) of a boundary after the words: the middle of the last one, as its end is
-        inexact, or `SNAP_S` before that end.
-        """
+        """Earliest change point (s): the middle of the last word, or `SNAP_S` before its end."""
         last = self.last
         return self.until_s if last is None else max(self.until_s - SNAP_S, (last.start + last.end) / 2)
 
@@ -284,8 +265,7 @@ class CommittedWords:
         return tuple(token for one in own for token in one.tokens)
 
     def cut_point(self, earliest_s: float, target_s: float) -> float:
-        """Return where to cut the buffer: the middle of the widest gap after a word, from earliest_s to
-        target_s + 2 s.
+        """Return the middle of the widest gap after a word from earliest_s to target_s + 2 s.
 
         Without a gap: target_s if all words before it are committed, else earliest_s.
         """
@@ -295,13 +275,13 @@ class CommittedWords:
         return target_s if self.until_s >= target_s else earliest_s
 
     def half_point(self) -> float:
-        """Return the middle of the widest gap in the middle third of the tokens; without one the end."""
+        """Return the middle of the widest gap in the middle third of the tokens, or the end of the words."""
         total = len(self.tokens())
         gaps = [gap for gap in self._gaps() if total / 3 <= gap[2] <= 2 * total / 3]
         return max(gaps)[1] if gaps else self.until_s
 
     def _gaps(self) -> list[tuple[float, float, int]]:
-        """Return width (s), middle (s) and number of tokens before it of the gap after each word."""
+        """Return width (s), middle (s) and the number of tokens before the gap after each word."""
         n_tokens = accumulate(len(one.tokens) for one in self._words)
         starts = [*(one.word.start for one in self._words[1:]), self.until_s + 0.2]
         return [
@@ -310,16 +290,15 @@ class CommittedWords:
         ]
 
     def drop_before(self, cut_s: float) -> list[HypothesisWord]:
-        """Remove the words that end by cut_s, and return them."""
         dropped = [*takewhile(lambda one: one.word.end <= cut_s + 1e-6, self._words)]
         self._words = self._words[len(dropped) :]
         return dropped
 
 
 class PromptContext:
-    """The prompt of one language: `static_prompt`, and the newest text, `max_context_tokens` in all.
+    """The prompt of one language: `static_prompt` and the newest text.
 
-    history: text tokens before the utterance; None: none yet, so `init_prompt` is used.
+    history: text tokens before the utterance; None: `init_prompt`.
     """
 
     def __init__(
@@ -337,11 +316,9 @@ class PromptContext:
         self._history = ()
 
     def followed_by(self, committed: Sequence[int]) -> tuple[int, ...]:
-        """Return the text with these committed tokens, for the next utterance."""
         return (*self._history, *committed)[-self._limit :] if self._limit else ()
 
     def prefix(self, committed: Sequence[int]) -> DecoderPrefix:
-        """Return prompt, start-of-transcript sequence and committed tokens."""
         room = max(0, self._limit - len(self._static))
         history = self._history[-room:] if room else ()
         static = self._static[: self._limit]
@@ -351,19 +328,19 @@ class PromptContext:
 
 
 RETRY_AFTER_S = 0.8
-"""Seconds of speech without words after the last word that are decoded again."""
+"""Speech of this length after the last word is decoded again at the end of an utterance."""
 STALL_KEEP_S = 2.0
-"""Seconds of audio kept if none of it gives words."""
+"""Seconds of audio kept where decoding fails."""
 REST_OF_WORD_S = 0.3
-"""A word ends within this time after its last attended frame."""
+"""A word ends within this time after its last attended frame; the rest would be decoded as another word."""
 
 
 class UtteranceDecoder:
-    """Decode an utterance during speech, in one language at a time, and keep it through a pause.
+    """Decodes an utterance, in one language at a time.
 
-    builder: of the words of its first language. on_words: called at once with committed words and the
-    language. retry_after_s: see `RETRY_AFTER_S`; inf if the audio may hold silence. reads_ahead: continue the
-    uncommitted words of an update to the end of the audio, greedily, to show them.
+    builder: of the first language. on_words: called with committed words and their language. retry_after_s:
+    see `RETRY_AFTER_S`; inf if the audio may hold silence. reads_ahead: decode the uncommitted words to the
+    end of the audio, greedily, to show them.
     """
 
     def __init__(
@@ -388,16 +365,14 @@ class UtteranceDecoder:
         self._retry_after_s = retry_after_s
         self._reads_ahead = reads_ahead
         self._from_s = utterance.start_sample / SAMPLE_RATE
-        """Where speech began, after the last pause or after skipped audio."""
-        self._was_stuck = False
+        """Where speech began after the last pause or skipped audio."""
         self.begin_language(builder)
 
     def begin_language(self, builder: WordBuilder) -> None:
-        """Decode in another language from now on."""
         self._builder = builder
         self.policy = CommitPolicy(self._options)
         self._cached: tuple[int, PrefixCache | None] = (0, None)
-        """First sample of the last window, and the cache of its decode."""
+        """First sample of the last window, and its cache."""
 
     @property
     def language(self) -> str:
@@ -407,22 +382,20 @@ class UtteranceDecoder:
         self.is_open, self._from_s = True, from_s
 
     def release(self) -> None:
-        """Drop the audio and its states after a pause that is too long for `resume`; the text stays."""
+        """Drop the audio and its states; the text stays in the prompt."""
         self.utterance.drop_before(self.utterance.end_sample / SAMPLE_RATE, words_until_s=math.inf)
         self._cached = 0, None
 
     def undecoded_s(self, end_s: float) -> float:
-        """Return the seconds of speech from the last word to end_s."""
         return end_s - max(self.utterance.committed.until_s, self._from_s)
 
     @property
     def is_long_enough(self) -> bool:
-        """Whether the buffer has enough audio for a first update."""
         n_samples = self.utterance.end_sample - self.utterance.start_sample
         return n_samples / SAMPLE_RATE >= self._options.audio_min_len_s
 
     def may_commit(self, certain_until_s: float) -> bool:
-        """Return whether an update can commit a word; certain_until_s: see `CommitPolicy.decide`."""
+        """Return whether an update can commit a word; certain_until_s: see `CommitPolicy.commit`."""
         committed_s = self.utterance.committed.until_s
         undecoded_s = self.utterance.end_sample / SAMPLE_RATE - committed_s
         return undecoded_s * FRAMES_PER_SECOND > self._options.near_frames and certain_until_s > committed_s
@@ -430,7 +403,7 @@ class UtteranceDecoder:
     def update(self, certain_until_s: float, *, greedy: bool = False) -> None:
         """Encode and decode new audio, and commit words.
 
-        certain_until_s: see `CommitPolicy.decide`. greedy: with one beam.
+        certain_until_s: see `CommitPolicy.commit`. greedy: with one beam.
         """
         window = self.utterance.encoder.window()
         if window is not None:
@@ -438,7 +411,7 @@ class UtteranceDecoder:
             self._trim_stalled(window)
 
     def text_end(self) -> TextEnd | None:
-        """Return how the text goes on after the last word of the audio so far; None without audio."""
+        """Return how the text goes on after the last word; None without audio."""
         window = self.utterance.encoder.window()
         if window is None:
             return None
@@ -467,9 +440,8 @@ class UtteranceDecoder:
     def flush(self, until_sample: int, *, is_last: bool = False) -> None:
         """Commit all words of the audio up to a sample.
 
-        If much of the audio gave no word, the rest after the last word is decoded once more, without a
-        prompt, in the full window; if that fails too, agreed words are committed. is_last: the session has
-        no more audio.
+        If much of it gave no word, the rest is decoded again, without a prompt, in the full window; then
+        agreed words are committed. is_last: the session has no more audio.
         """
         encoder = self.utterance.encoder
         for is_retry, mode in ((False, encoder.flush_mode(until_sample)), (True, EXACT)):
@@ -491,10 +463,9 @@ class UtteranceDecoder:
         greedy: bool = False,
         final: bool = False,
     ) -> None:
-        """Decode after the committed words, and commit words.
+        """Decode a window after the committed words, and commit words.
 
-        window: the last one encoded. certain_until_s: see `CommitPolicy.decide`. greedy: with one beam.
-        final: no more audio comes.
+        certain_until_s: see `CommitPolicy.commit`. greedy: with one beam. final: no more audio comes.
         """
         after_s = self.utterance.committed.until_s
         rules = self.policy.stop_rules(
@@ -527,7 +498,6 @@ class UtteranceDecoder:
     def _read_ahead(
         self, hypothesis: AlignAttHypothesis, request: AlignAttRequest, window: AudioWindow
     ) -> AlignAttHypothesis:
-        """Return a hypothesis that stopped near the end of the audio, continued greedily to its end."""
         prefix, held_back = request.prefix, hypothesis.held_back_token
         tokens = (*hypothesis.tokens, *(() if held_back is None else (held_back,)))
         ahead = AlignAttRequest(
@@ -543,31 +513,23 @@ class UtteranceDecoder:
         self._on_words([one.word for one in words], self.language)
 
     def _commit_agreed(self, until_s: float) -> None:
-        """Commit agreed words of audio up to until_s, which is not decoded again."""
         committed_s = self.utterance.committed.until_s
         self._commit(self.policy.take_agreed(committed_s, until_s))
 
     def _trim_stalled(self, window: AudioWindow) -> None:
         """Drop audio where decoding fails: first what precedes the undecoded part, then most of that."""
-        policy = self.policy
-        is_again, self._was_stuck = self._was_stuck and policy.is_stuck, policy.is_stuck
         is_overdue = self.undecoded_s(window.end_s) > self._options.stall_timeout_s
-        is_wordless = is_overdue and not policy.unstable
-        if not (is_wordless or policy.is_stuck):
+        if not self.policy.is_stuck and (self.policy.unstable or not is_overdue):
             return
-        has_words = self.utterance.committed.last is not None
-        if has_words:
+        if self.utterance.committed.last is not None:
             self._restart_after_last_word(window)
-        if is_overdue and (is_again or not has_words):
+        elif is_overdue:
             self._commit_agreed(window.end_s - STALL_KEEP_S)
             self._from_s = max(self._from_s, window.end_s - STALL_KEEP_S)
             self.utterance.drop_before(window.end_s - STALL_KEEP_S)
 
     def _restart_after_last_word(self, window: AudioWindow) -> None:
-        """Drop the audio up to the end of the last committed word, and the prompt.
-
-        Attention leaves a word before it ends; the rest of it would be decoded as another word.
-        """
+        """Drop the audio up to the end of the last committed word, and the prompt."""
         committed_s = self.utterance.committed.until_s
         self.utterance.drop_before(window.quietest_s(committed_s, committed_s + REST_OF_WORD_S))
         self.utterance.clear_prompt()

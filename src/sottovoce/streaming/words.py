@@ -13,23 +13,17 @@ from sottovoce.text.tokenizer import Tokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
 REPLACEMENT_CHARACTER = "\ufffd"
-"""Incomplete UTF-8 decodes to this."""
 SPACELESS = ("km", "bo")
-"""Languages without spaces that Whisper's own rule splits at spaces: a live session would wait for one
-forever.
-"""
+"""Languages without spaces that Whisper's own rule splits at spaces."""
 LEAD_S = 0.1
-"""A word starts this much before its first attended frame, as attention lags."""
+"""A word starts this much before its first attended frame."""
 MIN_WORD_S = 0.1
-"""Shortest word, if the next one leaves the time."""
+"""Shortest word, if the next one leaves room."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HypothesisWord:
-    """A word of a hypothesis, with its tokens.
-
-    last_frame: frame attended to at the last token, in its window.
-    """
+    """A word of a hypothesis; last_frame: frame of the window attended to at its last token."""
 
     word: Word
     tokens: tuple[int, ...]
@@ -37,7 +31,6 @@ class HypothesisWord:
 
     @property
     def letters(self) -> str:
-        """The word without case and punctuation."""
         return "".join(filter(str.isalnum, self.word.word.casefold()))
 
     def not_before(self, start_s: float) -> HypothesisWord:
@@ -65,10 +58,9 @@ class WordBuilder:
         *,
         after_s: float,
     ) -> list[HypothesisWord]:
-        """Return timed words, none before after_s.
+        """Return timed words, none before after_s, without those that have incomplete characters.
 
-        groups: of the hypothesis's first tokens, see `group`. Words with incomplete characters are
-        dropped.
+        groups: of the hypothesis's first tokens, by `group`.
         """
         ends = list(accumulate((len(group.tokens) for group in groups), initial=0))
         spans = [slice(first, end) for first, end in pairwise(ends)]
@@ -90,7 +82,7 @@ class WordBuilder:
     def _times(
         self, frames: Sequence[int], spans: Sequence[slice], window: AudioWindow, after_s: float
     ) -> list[tuple[float, float, int]]:
-        """Return start (s), end (s) and last attended frame of each word; words do not overlap."""
+        """Return start (s), end (s) and last attended frame of each word, without overlaps."""
         end_s = max(after_s, window.start_s)
         earliest = (end_s - window.start_s) * FRAMES_PER_SECOND
         lasts = [frames[span.stop - 1] for span in spans]
@@ -119,15 +111,14 @@ class WordBuilder:
 
 
 def is_punctuation(text: str) -> bool:
-    """Return whether a text is punctuation: no letter, no digit, no incomplete character."""
+    """Return whether a text has no letter, no digit and no incomplete character."""
     return not any(map(str.isalnum, text)) and REPLACEMENT_CHARACTER not in text
 
 
 def word_ends(lasts: Sequence[float], n_frames: int) -> list[float]:
     """Return the increasing end frames of words; lasts: their last attended frames, non-decreasing.
 
-    A word ends one frame after its last. Words with the same frame divide the time to the next word, or to
-    the end of the window.
+    A word ends one frame after its last; words with the same frame divide the time to the next word.
     """
     ends: list[float] = []
     for last, run in groupby(lasts):
@@ -140,13 +131,9 @@ def word_ends(lasts: Sequence[float], n_frames: int) -> list[float]:
 
 
 def nondecreasing(frames: Sequence[int]) -> list[int]:
-    """Return the nearest non-decreasing sequence by sum of distances, so that a stray frame moves no
-    other.
+    """Return the nearest non-decreasing sequence by sum of distances (isotonic regression).
 
-    Isotonic regression by pooling adjacent violators to their (lower) median.
-
-    Source: Ayer et al. (1955), An empirical distribution function for sampling with incomplete
-    information.
+    Source: Ayer et al. (1955), An empirical distribution function for sampling with incomplete information.
     """
     pools: list[list[int]] = []
     for frame in frames:
