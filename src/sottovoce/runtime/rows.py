@@ -276,10 +276,10 @@ class CudaGraphs:
             current = torch.cuda.current_stream()
             stream.wait_stream(current)
             graph = torch.cuda.CUDAGraph()
-            pool = () if self._first is None else (self._first.pool(),)
+            pool = None if self._first is None else self._first.pool()
             with torch.cuda.stream(stream):
                 function()  # libraries allocate at their first use, which cannot be recorded
-                graph.capture_begin(*pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
                     outputs = function()
                 finally:
