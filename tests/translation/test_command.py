@@ -172,4 +172,4 @@ def test_bad_input_is_one_line(words: list[str], told: str, capsys: pytest.Captu
 
 def test_standard_input_is_read_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transcribe", "-", *FAST, "--translate-to", "en"]) == 2
-    assert "give a file" in capsys.readouterr().err
+    assert "expected a file, which is read twice" in capsys.readouterr().err

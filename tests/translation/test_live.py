@@ -118,4 +118,4 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """The checks are those of `transcribe`, in `test_command`."""
     assert run(["stream", str(CLIP), "-m", "nano", "--translate-to", "fr"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "needs --translation-url; Whisper itself translates into English alone" in line
+    assert "needs --translation-url; Whisper translates only into English" in line
