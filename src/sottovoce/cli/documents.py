@@ -37,10 +37,11 @@ from sottovoce.types import Segment, Transcript, Word
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """The destinations of every input's text.
+    """Where the text of each input is written.
 
-    paths: by input and extension; None is standard output. shown: text appears as it is decoded. folder: of
-    an HTML page, or None. embeds: the page contains the recording. terminal: also shows the text, or None.
+    paths: the file of each input and extension; None writes to standard output. shown: print text while it is
+    decoded. folder: that HTML pages are written to, or None. embeds: HTML pages contain the recording.
+    terminal: a console that shows the text too, or None.
     """
 
     writers: Sequence[Writer]

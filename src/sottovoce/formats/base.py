@@ -51,8 +51,9 @@ class Writer(Protocol):
 
 
 def info_of(transcript: Transcript, source: str | None = None) -> TranscriptInfo:
-    """Describe the recording of a transcript. The language of translations is "und" (BCP 47), as it is not
-    stored.
+    """Return the model, language, duration and source of a transcript.
+
+    Translations have the language "und" (undetermined, BCP 47), since a transcript does not store theirs.
     """
     is_translated = any(segment.translation is not None for segment in transcript.segments)
     return TranscriptInfo(

@@ -313,7 +313,9 @@ FEW_QUERIES = (1, 8, 16)
 FEW_WANTED = (2, 6)
 """How many of them have logits, on average: of one beam and of five, and of <|startoftranscript|>."""
 MOST_QUERIES = 4096
-"""New tokens of all recordings in a step that is not."""
+"""New tokens of all recordings in a step that is not recorded, which bounds its captured attention: with six
+heads, 150 MB of a full window.
+"""
 
 
 def step_sizes(n_recordings: int, sizes: Sequence[int] = STEP_SIZES) -> list[int]:

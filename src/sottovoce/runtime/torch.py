@@ -425,15 +425,14 @@ class StaticRows(TorchRows):
         parts: list[tuple[npt.NDArray[np.int64], Tensor, npt.NDArray[np.int64], list[Tensor]]] = []
         for first, n_recordings, chosen in self._parts(new):
             own = np.flatnonzero(np.isin(asked, chosen))
-            step, places = self._static_step(
+            step, places, outputs = self._static_step(
                 new, chosen, first, n_recordings, tuple(capture), spans, asked=asked[own]
             )
             logits, *captured = step.run()
-            order = _index(places[1], self._device)
-            logits = logits.index_select(0, order)
+            logits = logits.index_select(0, _index(outputs, self._device))
             if vocabulary is not None:
                 logits = logits.index_select(1, vocabulary.to(self._device))
-            attention = [one.index_select(1, _index(places[0], self._device)) for one in captured]
+            attention = [one.index_select(1, _index(places, self._device)) for one in captured]
             parts.append((own, logits, chosen, attention))
         if spans is None:
             self._table = table
@@ -456,9 +455,9 @@ class StaticRows(TorchRows):
         new, table = self._new_tokens(given)
         best = torch.empty(len(new), 2 * choice.n_best)
         for first, n_recordings, chosen in self._parts(new):
-            step, places = self._static_step(new, chosen, first, n_recordings, (), None, choice=choice)
+            step, places, _ = self._static_step(new, chosen, first, n_recordings, (), None, choice=choice)
             (found,) = step.run()
-            best[chosen] = found.cpu()[places[0]]
+            best[chosen] = found.cpu()[places]
         self._table = table
         return BestTokens(best[:, choice.n_best :].long(), best[:, : choice.n_best])
 
@@ -510,9 +509,9 @@ class StaticRows(TorchRows):
         *,
         asked: npt.NDArray[np.int64] | None = None,
         choice: TokenChoice | None = None,
-    ) -> tuple[StaticStep, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Return a step with the chosen new tokens, their places in it, and those of the logits of the
-        tokens that are asked for (None: of all).
+    ) -> tuple[StaticStep, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return a step with the chosen new tokens, their places in it, and the rows of its logits for
+        the tokens that are asked for (None: for all).
         """
         memory, n_longest = self._memory, 1 + int(new.ranks[chosen].max())
         is_recorded = n_longest <= FEW_QUERIES[-1]
@@ -555,7 +554,7 @@ class StaticRows(TorchRows):
         if choice is not None:
             step.allowed[places] = np.asarray(choice.allowed)[new.rows[chosen]]
             step.forbid(choice.forbidden)
-        return step, (places, outputs)
+        return step, places, outputs
 
     def _n_frames(self, longest: int) -> int:
         n_full = self._model.dims.n_audio_ctx
