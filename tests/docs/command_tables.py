@@ -1,4 +1,4 @@
-"""The tables of options in docs, from the options themselves: cli, serving, protocol, reference and from-….
+"""The tables of options in docs, from the options themselves: cli, serving, protocol and from-….
 
 `python -m tests.docs.command_tables` brings the pages up to date.
 """
@@ -20,7 +20,6 @@ from sottovoce.cli.main import cli
 from sottovoce.cli.transcribe import SECTIONS
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.live import LiveDecodingOptions
 from sottovoce.options.schema import Api, Option, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -40,8 +39,12 @@ SHOWN_BY = {
 }
 """Commands whose tables name, without meaning, options of another command than `transcribe`."""
 CALL_OPTIONS = ("verbose", "debug")
+MODEL = (
+    *("--model", "--device", "--dtype", "--backend", "--gpu-memory", "--threads"),
+    *("--model-dir", "--revision", "--local-only"),
+)
+"""The model options: commands that have all of them name them so."""
 Row: TypeAlias = tuple[str, str]
-CLASSES = re.compile(r"(<!-- class (?P<of>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 OWNERS = {
     one.__name__: one
     for one in (
@@ -51,7 +54,6 @@ OWNERS = {
         VadOptions,
         SpeakerOptions,
         WriterOptions,
-        LiveDecodingOptions,
     )
 }
 PROGRAMS = {
@@ -88,10 +90,13 @@ def tables(name: str) -> str:
 
 def section(heading: str, part: list[Row], shown: list[Row], other: str) -> str:
     """A section in Markdown. shown: rows of the other command, which are named in one line."""
-    same = [long_name(one) for one in part if one in shown]
+    names = [long_name(one) for one in part if one in shown]
+    is_model = set(MODEL) <= set(names)
+    same = ["the model options"] if is_model else []
+    same += [f"`{name}`" for name in names if not (is_model and name in MODEL)]
     new = [f"| `{names}` | {meaning} |\n" for names, meaning in part if (names, meaning) not in shown]
     table = ["\n| option | meaning |\n|---|---|\n", *new] if new else []
-    also = f"\nAs for `{other}`: {', '.join(f'`{name}`' for name in same)}.\n" if same else ""
+    also = f"\nAs for `{other}`: {', '.join(same)}.\n" if same else ""
     return "".join((f"\n**{heading}**\n" if heading else "", *table, also))
 
 
@@ -131,23 +136,10 @@ def form_table(api: str) -> str:
     return "\n".join(("", *rows, "", ""))
 
 
-def class_table(name: str) -> str:
-    """A table of the fields of a class of options, in Markdown."""
-    rows = ["| field | default | flag | meaning |", "|---|---|---|---|"]
-    for option in options_of(OWNERS[name]):
-        unset = f" None: {option.unset}." if option.unset and option.default is None else ""
-        flag = f"`{option.flags}`" if option.flags else ""
-        default = repr(option.default).replace("|", "\\|")
-        meaning = f"False: {option.help}" if option.negated else option.help
-        rows.append(f"| `{option.field}` | `{default}` | {flag} | {meaning}{unset} |")
-    return "\n".join(("", *rows, "", ""))
-
-
 def all_options() -> list[Option]:
     """Of the command that transcribes, in the order of its help, and those of recordings without a flag."""
     typed = [option for options in SECTIONS.values() for option in options]
-    owners = [owner for owner in OWNERS.values() if owner is not LiveDecodingOptions]
-    fields = [option for owner in owners for option in options_of(owner)]
+    fields = [option for owner in OWNERS.values() for option in options_of(owner)]
     return [*typed, *(option for option in fields if option.flags is None)]
 
 
@@ -206,7 +198,6 @@ PAGES: tuple[tuple[Path, re.Pattern[str], Callable[[str], str]], ...] = (
     (DOCS / "cli.md", TABLE, tables),
     (DOCS / "serving.md", FIELDS, form_table),
     (DOCS / "protocol.md", FIELDS, form_table),
-    (DOCS / "reference.md", CLASSES, class_table),
 )
 """Pages with tables, the marks around these, and what makes one."""
 

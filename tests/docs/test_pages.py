@@ -21,8 +21,8 @@ import yaml
 
 from benchmarks.__main__ import benchmarks
 from sottovoce.cli.main import cli
+from tests.docs.command_tables import MODEL, rewritten
 from tests.docs.command_tables import PAGES as TABLED
-from tests.docs.command_tables import rewritten
 from tests.fresh_process import run_code
 
 ROOT = Path(__file__).parents[2]
@@ -178,6 +178,11 @@ def test_the_tables_of_options_are_true(page: Path, marks: Any, made: Any) -> No
     )
 
 
+def test_the_model_options_are_named() -> None:
+    sentence = text("docs/cli.md").partition("**Model options**")[2].partition(".")[0]
+    assert tuple(re.findall(r"`(--[\w-]+)`", sentence)) == MODEL
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     prose = FENCE.sub("", text(page))
@@ -261,7 +266,10 @@ def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path: Path) -> Non
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "load_model" in (tmp_path / "site" / "reference" / "index.html").read_text(encoding="utf-8")
+    reference = (tmp_path / "site" / "reference" / "index.html").read_text(encoding="utf-8")
+    assert "load_model" in reference
+    assert "Hypotheses of the beam search; 1 is greedy." in reference
+    assert "<!-- fields of" not in reference
 
 
 def test_every_page_is_in_the_menu() -> None:
