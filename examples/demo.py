@@ -26,8 +26,8 @@ from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.latency import LiveRun, run_live, word_latencies
 from sottovoce.evaluation.wer import ScoredUtterance, count_errors
 from sottovoce.formats.base import Writer, write_transcript
+from sottovoce.formats.files import writers_for
 from sottovoce.formats.output import open_output
-from sottovoce.formats.writers import writers_for
 from sottovoce.text.languages import UNSPACED, language_name
 from sottovoce.text.normalize import plain
 from sottovoce.types import Transcript

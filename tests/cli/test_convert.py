@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.cli.main import run
-from sottovoce.formats.writers import FORMATS, OF_SPEAKERS, extension_of
+from sottovoce.formats.files import FORMATS, OF_SPEAKERS, extension_of
 from tests.cli.test_transcribe import one_error
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"

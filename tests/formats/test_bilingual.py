@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import write_transcript
+from sottovoce.formats.files import writer_for
 from sottovoce.formats.subtitles import BilingualCues
-from sottovoce.formats.writers import writer_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.text.width import shared_out, width
 from sottovoce.types import Segment, Transcript, Word

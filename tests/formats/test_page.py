@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.page.html import HtmlWriter, audio_link, embedded_audio
+from sottovoce.formats.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.types import Segment, Word
 from tests.formats.transcripts import CHROMIUM, CLIPS
 

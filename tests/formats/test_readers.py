@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sottovoce.formats.ass import JOINER
 from sottovoce.formats.base import write_transcript
-from sottovoce.formats.writers import writer_for
+from sottovoce.formats.files import writer_for
 from sottovoce.types import Transcript
 from tests.formats.transcripts import SCHEMA, module, spoken, transcripts
 

@@ -12,7 +12,7 @@ import pytest
 
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError
-from sottovoce.formats.page.spectrogram import MOST_COLUMNS, N_ROWS, png, spectrogram_address
+from sottovoce.formats.spectrogram import MOST_COLUMNS, N_ROWS, png, spectrogram_address
 from tests.formats.transcripts import CLIPS
 
 CLIP = CLIPS / "de.flac"

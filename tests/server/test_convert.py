@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from sottovoce.cli.main import run
-from sottovoce.formats.writers import FORMATS
+from sottovoce.formats.files import FORMATS
 from sottovoce.server.apis import convert
 from sottovoce.server.settings import Access
 from tests.server.servers import ServerThread, SlowModel, serving

@@ -12,7 +12,7 @@ from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDon
 
 from sottovoce.api import Model
 from sottovoce.formats.base import write_transcript
-from sottovoce.formats.writers import writer_for
+from sottovoce.formats.files import writer_for
 from sottovoce.server.fields import Fields
 from sottovoce.server.openai_format import transcription_request, verbose_document
 from sottovoce.types import Transcript

@@ -12,7 +12,7 @@ import pytest
 
 from sottovoce.errors import OptionError, TranslationError
 from sottovoce.formats.base import TranscriptInfo, as_bytes
-from sottovoce.formats.writers import FORMATS, writer_for
+from sottovoce.formats.files import FORMATS, writer_for
 from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
 from sottovoce.translation.live_translator import sentences
 from sottovoce.types import Segment, Word

@@ -16,10 +16,11 @@ from rich.markup import escape
 from sottovoce.cli.options import OutputOptions
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer, pieces_of
+from sottovoce.formats.files import BINARY, FORMATS, extension_of, format_named, writer_for, writers_for
+from sottovoce.formats.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.formats.output import (
     STANDARD_OUTPUT,
     Output,
-    format_named,
     label_of,
     named_document,
     open_output,
@@ -27,10 +28,8 @@ from sottovoce.formats.output import (
     output_paths,
     writable_folder,
 )
-from sottovoce.formats.page.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.formats.paragraphs import clock
 from sottovoce.formats.plain import LineWriter
-from sottovoce.formats.writers import BINARY, FORMATS, extension_of, writer_for, writers_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 
@@ -59,7 +58,7 @@ class Documents:
     def with_recording(self, info: TranscriptInfo, recording: Path) -> TranscriptInfo:
         if self.folder is None:
             return info
-        from sottovoce.formats.page.spectrogram import spectrogram_address  # imports PyTorch
+        from sottovoce.formats.spectrogram import spectrogram_address  # imports PyTorch
 
         audio = embedded_audio(recording) if self.embeds else audio_link(recording, self.folder)
         return replace(info, audio=audio, spectrogram=spectrogram_address(recording))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from sottovoce.cli.flags import LIBRARY, Given, flag_of, grouped, value_of
 from sottovoce.ctc.options import of_emissions, of_search, of_words
 from sottovoce.errors import OptionError
-from sottovoce.formats.writers import FORMATS
+from sottovoce.formats.files import FORMATS
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.live import SWITCH_CERTAINTY, Captions, Switching

@@ -8,8 +8,7 @@ No model and no PyTorch is needed.
 from __future__ import annotations
 
 from sottovoce.formats.base import TranscriptInfo, Writer, write_document, write_transcript
-from sottovoce.formats.files import load_transcript, save_transcript
-from sottovoce.formats.writers import FORMATS, writer_for, writers_for
+from sottovoce.formats.files import FORMATS, load_transcript, save_transcript, writer_for, writers_for
 from sottovoce.options.writer import WriterOptions
 
 __all__ = [

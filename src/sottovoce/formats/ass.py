@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import TranscriptInfo, write_transcript
-from sottovoce.formats.subtitles import Cue, CueWord, CueWriter, one_line
+from sottovoce.formats.subtitles import Cue, CueWriter, one_line
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Transcript
@@ -77,14 +77,11 @@ def karaoke(cue: Cue) -> str:
     for word in cue.words:
         start, end = max(at, hundredths(word.start)), max(at, hundredths(word.end))
         parts += [f"{{\\k{start - at}}}"] if start > at else []
-        parts += [karaoke_word(word, end - start)]
+        bare = word.text.lstrip()
+        space = word.text[: len(word.text) - len(bare)]
+        parts += [f"{space}{{\\k{max(0, end - start)}}}{bare}"]
         at = max(start, end)
     return "".join(parts)
-
-
-def karaoke_word(word: CueWord, duration: int) -> str:
-    bare = word.text.lstrip()
-    return f"{word.text[: len(word.text) - len(bare)]}{{\\k{max(0, duration)}}}{bare}"
 
 
 def hundredths(seconds: float) -> int:

@@ -1,23 +1,150 @@
-"""Reading of transcript files (JSON, SubRip, WebVTT), and writing by file extension."""
+"""Formats by name, and transcript files: written by extension, read from JSON, SubRip and WebVTT."""
 
 from __future__ import annotations
 
+import difflib
 import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
-from sottovoce.errors import OptionError, cause_of
-from sottovoce.formats.base import write_document
-from sottovoce.formats.output import format_named, label_of, open_output
-from sottovoce.formats.parse_json import transcript_of_json
-from sottovoce.formats.srt_vtt import has_cues, transcript_of_cues
-from sottovoce.formats.writers import FORMATS, extension_of, writer_for
+from sottovoce.errors import MissingExtraError, OptionError, cause_of
+from sottovoce.formats.ass import AssWriter
+from sottovoce.formats.base import Writer, write_document
+from sottovoce.formats.document import JsonFullWriter, JsonWriter, transcript_of_json
+from sottovoce.formats.html import HtmlWriter
+from sottovoce.formats.output import label_of, open_output
+from sottovoce.formats.paragraphs import DocxWriter, MarkdownWriter
+from sottovoce.formats.plain import (
+    CsvWriter,
+    LabelsWriter,
+    LrcWriter,
+    RttmWriter,
+    TextGridWriter,
+    TsvWriter,
+    TxtWriter,
+)
+from sottovoce.formats.srt_vtt import SrtWriter, VttWriter, has_cues, transcript_of_cues
+from sottovoce.formats.subtitles import CueWriter
 from sottovoce.options.writer import WriterOptions
 from sottovoce.text.files import decode_text, read_text
 from sottovoce.types import Transcript
 
+logger = logging.getLogger(__name__)
+
+WRITERS: Mapping[str, type[Writer]] = MappingProxyType(
+    {
+        "txt": TxtWriter,
+        "srt": SrtWriter,
+        "vtt": VttWriter,
+        "tsv": TsvWriter,
+        "json": JsonWriter,
+        "csv": CsvWriter,
+        "lrc": LrcWriter,
+        "json-full": JsonFullWriter,
+        "ass": AssWriter,
+        "labels": LabelsWriter,
+        "textgrid": TextGridWriter,
+        "html": HtmlWriter,
+        "rttm": RttmWriter,
+        "md": MarkdownWriter,
+        "docx": DocxWriter,
+    }
+)
+FORMATS: tuple[str, ...] = tuple(WRITERS)
+SUBTITLES = tuple(name for name, writer in WRITERS.items() if issubclass(writer, CueWriter))
+"""Formats with layout options."""
+OF_SPEAKERS: tuple[str, ...] = ("rttm",)
+"""Formats that are empty without speakers."""
+BINARY: tuple[str, ...] = ("docx",)
 READABLE = (".json", ".srt", ".vtt")
 UNREADABLE = (".ass", ".ssa", ".sbv", ".sub", ".smi", ".ttml", ".dfxp", ".lrc", ".tsv", ".csv", ".textgrid")
 """Extensions of unsupported transcripts, whose times must not be read as words."""
+
+
+def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
+    """Create a writer of the format `name`, one of FORMATS.
+
+    Raises: OptionError for another name, or unused options; MissingExtraError.
+    """
+    options = options or WriterOptions()
+    if name not in FORMATS:
+        close = difflib.get_close_matches(name, FORMATS, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise OptionError(f"output format '{name}': expected one of {', '.join(FORMATS)}{hint}")
+    if options.offset_n and name != "srt":
+        raise OptionError(f"output format '{name}': offset_n numbers the subtitles of srt")
+    if options.need_words and name not in SUBTITLES:
+        raise OptionError(f"output format '{name}': line breaking and highlighting are for srt, vtt and ass")
+    if not _is_installed(name):
+        raise MissingExtraError("python-docx", "docx", f"output format '{name}'")
+    writer = WRITERS[name]
+    return writer(options) if issubclass(writer, CueWriter) else writer()
+
+
+def _is_installed(name: str) -> bool:
+    return name != "docx" or find_spec("docx") is not None
+
+
+def writers_for(
+    names: str, options: WriterOptions | None = None, *, has_speakers: bool = True, has_files: bool = True
+) -> list[Writer]:
+    """Create writers for a list such as "srt,json", or "all"; each format once, in order.
+
+    "all" omits speaker formats unless has_speakers, binary formats unless has_files, and, with a warning,
+    formats whose package is not installed. Raises: as `writer_for`.
+    """
+    options = options or WriterOptions()
+    wanted = [name.strip() for name in names.split(",")]
+    if names == "all":
+        left_out = (() if has_speakers else OF_SPEAKERS) + (() if has_files else BINARY)
+        wanted = [name for name in FORMATS if name not in left_out]
+        for name in wanted:
+            if not _is_installed(name):
+                logger.warning("all formats but %s, which needs a package: sottovoce[%s]", name, name)
+        wanted = list(filter(_is_installed, wanted))
+    unique = list(dict.fromkeys(wanted))
+    if options.offset_n and "srt" not in unique:
+        raise OptionError(f"output format '{names}': offset_n numbers the subtitles of srt")
+    plain = replace(options, offset_n=0)
+    layouts = dict.fromkeys(SUBTITLES, plain) | {"srt": options}
+    of_others = None if layouts.keys() & set(unique) else plain
+    return [writer_for(name, layouts.get(name, of_others)) for name in unique]
+
+
+def extension_of(name: str) -> str:
+    return WRITERS[name].extension
+
+
+def format_named(name: str) -> str | None:
+    """Return the format of a file name's extension, or None."""
+    base = Path(name).name.lower()
+    fitting = [
+        one for one in FORMATS if base.endswith(end := f".{extension_of(one)}".lower()) and base != end
+    ]
+    return max(fitting, key=lambda one: len(extension_of(one)), default=None)
+
+
+def format_of(path: Path) -> str:
+    found = format_named(path.name)
+    if found is None:
+        endings = ", ".join(f".{extension_of(one)}" for one in FORMATS)
+        raise OptionError(f"transcript '{path}': expected a name that ends in {endings}")
+    return found
+
+
+def save_transcript(transcript: Transcript, path: str | Path, options: WriterOptions | None = None) -> None:
+    """Write the document atomically, in the format of the name's extension.
+
+    Raises: OptionError for an unknown extension, unused options, or an unwritable path; MissingExtraError.
+    """
+    path = Path(path)
+    writer = writer_for(format_of(path), options)
+    with open_output(path) as output:
+        output.write(write_document(writer, transcript, source=label_of(path.name)))
 
 
 def load_transcript(path: str | Path) -> Transcript:
@@ -57,10 +184,19 @@ def _text_or_transcript(text: str, name: str) -> str | Transcript:
 
 
 def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> Transcript:
-    """Parse the bytes of a transcript. name: start of errors. is_json: None: detect it. Raises:
-    OptionError.
-    """
-    text = _decoded(data, name)
+    """Parse a transcript. name: start of errors. is_json: None: detect it. Raises: OptionError."""
+    encoding = json.detect_encoding(data)
+    try:
+        # Tokens in whisper.cpp's JSON may be parts of characters.
+        text = data.decode(encoding, "surrogateescape" if b'"transcription"' in data else "strict")
+    except UnicodeDecodeError as error:
+        if not encoding.startswith("utf-8"):
+            raise OptionError(f"{name}: expected {encoding.upper()}, got other bytes") from error
+        line, byte = data[: error.start].count(b"\n") + 1, data[error.start]
+        raise OptionError(
+            f"{name}: expected text, got the byte 0x{byte:02x}, which is not UTF-8, in line {line} "
+            "(iconv -f CP1252 -t UTF-8 converts Latin-1)"
+        ) from error
     return _transcript(text, name, is_json=text.lstrip()[:1] in ("{", "[") if is_json is None else is_json)
 
 
@@ -75,47 +211,9 @@ def _transcript(text: str, name: str, *, is_json: bool) -> Transcript:
         raise OptionError(f"{name}: {error}") from error
 
 
-def _decoded(data: bytes, name: str) -> str:
-    encoding = json.detect_encoding(data)
-    try:
-        return data.decode(encoding)
-    except UnicodeDecodeError as error:
-        if not encoding.startswith("utf-8"):
-            raise OptionError(f"{name}: expected {encoding.upper()}, got other bytes") from error
-        if b'"transcription"' in data:  # whisper.cpp's tokens may be parts of characters
-            return data.decode(encoding, "surrogateescape")
-        line, byte = data[: error.start].count(b"\n") + 1, data[error.start]
-        raise OptionError(
-            f"{name}: expected text, got the byte 0x{byte:02x}, which is not UTF-8, in line {line} "
-            "(iconv -f CP1252 -t UTF-8 converts Latin-1)"
-        ) from error
-
-
-def save_transcript(transcript: Transcript, path: str | Path, options: WriterOptions | None = None) -> None:
-    """Write the document atomically, in the format of the name's extension.
-
-    Raises: OptionError for an unknown extension, unused options, or an unwritable path; MissingExtraError.
-    """
-    path = Path(path)
-    writer = writer_for(format_of(path), options)
-    with open_output(path) as output:
-        output.write(write_document(writer, transcript, source=label_of(path.name)))
-
-
-def format_of(path: Path) -> str:
-    found = format_named(path.name)
-    if found is None:
-        endings = ", ".join(f".{extension_of(one)}" for one in FORMATS)
-        raise OptionError(f"transcript '{path}': expected a name that ends in {endings}")
-    return found
-
-
 class _Files:
-    def load(self, path: str | Path) -> Transcript:
-        return load_transcript(path)
-
-    def save(self, transcript: Transcript, path: str | Path) -> None:
-        save_transcript(transcript, path)
+    load = staticmethod(load_transcript)
+    save = staticmethod(save_transcript)
 
 
 Transcript.files = _Files()

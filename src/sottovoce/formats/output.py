@@ -9,22 +9,22 @@ import stat
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import Piece, as_bytes
-from sottovoce.formats.writers import FORMATS, extension_of
 
 STANDARD_OUTPUT = "-"
-_MEMORY_BYTES = 1 << 20
 
 
-class Output(Protocol):
-    def write(self, piece: Piece) -> None: ...
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Takes the pieces of one document."""
+
+    write: Callable[[Piece], None]
 
 
 @contextmanager
@@ -36,12 +36,34 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
     file. Raises: OptionError if the path cannot be written.
     """
     if str(path) == STANDARD_OUTPUT:
-        with _standard_output(live) as output:
-            yield output
+        held: list[Piece] = []
+        yield Output(_print if live else held.append)
+        for piece in held:
+            _print(piece)
         return
     real = Path(os.path.realpath(path))  # replace the target of a link, not the link
-    with _writing_through(real) if _is_special(real) else _replacing(real) as output:
-        yield output
+    is_special = _is_special(real)
+    partial = real if is_special else real.with_name(f".{real.name[:100]}.{secrets.token_hex(4)}.part")
+    with _named(real):
+        file = partial.open("wb" if is_special else "xb")
+
+    def write(piece: Piece) -> None:
+        with _named(real):
+            file.write(as_bytes(piece))
+
+    try:
+        yield Output(write)
+        with _named(real):
+            file.flush()
+            if not is_special:
+                os.fsync(file.fileno())
+                file.close()
+                os.replace(partial, real)
+    finally:
+        with suppress(OSError):
+            file.close()
+        if not is_special:
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -59,89 +81,14 @@ def writable_folder(folder: Path) -> Path:
     return folder
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[Output]:
-    partial = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
-    with _named(path):
-        file = partial.open("xb")
-    try:
-        yield _File(path, file)
-        with _named(path):
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            os.replace(partial, path)
-    finally:
-        with suppress(OSError):
-            file.close()
-        partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def _writing_through(path: Path) -> Iterator[Output]:
-    with _named(path):
-        file = path.open("wb")
-    try:
-        yield _File(path, file)
-        with _named(path):
-            file.flush()
-    finally:
-        with suppress(OSError):
-            file.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    path: Path
-    file: BinaryIO
-
-    def write(self, piece: Piece) -> None:
-        with _named(self.path):
-            self.file.write(as_bytes(piece))
-
-
-class _StandardOutput:
-    def write(self, piece: Piece) -> None:
-        _to_standard_output(piece)
-        sys.stdout.flush()
-
-
-@contextmanager
-def _standard_output(live: bool) -> Iterator[Output]:
-    if live:
-        yield _StandardOutput()
-        return
-    with tempfile.SpooledTemporaryFile(_MEMORY_BYTES, "w+", encoding="utf-8", newline="") as texts:
-        held = _Held(texts)
-        yield held
-        texts.seek(0)
-        while piece := texts.read(_MEMORY_BYTES):
-            sys.stdout.write(piece)
-        for data in held.data:
-            _to_standard_output(data)
-        sys.stdout.flush()
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    texts: tempfile.SpooledTemporaryFile[str]
-    data: list[bytes] = field(default_factory=list)
-
-    def write(self, piece: Piece) -> None:
-        if isinstance(piece, str):
-            self.texts.write(piece)
-        else:
-            self.data.append(piece)
-
-
-def _to_standard_output(piece: Piece) -> None:
+def _print(piece: Piece) -> None:
     if isinstance(piece, str):
         sys.stdout.write(piece)
-        return
-    if not isinstance(sys.stdout, io.TextIOWrapper):
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.buffer.write(piece)
+    else:
         raise OptionError("standard output: expected a stream that takes bytes; write the document to a file")
     sys.stdout.flush()
-    sys.stdout.buffer.write(piece)
 
 
 def _is_special(path: Path) -> bool:
@@ -165,7 +112,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 STANDARD_INPUT = "-"
-FULL = "full.json"
+FULL = ".full.json"
 
 
 def label_of(name: str) -> str:
@@ -199,21 +146,10 @@ def output_paths(
     return paths
 
 
-def format_named(name: str) -> str | None:
-    extensions = {extension_of(name_of_format).lower(): name_of_format for name_of_format in FORMATS}
-    fitting = [extension for extension in extensions if _has_extension(name, extension)]
-    return extensions[max(fitting, key=len)] if fitting else None
-
-
 def named_document(name: str, path: Path, extension: str) -> Mapping[tuple[str, str], Path]:
     if name != STANDARD_INPUT and os.path.realpath(path) == os.path.realpath(name):
         raise OptionError(f"output '{path}': is the input; choose another name")
     return {(name, extension): path}
-
-
-def _has_extension(name: str, extension: str) -> bool:
-    base = Path(name).name.lower()
-    return base.endswith(f".{extension.lower()}") and len(base) > len(extension) + 1
 
 
 def document_names(inputs: Sequence[str]) -> dict[str, str]:
@@ -246,7 +182,7 @@ def _name(path: str, level: int) -> str:
     if level:
         return "-".join(_parts(path)[-level:])
     name = Path(path).name
-    return name[: -len(FULL) - 1] if _has_extension(name, FULL) else Path(path).stem
+    return name[: -len(FULL)] if name.lower().endswith(FULL) and len(name) > len(FULL) else Path(path).stem
 
 
 def _parts(path: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.plain import WholeWriter
 from sottovoce.formats.subtitles import direction, ends_with
 from sottovoce.text.languages import SENTENCE_ENDS, UNSPACED, language_name
 from sottovoce.types import Segment
@@ -44,42 +45,35 @@ class Paragraph:
 def paragraphs(segments: Iterable[Segment]) -> Iterator[Paragraph]:
     open_one: Paragraph | None = None
     for segment in segments:
-        own = paragraph_of(segment)
+        speaker, translation = (flat(text or "") or None for text in (segment.speaker, segment.translation))
+        own = Paragraph(
+            segment.start, segment.end, flat(segment.text), segment.language, speaker, translation
+        )
         if not own.text:
             continue
-        if open_one is not None and not ends_before(open_one, own):
-            open_one = joined(open_one, own, has_space=segment.text[:1].isspace())
-            continue
-        if open_one is not None:
+        if open_one is None:
+            open_one = own
+        elif _ends_before(open_one, own):
             yield open_one
-        open_one = own
+            open_one = own
+        else:
+            has_space = own.language not in UNSPACED or segment.text[:1].isspace()
+            translations = filter(None, (open_one.translation, own.translation))
+            open_one = replace(
+                open_one,
+                end=max(open_one.end, own.end),
+                text=open_one.text + (" " if has_space else "") + own.text,
+                translation=" ".join(translations) or None,
+            )
     if open_one is not None:
         yield open_one
 
 
-def paragraph_of(segment: Segment) -> Paragraph:
-    translation = flat(segment.translation or "") or None
-    speaker = flat(segment.speaker or "") or None
-    return Paragraph(segment.start, segment.end, flat(segment.text), segment.language, speaker, translation)
-
-
-def ends_before(paragraph: Paragraph, following: Paragraph) -> bool:
+def _ends_before(paragraph: Paragraph, following: Paragraph) -> bool:
     if (paragraph.speaker, paragraph.language) != (following.speaker, following.language):
         return True
     is_long = len(paragraph.text) >= LONG and ends_with(paragraph.text.split(" ")[-1], SENTENCE_ENDS)
     return is_long or following.start - paragraph.end >= PAUSE_S
-
-
-def joined(first: Paragraph, second: Paragraph, *, has_space: bool) -> Paragraph:
-    """Join two paragraphs. has_space: always with a space; else only in languages with spaces."""
-    space = "" if first.language in UNSPACED and not has_space else " "
-    translations = [text for text in (first.translation, second.translation) if text]
-    return replace(
-        first,
-        end=max(first.end, second.end),
-        text=first.text + space + second.text,
-        translation=" ".join(translations) or None,
-    )
 
 
 def languages_of(paragraphs: Iterable[Paragraph]) -> list[str]:
@@ -122,20 +116,7 @@ _ANYWHERE = re.compile(r"[\\`*_\[\]<~]|&(?=[#\w])")
 _AT_START = re.compile(r"^(?:[#>+=-]|\d{1,9}(?=[.)]))")
 
 
-class _ParagraphWriter:
-    extension = ""
-    _segments: list[Segment]
-
-    def begin(self, info: TranscriptInfo) -> str:
-        self._segments = []
-        return ""
-
-    def segment(self, segment: Segment) -> str:
-        self._segments.append(segment)
-        return ""
-
-
-class MarkdownWriter(_ParagraphWriter):
+class MarkdownWriter(WholeWriter):
     extension = "md"
 
     def end(self, info: TranscriptInfo) -> str:
@@ -166,7 +147,7 @@ FIRST_DAY = (1980, 1, 1, 0, 0, 0)
 EAST_ASIAN = ("zh", "yue", "ja", "ko")
 
 
-class DocxWriter(_ParagraphWriter):
+class DocxWriter(WholeWriter):
     extension = "docx"
 
     def end(self, info: TranscriptInfo) -> bytes:

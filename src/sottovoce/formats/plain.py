@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TypeAlias
 
-from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.base import Piece, TranscriptInfo
 from sottovoce.formats.subtitles import behind_speaker, milliseconds
 from sottovoce.types import Segment, Turn
 
 
 class LineWriter:
     extension = ""
+    _info: TranscriptInfo
 
     def begin(self, info: TranscriptInfo) -> str:
+        self._info = info
         return ""
 
     def segment(self, segment: Segment) -> str:
@@ -38,44 +40,56 @@ class TxtWriter(LineWriter):
         return behind_speaker(segment.speaker, segment.text.strip()) + "\n" + translation
 
 
-class TsvWriter(LineWriter):
+class _RowWriter(LineWriter):
+    columns: tuple[str, ...]
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._info = info
+        return self._row([*self.columns, "translation"])
+
+    def segment(self, segment: Segment) -> str:
+        cells = {
+            "start": str(milliseconds(segment.start)),
+            "end": str(milliseconds(segment.end)),
+            "language": segment.language,
+            "speaker": segment.speaker or "",
+            "text": _flat(segment.text),
+        }
+        return self._row([*(cells[name] for name in self.columns), _flat(segment.translation or "")])
+
+    def _row(self, cells: list[str]) -> str:
+        return self.line(cells if self._info.translation is not None else cells[:-1])
+
+    def line(self, cells: Sequence[str]) -> str:
+        raise NotImplementedError
+
+
+class TsvWriter(_RowWriter):
     """Tab-separated columns start, end (milliseconds), text, and translation if any.
 
     Source: openai-whisper's `WriteTSV`; line breaks become spaces too.
     """
 
     extension = "tsv"
-    _is_translated: bool
+    columns = ("start", "end", "text")
 
-    def begin(self, info: TranscriptInfo) -> str:
-        self._is_translated = info.translation is not None
-        return "start\tend\ttext" + ("\ttranslation" if self._is_translated else "") + "\n"
-
-    def segment(self, segment: Segment) -> str:
-        start, end, text = milliseconds(segment.start), milliseconds(segment.end), _flat(segment.text)
-        text = text.replace("\t", " ")
-        if self._is_translated:
-            text += "\t" + _flat(segment.translation or "").replace("\t", " ")
-        return f"{start}\t{end}\t{text}\n"
+    def line(self, cells: Sequence[str]) -> str:
+        return "\t".join(cell.replace("\t", " ") for cell in cells) + "\n"
 
 
-class CsvWriter(LineWriter):
+class CsvWriter(_RowWriter):
     """Columns start, end (milliseconds), language, speaker, text, and translation if any.
 
     Quoted as in RFC 4180, with lines ended by LF.
     """
 
     extension = "csv"
-    _is_translated: bool
+    columns = ("start", "end", "language", "speaker", "text")
 
-    def begin(self, info: TranscriptInfo) -> str:
-        self._is_translated = info.translation is not None
-        return _row("start", "end", "language", "speaker", "text", *["translation"] * self._is_translated)
-
-    def segment(self, segment: Segment) -> str:
-        start, end = (str(milliseconds(t)) for t in (segment.start, segment.end))
-        more = [_flat(segment.translation or "")] if self._is_translated else []
-        return _row(start, end, segment.language, segment.speaker or "", _flat(segment.text), *more)
+    def line(self, cells: Sequence[str]) -> str:
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        return text.getvalue()
 
 
 class LrcWriter(LineWriter):
@@ -118,46 +132,48 @@ class LabelsWriter(LineWriter):
         return f"{segment.start:.6f}\t{segment.end:.6f}\t{' '.join(text.split())}\n"
 
 
-class RttmWriter(LineWriter):
-    """Speaker turns, one a line, overlaps included; without turns, the speakers of segments.
+class WholeWriter:
+    """The base of formats that are written at the end: it keeps the segments."""
 
-    Source: NIST, The Rich Transcription 2009 evaluation plan, appendix A.
-    """
-
-    extension = "rttm"
-    _segments: list[Turn]
+    extension = ""
+    _segments: list[Segment]
 
     def begin(self, info: TranscriptInfo) -> str:
         self._segments = []
         return ""
 
     def segment(self, segment: Segment) -> str:
-        if segment.speaker:
-            self._segments.append(Turn(segment.start, segment.end, segment.speaker))
+        self._segments.append(segment)
         return ""
 
+    def end(self, info: TranscriptInfo) -> Piece:
+        raise NotImplementedError
+
+
+class RttmWriter(WholeWriter):
+    """Speaker turns, one a line, overlaps included; without turns, the speakers of segments.
+
+    Source: NIST, The Rich Transcription 2009 evaluation plan, appendix A.
+    """
+
+    extension = "rttm"
+
     def end(self, info: TranscriptInfo) -> str:
-        turns = info.turns or self._segments
-        recording = rttm_field((info.source or "recording").rpartition(".")[0] or info.source or "recording")
+        turns = info.turns or [Turn(one.start, one.end, one.speaker) for one in self._segments if one.speaker]
+        recording = _rttm_field((info.source or "recording").rpartition(".")[0] or info.source or "recording")
         return "".join(
             f"SPEAKER {recording} 1 {turn.start:.3f} {max(0.0, turn.end - turn.start):.3f} <NA> <NA> "
-            f"{rttm_field(turn.speaker)} <NA> <NA>\n"
+            f"{_rttm_field(turn.speaker)} <NA> <NA>\n"
             for turn in turns
         )
 
 
-def rttm_field(text: str) -> str:
+def _rttm_field(text: str) -> str:
     return "_".join(text.split()) or "_"
 
 
 def _flat(text: str) -> str:
     return " ".join(text.strip().splitlines())
-
-
-def _row(*cells: str) -> str:
-    line = io.StringIO(newline="")
-    csv.writer(line, lineterminator="\n").writerow(cells)
-    return line.getvalue()
 
 
 def _lrc_time(seconds: float) -> str:
@@ -167,16 +183,10 @@ def _lrc_time(seconds: float) -> str:
 
 SHORTEST_S = 0.001
 """Praat has no empty intervals, but Whisper writes words without duration."""
+Interval: TypeAlias = tuple[float, float, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    start: float
-    end: float
-    text: str
-
-
-class TextGridWriter(LineWriter):
+class TextGridWriter(WholeWriter):
     """Writes tiers of segments, of words if they have times, and of speakers if known.
 
     Intervals tile a tier: an overlapping one begins at the end of the one before. Source: Praat's manual,
@@ -184,68 +194,47 @@ class TextGridWriter(LineWriter):
     """
 
     extension = "TextGrid"
-    _tiers: dict[str, list[Interval]]
-
-    def begin(self, info: TranscriptInfo) -> str:
-        self._tiers = {"segments": []}
-        return ""
-
-    def segment(self, segment: Segment) -> str:
-        self._add("segments", segment.start, segment.end, segment.text)
-        for word in segment.words or ():
-            self._add("words", word.start, word.end, word.word)
-        if segment.speaker:
-            self._add("speakers", segment.start, segment.end, segment.speaker)
-        if segment.translation:
-            self._add("translations", segment.start, segment.end, segment.translation)
-        return ""
 
     def end(self, info: TranscriptInfo) -> str:
-        placed = {name: tidy(intervals) for name, intervals in self._tiers.items()}
-        last = max([SHORTEST_S, round(info.duration or 0.0, 3), *(t[-1].end for t in placed.values() if t)])
+        tiers: dict[str, list[Interval]] = {"segments": []}
+
+        def add(name: str, start: float, end: float, text: str | None) -> None:
+            if text and text.strip():
+                placed = tiers.setdefault(name, [])
+                start = max(round(start, 3), placed[-1][1] if placed else 0.0)
+                placed.append((start, max(round(end, 3), start + SHORTEST_S), " ".join(text.split())))
+
+        for segment in self._segments:
+            add("segments", segment.start, segment.end, segment.text)
+            for word in segment.words or ():
+                add("words", word.start, word.end, word.word)
+            add("speakers", segment.start, segment.end, segment.speaker)
+            add("translations", segment.start, segment.end, segment.translation)
+        ends = [intervals[-1][1] for intervals in tiers.values() if intervals]
+        last = max([SHORTEST_S, round(info.duration or 0.0, 3), *ends])
         head = (
             'File type = "ooTextFile"\nObject class = "TextGrid"\n\n'
-            f"xmin = 0\nxmax = {last:.6f}\ntiers? <exists>\nsize = {len(placed)}\nitem []:\n"
+            f"xmin = 0\nxmax = {last:.6f}\ntiers? <exists>\nsize = {len(tiers)}\nitem []:\n"
         )
-        return head + "".join(tier(i, name, placed[name], last) for i, name in enumerate(placed, start=1))
-
-    def _add(self, name: str, start: float, end: float, text: str) -> None:
-        if text.strip():
-            self._tiers.setdefault(name, []).append(Interval(start, end, " ".join(text.split())))
+        return head + "".join(_tier(i, name, tiers[name], last) for i, name in enumerate(tiers, start=1))
 
 
-def tidy(intervals: Iterable[Interval]) -> list[Interval]:
-    placed: list[Interval] = []
-    for interval in intervals:
-        start = max(round(interval.start, 3), placed[-1].end if placed else 0.0)
-        placed.append(Interval(start, max(round(interval.end, 3), start + SHORTEST_S), interval.text))
-    return placed
-
-
-def tiled(intervals: Sequence[Interval], last: float) -> list[Interval]:
+def _tier(number: int, name: str, intervals: Sequence[Interval], last: float) -> str:
     tiles: list[Interval] = []
     at = 0.0
-    for interval in [*intervals, Interval(last, last, "")]:
-        if interval.start - at > SHORTEST_S / 2:
-            tiles.append(Interval(at, interval.start, ""))
-        if interval.text:
+    for interval in [*intervals, (last, last, "")]:
+        if interval[0] - at > SHORTEST_S / 2:
+            tiles.append((at, interval[0], ""))
+        if interval[2]:
             tiles.append(interval)
-        at = interval.end
-    return tiles
-
-
-def tier(number: int, name: str, intervals: Sequence[Interval], last: float) -> str:
-    tiles = tiled(intervals, last)
+        at = interval[1]
     head = (
         f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n'
         f"        xmin = 0\n        xmax = {last:.6f}\n        intervals: size = {len(tiles)}\n"
     )
-    return head + "".join(entry(index, tile) for index, tile in enumerate(tiles, start=1))
-
-
-def entry(index: int, tile: Interval) -> str:
-    text = tile.text.replace('"', '""')
-    return (
-        f"        intervals [{index}]:\n            xmin = {tile.start:.6f}\n"
-        f'            xmax = {tile.end:.6f}\n            text = "{text}"\n'
-    )
+    entries = [
+        f"        intervals [{index}]:\n            xmin = {start:.6f}\n"
+        f'            xmax = {end:.6f}\n            text = "{text.replace(chr(34), 2 * chr(34))}"\n'
+        for index, (start, end, text) in enumerate(tiles, start=1)
+    ]
+    return head + "".join(entries)

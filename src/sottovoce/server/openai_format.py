@@ -20,7 +20,7 @@ from sottovoce.errors import AudioError
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.document import word_document as live_word
-from sottovoce.formats.writers import writer_for
+from sottovoce.formats.files import writer_for
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.requests import TRANSLATION_FORMATS

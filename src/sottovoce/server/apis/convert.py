@@ -11,8 +11,7 @@ from starlette.responses import Response
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.formats.base import as_bytes, info_of, pieces_of
 from sottovoce.formats.document import Json
-from sottovoce.formats.files import parse_transcript
-from sottovoce.formats.writers import FORMATS, OF_SPEAKERS, writer_for
+from sottovoce.formats.files import FORMATS, OF_SPEAKERS, parse_transcript, writer_for
 from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import ApiField, Option, made, options_of
 from sottovoce.options.writer import WriterOptions

@@ -1,4 +1,4 @@
-"""Writer of an HTML page: a player, lanes of languages and speakers, and clickable text.
+"""A transcript as one HTML page: a player, the spectrogram, lanes of languages and speakers, clickable text.
 
 The text needs no scripts; `page.js` draws the lanes and follows the player. The content security policy lets
 the page load the recording alone.
@@ -92,13 +92,9 @@ def word_span(word: Word) -> str:
     if word.language:
         marks += f' lang="{plain(word.language)}"'
     title = "" if not math.isfinite(word.probability) else f' title="{word.probability:.0%}"'
-    return f'{before}<span class="w{confidence(word.probability)}" {marks}{title}>{bare}</span>{after}'
-
-
-def confidence(probability: float) -> str:
-    if probability < VERY_LOW_CONFIDENCE:
-        return " c0"
-    return " c1" if has_low_confidence(probability) else ""
+    level = " c0" if word.probability < VERY_LOW_CONFIDENCE else " c1"
+    confidence = level if has_low_confidence(word.probability) else ""
+    return f'{before}<span class="w{confidence}" {marks}{title}>{bare}</span>{after}'
 
 
 def plain(text: str) -> str:
@@ -110,7 +106,7 @@ def time(seconds: float) -> str:
 
 
 def asset(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
 
 
 LARGEST_EMBEDDED_BYTES = 200_000_000

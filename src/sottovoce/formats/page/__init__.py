@@ -1,1 +1,0 @@
-"""A transcript as one self-contained HTML page."""
