@@ -15,7 +15,7 @@ pieces and of the live stretches over weight_a_second, ceiling, change and unspo
 the recording's languages and with all of the model), over masked (masked probes alone) and over text.
 several and understood separate recordings in one language from those in several with the fewest errors, then
 the largest margin. It prints the curvature: the factor by which each number changes until the log-likelihood
-falls by 2. `show` reports seconds in a wrong language, what asking costs for several values of `spans.ASK`,
+falls by 2. `show` reports seconds in a wrong language, what asking costs for several values of `chain.ASK`,
 and the calibration of pieces and of stretches of clips, with a reliability diagram.
 Needs `make test`'s environment and base.
 """
@@ -45,13 +45,13 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
 from sottovoce.evaluation.latency import run_live
-from sottovoce.language import chain, spans
+from sottovoce.language import chain
 from sottovoce.language.chain import Array, Emission, Fit, Numbers
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageTimeline
-from sottovoce.offline.follow import TextLikelihood
-from sottovoce.offline.pieces import PIECE_VAD, Piece, speech_pieces
+from sottovoce.offline.languages import TextLikelihood
 from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.offline.windows import PIECE_VAD, Piece, speech_pieces
 from sottovoce.options.transcribe import LANGUAGE_PRIOR, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime
@@ -123,7 +123,7 @@ class Prober:
                     own = self._alone(features, piece) if piece.n_frames > 10 else _row(other)
                     likely = np.argsort(-np.array(own["p"]))[:3]
                     codes = dict.fromkeys([*(code for *_, code in parts), *(self.codes[i] for i in likely)])
-                    is_asked = piece.duration_s >= spans.SHORTEST_TEXT_S and max(own["p"]) < DOUBTFUL
+                    is_asked = piece.duration_s >= chain.SHORTEST_TEXT_S and max(own["p"]) < DOUBTFUL
                     nats = (
                         texts.nats(Piece(piece.start - 10, piece.end + 10), list(codes))
                         if is_asked and len(parts) > 1 and piece.start > 10
@@ -469,7 +469,7 @@ def asked(
     before, spoken_s = None, np.zeros(len(allowed))
     for window in dict.fromkeys(one.window):
         inside = [index for index, own in enumerate(one.window) if own == window]
-        model = spans.Spans(
+        model = chain.Spans(
             judge.emission(allowed, numbers),
             [float(one.seconds[index]) for index in inside],
             [one.masked[index] for index in inside],
@@ -480,7 +480,7 @@ def asked(
         heard = set()
         while (question := model.question()) is not None:
             index = inside[question.span]
-            if isinstance(question, spans.Hear):
+            if isinstance(question, chain.Hear):
                 heard.add(index)
                 model.hear(question.span, one.own[index])
             else:
@@ -509,7 +509,7 @@ def show(log: Log, picture: Path | None) -> None:
     judge, numbers, rows, all_pieces = Judge(codes, fit.detected), fit.numbers, [], []
     kinds = [*(f"{kind}-{condition}" for kind, condition, _ in SETS), "one"]
     for ask in (0.05, 0.1, 0.2, 0.4):
-        spans.ASK = ask
+        chain.ASK = ask
         for kind in kinds:
             for is_listed in (True, False) if kind != "one" else (True,):
                 some = evidence(log, kind, codes)

@@ -36,8 +36,8 @@ from benchmarks.live.counts import TimedUnit, pairs, timed_units
 from sottovoce.audio.vad import speech_segments
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches, true_switches
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, compare, score
-from sottovoce.offline.pieces import PIECE_VAD, Piece
 from sottovoce.offline.verify import covered_by_word, uncovered
+from sottovoce.offline.windows import PIECE_VAD, Piece
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.text.word_edits import align_words
 from sottovoce.types import HOP_SAMPLES, Word

@@ -20,7 +20,7 @@ from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.find import Source, Sources
 from sottovoce.models.sources.names import default_model
 from sottovoce.offline.transcriber import SecondModel, transcriber_for, with_arguments
-from sottovoce.offline.transcription import RunControl, open_recording, transcription_of
+from sottovoce.offline.transcription import FileTranscription, RunControl, open_recording
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime, Runtime
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from sottovoce.offline.pipeline import LanguageSpan
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
-    from sottovoce.offline.transcription import FileTranscription
     from sottovoce.options.align import AlignOptions
     from sottovoce.options.live import Captions, Switching
     from sottovoce.options.vad import VadStreamOptions
@@ -124,7 +123,7 @@ class Model:
         transcriber = transcriber_for(runtime or self.runtime, self.tokenizer, chosen, fusion, second)
         recording = open_recording(source, sample_rate, chosen)
         control = RunControl(on_progress, abort)
-        return transcription_of(transcriber, recording, control, model=self.name, resume=resume)
+        return FileTranscription(transcriber, recording, control, model=self.name, resume=resume)
 
     def as_second(
         self,

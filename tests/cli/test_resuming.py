@@ -13,7 +13,7 @@ import pytest
 from sottovoce.cli.main import run
 from sottovoce.cli.transcribe_files import FORMAT as PART_FORMAT
 from sottovoce.cli.transcribe_files import PartWriter, read_part
-from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
+from sottovoce.offline.resume import ResumePoint, SeekPlace, TranscriptionState
 from sottovoce.types import Segment
 from tests.audio.media import wav_bytes
 from tests.fresh_process import start_command
@@ -25,7 +25,7 @@ SEEK = ["-l", "en,de,es,fr", "-w"]
 VAD = ["--vad", "--clean", "--offset", "0:01"]
 SECOND = ["-l", "en,de,es,fr", "--second-model", "nano", "--defer-word", "0", "--defer-logprob", "-0.4"]
 HEADER = {"format": PART_FORMAT, "model": "nano", "size_bytes": 5}
-POINT = ResumePoint(StateSnapshot(30.0), (1, 2), False, None, SeekPlace(0, 3000, 0.0, 3001))
+POINT = ResumePoint(TranscriptionState(position=30.0), (1, 2), False, None, SeekPlace(0, 3000, 0.0, 3001))
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sottovoce.decoding.decode import compression_ratio, decode, select_windows
+from sottovoce.decoding.decode import compression_ratio, context_tokens, decode, select_windows, start_tokens
 from sottovoce.decoding.detect import combine_detections, detect_language
-from sottovoce.decoding.prompt import context_tokens, start_tokens
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.options.decoding import DecodingOptions

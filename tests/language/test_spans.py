@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sottovoce.language.chain import Emission
-from sottovoce.language.spans import ONE_NATS, Hear, Read, Spans
+from sottovoce.language.chain import ONE_NATS, Emission, Hear, Read, Spans
 from tests.language.test_chain import CODES, probed
 
 ALLOWED = ["en", "de", "pl", "ru"]

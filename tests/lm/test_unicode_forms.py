@@ -13,7 +13,7 @@ from torch import Tensor
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.models import load_ngram
 from sottovoce.ctc.options import CtcFusionOptions
-from sottovoce.decoding.prompt import context_tokens
+from sottovoce.decoding.decode import context_tokens
 from sottovoce.evaluation.wer import ScoredUtterance, count_errors
 from sottovoce.lm.fusion import text_fusion
 from sottovoce.lm.grammar import Grammar

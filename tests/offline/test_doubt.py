@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sottovoce.decoding.decode import DecodingResult
-from sottovoce.offline.pieces import Piece, Window
-from sottovoce.offline.segments import WindowCut
 from sottovoce.offline.verify import halves_to_read, is_silent, is_too_little
+from sottovoce.offline.windows import Piece, Window, WindowCut
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment

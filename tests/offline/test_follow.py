@@ -19,12 +19,17 @@ from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.offline.follow import SILENCE, LanguageFollower, TextLikelihood, with_silence
-from sottovoce.offline.languages import WindowLanguages
-from sottovoce.offline.pieces import PIECE_VAD, Piece, Window, pieces_between
-from sottovoce.offline.resume import FollowerState, ProbedPiece
-from sottovoce.offline.transcriber import Transcriber, TranscriptionState
-from sottovoce.offline.windows import SeekWindows
+from sottovoce.offline.languages import (
+    SILENCE,
+    LanguageFollower,
+    TextLikelihood,
+    WindowLanguages,
+    with_silence,
+)
+from sottovoce.offline.pipeline import SeekWindows
+from sottovoce.offline.resume import FollowerState, ProbedPiece, TranscriptionState
+from sottovoce.offline.transcriber import Transcriber
+from sottovoce.offline.windows import PIECE_VAD, Piece, Window, pieces_between
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime

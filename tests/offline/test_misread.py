@@ -12,11 +12,11 @@ from torch import Tensor
 
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
-from sottovoce.language.spans import Spans
-from sottovoce.offline import follow
-from sottovoce.offline.pieces import Piece
+from sottovoce.language.chain import Spans
+from sottovoce.offline import languages as languages_module
+from sottovoce.offline.pipeline import LanguageWindow, SeekWindows
 from sottovoce.offline.verify import LanguageHypothesis, joined, segment_means, speech_in, text_mean
-from sottovoce.offline.windows import LanguageWindow, SeekWindows
+from sottovoce.offline.windows import Piece
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Segment
@@ -114,7 +114,7 @@ def spoken(mel: Tensor, _: int) -> Script:
 
 
 def ask_texts_from(surprisal: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "SURPRISAL", surprisal)
+    monkeypatch.setattr(languages_module, "SURPRISAL", surprisal)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechSegment, speech_segments
-from sottovoce.offline.pieces import (
+from sottovoce.offline.windows import (
     LEAST_S,
     LONGEST_S,
     PIECE_VAD,

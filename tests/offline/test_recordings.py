@@ -13,7 +13,7 @@ import pytest
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.offline.transcriber import transcriber_for
-from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch, transcription_of
+from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -82,7 +82,7 @@ def test_a_part_of_packed_speech_keeps_its_times() -> None:
 
 def opened(backend: FakeBackend, samples: Samples, control: RunControl | None = None) -> FileTranscription:
     transcriber = transcriber_for(DirectRuntime(backend), TOKENIZER, ENGLISH, None)
-    return transcription_of(transcriber, Recording(samples), control, model="fake")
+    return FileTranscription(transcriber, Recording(samples), control, model="fake")
 
 
 def test_progress_is_told_and_rises_to_the_end() -> None:

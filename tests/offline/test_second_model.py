@@ -12,9 +12,9 @@ from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import OptionError
-from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
+from sottovoce.offline.resume import ResumePoint, SeekPlace, TranscriptionState
 from sottovoce.offline.transcriber import SecondModel, transcriber_for
-from sottovoce.offline.transcription import FileTranscription, transcription_of
+from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
@@ -55,7 +55,7 @@ def run(
     )
     with Recording(source) as recording:
         transcriber = transcriber_for(DirectRuntime(first), TOKENIZER, options, None, other)
-        transcription = transcription_of(transcriber, recording)
+        transcription = FileTranscription(transcriber, recording)
         return list(transcription), transcription
 
 
@@ -169,7 +169,7 @@ def test_speech_without_words_is_read_by_the_second() -> None:
         transcriber = transcriber_for(
             DirectRuntime(FakeBackend(Script())), TOKENIZER, replace(ENGLISH, read_again=True), None, other
         )
-        transcription = transcription_of(transcriber, recording, speech_model=Loud())
+        transcription = FileTranscription(transcriber, recording, speech_model=Loud())
         assert [one.start for one in transcription] == [0.0]
     assert transcription.unread == ()
 
@@ -185,6 +185,6 @@ def test_it_goes_neither_with_clips_nor_on_from_one_model() -> None:
     with pytest.raises(OptionError, match="reads English alone; expected language 'en'"):
         transcriber_for(DirectRuntime(first), TOKENIZER, TranscribeOptions(), None, english)
     transcriber = transcriber_for(DirectRuntime(first), TOKENIZER, ENGLISH, None, second)
-    point = ResumePoint(StateSnapshot(), (), True, None, SeekPlace(0, 0, 0.0, 0))
+    point = ResumePoint(TranscriptionState(), (), True, None, SeekPlace(0, 0, 0.0, 0))
     with Recording(rustle(3.0)) as recording, pytest.raises(OptionError, match="expected no second model"):
-        transcription_of(transcriber, recording, resume=point)
+        FileTranscription(transcriber, recording, resume=point)

@@ -11,7 +11,6 @@ import pytest
 from torch import Tensor
 
 from sottovoce.audio.vad import SileroState, SpeechFinder
-from sottovoce.offline.segments import WindowCut
 from sottovoce.offline.verify import (
     SpeechPresence,
     WindowSpan,
@@ -19,6 +18,7 @@ from sottovoce.offline.verify import (
     is_anomaly,
     skip_hallucinations,
 )
+from sottovoce.offline.windows import WindowCut
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples, Segment, Word

@@ -9,18 +9,18 @@ from itertools import accumulate
 import pytest
 import torch
 
-from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
-from sottovoce.offline.segments import (
-    WindowCut,
-    WordRules,
+from sottovoce.decoding.alignment import (
+    TimedWord,
+    WindowText,
+    align_windows,
     cut_at_sentence_ends,
-    cut_window,
     interpolate_improbable,
     merge_punctuation,
     place_words,
     usual_duration,
 )
-from sottovoce.options.transcribe import APPENDED, PREPENDED
+from sottovoce.offline.windows import WindowCut, cut_window
+from sottovoce.options.transcribe import APPENDED, PREPENDED, TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Word
 from tests.decoding import rig
@@ -95,7 +95,7 @@ def test_speech_ends_with_the_last_word() -> None:
     assert of(said, Segment(0, 3, 9, "", "en", words=())) == 1.5
 
 
-RULES = WordRules(PREPENDED, APPENDED)
+RULES = TranscribeOptions()
 
 
 def word(text: str, start: float, end: float) -> TimedWord:
@@ -182,7 +182,7 @@ def test_signs_and_the_outer_bounds_of_a_segment_keep_their_times() -> None:
 
 def test_words_of_one_segment_are_not_drawn_into_another() -> None:
     words = spoken((" said", 0.4, 0.9), (" then", 0.4, 0.1), (" so", 0.2, 0.1), (" on", 0.6, 0.1))
-    rules = WordRules(PREPENDED, APPENDED, threshold=0.5)
+    rules = TranscribeOptions(word_threshold=0.5)
     cut = [Segment(0, 0.0, 0.8, "", "en", (1, 1)), Segment(1, 0.8, 1.6, "", "en", (1, 1))]
     placed = place_words(cut, words, rules, eot=50257)
     starts = [[one.start for one in segment.words or ()] for segment in placed]

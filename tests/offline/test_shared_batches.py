@@ -15,7 +15,7 @@ import pytest
 from sottovoce.audio.recording import Recording
 from sottovoce.models.backend import Backend
 from sottovoce.offline.transcriber import transcriber_for
-from sottovoce.offline.transcription import FileTranscription, transcription_of
+from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -32,7 +32,7 @@ def opened(
     runtime: Runtime, samples: Samples, options: TranscribeOptions = ENGLISH, tokenizer: object = TOKENIZER
 ) -> FileTranscription:
     transcriber = transcriber_for(runtime, tokenizer, options, None)  # type: ignore[arg-type]
-    return transcription_of(transcriber, Recording(samples), model="fake")
+    return FileTranscription(transcriber, Recording(samples), model="fake")
 
 
 @pytest.mark.parametrize("encodes_together", [True, False])

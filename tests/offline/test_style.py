@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.decoding.prompt import context_tokens
+from sottovoce.decoding.decode import context_tokens
 from sottovoce.errors import OptionError
-from sottovoce.offline.style import clean_segment, in_style
-from sottovoce.offline.transcriber import Segments, TranscriptionState
+from sottovoce.offline.regroup import clean_segment
+from sottovoce.offline.resume import TranscriptionState
+from sottovoce.offline.transcriber import Segments
+from sottovoce.offline.transcription import in_style
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import VERBATIM_LOOPS, TranscribeOptions

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
-from sottovoce.offline.pieces import Piece
 from sottovoce.offline.verify import (
     covered_by_word,
     in_halves,
@@ -19,6 +18,7 @@ from sottovoce.offline.verify import (
     trimmed,
     uncovered,
 )
+from sottovoce.offline.windows import Piece
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Samples, Segment, Span, Turn, Word

@@ -10,7 +10,7 @@ from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SileroState, SpeechModel
 from sottovoce.models.backend import Backend
 from sottovoce.offline.transcriber import transcriber_for
-from sottovoce.offline.transcription import FileTranscription, transcription_of
+from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
@@ -75,7 +75,7 @@ def transcribe(
     speech_model: SpeechModel | None = None,
 ) -> FileTranscription:
     transcriber = transcriber_for(DirectRuntime(backend), tokenizer, options, None)
-    return transcription_of(transcriber, recording, speech_model=speech_model)
+    return FileTranscription(transcriber, recording, speech_model=speech_model)
 
 
 def run(

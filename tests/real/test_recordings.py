@@ -18,7 +18,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import speech_segments
 from sottovoce.evaluation.wer import ScoredUtterance, count_errors
-from sottovoce.offline.pieces import LONGEST_S, PIECE_VAD
+from sottovoce.offline.windows import LONGEST_S, PIECE_VAD
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.audio.stamped import stamped_bytes

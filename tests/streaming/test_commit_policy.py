@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.streaming.commit_policy import Agreement
+from sottovoce.streaming.commit_policy import Agreement, HypothesisWord
 from sottovoce.streaming.options import CommitOptions
-from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import Word
 from tests.streaming.sessions import blank_window
 

@@ -17,9 +17,9 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.streaming import alignatt
+from sottovoce.streaming.commit_policy import WordBuilder
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.streaming.utterance import PromptContext, UtteranceEncoder
-from sottovoce.streaming.words import WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
 from tests.streaming.sessions import TOKENIZER, listen, session, words_of
 from tests.streaming.speech import backend, say

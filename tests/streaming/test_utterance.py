@@ -10,10 +10,10 @@ import pytest
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.runtime.calls import ContinuousDecodeCall, IncrementalEncodeCall, ModelCall
+from sottovoce.streaming.commit_policy import HypothesisWord
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.utterance import MAX_COMMITTED_TOKENS, LiveUtterance
-from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, LanguageChanged, Partial, Word
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken
 from tests.runtime.noting import Noting

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.streaming.alignatt import AlignAttHypothesis, StopReason
-from sottovoce.streaming.commit_policy import Reading
-from sottovoce.streaming.words import MIN_WORD_S, HypothesisWord, WordBuilder, nondecreasing
+from sottovoce.streaming.commit_policy import MIN_WORD_S, HypothesisWord, Reading, WordBuilder, nondecreasing
 from sottovoce.text.tokenizer import Tokenizer
 from tests.streaming.sessions import blank_window
 

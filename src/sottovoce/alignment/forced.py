@@ -26,13 +26,19 @@ from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.ctc.align import align, token_times
 from sottovoce.ctc.labels import SEPARATORS
-from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
+from sottovoce.decoding.alignment import (
+    TimedWord,
+    WindowText,
+    align_windows,
+    cut_at_sentence_ends,
+    merge_punctuation,
+    usual_duration,
+)
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend
 from sottovoce.models.ctc_head import CtcHead
-from sottovoce.offline.segments import cut_at_sentence_ends, merge_punctuation, usual_duration
 from sottovoce.offline.transcriber import transcriber_for
-from sottovoce.offline.transcription import transcription_of
+from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.align import AlignOptions
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
@@ -466,7 +472,7 @@ class TextAligner:
         transcriber = transcriber_for(
             DirectRuntime(self.backend), self.tokenizer, replace(ROUGH, decoding=decoding), None
         )
-        for segment in transcription_of(transcriber, recording, keeps_open=True):
+        for segment in FileTranscription(transcriber, recording, keeps_open=True):
             yield from segment.words or ()
 
     def _window(

@@ -1,9 +1,8 @@
-"""Alignment of tokens and words to audio frames by cross-attention.
+"""Alignment of tokens and words to audio frames by cross-attention, and words of segments.
 
 The attention of a few heads is cut to the frames of the audio, softmaxed, normalised over tokens,
-median-filtered over frames, averaged over heads, and aligned by dynamic time warping. The decoder runs
-again over the text of all segments of a window, several windows in a batch. Streaming uses the same steps
-with running statistics.
+median-filtered over frames, averaged over heads, and aligned by dynamic time warping. Punctuation joins its
+words, and implausibly long words are shortened. Streaming uses the same steps with running statistics.
 
 Source: openai-whisper 20250625, timing.py.
 """
@@ -11,18 +10,35 @@ Source: openai-whisper 20250625, timing.py.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.decoding.decode import Stepwise, finish, select_windows
+from sottovoce.decoding.decode import select_windows
 from sottovoce.models.backend import Backend
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Token
+from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Segment, Token, Word
+
+Result = TypeVar("Result")
+Stepwise: TypeAlias = Generator[None, None, Result]
+"""Yields before each decoder pass, and returns its result."""
+
+
+def finish(steps: Stepwise[Result]) -> Result:
+    """Run all steps; return their result."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
 
 FILTER_WIDTH = 7
 """Frames of the median filter (140 ms)."""
@@ -30,13 +46,13 @@ _MEDIAN_NETWORK = (
     *((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6)),
     *((2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4)),
 )
-"""Comparisons that move the median of seven to the middle. Source: Devillard 1998, opt_med7."""
+"""Comparisons that move the median of seven to the middle (Devillard 1998, opt_med7)."""
 _TINY = 1e-12
-"""Least standard deviation: constant attention has a z-score of 0 instead of NaN."""
+"""Least standard deviation, so that constant attention has a z-score of 0."""
 
 
 def cut_frames(attention: Tensor, n_frames: int) -> Tensor:
-    """Cut attention (..., n) to the first n_frames and renormalise by softmax."""
+    """Cut attention (..., n) to the first n_frames and renormalise it."""
     cut = attention[..., :n_frames]
     return cut / cut.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(cut.dtype).tiny)
 
@@ -48,11 +64,10 @@ def normalize_over_tokens(attention: Tensor) -> Tensor:
 
 
 def median_filter(values: Tensor) -> Tensor:
-    """Compute the running median of `FILTER_WIDTH` values over the last dimension (..., n), mirrored at
-    both ends.
+    """Compute the running median over the last dimension (..., n), mirrored at both ends.
 
-    Rows of at most `FILTER_WIDTH` // 2 values are returned unchanged. A network of minima and maxima is ten
-    times as fast as sorting.
+    Rows of at most `FILTER_WIDTH` // 2 values are unchanged. A network of minima and maxima is ten times as
+    fast as sorting.
     """
     half = FILTER_WIDTH // 2
     n_values = values.shape[-1]
@@ -69,15 +84,11 @@ def median_filter(values: Tensor) -> Tensor:
 
 
 def mean_over_heads(attention: Tensor) -> Tensor:
-    """Average (..., n_heads, n_tokens, n_frames) to (..., n_tokens, n_frames)."""
     return attention.mean(dim=-3)
 
 
 def alignment_matrix(attention: Tensor, n_frames: int) -> Tensor:
-    """Compute the alignment scores (n_tokens, n_frames) of a sequence; higher is better.
-
-    attention: (n_heads, n_tokens, n_all_frames), softmax over all frames.
-    """
+    """Compute alignment scores (n_tokens, n_frames) of attention (n_heads, n_tokens, n); higher is better."""
     weights = normalize_over_tokens(cut_frames(attention, n_frames))
     return mean_over_heads(median_filter(weights))
 
@@ -109,7 +120,7 @@ class RunningStatistics:
         return cls(n_tokens, mean, ((attention - mean.unsqueeze(-2)).square() * weight).sum(dim=-2))
 
     def updated(self, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
-        """Return the statistics with more tokens (..., n_new, n_frames); counted: as in `of`."""
+        """Return the statistics with more tokens (..., n_new, n_frames)."""
         new = RunningStatistics.of(attention, counted)
         total = self.n_tokens + new.n_tokens
         delta = new.mean - self.mean
@@ -120,14 +131,13 @@ class RunningStatistics:
         )
 
     def select(self, rows: Tensor) -> RunningStatistics:
-        """Select `rows` (R',) of the first dimension."""
         n_tokens = self.n_tokens[rows] if self.n_tokens.ndim == self.mean.ndim else self.n_tokens
         return RunningStatistics(n_tokens, self.mean[rows], self.squares[rows])
 
     def normalize(self, attention: Tensor, *, floor: Tensor | float = 0.0) -> Tensor:
         """Compute the z-score of tokens (..., n, n_frames) against all tokens so far.
 
-        floor: added to the standard deviation; broadcastable to (..., n_frames).
+        floor: added to the standard deviation.
         """
         std = ((self.squares / self.n_tokens).sqrt() + floor).clamp_min(_TINY)
         return (attention - self.mean.unsqueeze(-2)) / std.unsqueeze(-2)
@@ -135,10 +145,7 @@ class RunningStatistics:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WarpPath:
-    """The cheapest monotonic path through each matrix of a batch.
-
-    first, last: (B, n_tokens) int64, the frames of each token; undefined for padding.
-    """
+    """The first and last frames (B, n_tokens) int64 of each token on the cheapest monotonic path."""
 
     first: Tensor
     last: Tensor
@@ -150,8 +157,8 @@ def dtw(cost: Tensor, n_tokens: Tensor | None = None, n_frames: Tensor | None = 
     n_tokens, n_frames: (B,) int64 sizes of each matrix; None: all. A step goes to the next frame, the next
     token or both; ties go to the next frame.
 
-    With the running sum S of a row x, the recurrence c[j] = x[j] + min(above[j], c[j - 1]) is S[j] plus
-    the running minimum of above[j] - S[j - 1]: one cumulative sum and one cumulative minimum per token.
+    With the running sum S of a row x, the recurrence c[j] = x[j] + min(above[j], c[j - 1]) is S[j] plus the
+    running minimum of above[j] - S[j - 1]: one cumulative sum and one cumulative minimum per token.
     """
     cost = cost.detach().cpu().double()  # in this order: MPS has no float64
     everything = torch.tensor(cost.shape[1:])
@@ -171,9 +178,9 @@ def dtw(cost: Tensor, n_tokens: Tensor | None = None, n_frames: Tensor | None = 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Steps:
-    """How the best path to each cell (B, n_tokens, n_frames) entered the token's row.
+    """The frame where the best path to each cell (B, n_tokens, n_frames) entered its row.
 
-    entry: the frame. diagonal: whether a path that enters here left the frame before.
+    diagonal: whether a path that enters here left the frame before.
     """
 
     entry: Tensor
@@ -204,7 +211,7 @@ _CHUNK_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:
-    """A word of a window: seconds from the window's start, tokens, and their mean probability.
+    """A word, its times in seconds from the window's start, and the mean probability of its tokens.
 
     pieces: the tokens as aligned, whatever the word's own times become.
     """
@@ -223,9 +230,8 @@ class TimedWord:
 
 @dataclass(frozen=True, slots=True)
 class WindowText:
-    """The text tokens of a window without timestamps, and its log-mel frames of audio.
-
-    tokenizer: with the language and task of the text.
+    """The text tokens of a window without timestamps, its log-mel frames of audio, and the tokenizer in its
+    language.
     """
 
     tokenizer: Tokenizer
@@ -236,10 +242,7 @@ class WindowText:
 def align_windows(
     backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]
 ) -> list[list[TimedWord]]:
-    """Return the timed words of each window.
-
-    texts: one for each window of `encoded`.
-    """
+    """Return the timed words of each window."""
     return finish(align_stepwise(backend, encoded, texts))
 
 
@@ -247,7 +250,6 @@ def align_windows(
 def align_stepwise(
     backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]
 ) -> Stepwise[list[list[TimedWord]]]:
-    """`align_windows` as a generator that yields before each decoder pass."""
     spoken = [window for window, text in enumerate(texts) if text.tokens and text.n_frames >= 2]
     words: list[list[TimedWord]] = [[] for _ in texts]
     if not spoken:
@@ -273,7 +275,7 @@ def attention_of(backend: Backend, encoded: EncoderOutput, text: WindowText) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
-    """Of each row: attention (n_heads, n_tokens, n_frames), and the probabilities of its text tokens."""
+    """Attention (n_heads, n_tokens, n_frames) and probabilities of the text tokens of each row."""
 
     attention: list[Tensor]
     probabilities: list[list[float]]
@@ -358,3 +360,166 @@ def _timed_tokens(text: WindowText, onsets: Sequence[float], probabilities: Sequ
             text.tokens, onsets, onsets[1:], probabilities, strict=False
         )
     ]
+
+
+SENTENCE_ENDS = ".。!！?？"
+LONGEST_MEDIAN_S = 0.7
+"""Upper limit of the median, so that in slow speech pauses do not join words."""
+
+
+def usual_duration(words: Sequence[TimedWord]) -> float:
+    """Return the median duration (s) of the words, at most 0.7; 0 for none."""
+    durations = [word.duration for word in words if word.duration != 0.0]
+    return min(LONGEST_MEDIAN_S, statistics.median(durations)) if durations else 0.0
+
+
+def cut_at_sentence_ends(words: Sequence[TimedWord], longest: float) -> list[TimedWord]:
+    """Shorten words around sentence ends that are longer than `longest` seconds: the pause belongs to
+    neither.
+    """
+    cut = list(words)
+    if longest == 0.0:
+        return cut
+    for index in range(1, len(cut)):
+        word, before = cut[index], cut[index - 1]
+        if word.duration <= longest:
+            continue
+        if word.word in SENTENCE_ENDS:
+            cut[index] = replace(word, end=word.start + longest)
+        elif before.word in SENTENCE_ENDS:
+            cut[index] = replace(word, start=word.end - longest)
+    return cut
+
+
+def interpolate_improbable(words: Sequence[TimedWord], threshold: float) -> list[TimedWord]:
+    """Interpolate the starts of words less probable than `threshold` between their neighbours, by letters.
+
+    words: of one segment. The first start, the last end and punctuation, which marks pauses, stay.
+
+    Source: whisper.cpp's `thold_pt`, for timestamps.
+    """
+    anchors = [
+        i
+        for i, word in enumerate(words)
+        if i == 0 or word.probability >= threshold or not any(map(str.isalnum, word.word))
+    ]
+    starts = [word.start for word in words] + [word.end for word in words[-1:]]
+    for left, right in pairwise([*anchors, len(words)]):
+        letters = list(accumulate(len(word.word.strip()) for word in words[left:right]))
+        span = starts[right] - starts[left]
+        for i, before in enumerate(letters[:-1], start=left + 1):
+            starts[i] = starts[left] + span * before / letters[-1]
+    return [replace(word, start=starts[i], end=starts[i + 1]) for i, word in enumerate(words)]
+
+
+def merge_punctuation(words: Sequence[TimedWord], prepended: str, appended: str) -> list[TimedWord]:
+    """Join signs with the next word (prepended) or the previous one (appended), whose times stay."""
+    before: list[TimedWord] = []  # last word first
+    for word in reversed(words):
+        if before and word.word.startswith(" ") and word.word.strip() in prepended:
+            before[-1] = _joined(before[-1], word, before[-1])
+        else:
+            before.append(word)
+    joined: list[TimedWord] = []
+    for word in reversed(before):
+        if joined and not joined[-1].word.endswith(" ") and word.word in appended:
+            joined[-1] = _joined(joined[-1], joined[-1], word)
+        else:
+            joined.append(word)
+    return joined
+
+
+def _joined(anchor: TimedWord, first: TimedWord, second: TimedWord) -> TimedWord:
+    return replace(
+        anchor,
+        word=first.word + second.word,
+        tokens=first.tokens + second.tokens,
+        pieces=first.pieces + second.pieces,
+    )
+
+
+def place_words(
+    segments: Sequence[Segment],
+    words: Sequence[TimedWord],
+    options: TranscribeOptions,
+    *,
+    eot: int,
+    window_start: float = 0.0,
+    last_speech: float = 0.0,
+) -> tuple[Segment, ...]:
+    """Return the segments of a window with their words and corrected times.
+
+    words: of all segments, in order. eot: id of the first token that is not text. window_start, last_speech:
+    in seconds of the recording.
+    """
+    if options.word_threshold:
+        of_segments = _by_segment(segments, words, eot)
+        words = [word for own in of_segments for word in interpolate_improbable(own, options.word_threshold)]
+    usual = usual_duration(words)
+    words = cut_at_sentence_ends(words, 2 * usual)
+    words = merge_punctuation(words, options.prepend_punctuations, options.append_punctuations)
+    placed = []
+    for segment, of_segment in zip(segments, _by_segment(segments, words, eot), strict=True):
+        own = [_placed(word, window_start) for word in of_segment]
+        if own:
+            _cut_after_pause(own, usual, last_speech)
+            segment = _agree(segment, own, usual)
+            last_speech = segment.end
+        placed.append(replace(segment, words=tuple(own)))
+    return tuple(placed)
+
+
+def _by_segment(segments: Sequence[Segment], words: Sequence[TimedWord], eot: int) -> list[list[TimedWord]]:
+    waiting = iter(words)
+    found: list[list[TimedWord]] = []
+    for segment in segments:
+        n_missing = sum(token < eot for token in segment.tokens)
+        own: list[TimedWord] = []
+        while n_missing > 0 and (word := next(waiting, None)) is not None:
+            n_missing -= len(word.tokens)
+            own.append(word)
+        found.append(own)
+    return found
+
+
+def _placed(word: TimedWord, window_start: float) -> Word:
+    return Word(
+        word=word.word,
+        start=round(window_start + word.start, 2),
+        end=round(window_start + word.end, 2),
+        probability=word.probability,
+        tokens=tuple(
+            replace(piece, start=window_start + piece.start, end=window_start + piece.end)
+            for piece in word.pieces
+        ),
+    )
+
+
+def _cut_after_pause(words: list[Word], usual: float, last_speech: float) -> None:
+    longest = 2 * usual
+    first, second = words[0], words[1] if len(words) > 1 else None
+    if first.end - last_speech <= 4 * usual:
+        return
+    long_pair = second is not None and second.end - first.start > 2 * longest
+    if first.end - first.start <= longest and not long_pair:
+        return
+    if second is not None and second.end - second.start > longest:
+        boundary = max(second.end / 2, second.end - longest)
+        first = replace(first, end=boundary)
+        words[1] = replace(second, start=boundary)
+    words[0] = replace(first, start=max(0.0, first.end - longest))
+
+
+def _agree(segment: Segment, words: list[Word], usual: float) -> Segment:
+    start, end = segment.start, segment.end
+    first = words[0]
+    if start < first.end and start - 0.5 > first.start:
+        words[0] = replace(first, start=max(0.0, min(first.end - usual, start)))
+    else:
+        start = first.start
+    last = words[-1]
+    if end > last.start and end + 0.5 < last.end:
+        words[-1] = replace(last, end=max(last.start + usual, end))
+    else:
+        end = last.end
+    return replace(segment, start=start, end=end)

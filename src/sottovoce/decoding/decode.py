@@ -1,23 +1,22 @@
 """Decode batches of encoded windows of at most 30 s, with temperature fallback.
 
-Source of the fallback: openai-whisper 20250625 `decode_with_fallback`. If every temperature fails, the
-most probable text without repetition is kept, as in faster-whisper 1.2.1, instead of the last one.
+Source: openai-whisper 20250625 `decode_with_fallback`. If every temperature fails, the most probable text
+without repetition is kept, as in faster-whisper 1.2.1.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters
-from sottovoce.decoding.prompt import context_tokens, start_tokens
 from sottovoce.decoding.search import (
     BeamSearch,
     Candidate,
@@ -32,33 +31,20 @@ from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, BestTokens, ChoosingRows
 from sottovoce.options.decoding import DecodingOptions, shared_options
 from sottovoce.options.fallback import FallbackOptions
+from sottovoce.text.disfluency import verbatim_tokens
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
 State = TypeVar("State")
-Result = TypeVar("Result")
-Stepwise: TypeAlias = Generator[None, None, Result]
-"""Yields before each decoder pass, and returns its result."""
-
-
-def finish(steps: Stepwise[Result]) -> Result:
-    """Run all steps; return their result."""
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
 
 
 @dataclass(frozen=True, slots=True)
 class DecodingResult:
     """The transcript of one window.
 
-    tokens: sampled text ids and timestamps, without prompt, prefix and end of text. avg_logprob: mean
-    natural log-probability of tokens and end. no_speech_prob: of <|nospeech|> at the position of
-    <|startoftranscript|>. compression_ratio: bytes over zlib bytes of the text. detection: if the language
-    was detected. candidates: all final hypotheses, this one first.
+    tokens: sampled text ids and timestamps. avg_logprob: mean natural log-probability of tokens and end.
+    no_speech_prob: of <|nospeech|> at <|startoftranscript|>. compression_ratio: bytes over zlib bytes of the
+    text. candidates: all final hypotheses, this one first.
     """
 
     language: str
@@ -89,8 +75,8 @@ def decode(
 ) -> list[DecodingResult]:
     """Decode every window of `encoded`; a window gives the same text alone and in a batch.
 
-    tokenizer: of the model; the options replace its language and task. options: one for every window; they
-    may differ in prompt, hotwords, language and seed. fusion: language models for the search, or None.
+    options: of each window; they may differ in prompt, hotwords, language and seed. They replace the language
+    and task of the tokenizer.
 
     Raises:
         OptionError: contradicting options, or options that the model does not support.
@@ -104,9 +90,66 @@ def decode(
 
 
 def compression_ratio(text: str) -> float:
-    """Return the bytes of a text over its zlib bytes, above about 2.4 for repeated text; 0 for no text."""
+    """Return the bytes of a text over its zlib bytes, above about 2.4 for repeated text."""
     encoded = text.encode("utf-8")
     return len(encoded) / len(zlib.compress(encoded))
+
+
+def context_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
+    """Return the prompt, at most half of the text context: <|startofprev|>, style, hotwords, end of the text.
+
+    Source: openai-whisper 20250625 `_get_initial_tokens`; hotwords as in faster-whisper 1.2.1 `get_prompt`.
+
+    Raises:
+        OptionError: the hotwords alone are longer.
+    """
+    style = verbatim_tokens(tokenizer) if options.verbatim else []
+    room = n_text_ctx // 2 - 1 - len(style)
+    hotwords = tokenizer.encode_prompt(options.hotwords or "")
+    if len(hotwords) > room:
+        raise OptionError(f"hotwords: expected at most {room} tokens, got {len(hotwords)}")
+    left = room - len(hotwords)
+    prompt = _as_tokens(options.prompt, tokenizer)[-left:] if left else []
+    context = [*style, *hotwords, *prompt]
+    return [tokenizer.sot_prev, *context] if context else []
+
+
+def start_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
+    """Return the start-of-transcript sequence of the tokenizer's language and task, and the prefix.
+
+    Raises:
+        OptionError: a prefix longer than half of the text context.
+    """
+    n_prefix = len(prefix_tokens(options, tokenizer))
+    if n_prefix > n_text_ctx // 2 - 1:
+        raise OptionError(f"prefix: expected at most {n_text_ctx // 2 - 1} tokens, got {n_prefix}")
+    timed = not options.without_timestamps
+    start = tokenizer.sot_sequence if timed else tokenizer.sot_sequence_including_notimestamps
+    return [*start, *opening_tokens(options, tokenizer)]
+
+
+def opening_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
+    """Return <|0.00|> and the prefix; empty without a prefix.
+
+    Without the timestamp the model takes the prefix for all speech. Source: faster-whisper 1.2.1
+    `get_prompt`.
+    """
+    prefix = prefix_tokens(options, tokenizer)
+    if not prefix or options.without_timestamps:
+        return prefix
+    return [tokenizer.timestamp_begin, *prefix]
+
+
+def prefix_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
+    return _as_tokens(options.prefix, tokenizer)
+
+
+def _as_tokens(text: str | Sequence[int] | None, tokenizer: Tokenizer) -> list[int]:
+    if text is None:
+        return []
+    if isinstance(text, str):
+        return tokenizer.encode_prompt(text)
+    return list(text)
 
 
 def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOutput:
@@ -125,7 +168,7 @@ def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOut
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowDecoder(Generic[State]):
-    """Decodes windows of recordings by greedy search, sampling or beam search, in continuous batches.
+    """Decodes windows by greedy search, sampling or beam search, in continuous batches.
 
     options: of all windows; the prompt, hotwords, language and seed are those of each request.
     """
@@ -230,6 +273,7 @@ class WindowBatch(Generic[State]):
             decoder.tokenizer,
             decoder.backend.device,
             is_fused=decoder.fusion is not None,
+            follows_text=bool(prefix_tokens(decoder.options, decoder.tokenizer)),
         )
         self._rules = RulesOfChoice.of(self._filters, n_best, n_vocab) if n_best else None
         """The filters as data, if a backend can apply them."""
@@ -367,7 +411,7 @@ def _result(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The chosen result of a window, and the last temperature that was tried."""
+    """The chosen result of a window, and the last temperature tried."""
 
     result: DecodingResult
     last_temperature: float
@@ -382,9 +426,8 @@ def decode_with_fallback(
 ) -> list[Attempt]:
     """Decode every window, and failed ones again at the next temperature.
 
-    decode_once: decodes windows at one temperature, as `decode`. options: as for `decode`, except
-    temperature; beam_size and patience apply at temperature 0, best_of above 0. divisible: per window,
-    whether it will be split if its first text repeats itself, instead of decoded again; None: no.
+    decode_once: decodes windows at one temperature. options: beam_size and patience apply at temperature 0,
+    best_of above 0. divisible: whether a window whose first text repeats itself is split instead.
 
     Raises:
         OptionError: as `decode`.
@@ -416,7 +459,6 @@ def decode_with_fallback(
 
 
 def mix_seed(*parts: int) -> int:
-    """Hash several numbers to one seed."""
     seed = 0
     for part in parts:
         seed = (seed * 6364136223846793005 + part + 1442695040888963407) % 2**63

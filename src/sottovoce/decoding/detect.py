@@ -1,6 +1,6 @@
 """Language detection from the decoder's prediction after <|startoftranscript|>.
 
-Source: openai-whisper 20250625 `detect_language`; with allowed languages the whole distribution is kept.
+Source: openai-whisper 20250625 `detect_language`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
 NO_PRIOR: Mapping[str, float] = MappingProxyType({})
-"""A uniform prior over all languages."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageDetection:
     """The language of one window or recording.
 
-    language: the most probable allowed one. probability: among those allowed, with the prior if given.
-    probabilities: of every language of the model, without prior, summing to 1. allowed_mass: the sum of
-    those allowed. no_speech_prob: of <|nospeech|> against all languages.
+    probability: among those allowed, with the prior if given. probabilities: of every language, without
+    prior, summing to 1. allowed_mass: the sum of those allowed. no_speech_prob: of <|nospeech|> against all
+    languages.
     """
 
     language: str
@@ -43,9 +42,7 @@ class LanguageDetection:
 def detect_language(
     backend: Backend, tokenizer: Tokenizer, encoded: EncoderOutput, *, allowed: Sequence[str] = ()
 ) -> list[LanguageDetection]:
-    """Detect the language of every window.
-
-    allowed: codes or names; empty: all languages of the model.
+    """Detect the language of every window among those allowed; empty: all of the model.
 
     Raises:
         OptionError: an English-only model, or a language that it does not have.
@@ -72,8 +69,8 @@ def combine_detections(
 ) -> LanguageDetection:
     """Average detections of several windows, then choose among `allowed`.
 
-    weights: of the windows, such as their seconds; None: equal. log_prior: natural log-probability of each
-    code, up to a constant; 0 for missing codes.
+    weights: of the windows; None: equal. log_prior: natural log-probability of each code, up to a constant; 0
+    for missing codes.
     """
     shares = torch.tensor(weights or [1.0] * len(detections), dtype=torch.float64)
     shares = shares / shares.sum()

@@ -1,7 +1,7 @@
 """Logit filters, applied to all rows at once, in place.
 
-Filters see the sampled tokens, never the prompt, since prompts in a batch differ in length. Source of the
-first three: openai-whisper 20250625, decoding.py.
+Filters see the sampled tokens, never the prompt. Source of the first three: openai-whisper 20250625,
+decoding.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.prompt import prefix_tokens
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import AllowedTokens, TokenChoice
 from sottovoce.options.decoding import NON_SPEECH, DecodingOptions
@@ -32,7 +31,7 @@ class LogitFilter(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SuppressBlank:
-    """Forbids `tokens` (n,) int64, a space and the end of text, as the first sampled token."""
+    """Forbids a space and the end of text as the first token."""
 
     tokens: Tensor
 
@@ -51,12 +50,11 @@ class SuppressTokens:
 
 @dataclass(frozen=True, slots=True)
 class ApplyTimestampRules:
-    """Timestamps come in pairs, never decrease, begin the window, and win if their sum is more probable
-    than any text.
+    """Timestamps come in pairs, never decrease, begin the window, and win if their sum is more probable than
+    any text.
 
-    eot, timestamp_begin: ids; `<|notimestamps|>` precedes timestamp_begin. max_initial: index of the
-    latest first timestamp (20 ms each), or None. follows_text: sampling continues <|0.00|> and a prefix,
-    so no timestamp is required first.
+    max_initial: index of the latest first timestamp (20 ms each), or None. follows_text: sampling continues
+    <|0.00|> and a prefix, so no timestamp is required first.
     """
 
     eot: int
@@ -82,7 +80,7 @@ class ApplyTimestampRules:
         self._prefer_timestamps(logits)
 
     def allowed(self, sampled: Sequence[int], n_vocab: int) -> AllowedTokens:
-        """Return the allowed id spans after `sampled`, at least one token, for one row.
+        """Return the id spans allowed after the sampled tokens of one row, at least one.
 
         After a pair of timestamps text follows, after a single one a timestamp or the end; never an earlier
         time.
@@ -106,7 +104,7 @@ class ApplyTimestampRules:
 
 
 def _forbid_rows(logits: Tensor, rows: Tensor) -> None:
-    """Forbid every token of some rows, logits (R, n) and rows (R,) bool; on a CPU the others are not read."""
+    """Forbid every token of some rows (R,) bool; on a CPU the others are not read."""
     if logits.device.type != "cpu":
         logits.masked_fill_(rows[:, None], FORBIDDEN)
         return
@@ -152,7 +150,7 @@ class NoRepeatNgram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RulesOfChoice:
-    """Filters as data, for backends that choose tokens themselves after the first sampled token.
+    """Filters as data, for backends that choose tokens themselves after the first.
 
     forbidden: (n,) int32. times: None without timestamp rules.
     """
@@ -192,11 +190,12 @@ def build_filters(
     device: torch.device | str = "cpu",
     *,
     is_fused: bool = False,
+    follows_text: bool = False,
 ) -> tuple[LogitFilter, ...]:
     """Build the filters of `options`, in the order in which they apply.
 
-    is_fused: language models only score text, so other tokens, such as those of languages, are forbidden;
-    they would win where little text is allowed.
+    is_fused: language models only score text, so other tokens, such as those of languages, are forbidden.
+    follows_text: see `ApplyTimestampRules`.
 
     Raises:
         OptionError: suppress_tokens outside the vocabulary, or a suppress_regex that leaves no words.
@@ -221,18 +220,10 @@ def build_filters(
         ids = matching_tokens(options.suppress_regex, tokenizer.n_vocab)
         filters.append(SuppressTokens(torch.tensor(ids, dtype=torch.int64, device=device)))
     if not options.without_timestamps:
-        filters.append(_timestamp_rules(options, tokenizer))
+        limit = options.max_initial_timestamp
+        latest = round(limit / SECONDS_PER_TIMESTAMP) if limit else None
+        filters.append(ApplyTimestampRules(tokenizer.eot, tokenizer.timestamp_begin, latest, follows_text))
     return tuple(filters)
-
-
-def _timestamp_rules(options: DecodingOptions, tokenizer: Tokenizer) -> ApplyTimestampRules:
-    limit = options.max_initial_timestamp
-    return ApplyTimestampRules(
-        tokenizer.eot,
-        tokenizer.timestamp_begin,
-        max_initial=round(limit / SECONDS_PER_TIMESTAMP) if limit else None,
-        follows_text=bool(prefix_tokens(options, tokenizer)),
-    )
 
 
 @lru_cache(maxsize=8)
@@ -256,7 +247,6 @@ def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
 
 
 def _non_transcript_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
-    """Return the ids other than text, end of text, and wanted timestamps or speaker turns."""
     end = tokenizer.n_vocab if options.without_timestamps else tokenizer.timestamp_begin
     turns = {tokenizer.sot_lm} if options.speaker_turns else set()
     return [token for token in range(tokenizer.eot + 1, end) if token not in turns]

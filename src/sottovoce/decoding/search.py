@@ -1,11 +1,10 @@
 """Greedy search, sampling and beam search over tokens, all windows of a batch at once.
 
-Sampling uses one uniform number per row and step, drawn before the first step by a generator of each
-window, so that a seed gives the same text on every device, alone and in a batch.
+Sampling uses one uniform number per row and step, drawn before the first step, so that a seed gives the same
+text on every device, alone and in a batch.
 
-The beam search extends each beam by its best beam_size + 1 tokens, so that beam_size open beams remain if
-one ends. Source: openai-whisper 20250625, `BeamSearchDecoder`; patience from Kasai et al. 2022. Language
-models may be fused into every search.
+The beam search extends each beam by its best beam_size + 1 tokens, so that beam_size open beams remain if one
+ends. Source: openai-whisper 20250625; patience from Kasai et al. 2022.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ BLOCK = 64
 class Candidate:
     """A finished hypothesis of one window.
 
-    tokens: sampled ids without the end of text. logprob: natural log-probability of tokens and end. score:
-    for ranking; logprob plus language model scores. sums: log-probability of the tokens up to each one.
+    logprob: natural log-probability of tokens and end. score: for ranking, with language models. sums:
+    log-probability of the tokens up to each one.
     """
 
     tokens: tuple[int, ...]
@@ -41,12 +40,12 @@ class Candidate:
 class Fusion(Protocol[State]):
     """Weighted scores of language models over text tokens (natural logs), as in `lm.base.LanguageModel`.
 
-    In addition, a row with a token that is not among the n_tokens (a timestamp) keeps its state.
+    A row with a token that is not among the n_tokens (a timestamp) keeps its state.
     """
 
     @property
     def n_tokens(self) -> int:
-        """Ids 0 to n_tokens - 1 are scored; all others get 0."""
+        """Ids below are scored; all others get 0."""
         ...
 
     def start(self, n: int, device: torch.device | None = None) -> State:
@@ -65,7 +64,7 @@ class Fusion(Protocol[State]):
 
 
 class FusedRowScores(Generic[State]):
-    """Scores of fused language models for the rows of a search; states follow the rows."""
+    """Scores of fused language models for the rows of a search."""
 
     def __init__(self, fusion: Fusion[State], n_rows: int, eot: int, device: torch.device) -> None:
         self._fusion = fusion
@@ -81,7 +80,6 @@ class FusedRowScores(Generic[State]):
         return fused
 
     def advance(self, rows: Tensor, tokens: Tensor) -> None:
-        """Continue `rows` (R',) by `tokens` (R',), both int64."""
         _, self._states = self._fusion.score(self._fusion.select(self._states, rows), tokens)
 
     def select(self, rows: Tensor) -> None:
@@ -92,10 +90,9 @@ class FusedRowScores(Generic[State]):
 class SearchState:
     """The open rows of a search, and the candidates found so far.
 
-    tokens: (R, n) int64, sampled so far. scores: (R,) float32, for ranking. logprobs: (R,) float32, sums
-    under the model (the same tensor as scores without language models). sums: (R, n) float32, the sums
-    after each token. audio: the window of each row, ascending. origin: (R,) int64, the row at the start.
-    candidates: of each window. lm_scores: of the rows, or None.
+    tokens: (R, n) int64, sampled so far. scores: (R,) float32, for ranking. logprobs: (R,), sums under the
+    model. sums: (R, n), the sums after each token. audio: the window of each row, ascending. origin: (R,)
+    int64, the row at the start. candidates: of each window.
     """
 
     tokens: Tensor
@@ -118,7 +115,6 @@ class SearchState:
         return Candidate(tuple(self.tokens[row].tolist()), logprob, score, tuple(self.sums[row].tolist()))
 
     def select(self, rows: Tensor) -> Tensor:
-        """Keep `rows` (R',) int64, and return them."""
         self.tokens, self.sums = self.tokens[rows], self.sums[rows]
         same = self.logprobs is self.scores
         self.scores = self.scores[rows]
@@ -131,7 +127,7 @@ class SearchState:
 
 
 def first_state(scores: Tensor, fusion: Fusion[State] | None, eot: int) -> SearchState:
-    """Make the state before the first token. scores: (n_audio, n_hypotheses) of the rows."""
+    """Make the state before the first token; scores: (n_audio, n_hypotheses) of the rows."""
     (n_audio, n_hypotheses), device = scores.shape, scores.device
     n_rows, sums = n_audio * n_hypotheses, scores.flatten()
     return SearchState(
@@ -153,16 +149,15 @@ class Search(Protocol):
         ...
 
     def start(self, n_audio: int, device: torch.device) -> SearchState:
-        """Make the state before the first token: n_audio * n_hypotheses rows, audio-major."""
+        """Make the state of n_audio * n_hypotheses rows, audio-major."""
         ...
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
         """Extend every row by one token, given its filtered logits (R, n_vocab) float32.
 
-        The state is on the device of the logits; on the host where `n_best` is not None.
-
-        Finished windows leave the state. Returns the former rows (R',) int64 that the new ones continue;
-        None if every row continues itself.
+        The state is on the device of the logits; on the host where `n_best` is not None. Finished windows
+        leave it. Returns the former rows (R',) int64 that the new ones continue; None if every row continues
+        itself.
         """
         ...
 
@@ -172,7 +167,7 @@ class Search(Protocol):
         ...
 
     def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
-        """Extend every row as `step`, given its most probable tokens; returns rows (R',) int64 or None."""
+        """Extend every row as `step`, given its most probable tokens."""
         ...
 
     def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
@@ -196,7 +191,6 @@ def ranked_candidates(candidates: Sequence[Candidate], length_penalty: float | N
 
 
 def remaining_rows(state: SearchState, leaving: Sequence[int]) -> Tensor:
-    """Return the rows of all windows but `leaving`: (R',) int64 on the state's device."""
     gone = set(leaving)
     rows = [row for row, audio in enumerate(state.audio) if audio not in gone]
     return torch.tensor(rows, dtype=torch.int64, device=state.tokens.device)
@@ -205,11 +199,10 @@ def remaining_rows(state: SearchState, leaving: Sequence[int]) -> Tensor:
 class Sampling(Generic[State]):
     """Greedy search at temperature 0, else sampling from softmax(logits / temperature).
 
-    Log-probabilities are those of the untempered logits.
+    Log-probabilities are those of the untempered logits, to which language models are added.
 
-    uniforms: (n_audio * n_hypotheses, n_steps) float64 in [0, 1), from `draw_uniforms`, on the device that
-    samples; None at temperature 0. fusion: language models, added to the log-probabilities before the
-    temperature.
+    uniforms: (n_audio * n_hypotheses, n_steps) float64 in [0, 1), from `draw_uniforms`; None at temperature
+    0.
     """
 
     def __init__(
@@ -249,7 +242,6 @@ class Sampling(Generic[State]):
         return self._append(best.tokens[:, 0], state)
 
     def _append(self, chosen: Tensor, state: SearchState) -> Tensor | None:
-        """Append a token (R,) to each row; ended rows leave the state."""
         finished = chosen == self._eot
         for row in finished.nonzero()[:, 0].tolist():
             state.candidates[state.audio[row]].append(state.candidate(row))
@@ -295,9 +287,9 @@ class Sampling(Generic[State]):
 def draw_uniforms(
     seeds: Sequence[int], n_hypotheses: int, n_steps: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Draw uniform numbers in [0, 1) for every row and step: (n_rows, n_steps) float64.
+    """Draw uniform numbers in [0, 1) for every row and step: (len(seeds) * n_hypotheses, n_steps) float64.
 
-    n_rows is len(seeds) * n_hypotheses. device: of the network; without float64 (MPS), the CPU.
+    device: of the network; without float64 (MPS), the CPU.
     """
     draws = []
     for seed in seeds:
@@ -316,15 +308,12 @@ class _Expansion(NamedTuple):
     rows: Tensor
 
     def taken(self, mask: Tensor) -> _Expansion:
-        """Return the masked ones in one dimension, window by window, best first."""
+        """Return the masked ones in one dimension."""
         return _Expansion(self.scores[mask], self.logprobs[mask], self.tokens[mask], self.rows[mask])
 
 
 class BeamSearch(Generic[State]):
-    """Top-k beam search; a window is done at round(beam_size * patience) finished hypotheses.
-
-    fusion: language models, added before the best tokens are chosen.
-    """
+    """Top-k beam search; a window is done at round(beam_size * patience) finished hypotheses."""
 
     def __init__(
         self, eot: int, beam_size: int, *, patience: float = 1.0, fusion: Fusion[State] | None = None
@@ -383,7 +372,7 @@ class BeamSearch(Generic[State]):
         return self._ranked(best, logprobs.gather(1, tokens), tokens, state)
 
     def _ranked(self, best: Tensor, logprobs: Tensor, tokens: Tensor, state: SearchState) -> _Expansion:
-        """Rank the best tokens (R, n_best) of all rows of a window. logprobs: under the model alone."""
+        """Rank the best tokens (R, n_best) of all rows of a window; logprobs: under the model alone."""
         n_best = best.shape[1]
         scores = (state.scores[:, None] + best).reshape(-1, self._beam_size * n_best)  # (A, K * n_best)
         scores, order = scores.sort(dim=1, descending=True, stable=True)
@@ -397,7 +386,6 @@ class BeamSearch(Generic[State]):
         )
 
     def _collect(self, ended: _Expansion, state: SearchState) -> None:
-        """Add finished hypotheses, best first, up to each window's limit."""
         fields = (ended.rows.tolist(), ended.logprobs.tolist(), ended.scores.tolist())
         for row, logprob, score in zip(*fields, strict=True):
             candidates = state.candidates[state.audio[row]]
@@ -418,7 +406,7 @@ class BeamSearch(Generic[State]):
 
 
 def best_of(logits: Tensor, n_best: int) -> BestTokens:
-    """Find the most probable tokens of each row of logits (R, n_vocab); they are returned to the host."""
+    """Find the most probable tokens of each row of logits (R, n_vocab), on the host."""
     logprobs = logits.float().log_softmax(dim=1)
     if n_best == 1:
         tokens = logits.argmax(dim=1, keepdim=True)
@@ -430,8 +418,8 @@ def best_of(logits: Tensor, n_best: int) -> BestTokens:
 def best_tokens(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:
     """Find the best scores of each row (R, n_vocab) and their tokens: (R, n_best) each, best first.
 
-    On a CPU only the blocks with the highest maxima are searched. Equal scores, frequent in bfloat16, are
-    in the order of `torch.topk`.
+    On a CPU only the blocks with the highest maxima are searched. Equal scores are in the order of
+    `torch.topk`.
     """
     n_blocks = scores.shape[1] // BLOCK
     if scores.device.type != "cpu" or n_blocks <= n_best:

@@ -1,8 +1,8 @@
 """Hidden Markov model of the spoken language over spans of speech (docs/language.md).
 
 The states are languages. `Emission` turns the probe of a span into log-likelihoods. A change of language
-costs `Numbers.change` nats; languages that were spoken before are likelier (`prior_after`). Files use both
-directions (`posterior`, `best_path`), live sessions the forward one (`moved`).
+costs `Numbers.change` nats; languages spoken before are likelier (`prior_after`). Files use both directions
+(`posterior`, `best_path`) and ask about uncertain spans (`Spans`), live sessions the forward one (`moved`).
 
 Source: Rabiner (1989), A tutorial on hidden Markov models, section III.
 """
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -36,8 +37,7 @@ class Numbers:
     weight_a_second, ceiling: a span of d seconds has the weight `ceiling * (1 - exp(-weight_a_second * d /
     ceiling))`. masked: weight of a masked probe. text: weight of the log-probability of a text. change: cost
     of a change in nats. unspoken_s: seconds of speech that the prior counts as. several: log-likelihood ratio
-    (nats) from which a recording is multilingual. understood: least mean likelihood of its
-    languages.
+    (nats) from which a recording is multilingual. understood: least mean likelihood of its languages.
     """
 
     weight_a_second: float
@@ -65,7 +65,7 @@ def fitted() -> Fit:
 
 
 def spoken_given_detected(codes: Sequence[str], detected: Mapping[str, Mapping[str, float]]) -> Array:
-    """Return P(language spoken | language detected) as (L spoken, L detected); detected: as in `Fit`."""
+    """Return P(language spoken | language detected) as (L spoken, L detected)."""
     places = {code: index for index, code in enumerate(codes)}
     counts = CLIPS_RIGHT * np.eye(len(codes)) + CLIPS_ANYWHERE / len(codes)
     for spoken, row in detected.items():
@@ -80,7 +80,7 @@ def spoken_given_detected(codes: Sequence[str], detected: Mapping[str, Mapping[s
 class Emission:
     """Log-likelihoods of the audio of spans.
 
-    codes: all languages of the model. allowed: the states. fit: None: the one of the package.
+    codes: all languages of the model. allowed: the states.
     """
 
     def __init__(self, codes: Sequence[str], allowed: Sequence[str], fit: Fit | None = None) -> None:
@@ -115,11 +115,10 @@ class Emission:
 
 
 def base_prior(codes: Sequence[str], allowed: Sequence[str], odds: Mapping[str, float]) -> Array:
-    """Return the prior (A,) of the allowed languages before any speech.
+    """Return the prior (A,) of the allowed languages: equal in a list, else by Zipf's law (1 / n for the
+    n-th).
 
-    Those of a list are equal. Among all languages, the n-th has a weight of 1 / n (Zipf's law).
-
-    codes: all, by hours of training. odds: natural logarithms of further factors, used among all languages.
+    codes: all, by hours of training. odds: natural logarithms of further factors among all languages.
     """
     if len(allowed) < len(codes):
         return np.full(len(allowed), 1.0 / len(allowed))
@@ -130,7 +129,7 @@ def base_prior(codes: Sequence[str], allowed: Sequence[str], odds: Mapping[str, 
 
 
 def prior_after(base: Array, spoken_s: Array, unspoken_s: float) -> Array:
-    """Return the log-prior (A,) after seconds of speech in each language; base: (A,), sums to 1."""
+    """Return the log-prior (A,) after seconds of speech in each language."""
     seconds = spoken_s + unspoken_s * base
     found: Array = np.log(np.maximum(seconds / seconds.sum(), TINY))
     return found
@@ -178,7 +177,7 @@ def posterior(
 
 
 def best_path(evidence: Array, log_prior: Array, change: float, before: int | None = None) -> list[int]:
-    """Return the indices of the likeliest languages (Viterbi); arguments as in `posterior`."""
+    """Return the indices of the likeliest languages (Viterbi)."""
     score = _beginning(log_prior, change, before) + evidence[0]
     stay, places = np.log1p(-np.exp(-change)), np.arange(len(log_prior))
     arrivals = []
@@ -191,3 +190,172 @@ def best_path(evidence: Array, log_prior: Array, change: float, before: int | No
     for arrival in reversed(arrivals):
         path.append(int(arrival[path[-1]]))
     return path[::-1]
+
+
+ASK = 0.1
+"""Least entropy (nats) times duration (s) worth a question: trades cost for accuracy."""
+SHORTEST_S, SHORTEST_TEXT_S = 0.5, 0.8
+"""Shorter spans are not encoded separately, or not decoded."""
+CANDIDATE = 0.02
+"""Least posterior of a language in which a span is decoded."""
+ONE_NATS = 1.0
+"""Log-odds against several languages in the first window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hear:
+    """Encode a span separately and probe it."""
+
+    span: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Decode a span in languages (indices of the allowed ones)."""
+
+    span: int
+    languages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRun:
+    """Spans [first, end) in one language, an index of the allowed ones; probability: their mean."""
+
+    first: int
+    end: int
+    language: int
+    probability: float
+
+
+class Spans:
+    """Spans of speech in order, with their evidence.
+
+    Evidence is the masked probe in the window, free and weak; the probe of a span encoded separately; and its
+    text, decoded in several languages. The next `question` is about the span with the largest entropy times
+    duration.
+
+    seconds, masked: of each span. base: prior (A,). spoken_s: (A,), seconds of speech before. before: the
+    language before them, or None. expected: the one language of the recording; None: it is in several.
+    one_nats: log-odds against several languages.
+    """
+
+    def __init__(
+        self,
+        emission: Emission,
+        seconds: Sequence[float],
+        masked: Sequence[ProbedLanguage],
+        *,
+        base: Array,
+        spoken_s: Array,
+        before: int | None = None,
+        expected: int | None = None,
+        one_nats: float = ONE_NATS,
+    ) -> None:
+        self._emission = emission
+        self.seconds = np.array(seconds)
+        self._probed = list(masked)
+        self._is_heard = np.zeros(len(seconds), dtype=bool)
+        self._is_read = np.zeros(len(seconds), dtype=bool)
+        pairs = zip(masked, seconds, strict=True)
+        self._sound = np.stack([emission.log_likelihood(one, own, masked=True) for one, own in pairs])
+        self._text = np.zeros_like(self._sound)
+        self._base, self._spoken_s = base, spoken_s
+        self._before, self.expected = before, expected
+        self._one_nats = one_nats
+        self._solve()
+
+    def hear(self, span: int, probed: ProbedLanguage) -> None:
+        """Add the probe of a span that was encoded separately."""
+        self._probed[span] = probed
+        self._sound[span] = self._emission.log_likelihood(probed, float(self.seconds[span]))
+        self._is_heard[span] = True
+        self._solve()
+
+    def read(self, span: int, nats: Mapping[int, float]) -> None:
+        """Add the log-probabilities of a span's text by language; other languages get the least of them."""
+        text = np.full(len(self._base), min(nats.values(), default=0.0))
+        for language, value in nats.items():
+            text[language] = value
+        self._text[span] = self._emission.numbers.text * (text - text.max())
+        self._is_read[span] = True
+        self._solve()
+
+    def expect_several(self, before: int | None) -> None:
+        self.expected, self._before = None, before
+        self._solve()
+
+    @property
+    def posterior(self) -> Array:
+        """P(language | all evidence) of each span, (T, A)."""
+        return self._posterior
+
+    @property
+    def sound(self) -> Array:
+        """Log-likelihoods (T, A) of the audio."""
+        return self._sound
+
+    def question(self) -> Hear | Read | None:
+        gain = self._gain()
+        may_hear = ~self._is_heard & (self.seconds >= SHORTEST_S) & (gain >= ASK)
+        if may_hear.any():
+            return Hear(int(np.where(may_hear, gain, -1.0).argmax()))
+        if self.expected is not None:
+            return None
+        may_read = self._is_heard & ~self._is_read & (self.seconds >= SHORTEST_TEXT_S) & (gain >= ASK)
+        for span in np.argsort(-np.where(may_read, gain, -1.0))[: int(may_read.sum())].tolist():
+            candidates = np.flatnonzero(self._posterior[span] >= CANDIDATE)
+            if len(candidates) > 1:
+                return Read(span, tuple(candidates.tolist()))
+        return None
+
+    def shows_several(self) -> bool:
+        """Return whether separately encoded spans show other languages than the expected one."""
+        if self.expected is None or not self._is_heard.any():
+            return self.expected is None
+        numbers, evidence = self._emission.numbers, self._sound + self._text
+        path = best_path(evidence, self._log_prior, numbers.change, self._before)
+        nats = sum(own[place] - own[self.expected] for own, place in zip(evidence, path, strict=True))
+        heard = np.flatnonzero(self._is_heard)
+        means = [self._emission.likelihood(self._probed[span])[path[span]] for span in heard]
+        is_understood = np.average(means, weights=self.seconds[heard]) > numbers.understood
+        return bool(nats > numbers.several and is_understood)
+
+    def runs(self) -> list[SpanRun]:
+        """Return the runs of spans in one language; neighbouring runs differ."""
+        if self.expected is None:
+            change = self._emission.numbers.change
+            path = best_path(self._sound + self._text, self._log_prior, change, self._before)
+        else:
+            path = [self.expected] * len(self.seconds)
+        found, first = [], 0
+        for language, group in groupby(path):
+            end = first + len(list(group))
+            own = self._posterior[first:end, language]
+            found.append(
+                SpanRun(first, end, language, float(np.average(own, weights=self._weights[first:end])))
+            )
+            first = end
+        return found
+
+    @property
+    def _weights(self) -> Array:
+        return np.maximum(self.seconds, 1e-3)
+
+    def _gain(self) -> Array:
+        entropy: Array = -(self._posterior * np.log(np.maximum(self._posterior, TINY))).sum(axis=1)
+        gain: Array = entropy * self.seconds
+        return gain
+
+    def _solve(self) -> None:
+        numbers, evidence = self._emission.numbers, self._sound + self._text
+        log_prior = prior_after(self._base, self._spoken_s, numbers.unspoken_s)
+        found, _ = posterior(evidence, log_prior, numbers.change, self._before)
+        spoken_s = self._spoken_s + found.T @ self.seconds
+        self._log_prior = prior_after(self._base, spoken_s, numbers.unspoken_s)
+        found, nats = posterior(evidence, self._log_prior, numbers.change, self._before)
+        if self.expected is not None:
+            nats -= float(evidence[:, self.expected].sum())
+            share = 1.0 / (1.0 + np.exp(min(self._one_nats - nats, 500.0)))
+            one = np.eye(len(self._base))[self.expected]
+            found = share * found + (1.0 - share) * one
+        self._posterior = found

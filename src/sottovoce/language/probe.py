@@ -6,7 +6,7 @@ window, whose states after a change still contain much of the language before (d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,14 +24,13 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 Posterior: TypeAlias = npt.NDArray[np.float64]
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 SILENCE_CORRECTION = 0.3
-"""Factor on the log-probabilities of silence, which are subtracted from those of speech: over all languages,
-72.0 % instead of 69.5 of development stretches are correct (docs/research/log.md).
+"""Factor on the log-probabilities of silence, subtracted from those of speech: over all languages, 72.0 %
+instead of 69.5 of development stretches are correct (docs/research/log.md).
 """
 SILENCE_MELS = 200
 TAIL_S = 1.0
-"""Seconds of padding behind a separately encoded stretch; on development clips 0.5 to 5 s do not differ. The
-full window, used where sparse padding makes it cheap, is better: of one second of read speech, over all
-languages, 90 instead of 68 % of clips are correct.
+"""Seconds of padding behind a separately encoded stretch. The full window, used where sparse padding makes it
+cheap, is better: of one second of read speech, over all languages, 90 instead of 68 % are correct.
 """
 
 
@@ -39,7 +38,7 @@ languages, 90 instead of 68 % of clips are correct.
 class ProbeOptions:
     """Every `hop_s`, the newest `width_s` are probed; at the start of an utterance at least `min_width_s`.
 
-    opening_s: until a change is found, a stretch holds all of an utterance up to this length.
+    opening_s: until a change, a stretch holds all of an utterance up to this length.
 
     Raises:
         OptionError: a length is out of range.
@@ -62,7 +61,7 @@ class ProbeOptions:
             raise OptionError(f"opening_s: expected 0 to 30 seconds, got {self.opening_s}")
 
     def start(self, earliest: int, end: int, *, opening: bool) -> int:
-        """Return the first sample of the stretch that ends at `end`; opening: no change was found yet."""
+        """Return the first sample of the stretch that ends at `end`; opening: before a change."""
         whole_s = max(self.width_s, self.opening_s) if opening else self.width_s
         if end - earliest <= round(whole_s * SAMPLE_RATE):
             return earliest
@@ -73,8 +72,8 @@ class ProbeOptions:
 class ProbedLanguage:
     """The language posterior of one stretch.
 
-    probabilities: (L,) over the allowed languages, summing to 1. allowed_mass: their sum among all
-    languages. no_speech: probability of <|nospeech|> against all languages.
+    probabilities: (L,) over the allowed languages, summing to 1. allowed_mass: their sum among all.
+    no_speech: of <|nospeech|> against all languages.
     """
 
     probabilities: Posterior
@@ -169,7 +168,7 @@ class LanguageProbe:
         return min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)
 
     def batch_of(self, log_mels: Sequence[Tensor]) -> tuple[int, ...]:
-        """Return the key of stretches that may share a batch; log_mels: as in `detect`."""
+        """Return the key of stretches that may share a batch."""
         n_columns = self._n_columns(log_mels) if log_mels else 0
         return id(self._backend), self._token, len(self._rows), n_columns
 
@@ -191,10 +190,7 @@ def _allowed_indices(languages: Sequence[str], codes: Sequence[str]) -> list[int
 def detect_together(
     requests: Sequence[tuple[LanguageProbe, Sequence[Tensor]]],
 ) -> list[list[ProbedLanguage]]:
-    """Detect the stretches of several probes with equal `LanguageProbe.batch_of` in one batch.
-
-    requests: probes with log-mel frames as in `LanguageProbe.detect`.
-    """
+    """Detect the stretches of several probes with equal `LanguageProbe.batch_of` in one batch."""
     log_mels = [log_mel for _, own in requests for log_mel in own]
     if not log_mels:
         return [[] for _ in requests]
@@ -214,3 +210,33 @@ def probed_languages(logits: Posterior, allowed: Sequence[int]) -> list[ProbedLa
     shares = np.exp(chosen - chosen.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     return [ProbedLanguage(*each) for each in zip(shares, masses, no_speech, strict=True)]
+
+
+FLOOR = 1e-3
+"""Least probability of a language, so that one side cannot decide alone."""
+BORDER_NATS = 0.5
+"""Advantage of the first, quietest moment."""
+
+
+def surest_border(
+    moments: Sequence[int],
+    first: int,
+    end: int,
+    length: int,
+    languages: Sequence[int],
+    probe: Callable[[Sequence[tuple[int, int]]], Sequence[ProbedLanguage]],
+) -> int:
+    """Return the moment in [first, end) that best separates two languages.
+
+    length: of the stretches probed on both sides, at most. languages: indices before and after. probe:
+    detects the languages of stretches [start, end).
+    """
+    before = [(max(first, at - length), at) for at in moments]
+    probed = probe([*before, *((at, min(end, at + length)) for at in moments)])
+    here, there = (
+        np.log([max(float(one.probabilities[place]), FLOOR) for one in side])
+        for side, place in zip((probed[: len(moments)], probed[len(moments) :]), languages, strict=True)
+    )
+    nats = here + there
+    nats[0] += BORDER_NATS
+    return moments[int(nats.argmax())]

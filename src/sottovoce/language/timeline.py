@@ -25,7 +25,6 @@ class TimelineFrame:
     """One probed stretch.
 
     evidence: (A,), log-likelihoods of the allowed languages. posterior: (A,), after all speech so far.
-    allowed_mass: probability of the allowed languages among all.
     """
 
     start_s: float
@@ -41,7 +40,7 @@ class TimelineFrame:
 
 @dataclass(frozen=True, slots=True)
 class LanguageChange:
-    """A switch that was carried out: change point and time of decision in seconds; source: None at first."""
+    """A switch: change point and time of decision in seconds; source: None at first."""
 
     source: str | None
     target: str
@@ -54,9 +53,9 @@ class LanguageTimeline:
 
     A stretch is combined with the posterior before its own audio, so that overlaps do not count twice.
 
-    languages: the allowed ones. base: their prior (A,) before any speech. certainty: posterior from which
-    another language becomes the current one. first_wait_s: seconds of speech after which the likeliest
-    language becomes the first. current: the initial language, or None.
+    base: prior (A,) of the allowed languages. certainty: posterior from which another language becomes the
+    current one. first_wait_s: seconds of speech after which the likeliest language becomes the first.
+    current: the initial language, or None.
     """
 
     def __init__(
@@ -125,12 +124,11 @@ class LanguageTimeline:
         return self._floor_s
 
     def allowed_mass(self, start_s: float, end_s: float) -> float | None:
-        """Return the mean `allowed_mass` of stretches with their middle in a span (s); None without any."""
+        """Return the mean `allowed_mass` of stretches with their middle in a span (s), or None."""
         found = [frame.allowed_mass for frame in self._frames if start_s <= frame.centre_s <= end_s]
         return sum(found) / len(found) if found else None
 
     def begin(self, start_s: float) -> None:
-        """Begin an utterance at a time (s)."""
         if self._frames and self._frames[-1].end_s > self._floor_s:
             self._spoken_s += np.exp(self._belief) * (self._frames[-1].end_s - self._floor_s)
         if self._frames or self._current is not None:
@@ -140,7 +138,7 @@ class LanguageTimeline:
         self._belief = self._before
 
     def add(self, start_s: float, end_s: float, probed: ProbedLanguage) -> None:
-        """Add a stretch of speech; ends must not decrease. probed: over all languages of the model."""
+        """Add a stretch of speech; ends must not decrease."""
         evidence = self._emission.log_likelihood(probed, end_s - start_s)
         is_whole = start_s <= self._floor_s + START_TOLERANCE_S
         belief = (self._before if is_whole else self._moved(self._belief_at(start_s))) + evidence
@@ -153,8 +151,8 @@ class LanguageTimeline:
     def decide(self, *, at_end: bool = False) -> LanguageChange | None:
         """Switch if another language is certain enough; return the change or None.
 
-        at_end: the utterance ends: take the likeliest language if none is known yet, or if the last stretch
-        held all of it.
+        at_end: take the likeliest language if none is known yet, or if the last stretch held all of the
+        utterance.
         """
         likeliest = int(self._belief.argmax())
         last = self._frames[-1] if self._frames else None
@@ -168,7 +166,7 @@ class LanguageTimeline:
         return self._carry_out(likeliest, last.end_s)
 
     def place(self, change: LanguageChange, at_s: float) -> LanguageChange:
-        """Move the last change to a time (s); return it."""
+        """Move the last change to a time (s)."""
         self._floor_s = at_s
         return replace(change, at_s=at_s)
 

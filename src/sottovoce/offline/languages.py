@@ -1,39 +1,58 @@
-"""Languages of a recording: of its first windows, and of each window.
+"""Languages of a recording: of its first windows, and of each piece of speech.
 
 openai-whisper 20250625 detects on the first window only; more windows and a prior are more robust
-(docs/research/files.md).
+(docs/research/files.md). To follow changes, pieces of speech are the spans of `language.chain`, which asks
+for what it needs: pieces are encoded separately and probed, or decoded in several languages. Without a list
+of languages a recording counts as monolingual until a window shows several.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
+from sottovoce.decoding.decode import select_windows
 from sottovoce.decoding.detect import LanguageDetection
-from sottovoce.offline.follow import LanguageFollower
-from sottovoce.offline.pieces import Piece, Window, speech_pieces
-from sottovoce.offline.resume import FollowerState
-from sottovoce.offline.segments import FRAMES_PER_TIMESTAMP
-from sottovoce.offline.transcriber import Transcriber, TranscriptionState
+from sottovoce.language.chain import (
+    ONE_NATS,
+    SHORTEST_S,
+    TINY,
+    Array,
+    Emission,
+    Hear,
+    Read,
+    Spans,
+    base_prior,
+)
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage, surest_border
+from sottovoce.offline.resume import FollowerState, ProbedPiece, TranscriptionState
+from sottovoce.offline.transcriber import Transcriber
+from sottovoce.offline.windows import (
+    FRAMES_PER_TIMESTAMP,
+    Piece,
+    Window,
+    energy_minima,
+    energy_minimum,
+    speech_pieces,
+)
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
 from sottovoce.types import EncoderOutput, Features
 
 FARTHEST_WINDOWS = 12
-"""Windows searched for speech at the beginning; audio that is read ahead stays in memory."""
-
-
+"""Windows searched for speech at the beginning; they stay in memory."""
 LEAST_WINDOWS = 2
 SURE = 0.6
 """Mean probability over at least LEAST_WINDOWS at which no more windows are read."""
 SURE_ALONE = 0.9
-"""Probability at which the first window suffices if changes are followed: a second one costs a tenth of
-transcribing 90 s.
-"""
-
-
+"""Probability at which the first window suffices if changes are followed."""
 Heard: TypeAlias = tuple[LanguageDetection, float]
 """The language of a window, and its weight in frames of audio."""
 
@@ -47,8 +66,7 @@ class FoundLanguage(NamedTuple):
 def find_language(transcriber: Transcriber, windows: Iterable[Features]) -> FoundLanguage | None:
     """Detect the language over the first windows with speech, weighted by length; None without windows.
 
-    windows: in order, padded with silence; taken as needed. Windows without speech only count if there are
-    no others.
+    windows: in order, padded with silence, taken as needed; those without speech only count if all are.
     """
     threshold = transcriber.options.fallback.no_speech_threshold
     heard: list[Heard] = []
@@ -82,36 +100,351 @@ def _combined(transcriber: Transcriber, heard: Sequence[Heard]) -> LanguageDetec
     return transcriber.combine(detections, seconds)
 
 
+ONCE = FallbackOptions(temperatures=(0.0,))
+SILENCE = 30
+"""Log-mel frames of silence to include on each side, as detection cuts faint beginnings."""
+
+
+class TextLikelihood:
+    """Greedy transcripts of separately encoded stretches, cached."""
+
+    def __init__(self, transcriber: Transcriber, features: RecordingFeatures) -> None:
+        self._transcriber = transcriber
+        self._features = features
+        self._found: dict[Piece, dict[str, float]] = {}
+
+    def nats(self, stretch: Piece, languages: Sequence[str]) -> dict[str, float]:
+        """Return the log-probability of the text and end of a stretch in each language."""
+        found = self._found.setdefault(stretch, {})
+        missing = [code for code in languages if code not in found]
+        if missing:
+            n_frames = self._transcriber.frames_to_encode(stretch.n_frames)
+            features = self._features.window(stretch.start, stretch.end, n_frames=n_frames)
+            encoded = self._transcriber.runtime.encode(features)
+            sample_len, tokenizer = (
+                self._transcriber.sample_len(encoded.n_frames),
+                self._transcriber.tokenizer,
+            )
+            options = [
+                DecodingOptions(language=code, without_timestamps=True, sample_len=sample_len)
+                for code in missing
+            ]
+            rows = select_windows(encoded, [0] * len(missing))
+            attempts = self._transcriber.runtime.decode(tokenizer, rows, options, ONCE)
+            for code, attempt in zip(missing, attempts, strict=True):
+                found[code] = attempt.result.avg_logprob * (len(attempt.result.tokens) + 1)
+        return {code: found[code] for code in languages}
+
+    def forget_before(self, frame: int) -> None:
+        for stretch in [stretch for stretch in self._found if stretch.end <= frame]:
+            del self._found[stretch]
+
+
+def with_silence(stretch: Sequence[Piece], pieces: Sequence[Piece]) -> Piece:
+    """Extend a stretch by half of the pauses around it, at most SILENCE frames."""
+    start, end = stretch[0].start, stretch[-1].end
+    ends = [piece.end for piece in pieces if piece.end <= start]
+    starts = [piece.start for piece in pieces if piece.start >= end]
+    first = max((max(ends) + start) // 2, start - SILENCE) if ends else start
+    last = min((min(starts) + end) // 2, end + SILENCE) if starts else end + SILENCE
+    return Piece(first, last)
+
+
+SIDE_FRAMES = 200
+"""Log-mel frames probed on each side of a possible change."""
+OUTSIDE, OUTSIDE_S = 0.8, 2.0
+"""A piece this long and certainly outside the listed languages is reported."""
+SURPRISAL = 0.45
+"""Mean surprisal (nats a token) above which the language of a text is verified, unless it is no more
+improbable than the mean of those that were confirmed.
+"""
+SPOKEN_S = 2.0
+"""Seconds of speech in a language from which improbable text is decoded in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageRun:
+    language: str
+    pieces: tuple[Piece, ...]
+    probability: float
+
+
+@dataclass(slots=True, eq=False)
+class _Detection:
+    """Language posterior of a piece over all languages of the model.
+
+    is_alone: encoded separately. posterior: over the allowed languages, given the speech around it.
+    """
+
+    probed: ProbedLanguage
+    is_alone: bool
+    posterior: Array | None = None
+
+
+class LanguageFollower:
+    """Detects the languages of the pieces of speech in a recording, front to back.
+
+    is_several: more than one language was found or listed. state: receives the languages outside the list.
+    """
+
+    def __init__(
+        self, transcriber: Transcriber, features: RecordingFeatures, state: TranscriptionState
+    ) -> None:
+        tokenizer, listed = transcriber.tokenizer, transcriber.options.decoding.allowed_languages
+        codes = tokenizer.language_codes
+        self._runtime = transcriber.runtime
+        self._probe = LanguageProbe(transcriber.backend, tokenizer, codes)
+        known = (tokenizer.with_language(language).language or "" for language in listed or codes)
+        self._codes = list(dict.fromkeys(known))
+        self._places = [codes.index(code) for code in self._codes]
+        self._emission = Emission(codes, self._codes)
+        self._base = base_prior(codes, self._codes, transcriber.options.language_prior)
+        self._features = features
+        self._state = state
+        self._detections: dict[Piece, _Detection] = {}
+        self._text = TextLikelihood(transcriber, features)
+        self._is_beginning = self._was_beginning = True
+        self._spoken_s: Array = np.zeros(len(self._codes))
+        self._n_one = 0
+        self._confirmed: tuple[float, int] = (0.0, 0)
+        """Sum of the surprisals of improbable texts in the right language, and their number."""
+        self.is_several = transcriber.options.follows_languages
+
+    def runs(
+        self,
+        encoded: EncoderOutput,
+        pieces: Sequence[Piece],
+        spans: Sequence[tuple[int, int]],
+        current: str | None,
+    ) -> list[LanguageRun]:
+        """Return the runs of a window's pieces in order; neighbouring runs differ in language.
+
+        spans: encoder frames of each piece. current: the language before the window, or None.
+        """
+        is_beginning, self._is_beginning = self._is_beginning, False
+        self._was_beginning = is_beginning
+        self._forget_before(pieces[0].start)
+        new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
+        if new:
+            found = self._runtime.probe_spans(self._probe, encoded, [spans[i] for i in new])
+            for index, probed in zip(new, found, strict=True):
+                self._detections[pieces[index]] = _Detection(probed, is_alone=False)
+        before = None if is_beginning else self._place_of(current)
+        model = self._spans(pieces, before, self._place_of(current or self._likeliest(pieces)))
+        self._ask(model, pieces)
+        if not self.is_several:
+            self.is_several = model.shows_several()
+            self._n_one += not self.is_several
+            if self.is_several:
+                model.expect_several(before)
+                self._ask(model, pieces)
+        for piece, own in zip(pieces, model.posterior, strict=True):
+            self._detections[piece].posterior = own
+        return [
+            LanguageRun(self._codes[run.language], tuple(pieces[run.first : run.end]), run.probability)
+            for run in model.runs()
+        ]
+
+    def language_of(self, piece: Piece, current: str, speech: Sequence[Piece]) -> str:
+        """Detect the language of one piece, encoded separately.
+
+        In a monolingual recording this is `current`, unless the speech of its window shows several languages.
+        """
+        self._hear(piece)
+        place = self._place_of(current)
+        model = self._spans([piece], place, None)
+        (run,) = model.runs()
+        if not self.is_several and run.language != place:
+            for one in speech:
+                self._hear(one)
+            self.is_several = self._spans(speech, place, place).shows_several()
+        return self._codes[run.language] if self.is_several else current
+
+    @property
+    def least_nats(self) -> float:
+        """Log-likelihood ratio (nats) from which a text is decoded again in another language."""
+        return 0.0 if self.is_several else self._emission.numbers.several
+
+    def expect_several(self) -> None:
+        self.is_several, self._is_beginning = True, self._was_beginning
+
+    def is_low_confidence(self, mean: float) -> bool:
+        total, n_texts = self._confirmed
+        return -mean > max(SURPRISAL, total / max(n_texts, 1))
+
+    def other_language(
+        self, piece: Piece, speech: Sequence[Piece], language: str, mean: float
+    ) -> tuple[str, float] | None:
+        """Return a likelier language for a stretch of improbable text, and its log-likelihood ratio (nats).
+
+        speech: the pieces around the stretch. mean: log-probability of its text, a token.
+        """
+        self._hear(piece)
+        expected = self._place_of(language)
+        assert expected is not None, "the text is in an allowed language"
+        model = self._spans([piece], expected, None)
+        if self.is_several:
+            spoken = np.flatnonzero(self._spoken_before(speech[-1].end) >= SPOKEN_S)
+            likeliest = np.argsort(-model.sound[0])[:2]
+            places = dict.fromkeys([expected, *likeliest.tolist(), *spoken.tolist()])
+            model.read(0, self._text_nats(piece, speech, tuple(places)))
+        nats = np.log(np.maximum(model.posterior[0], TINY))
+        best = int(nats.argmax())
+        if best == expected:
+            total, n_texts = self._confirmed
+            self._confirmed = total - mean, n_texts + 1
+            return None
+        return self._codes[best], float(nats[best] - nats[expected])
+
+    def border(self, run: LanguageRun, after: LanguageRun) -> int:
+        """Return the frame of a change: in the pause, or at the quiet moment that separates best."""
+        before, first = run.pieces[-1], after.pieces[0]
+        if first.start - before.end >= 2:
+            return energy_minimum(self._features, before, first)
+        moments = energy_minima(self._features, before, first)
+        if len(moments) == 1:
+            return moments[0]
+        places = [self._probe.languages.index(code) for code in (run.language, after.language)]
+        return surest_border(moments, before.start, first.end, SIDE_FRAMES, places, self._probe_sides)
+
+    def _probe_sides(self, sides: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
+        log_mels = [self._features.log_mel(start, end) for start, end in sides]
+        return self._runtime.probe_languages(self._probe, log_mels)
+
+    def probed_pieces(self, start: int, end: int) -> list[Piece]:
+        return sorted(
+            (one for one in self._detections if start <= one.start < end), key=lambda one: one.start
+        )
+
+    def may_change(self, piece: Piece, language: str, other: str) -> bool:
+        if piece.duration_s < SHORTEST_S:
+            return True
+        likelihood = self._emission.likelihood(self._detections[piece].probed)
+        return bool(likelihood[self._codes.index(other)] >= likelihood[self._codes.index(language)])
+
+    def state(self, frame: int) -> FollowerState:
+        """Return the state that windows from a frame on depend on."""
+        pieces = []
+        for piece, one in self._detections.items():
+            if piece.end > frame:
+                shares = tuple(one.probed.probabilities.tolist())
+                posterior = () if one.posterior is None else tuple(one.posterior.tolist())
+                masses = one.probed.allowed_mass, one.probed.no_speech
+                pieces.append(ProbedPiece(piece.start, piece.end, shares, *masses, one.is_alone, posterior))
+        spoken = self._spoken_before(frame)
+        return FollowerState(
+            self.is_several,
+            self._is_beginning,
+            {code: float(s) for code, s in zip(self._codes, spoken, strict=True) if s > 0.0},
+            self._n_one,
+            self._confirmed,
+            tuple(pieces),
+        )
+
+    def restore(self, state: FollowerState) -> None:
+        self.is_several, self._is_beginning = state.is_several, state.is_beginning
+        self._spoken_s = np.array([state.spoken_s.get(code, 0.0) for code in self._codes])
+        self._n_one, self._confirmed = state.n_one, state.confirmed
+        for one in state.pieces:
+            probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
+            posterior = np.array(one.posterior) if one.posterior else None
+            self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone, posterior)
+
+    def _spans(self, pieces: Sequence[Piece], before: int | None, expected: int | None) -> Spans:
+        found = [self._detections[piece] for piece in pieces]
+        model = Spans(
+            self._emission,
+            [piece.duration_s for piece in pieces],
+            [one.probed for one in found],
+            base=self._base,
+            spoken_s=self._spoken_before(pieces[0].start),
+            before=before,
+            expected=None if self.is_several else expected,
+            one_nats=ONE_NATS + math.log1p(self._n_one),
+        )
+        for index, one in enumerate(found):
+            if one.is_alone:
+                model.hear(index, one.probed)
+        return model
+
+    def _likeliest(self, pieces: Sequence[Piece]) -> str:
+        model = self._spans(pieces, None, None)
+        return self._codes[int((model.seconds @ model.posterior).argmax())]
+
+    def _ask(self, model: Spans, pieces: Sequence[Piece]) -> None:
+        while (question := model.question()) is not None:
+            piece = pieces[question.span]
+            match question:
+                case Hear():
+                    model.hear(question.span, self._hear(piece))
+                case Read():
+                    model.read(question.span, self._text_nats(piece, pieces, question.languages))
+
+    def _hear(self, piece: Piece) -> ProbedLanguage:
+        detection = self._detections.get(piece)
+        if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
+            log_mel = self._features.log_mel(piece.start, piece.end)
+            (probed,) = self._runtime.probe_languages(self._probe, [log_mel])
+            posterior = None if detection is None else detection.posterior
+            detection = self._detections[piece] = _Detection(probed, is_alone=True, posterior=posterior)
+            self._note_outside(piece, probed)
+        return detection.probed
+
+    def _note_outside(self, piece: Piece, probed: ProbedLanguage) -> None:
+        likeliest = int(probed.probabilities.argmax())
+        is_sure = probed.probabilities[likeliest] * (1.0 - probed.no_speech) >= OUTSIDE
+        if is_sure and likeliest not in self._places and piece.duration_s >= OUTSIDE_S:
+            outside, code = self._state.outside_languages, self._probe.languages[likeliest]
+            seconds = outside.get(code, 0.0) + piece.duration_s
+            self._state.outside_languages = {**outside, code: seconds}
+
+    def _text_nats(self, piece: Piece, pieces: Sequence[Piece], languages: Sequence[int]) -> dict[int, float]:
+        codes = [self._codes[place] for place in languages]
+        nats = self._text.nats(with_silence([piece], pieces), codes)
+        return {place: nats[code] for place, code in zip(languages, codes, strict=True)}
+
+    def _place_of(self, language: str | None) -> int | None:
+        return self._codes.index(language) if language in self._codes else None
+
+    def _spoken_before(self, frame: int) -> Array:
+        spoken_s = self._spoken_s
+        for piece, one in sorted(self._detections.items(), key=lambda item: item[0].end):
+            if piece.end <= frame and one.posterior is not None:
+                spoken_s = spoken_s + piece.duration_s * one.posterior
+        return spoken_s
+
+    def _forget_before(self, frame: int) -> None:
+        self._spoken_s = self._spoken_before(frame)
+        self._detections = {piece: one for piece, one in self._detections.items() if piece.end > frame}
+        self._text.forget_before(frame)
+
+
 LOOK_AHEAD_FRAMES = 100
 """Log-mel frames behind a window that speech detection needs to finish its last segment."""
 
 
+@dataclass(eq=False)
 class WindowLanguages:
     """Detects the languages of windows, front to back, and divides windows where they change.
 
     speech: detects in what `features` reads. follower: None for a recording in one language.
     """
 
-    def __init__(
-        self,
-        transcriber: Transcriber,
-        features: RecordingFeatures,
-        speech: SpeechFinder,
-        state: TranscriptionState,
-    ) -> None:
-        self._transcriber = transcriber
-        self._features = features
-        self._speech = speech
-        self._state = state
-        may_follow = transcriber.may_follow
-        self.follower = LanguageFollower(transcriber, features, state) if may_follow else None
+    transcriber: Transcriber
+    features: RecordingFeatures
+    speech: SpeechFinder
+    progress: TranscriptionState
+
+    def __post_init__(self) -> None:
+        self.follower: LanguageFollower | None = None
+        if self.transcriber.may_follow:
+            self.follower = LanguageFollower(self.transcriber, self.features, self.progress)
 
     @property
     def expects_several(self) -> bool:
         return self.follower is not None and self.follower.is_several
 
     def state(self, frame: int) -> FollowerState | None:
-        """Return the follower's state that windows from a frame on depend on."""
         return None if self.follower is None else self.follower.state(frame)
 
     def restore(self, state: FollowerState | None) -> None:
@@ -119,25 +452,22 @@ class WindowLanguages:
             self.follower.restore(state)
 
     def detect_first(self, windows: Iterable[Features]) -> FoundLanguage | None:
-        """Detect the language of a recording over its first windows.
-
-        None: there are no windows, or the language is given or detected for each window.
-        """
-        if self._state.language is not None or self.expects_several:
+        """Detect the language over the first windows; None if it is given, or detected for each window."""
+        if self.progress.language is not None or self.expects_several:
             return None
-        found = find_language(self._transcriber, windows)
+        found = find_language(self.transcriber, windows)
         if found is not None:
-            self._state.language, self._state.detection = found.detection.language, found.detection
+            self.progress.language, self.progress.detection = found.detection.language, found.detection
         return found
 
     def divided(self, window: Window, encoded: EncoderOutput) -> list[Window]:
-        """Return the parts of a window, each in one language; encoded: the window, a batch of 1."""
-        state, follower = self._state, self.follower
+        """Return the parts of a window, a batch of 1, each in one language."""
+        state, follower = self.progress, self.follower
         if follower is None:
             assert state.language is not None, "it was given or detected"
             return [replace(window, language=state.language)]
         if state.detection is None:
-            (state.detection,) = self._transcriber.detect(encoded)
+            (state.detection,) = self.transcriber.detect(encoded)
         pieces = self.speech_in(window)
         if not pieces:
             return [replace(window, language=state.language or state.detection.language)]
@@ -157,8 +487,8 @@ class WindowLanguages:
         return [piece for part in window.pieces for piece in self.speech_between(part.start, part.end)]
 
     def speech_between(self, start: int, end: int) -> list[Piece]:
-        self._features.has(end + LOOK_AHEAD_FRAMES)  # detected speech ends a little late
-        return speech_pieces(self._features, self._speech, start, end)
+        self.features.has(end + LOOK_AHEAD_FRAMES)  # detected speech ends a little late
+        return speech_pieces(self.features, self.speech, start, end)
 
 
 def _span(window: Window, piece: Piece) -> tuple[int, int]:

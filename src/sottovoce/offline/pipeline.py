@@ -1,52 +1,447 @@
 """The path of a recording: windows → language → decode → words → verify → segments.
 
-The windows come in the order of `windows.SeekWindows` or `windows.PackedWindows`; everything after them is
-the same for both. Between two batches the whole state is a `ResumePoint`.
+The order of windows is a strategy; everything after them is the same. Between two batches the whole state is
+a `ResumePoint`.
+
+- `SeekWindows` are consecutive: each begins at the last timestamp of the one before it, at the end of its
+  words, or where its speech was skipped. Source: openai-whisper 20250625, transcribe.py.
+- `PackedWindows` are decoded in batches: a first pass detects speech, which fills windows without pauses.
+  Speech after the text of a window becomes another window, and so do both halves of a window with too little
+  or repeated text. In batches none is conditioned on earlier text, so that each has the text that it has
+  alone. Source: WhisperX (https://arxiv.org/abs/2303.00747), faster-whisper.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
+from itertools import islice, pairwise
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.features import Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.decoding.decode import Attempt
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import AudioError
 from sottovoce.offline.languages import LOOK_AHEAD_FRAMES, WindowLanguages
-from sottovoce.offline.pieces import PIECE_VAD, Window
-from sottovoce.offline.resume import ReadWindow, ResumePoint
-from sottovoce.offline.segments import WindowCut, cut_window, mel_frames, seconds_of
-from sottovoce.offline.transcriber import (
-    Context,
-    Request,
-    Segments,
-    Transcriber,
+from sottovoce.offline.resume import (
+    Place,
+    ReadWindow,
+    ResumePoint,
+    SeekPlace,
+    SpeechPlace,
     TranscriptionState,
-    numbered,
 )
+from sottovoce.offline.transcriber import Context, Request, Segments, Transcriber, numbered
 from sottovoce.offline.verify import (
     DecodedWindow,
     SkippedSpeechRecovery,
     SpeechPresence,
+    WindowSpan,
+    halves_to_read,
     is_silent,
     may_be_halved,
+    skip_hallucinations,
 )
 from sottovoce.offline.windows import (
-    LanguageWindow,
-    PackedWindows,
-    SeekWindows,
-    WindowOrder,
-    packed_speech,
+    MEL_FRAMES_PER_SECOND,
+    PIECE_VAD,
+    Piece,
+    Window,
+    WindowCut,
+    cut_window,
+    mel_frames,
+    pack_speech,
+    seconds_of,
 )
-from sottovoce.types import EncoderOutput, Segment, Word
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_VAD
+from sottovoce.types import EncoderOutput, Features, Segment, Word
+
+
+class LanguageWindow(NamedTuple):
+    """A window in one language and its encoder states, a batch of 1; is_prompted: with the text before it."""
+
+    window: Window
+    encoded: EncoderOutput
+    is_prompted: bool = True
+
+
+@dataclass(eq=False)
+class WindowOrder(ABC):
+    """Plans which windows of a recording are read, and in which order.
+
+    next_frame: first log-mel frame not transcribed. last_speech_s: end of the last word before it.
+    finds_again: windows are planned again if their text is not kept.
+    """
+
+    transcriber: Transcriber
+    features: RecordingFeatures
+    languages: WindowLanguages
+    progress: TranscriptionState
+
+    finds_again: ClassVar[bool] = False
+    last_speech_s = 0.0
+
+    @property
+    def options(self) -> TranscribeOptions:
+        return self.transcriber.options
+
+    @property
+    @abstractmethod
+    def next_frame(self) -> int: ...
+
+    @abstractmethod
+    def state(self) -> Place: ...
+
+    @abstractmethod
+    def restore(self, place: Place) -> None: ...
+
+    @abstractmethod
+    def find_language(self) -> None:
+        """Detect the language over the first windows, padded with silence."""
+
+    @abstractmethod
+    def batches(self) -> Iterator[Sequence[LanguageWindow]]:
+        """Yield the windows to decode next, none after silence; `advance` follows if their text is kept."""
+
+    @abstractmethod
+    def settle(self, decoded: Sequence[DecodedWindow]) -> list[tuple[DecodedWindow, Window]]:
+        """Return the windows whose text is kept, each with the part that it covers."""
+
+    @abstractmethod
+    def advance(self) -> None: ...
+
+
+SHORTEST_FRAMES = 10
+"""A shorter rest of a clip holds no word."""
+SHORTEST_PROMPTED_FRAMES = 200
+"""In multilingual recordings, a shorter window would repeat its prompt."""
+SHORTEST_PART_FRAMES = 50
+"""A shorter rest before a change of language holds no word."""
+DIVIDED_FRAMES = 10
+"""Log-mel frames kept before skipped speech that the end of a window divides."""
+CUT_WORD_S = 1.0
+"""The last word may continue in the next window if it ends this close to the end."""
+
+
+@dataclass(eq=False)
+class SeekWindows(WindowOrder):
+    """Consecutive windows of the clips of a recording."""
+
+    finds_again = True
+    next_frame = 0
+
+    def __post_init__(self) -> None:
+        clips = self.options.clips
+        self._clips = [(mel_frames(start), None if end is None else mel_frames(end)) for start, end in clips]
+        self._clip = 0
+        self._parts: deque[Window] = deque()
+        """Parts of the last window in one language each; its rest is detected again with what follows it."""
+        self._first: tuple[int, Features, EncoderOutput] | None = None
+        self.next_frame = self._clips[0][0]
+        self._after = (self.next_frame, self.last_speech_s)
+
+    def state(self) -> SeekPlace:
+        return SeekPlace(
+            self._clip, self.next_frame, self.last_speech_s, self.features.n_frames_read, tuple(self._parts)
+        )
+
+    def restore(self, place: Place) -> None:
+        assert isinstance(place, SeekPlace), "the mode was checked"
+        self._clip, self.next_frame, self.last_speech_s = place.clip, place.seek, place.last_speech
+        self._parts.extend(place.parts)
+        self.features.skip_to(place.seek, n_frames_read=place.n_frames_read)
+
+    def find_language(self) -> None:
+        start, _ = self._clips[0]
+        found = self.languages.detect_first(self._first_windows())
+        full = self.transcriber.window_frames
+        if (
+            found is not None
+            and found.features.n_content_frames[0] == full == self.transcriber.content_frames
+        ):
+            self._first = start, found.features, found.encoded  # the last window, which is transcribed next
+
+    def _first_windows(self) -> Iterator[Features]:
+        seek, end = self._clips[0]
+        n_frames = self.transcriber.window_frames
+        while (end is None or seek < end) and self.features.has(seek):
+            yield self.features.window(seek, end, n_frames=n_frames, fill="silence")
+            seek += n_frames
+
+    def batches(self) -> Iterator[Sequence[LanguageWindow]]:
+        while self._clip < len(self._clips):
+            start, end = self._clips[self._clip]
+            self.features.skip_to(start, n_frames_read=start)
+            while self._goes_on(start, end):
+                self.features.drop_before(self.next_frame)
+                reach = self.next_frame + self.transcriber.content_frames
+                if self.features.is_blank(self.next_frame, reach if end is None else min(end, reach)):
+                    self._after = (reach, self.last_speech_s)
+                    yield ()
+                else:
+                    yield (self._load(end),)
+            self._clip += 1
+            if self._clip < len(self._clips):
+                self.next_frame = self._clips[self._clip][0]
+
+    def _goes_on(self, start: int, end: int | None) -> bool:
+        seek = self.next_frame
+        last = seek if seek == start else seek + SHORTEST_FRAMES - 1
+        return (end is None or last < end) and self.features.has(last)
+
+    def _load(self, end: int | None) -> LanguageWindow:
+        window, encoded = self.locate(end)
+        self.progress.language = window.language
+        if encoded is None:
+            n_frames = self.transcriber.frames_to_encode(window.n_frames)
+            features = self.features.window(window.start, window.end, n_frames=n_frames)
+            encoded = self.transcriber.runtime.encode(features)
+        is_rest = self.languages.expects_several and window.n_frames < SHORTEST_PROMPTED_FRAMES
+        return LanguageWindow(window, encoded, is_prompted=not is_rest)
+
+    def locate(self, end: int | None) -> tuple[Window, EncoderOutput | None]:
+        """Return the window that begins at `next_frame`, in one language, up to a frame `end`.
+
+        Its encoder states are None for a part before a change, which is encoded separately.
+        """
+        seek = self.next_frame
+        while self._parts and self._parts[0].end - seek < SHORTEST_PART_FRAMES:
+            seek = max(seek, self._parts.popleft().end)
+        if self._parts:
+            return replace(self._parts[0], pieces=(Piece(seek, self._parts[0].end),)), None
+        first, self._first = self._first, None
+        if first is not None and first[0] == seek:
+            _, features, encoded = first
+        else:
+            last = seek + self.transcriber.content_frames
+            last = last if end is None else min(end, last)
+            features = self.features.window(seek, last, n_frames=self.transcriber.window_frames)
+            encoded = self.transcriber.runtime.encode(features)
+        window = Window.of(seek, seek + features.n_content_frames[0])
+        parts = self.languages.divided(window, encoded)
+        if len(parts) == 1:
+            return parts[0], encoded
+        self._parts.extend(parts[:-1])
+        return parts[0], None
+
+    def settle(self, decoded: Sequence[DecodedWindow]) -> list[tuple[DecodedWindow, Window]]:
+        (one,) = decoded
+        cut, last_speech_s = one.cut, self.last_speech_s
+        if self.options.needs_words and not one.is_silent:
+            spoken_until = cut.end_of_speech
+            if not cut.ends_closed and spoken_until is not None and spoken_until > one.window.origin_s:
+                cut = replace(cut, seek=self._after_speech(one.window, spoken_until))
+            threshold = self.options.hallucination_silence_threshold
+            if threshold is not None:
+                cut = skip_hallucinations(cut, self._span(one.window), threshold, end_by=self._end_by)
+            last_speech_s = cut.end_of_speech or last_speech_s
+        if cut.restarts:
+            self._after = (max(self.next_frame + 1, cut.seek), self.last_speech_s)
+            return []
+        text_end = mel_frames(one.window.origin_s if cut.end_of_speech is None else cut.end_of_speech)
+        seek = self._before_divided(one.window, cut.seek, text_end)
+        seek = self._reassigned_tail(seek, text_end)
+        self._after = (max(self.next_frame + 1, seek), last_speech_s)
+        return [(replace(one, cut=replace(cut, seek=seek)), Window.of(one.window.start, seek))]
+
+    def advance(self) -> None:
+        self.next_frame, self.last_speech_s = self._after
+
+    def _after_speech(self, window: Window, spoken_until: float) -> int:
+        """Return the frame after the last word, or after the window if little of it is left."""
+        if self.options.decoding.without_timestamps:
+            is_cut = window.n_frames == self.transcriber.content_frames
+            rest_s = window.end / MEL_FRAMES_PER_SECOND - spoken_until
+            return mel_frames(spoken_until) if is_cut and rest_s < CUT_WORD_S else window.end
+        threshold = self.options.hallucination_silence_threshold
+        if threshold is not None and self._span(window).full_end - spoken_until <= threshold:
+            return window.end
+        return mel_frames(spoken_until)
+
+    def _span(self, window: Window) -> WindowSpan:
+        return WindowSpan(
+            start=window.origin_s,
+            end=window.end / MEL_FRAMES_PER_SECOND,
+            full_end=(window.start + self.transcriber.content_frames) / MEL_FRAMES_PER_SECOND,
+            last_speech=self.last_speech_s,
+        )
+
+    def _end_by(self, time_s: float) -> int | None:
+        reach = int(time_s * MEL_FRAMES_PER_SECOND)
+        return None if self.features.has(reach) else self.features.n_frames
+
+    def _before_divided(self, window: Window, seek: int, text_end: int) -> int:
+        """Return `seek`, or the frame before skipped speech that the end of a full window divides.
+
+        Half a second of it is too short to be transcribed separately. text_end: frame where the text ends.
+        """
+        if not self.options.read_again or window.n_frames < self.transcriber.content_frames:
+            return seek
+        pieces = self.languages.speech_between(text_end, window.end + 1)
+        if not pieces or pieces[-1].end <= window.end:
+            return seek
+        first = pieces[-1].start
+        for before, piece in reversed(list(pairwise(pieces))):
+            if before.end < piece.start:
+                break
+            first = before.start
+        is_divided = window.start + DIVIDED_FRAMES < first and text_end + DIVIDED_FRAMES < first < seek
+        return first if is_divided else seek
+
+    def _reassigned_tail(self, seek: int, text_end: int) -> int:
+        """Return `seek`, or the frame from which skipped speech goes to the language after the next change.
+
+        A short piece next to a change may be assigned to the wrong language, and that text ends before it.
+        """
+        follower = self.languages.follower
+        if follower is None or len(self._parts) < 2 or self._parts[0].end - seek >= SHORTEST_PART_FRAMES:
+            return seek
+        part, after = self._parts[0], self._parts[1]
+        at = part.end
+        for piece in reversed(follower.probed_pieces(part.start, part.end)):
+            assert part.language is not None
+            assert after.language is not None
+            if piece.start < text_end or not follower.may_change(piece, part.language, after.language):
+                break
+            at = piece.start
+        if at == part.end:
+            return seek
+        self._parts[0] = replace(part, pieces=(Piece(part.start, at),))
+        return at
+
+
+LONG_MISSING_S = 2.0
+"""No window reaches across this many seconds of missing sound."""
+LEAST_FRAMES = 100
+"""Log-mel frames that must be transcribed, and left, before the rest of a window is decoded."""
+
+
+def packed_speech(
+    transcriber: Transcriber, recording: Recording, speech_model: SpeechModel | None
+) -> tuple[Iterator[Window], SpeechFinder]:
+    """Detect the speech of a recording, in packed windows and in pieces between short pauses."""
+    finder = SpeechFinder(transcriber.options.vad or WINDOW_VAD, model=speech_model)
+    pieces = finder.beside(PIECE_VAD)
+    with recording.open() as reader:
+        for chunk in reader:
+            transcriber.runtime.run_on_host(partial(finder.push, chunk.samples))
+        speech = finder.finish()
+        missing = [(start + end) / 2 for start, end in reader.silences() if end - start >= LONG_MISSING_S]
+    breaks = [mel_frames(middle) for middle in missing]
+    return pack_speech(speech, transcriber.content_frames, breaks), pieces
+
+
+@dataclass(eq=False)
+class PackedWindows(WindowOrder):
+    """Windows of packed speech, `batch_size` at a time; full ones are taken as needed."""
+
+    packed: Iterator[Window]
+
+    def __post_init__(self) -> None:
+        self._n_packed = 0
+        self._ahead: deque[Window] = deque()
+        self._left: list[Window] = []
+        """Windows to read after those of the batch."""
+        self._end = 0
+
+    @property
+    def next_frame(self) -> int:
+        return self._ahead[0].start if self._ahead else self._end
+
+    def state(self) -> SpeechPlace:
+        return SpeechPlace(self._n_packed, self.next_frame, self.features.n_frames_read, tuple(self._ahead))
+
+    def restore(self, place: Place) -> None:
+        assert isinstance(place, SpeechPlace), "the mode was checked"
+        self._n_packed = sum(1 for _ in islice(self.packed, place.n_packed))
+        self._ahead.extend(place.waiting)
+        self._end = place.first_frame
+        self.features.skip_to(place.first_frame, n_frames_read=place.n_frames_read)
+
+    def find_language(self) -> None:
+        self.languages.detect_first(self._first_windows())
+
+    def _first_windows(self) -> Iterator[Features]:
+        for window in self._next_packed():
+            self._ahead.append(window)
+            mel = self._mel(window, self.transcriber.window_frames, fill="silence")
+            yield Features(mel, (window.n_frames,))
+
+    def _next_packed(self) -> Iterator[Window]:
+        for window in self.packed:
+            self._n_packed += 1
+            yield window
+
+    def batches(self) -> Iterator[Sequence[LanguageWindow]]:
+        size = self.options.batch_size
+        while True:
+            self._ahead.extend(islice(self._next_packed(), max(0, size - len(self._ahead))))
+            if not self._ahead:
+                return
+            batch = [self._ahead.popleft() for _ in range(min(size, len(self._ahead)))]
+            self._end = max(self._end, batch[-1].end)
+            yield self._in_one_language_each(batch)
+
+    def _in_one_language_each(self, windows: Sequence[Window]) -> list[LanguageWindow]:
+        full = [window for window in windows if not window.is_cut]
+        states: dict[Window, EncoderOutput] = {}
+        if full:
+            together = self._encode(full, self.transcriber.window_frames)
+            states = {window: together.row(index) for index, window in enumerate(full)}
+        found: list[LanguageWindow] = []
+        for window in windows:
+            parts = [window] if window.language else self.languages.divided(window, states[window])
+            for part in parts:
+                if part.is_cut:
+                    encoded = self._encode([part], self.transcriber.frames_to_encode(part.n_frames))
+                else:
+                    encoded = states[window]
+                found.append(LanguageWindow(part, encoded))
+                self.progress.language = part.language
+        return found
+
+    def _encode(self, windows: Sequence[Window], n_frames: int) -> EncoderOutput:
+        mel = torch.cat([self._mel(window, n_frames) for window in windows])
+        return self.transcriber.runtime.encode(Features(mel, tuple(window.n_frames for window in windows)))
+
+    def _mel(self, window: Window, n_frames: int, *, fill: Fill = "zero") -> Tensor:
+        pieces = [piece for piece in window.pieces if self.features.has(piece.start)]
+        parts = []
+        for piece in pieces:
+            features = self.features.window(piece.start, piece.end, n_frames=n_frames, fill=fill)
+            n_content = None if piece is pieces[-1] else features.n_content_frames[0]
+            parts.append(features.mel[..., :n_content])
+        return torch.cat(parts, dim=-1)[..., :n_frames]
+
+    def settle(self, decoded: Sequence[DecodedWindow]) -> list[tuple[DecodedWindow, Window]]:
+        fallback, eot = self.options.fallback_of_window, self.transcriber.tokenizer.eot
+        settled: list[tuple[DecodedWindow, Window]] = []
+        for one in decoded:
+            window, at = one.window, one.cut.seek
+            if halves := halves_to_read(window, one.result, one.cut, fallback, eot):
+                self._left += halves
+                continue
+            is_rest = LEAST_FRAMES <= at <= window.n_frames - LEAST_FRAMES
+            done, *rest = window.split(at) if is_rest else (window,)
+            self._left += rest
+            settled.append((one, done))
+        return settled
+
+    def advance(self) -> None:
+        self._ahead = deque(sorted([*self._left, *self._ahead], key=lambda window: window.start))
+        self._left.clear()
+        self.features.drop_before(self.next_frame)
 
 
 def transcribe_recording(
@@ -78,104 +473,94 @@ def transcribe_recording(
         start = mel_frames(start_s)
         features.skip_to(start, n_frames_read=start)
         if start > 0 and not features.has(start):
-            raise _past_the_end(recording, start_s, features.duration_s)
+            length = "less" if features.duration_s is None else f"a recording of {features.duration_s:.1f} s"
+            raise AudioError(
+                f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {length}"
+            )
         pipeline = _Pipeline(transcriber, features, languages, windows, voices, state)
         yield from outside_silences(pipeline.run(resume), recording)
         state.duration = features.duration_s or state.duration
 
 
-def _past_the_end(recording: Recording, start_s: float, duration_s: float | None) -> AudioError:
-    length = "less" if duration_s is None else f"a recording of {duration_s:.1f} s"
-    return AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {length}")
-
-
+@dataclass(eq=False)
 class _Pipeline:
     """The stages of one recording; voices: None keeps text without a voice."""
 
-    def __init__(
-        self,
-        transcriber: Transcriber,
-        features: RecordingFeatures,
-        languages: WindowLanguages,
-        windows: WindowOrder,
-        voices: SpeechPresence | None,
-        state: TranscriptionState,
-    ) -> None:
-        self._transcriber = transcriber
-        self._options = transcriber.options
-        self._features = features
-        self._languages = languages
-        self._windows = windows
-        self._voices = voices
-        self._recovery = SkippedSpeechRecovery(transcriber, features, languages.follower, state)
-        self._context = Context(
-            transcriber.tokenizer, transcriber.options, transcriber.backend.dims.n_text_ctx
-        )
-        self._state = state
+    transcriber: Transcriber
+    features: RecordingFeatures
+    languages: WindowLanguages
+    windows: WindowOrder
+    voices: SpeechPresence | None
+    progress: TranscriptionState
+
+    def __post_init__(self) -> None:
+        follower, n_text_ctx = self.languages.follower, self.transcriber.backend.dims.n_text_ctx
+        self.options = self.transcriber.options
+        self._recovery = SkippedSpeechRecovery(self.transcriber, self.features, follower, self.progress)
+        self._context = Context(self.transcriber.tokenizer, self.options, n_text_ctx)
         self._read: list[ReadWindow] = []
         """Windows whose segments wait for those of earlier windows."""
         self._is_first = True
 
     def run(self, resume: ResumePoint | None) -> Segments:
         if resume is None:
-            self._windows.find_language()
+            self.windows.find_language()
         else:
             self._restore(resume)
-        language = self._state.language
-        for batch in self._windows.batches():
+        language = self.progress.language
+        for batch in self.windows.batches():
             if batch and language not in (None, batch[0].window.language):
                 self._context.reset()  # text in another language is no context
-            language = self._state.language
+            language = self.progress.language
             if not self._transcribe(batch):
                 continue
-            self._windows.advance()
+            self.windows.advance()
             yield from self._finished()
             self._end_batch(is_silence=not batch)
 
     def _restore(self, point: ResumePoint) -> None:
         self._context.restore(point.context)
         self._is_first = point.is_first
-        self._languages.restore(point.follower)
-        self._windows.restore(point.place)
+        self.languages.restore(point.follower)
+        self.windows.restore(point.place)
         self._read.extend(point.read)
 
     def _end_batch(self, *, is_silence: bool) -> None:
-        state, next_frame = self._state, self._windows.next_frame
-        state.duration = self._features.duration_s or state.duration
+        state, next_frame = self.progress, self.windows.next_frame
+        state.duration = self.features.duration_s or state.duration
         if is_silence:
             self._reach(next_frame)
         state.resume_point = ResumePoint(
-            state.snapshot(),
+            replace(state, resume_point=None),
             self._context.tokens,
             self._is_first,
-            self._languages.state(next_frame),
-            self._windows.state(),
+            self.languages.state(next_frame),
+            self.windows.state(),
             tuple(self._read),
         )
 
     def _reach(self, frame: int) -> None:
-        position, duration = seconds_of(frame), self._state.duration
-        self._state.position = position if duration is None else min(position, duration)
+        position, duration = seconds_of(frame), self.progress.duration
+        self.progress.position = position if duration is None else min(position, duration)
 
     def _transcribe(self, batch: Sequence[LanguageWindow]) -> bool:
         """Decode and verify windows; return whether their text is kept.
 
-        It is dropped if it shows that the recording is in several languages: the windows are then planned
-        again.
+        Text that shows a recording in several languages is dropped: the windows are planned again.
         """
-        had_one_language = not self._languages.expects_several
-        unread, found = self._state.unread, []
+        had_one_language = not self.languages.expects_several
+        unread, found = self.progress.unread, []
         for alike in _by_length(batch):
-            for settled in self._windows.settle(self._decoded(alike, batch[0])):
+            for settled in self.windows.settle(self._decoded(alike, batch[0])):
                 found.append(self._verified(*settled))
-        if self._windows.finds_again and had_one_language and self._languages.expects_several:
-            self._state.unread = unread
+        if self.windows.finds_again and had_one_language and self.languages.expects_several:
+            self.progress.unread = unread
             return False
         self._read += found
         return True
 
     def _decoded(self, windows: Sequence[LanguageWindow], first: LanguageWindow) -> list[DecodedWindow]:
-        transcriber, prompt = self._transcriber, self._context.prompt()
+        transcriber, prompt = self.transcriber, self._context.prompt()
         requests = [
             Request(
                 one.window.language or "",
@@ -192,22 +577,22 @@ class _Pipeline:
             self._cut(one.window, encoded.row(index), attempt)
             for index, (one, attempt) in enumerate(zip(windows, attempts, strict=True))
         ]
-        if not self._options.needs_words or all(one.is_silent for one in decoded):
+        if not self.options.needs_words or all(one.is_silent for one in decoded):
             return decoded
         cuts = transcriber.with_words(
             encoded,
             [(one.cut, one.result, one.window.n_frames) for one in decoded],
             window_start=windows[0].window.origin_s,
-            last_speech=self._windows.last_speech_s,
+            last_speech=self.windows.last_speech_s,
         )
         return [replace(one, cut=cut) for one, cut in zip(decoded, cuts, strict=True)]
 
     def _cut(self, window: Window, encoded: EncoderOutput, attempt: Attempt) -> DecodedWindow:
         result, last_temperature = attempt.result, attempt.last_temperature
-        if is_silent(window, result, self._options.fallback):
+        if is_silent(window, result, self.options.fallback):
             cut = WindowCut((), window.origin + window.n_frames)
             return DecodedWindow(window, encoded, cut, result, last_temperature, is_silent=True)
-        tokenizer = self._transcriber.tokenizer_of(result.language)
+        tokenizer = self.transcriber.tokenizer_of(result.language)
         cut = cut_window(
             result.tokens,
             tokenizer,
@@ -218,34 +603,34 @@ class _Pipeline:
         return DecodedWindow(window, encoded, cut, result, last_temperature)
 
     def _verified(self, decoded: DecodedWindow, done: Window) -> ReadWindow:
-        segments = list(self._transcriber.segments(decoded.cut, decoded.result))
-        if self._languages.expects_several:
+        segments = list(self.transcriber.segments(decoded.cut, decoded.result))
+        if self.languages.expects_several:
             probability = decoded.window.probability
             segments = [replace(segment, language_probability=probability) for segment in segments]
-        if self._options.read_again and self._voices is not None:
-            segments = self._spoken(segments, self._voices)
+        if self.options.read_again and self.voices is not None:
+            segments = self._spoken(segments, self.voices)
         decoded = replace(decoded, cut=replace(decoded.cut, segments=tuple(segments)))
         segments = decoded.segments
-        if self._options.read_again:
-            segments = self._recovery.recovered(decoded, self._languages.speech_in(done))
+        if self.options.read_again:
+            segments = self._recovery.recovered(decoded, self.languages.speech_in(done))
         return ReadWindow(done, decoded.is_silent, decoded.last_temperature, tuple(segments))
 
     def _spoken(self, segments: Sequence[Segment], voices: SpeechPresence) -> list[Segment]:
         if segments:
-            self._features.has(mel_frames(segments[-1].end) + LOOK_AHEAD_FRAMES)
+            self.features.has(mel_frames(segments[-1].end) + LOOK_AHEAD_FRAMES)
         return [
             segment
             for segment in segments
-            if voices.has_speech(segment, is_guess=self._options.fallback.is_guess(segment))
+            if voices.has_speech(segment, is_guess=self.options.fallback.is_guess(segment))
             and not (self._context.holds(segment.text) and voices.exceeds_speech_rate(segment))
         ]
 
     def _finished(self) -> Segments:
         self._read.sort(key=lambda read: read.window.start)
-        while self._read and self._read[0].window.start <= self._windows.next_frame:
+        while self._read and self._read[0].window.start <= self.windows.next_frame:
             read = self._read.pop(0)
             self._is_first = self._is_first and read.is_silent
-            for segment in numbered(read.segments, self._state):
+            for segment in numbered(read.segments, self.progress):
                 if not read.is_silent:
                     self._context.remember(segment.tokens)
                 yield segment
@@ -255,15 +640,12 @@ class _Pipeline:
 
 
 _Timed = TypeVar("_Timed", Segment, Word)
-
 SHORTEST_PART_S = 0.5
-"""A shorter rest of a segment next to missing sound holds no word, as timestamps are inexact."""
+"""A shorter rest of a segment next to missing sound holds no word."""
 
 
 def outside_silences(segments: Iterator[Segment], recording: Recording) -> Segments:
-    """Cut segments and words at missing sound: words never reach across it, segments only across gaps
-    below 0.5 s.
-    """
+    """Cut segments and words at missing sound; segments only reach across gaps of 0.5 s or more."""
     for segment in segments:
         silences = recording.silences()
         for start, end in [one for one in silences if one[0] < segment.end and segment.start < one[1]]:
@@ -300,10 +682,7 @@ def _stacked(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
 
 @dataclass(frozen=True, slots=True)
 class LanguageSpan:
-    """A stretch of a recording in one language, in seconds.
-
-    probability: mean over its pieces.
-    """
+    """A stretch of a recording in one language, in seconds; probability: mean over its pieces."""
 
     start: float
     end: float
@@ -312,7 +691,7 @@ class LanguageSpan:
 
 
 def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[LanguageSpan]:
-    """Return the languages of a recording in order, without gaps; neighbours differ.
+    """Yield the languages of a recording in order, without gaps; neighbours differ.
 
     Raises:
         AudioError: the recording cannot be read.

@@ -1,4 +1,4 @@
-"""Rules that split and join segments at pauses, after punctuation, or by length.
+"""Changes of finished segments: other times, no hesitations, and rules that split and join them.
 
     split pause=0.5 after=.?!; split letters=80; merge pause=0.2 letters=80
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from sottovoce.errors import OptionError
+from sottovoce.text.disfluency import DISFLUENCIES, PIECE, DisfluencyRules, clean_pieces
 from sottovoce.text.width import shared_out, width
 from sottovoce.types import Segment, Word
 
@@ -20,7 +21,7 @@ from sottovoce.types import Segment, Word
 def part_of(
     segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
 ) -> Segment:
-    """Return a copy of a segment with only these words, as one group."""
+    """Return a segment with only these words, which are one of its groups."""
     return replace(
         segment,
         start=words[0].start if any(groups[:index]) else segment.start,
@@ -48,10 +49,7 @@ def segment_moved(segment: Segment, seconds: float) -> Segment:
 def segment_retimed(
     segment: Segment, of_start: Callable[[float], float], of_end: Callable[[float], float]
 ) -> Segment:
-    """Return a segment with other times, of its words and their tokens too.
-
-    of_start, of_end: the new time of a start and of an end, in seconds.
-    """
+    """Return a segment with new starts and ends (s), also of its words and tokens."""
     words = segment.words and tuple(
         replace(
             word,
@@ -91,9 +89,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Split at pauses of at least `pause` seconds and after words that end in one of the signs `after`;
-    parts that still exceed the limits are split evenly.
-    """
+    """Split at pauses (s) and after words that end in one of the signs `after`, then evenly to the limits."""
 
     pause: float = math.inf
     after: str = ""
@@ -176,7 +172,7 @@ def regrouped(segments: Iterable[Segment], rules: Sequence[Rule]) -> Iterator[Se
 
 
 def parse_rules(text: str) -> list[Rule]:
-    """Parse rules from the command line.
+    """Parse the rules of a text.
 
     Raises:
         OptionError: the text is not valid.
@@ -237,3 +233,50 @@ def joined(first: Segment, second: Segment) -> Segment:
         words=(*words_of(first), *words_of(second)),
         translation=" ".join(one for one in (first.translation, second.translation) if one) or None,
     )
+
+
+def clean_segment(segment: Segment, language: str) -> Segment | None:
+    """Return a segment without hesitations; None if nothing remains. Its tokens stay.
+
+    language: a code; one without rules changes nothing.
+    """
+    rules = DISFLUENCIES.get(language)
+    if rules is None:
+        return segment
+    text = "".join(clean_pieces(PIECE.findall(segment.text), rules).values())
+    if text == segment.text:
+        return segment
+    if not text.strip():
+        return None
+    if not segment.words:
+        return replace(segment, text=text)
+    words = clean_words(segment.words, rules)
+    if not words:
+        return replace(segment, text=text, words=())
+    start = segment.start if words[0].start == segment.words[0].start else words[0].start
+    end = segment.end if words[-1].end == segment.words[-1].end else words[-1].end
+    return replace(segment, text=text, words=words, start=start, end=end)
+
+
+def clean_words(words: Sequence[Word], rules: DisfluencyRules) -> tuple[Word, ...]:
+    groups: list[list[Word]] = []
+    for word in words:
+        if not groups or word.word[:1].isspace():
+            groups.append([])
+        groups[-1].append(word)
+    left = clean_pieces(["".join(word.word for word in group) for group in groups], rules)
+    return tuple(word for index, text in left.items() for word in _rewritten(groups[index], text))
+
+
+def _rewritten(group: Sequence[Word], text: str) -> Sequence[Word]:
+    if text == "".join(word.word for word in group):
+        return group
+    return [
+        replace(
+            group[0],
+            word=text,
+            end=group[-1].end,
+            probability=min(word.probability for word in group),
+            tokens=tuple(token for word in group for token in word.tokens),
+        )
+    ]

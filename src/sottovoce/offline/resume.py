@@ -1,7 +1,6 @@
-"""Resume points: the state between two windows, in plain values that JSON stores exactly.
+"""Progress of a transcription, and resume points in plain values that JSON stores exactly.
 
-A resume point holds all that the next window depends on except the recording and the options. Segments
-before it were given to the caller and are not stored.
+A resume point is the state between two windows, without the recording, the options and earlier segments.
 """
 
 from __future__ import annotations
@@ -14,32 +13,40 @@ from typing import TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_ty
 
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError
-from sottovoce.offline.pieces import Window
-from sottovoce.types import Segment
+from sottovoce.offline.windows import Window
+from sottovoce.types import Segment, Span, Turn
 
 Made = TypeVar("Made")
 
 
-@dataclass(frozen=True, slots=True)
-class StateSnapshot:
-    """The fields of `TranscriptionState` that a resumed transcription cannot recompute."""
+@dataclass(slots=True)
+class TranscriptionState:
+    """Progress and metadata of a transcription, updated while it runs.
 
-    position: float = 0.0
+    language: the current one. detection: of the first language. duration: seconds, as declared until the end
+    was read. position: seconds transcribed. unread: skipped speech (s). outside_languages: seconds of speech
+    by language outside the list. second_s: seconds transcribed by a second model.
+    """
+
     language: str | None = None
     detection: LanguageDetection | None = None
-    unread: tuple[tuple[float, float], ...] = ()
-    outside_languages: Mapping[str, float] = field(default_factory=dict)
-    n_segments: int = 0
-    n_cleaned: int = 0
+    duration: float | None = None
+    position: float = 0.0
+    turns: tuple[Turn, ...] = ()
+    unread: tuple[Span, ...] = ()
     second_s: float = 0.0
+    outside_languages: Mapping[str, float] = field(default_factory=dict)
+    n_segments: int = field(default=0, repr=False)
+    n_cleaned: int = field(default=0, repr=False)
+    resume_point: ResumePoint | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedPiece:
     """A piece of speech in log-mel frames [start, end), and its language posterior.
 
-    probabilities: (L,) over all languages of the model. is_alone: encoded separately. posterior: (A,) over
-    the allowed languages with the speech around it; empty: not computed.
+    probabilities: (L,) over all languages. is_alone: encoded separately. posterior: (A,) over the allowed
+    languages, given the speech around it, or empty.
     """
 
     start: int
@@ -53,11 +60,10 @@ class ProbedPiece:
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
-    """State of a language follower: the probed pieces that may be needed again.
+    """State of a language follower, with the probed pieces that may be needed again.
 
-    is_beginning: no speech was found yet. spoken_s: seconds of speech by language. n_one: windows that did
-    not show several languages. confirmed: sum of the surprisals of improbable texts in the right language,
-    and their number.
+    is_beginning: no speech was found yet. n_one: windows that did not show several languages. confirmed: sum
+    of the surprisals of improbable texts in the right language, and their number.
     """
 
     is_several: bool
@@ -70,10 +76,10 @@ class FollowerState:
 
 @dataclass(frozen=True, slots=True)
 class SeekPlace:
-    """Position of mode "seek": the log-mel frame within a clip, and the number of the clip.
+    """Position of mode "seek": clip and log-mel frame.
 
-    last_speech: end of the last timed word, in seconds. n_frames_read: of the recording; speech segments
-    were closed there. parts: of the last window before changes of language.
+    last_speech: end of the last word (s). n_frames_read: of the recording; speech segments were closed there.
+    parts: of the last window before changes of language.
     """
 
     clip: int
@@ -85,10 +91,7 @@ class SeekPlace:
 
 @dataclass(frozen=True, slots=True)
 class ReadWindow:
-    """A transcribed window; its segments are in recording time.
-
-    is_silent: no text; its segments were found where it skipped speech. last_temperature: of decoding.
-    """
+    """A transcribed window with its segments in recording time; is_silent: of speech that it skipped."""
 
     window: Window
     is_silent: bool
@@ -100,7 +103,7 @@ class ReadWindow:
 class SpeechPlace:
     """Position of mode "vad": the number of packed windows that were taken, and those waiting.
 
-    first_frame: the first log-mel frame that is still needed. n_frames_read: of the recording.
+    first_frame: first log-mel frame still needed. n_frames_read: of the recording.
     """
 
     n_packed: int
@@ -114,31 +117,29 @@ Place: TypeAlias = SeekPlace | SpeechPlace
 
 @dataclass(frozen=True, slots=True)
 class DraftState:
-    """Segments of the first model that were not yielded yet, because a second may replace them.
+    """Segments of the first model that a second may replace.
 
     progress: of the first model. until_s: end of the yielded text. held: uncertain segments after it.
     """
 
-    progress: StateSnapshot
+    progress: TranscriptionState
     until_s: float
     held: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The state of a transcription between two windows.
-
-    With the same recording, models and options the text continues as if there had been no break.
+    """The state between two windows, from which a transcription continues as if there had been no break.
 
     context: tokens of the next prompt. is_first: nothing was transcribed yet. follower: None for one
     language. read: windows whose segments wait for earlier ones. draft: None without a second model.
     """
 
-    progress: StateSnapshot
+    progress: TranscriptionState
     context: tuple[int, ...]
     is_first: bool
     follower: FollowerState | None
-    place: SeekPlace | SpeechPlace
+    place: Place
     read: tuple[ReadWindow, ...] = ()
     draft: DraftState | None = None
 
@@ -148,7 +149,7 @@ class ResumePoint:
         return self.progress.position
 
     def to_json(self) -> dict[str, object]:
-        """Convert to plain values; `of_json(json.loads(json.dumps(point.to_json())))` equals the point."""
+        """Convert to plain values, without loss."""
         return asdict(self)
 
     @classmethod
@@ -166,7 +167,7 @@ class ResumePoint:
 
 
 def segment_to_json(segment: Segment) -> dict[str, object]:
-    """Convert a segment to plain values without loss, including the tokens of its words."""
+    """Convert a segment to plain values, without loss."""
     return asdict(segment)
 
 
@@ -179,7 +180,7 @@ _types_of_fields = cache(get_type_hints)
 
 
 def _make(kind: type[Made], row: object, **types: object) -> Made:
-    """Make a dataclass from plain values. types: of fields whose annotation leaves a choice."""
+    """Make a dataclass from plain values; types: of fields whose annotation leaves a choice."""
     types = {**_types_of_fields(cast(Hashable, kind)), **types}
     values = {name: _read(types[name], one) for name, one in dict(cast(Mapping[str, object], row)).items()}
     return cast(Callable[..., Made], kind)(**values)

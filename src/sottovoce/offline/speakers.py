@@ -1,7 +1,7 @@
-"""Speakers of a transcription, by diarization before it, or one speaker per channel.
+"""Speakers of a transcription, by diarization before it, or one per channel.
 
-Channels are transcribed separately, each with its own prompt and without speech that leaks in from another
-one. The channel that is furthest behind goes on first, so that one segment of each waits.
+Channels are transcribed separately, each without speech that leaks in from another. The channel that is
+furthest behind goes on first, so that one segment of each waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import partial
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.offline.regroup import part_of
-from sottovoce.offline.transcriber import Segments, TranscriptionState
+from sottovoce.offline.resume import TranscriptionState
+from sottovoce.offline.transcriber import Segments
 from sottovoce.options.speakers import Diarizer
 from sottovoce.runtime.calls import Runtime
 from sottovoce.speakers.channel_diarizer import leaks
@@ -55,7 +56,7 @@ def by_turn_tokens(segments: Iterator[Segment], tokenizer: Tokenizer, state: Tra
 
     The tokens do not identify speakers: turns are numbered ("turn 1", "turn 2", …).
 
-    Source: tinydiarize (A. Rana, 2023), and whisper.cpp's `tdrz_enable`.
+    Source: tinydiarize (A. Rana, 2023).
     """
     n_turns = 1
     n_segments = 0

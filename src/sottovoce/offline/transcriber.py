@@ -1,14 +1,9 @@
-"""A model with the options of a transcription: language detection, decoding, word alignment, prompts and
-state.
-
-Windows are chosen elsewhere.
-"""
+"""A model with the options of a transcription: language detection, decoding, word alignment and prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TypeAlias
 
 from torch import Tensor
@@ -16,15 +11,14 @@ from torch import Tensor
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder
-from sottovoce.decoding.alignment import WindowText
-from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, select_windows
+from sottovoce.decoding.alignment import WindowText, place_words
+from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, opening_tokens, select_windows
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
-from sottovoce.decoding.prompt import opening_tokens
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend
-from sottovoce.offline.resume import ResumePoint, StateSnapshot
-from sottovoce.offline.segments import WindowCut, WordRules, place_words
+from sottovoce.offline.resume import TranscriptionState
+from sottovoce.offline.windows import WindowCut
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -32,10 +26,9 @@ from sottovoce.runtime.calls import Runtime
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Span, Task, Turn
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Task
 
 Segments: TypeAlias = Generator[Segment, None, None]
-"""Segments as they are found; `close` stops the transcription."""
 
 
 def with_arguments(
@@ -48,8 +41,8 @@ def with_arguments(
 ) -> TranscribeOptions:
     """Return options with the arguments that are not None.
 
-    codes: languages of the model; empty for an English-only model. language: one, several or "auto";
-    several and "auto" imply following unless the options say otherwise. beam_size: 1 is greedy.
+    codes: languages of the model; empty for an English-only model. language: one, several or "auto"; several
+    and "auto" imply following unless the options say otherwise. beam_size: 1 is greedy.
 
     Raises:
         OptionError: the model does not have the language.
@@ -82,10 +75,9 @@ def _with_language(
 class Context:
     """The initial prompt and the tokens of earlier windows, for the next prompt.
 
-    n_text_ctx: of the model; a prompt has at most half of it, less one.
+    With `carry_initial_prompt` the initial prompt precedes every window, otherwise the first reset drops it.
 
-    Source: openai-whisper 20250625, transcribe.py; with `carry_initial_prompt` the initial prompt precedes
-    every window, otherwise the first reset drops it.
+    Source: openai-whisper 20250625, transcribe.py.
     """
 
     def __init__(self, tokenizer: Tokenizer, options: TranscribeOptions, n_text_ctx: int) -> None:
@@ -119,7 +111,7 @@ class Context:
         return any(earlier[at : at + len(words)] == words for at in range(len(earlier) - len(words) + 1))
 
     def end_window(self, temperature: float) -> None:
-        """Reset the context after a window that needed a high temperature, or without conditioning."""
+        """Reset the context after a high temperature, or without conditioning."""
         too_hot = temperature > self._options.prompt_reset_on_temperature
         if too_hot or not self._options.is_conditioned:
             self.reset()
@@ -129,51 +121,16 @@ class Context:
 
 
 SHORT_TAIL_FRAMES = 20
-"""Frames of silence (10 ms) behind the speech of a shortened window. Without it the decoder finds no end,
-and the fallback tries every temperature.
+"""Frames of silence (10 ms) behind the speech of a shortened window, without which the decoder finds no end.
 """
-
-
-@dataclass(slots=True)
-class TranscriptionState:
-    """Progress and metadata of a transcription, updated while it runs.
-
-    language: the current one. detection: of the first language; None if given or not detected yet.
-    duration: seconds, as the file declares until its end was read. position: seconds transcribed. turns:
-    of speakers, once known. unread: skipped speech as (start, end) in seconds. outside_languages: seconds
-    of speech by language outside the list. second_s: seconds that a second model transcribed. n_cleaned:
-    segments left after cleaning. resume_point: the last one, or None.
-    """
-
-    language: str | None = None
-    detection: LanguageDetection | None = None
-    duration: float | None = None
-    position: float = 0.0
-    turns: tuple[Turn, ...] = ()
-    unread: tuple[Span, ...] = ()
-    second_s: float = 0.0
-    outside_languages: Mapping[str, float] = field(default_factory=dict)
-    n_segments: int = field(default=0, repr=False)
-    n_cleaned: int = field(default=0, repr=False)
-    resume_point: ResumePoint | None = field(default=None, repr=False)
-
-    def snapshot(self) -> StateSnapshot:
-        """Return the state that a resumed transcription needs and cannot recompute."""
-        return StateSnapshot(**{name: getattr(self, name) for name in StateSnapshot.__slots__})
-
-    def restore(self, point: ResumePoint) -> None:
-        self.resume_point = point
-        for name in StateSnapshot.__slots__:
-            setattr(self, name, getattr(point.progress, name))
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How to decode one window: language, prompt, and the log-mel frame where it begins.
+    """How to decode one window that begins at a log-mel frame.
 
-    is_first: of the recording; it begins with the prefix, if any. may_split: repeated text is decoded
-    in parts instead of at the next temperature. is_retry: a part that a longer window skipped; only the
-    first temperature is tried, as sampling hallucinates.
+    is_first: of the recording; it begins with the prefix. may_split: repeated text is decoded in parts
+    instead of at the next temperature.
     """
 
     language: str
@@ -181,12 +138,11 @@ class Request:
     start_frame: int
     is_first: bool = False
     may_split: bool = False
-    is_retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SecondModel:
-    """A model for the segments of which another is uncertain; fusion: language models for its beam search."""
+    """A model for the segments of which another is uncertain."""
 
     runtime: Runtime
     tokenizer: Tokenizer
@@ -212,17 +168,13 @@ class Transcriber:
         return 2 * (self.options.audio_ctx or self.backend.dims.n_audio_ctx)
 
     def frames_to_encode(self, n_frames: int) -> int:
-        """Return the log-mel frames to encode for n_frames of audio: the audio and the padding that the
-        checkpoint needs.
-        """
+        """Return the log-mel frames of n_frames of audio and the padding that the checkpoint needs."""
         padded = n_frames + round(self.backend.tail_s * SAMPLE_RATE / HOP_SAMPLES)
         return min(self.window_frames, padded + padded % 2)
 
     @property
     def content_frames(self) -> int:
-        """The most log-mel frames of audio in a window: fewer than a shortened window has, by its silent
-        tail.
-        """
+        """The most log-mel frames of audio in a window; a shortened one has a silent tail."""
         return self.window_frames - SHORT_TAIL_FRAMES if self._is_shortened else self.window_frames
 
     @property
@@ -231,7 +183,7 @@ class Transcriber:
 
     @property
     def fixed_language(self) -> str | None:
-        """The language if it needs no detection: the requested one, or English for an English-only model."""
+        """The requested language, or English for an English-only model; None if it is detected."""
         language = self.options.decoding.language
         if language is None and not self.tokenizer.is_multilingual:
             language = "en"
@@ -242,7 +194,6 @@ class Transcriber:
         return self.fixed_language is None and self.options.may_follow_languages
 
     def features(self, recording: Recording, observer: SpeechFinder | None = None) -> RecordingFeatures:
-        """Open the log-mel frames of a recording; observer: receives its samples."""
         return RecordingFeatures(
             recording,
             self.backend.dims.n_mels,
@@ -269,51 +220,56 @@ class Transcriber:
             detections, self.tokenizer, allowed=allowed, weights=weights, log_prior=prior
         )
 
-    def decode(self, encoded: EncoderOutput, requests: Sequence[Request]) -> list[Attempt]:
-        """Decode windows with fallback; the seeds of sampling depend on where a window begins."""
+    def decode(
+        self, encoded: EncoderOutput, requests: Sequence[Request], *, is_retry: bool = False
+    ) -> list[Attempt]:
+        """Decode windows with fallback; sampling depends on where a window begins.
+
+        is_retry: a longer window skipped them; only the first temperature is tried, as sampling hallucinates.
+        """
         attempts: dict[int, Attempt] = {}
-        kinds = [self._kind(request) for request in requests]
-        for has_prefix, is_retry in dict.fromkeys(kinds):
-            rows = [row for row, kind in enumerate(kinds) if kind == (has_prefix, is_retry)]
-            some = encoded if len(rows) == len(requests) else select_windows(encoded, rows)
-            found = self._decode(some, [requests[row] for row in rows])
-            found = [self._with_prefix(attempt) for attempt in found] if has_prefix else found
+        prefixed = [one.is_first and self.options.decoding.prefix is not None for one in requests]
+        for has_prefix in dict.fromkeys(prefixed):
+            rows = [row for row, own in enumerate(prefixed) if own == has_prefix]
+            some = [requests[row] for row in rows]
+            found = self._decode(select_windows(encoded, rows), some, has_prefix, is_retry)
             attempts.update(zip(rows, found, strict=True))
         return [attempts[row] for row in range(len(requests))]
 
-    def _kind(self, request: Request) -> tuple[bool, bool]:
-        return request.is_first and self.options.decoding.prefix is not None, request.is_retry
-
-    def _with_prefix(self, attempt: Attempt) -> Attempt:
-        result = attempt.result
-        opening = opening_tokens(self.options.decoding, self.tokenizer)
-        return replace(attempt, result=replace(result, tokens=(*opening, *result.tokens)))
-
-    def _decode(self, encoded: EncoderOutput, requests: Sequence[Request]) -> list[Attempt]:
-        fallback = self.options.fallback_of_window
-        base = replace(self.options.decoding, sample_len=self.sample_len(encoded.n_frames))
-        if requests[0].is_retry:
+    def _decode(
+        self, encoded: EncoderOutput, requests: Sequence[Request], has_prefix: bool, is_retry: bool
+    ) -> list[Attempt]:
+        fallback, decoding = self.options.fallback_of_window, self.options.decoding
+        sample_len, prefix = self.sample_len(encoded.n_frames), decoding.prefix if has_prefix else None
+        if is_retry:
             fallback = replace(fallback, temperatures=fallback.temperatures[:1])
         options = [
             replace(
-                base,
+                decoding,
+                sample_len=sample_len,
                 language=request.language,
                 prompt=request.prompt or None,
-                prefix=base.prefix if request.is_first else None,
-                seed=mix_seed(base.seed, request.start_frame),
+                prefix=prefix,
+                seed=mix_seed(decoding.seed, request.start_frame),
             )
             for request in requests
         ]
         divisible = [request.may_split for request in requests]
-        return self.runtime.decode(
+        attempts = self.runtime.decode(
             self.tokenizer, encoded, options, fallback, divisible=divisible, fusion=self.fusion
         )
+        if not has_prefix:
+            return attempts
+        opening = opening_tokens(decoding, self.tokenizer)
+        return [
+            replace(one, result=replace(one.result, tokens=(*opening, *one.result.tokens)))
+            for one in attempts
+        ]
 
     def sample_len(self, n_frames: int) -> int | None:
         """Return the most tokens of a window of so many encoder frames; None: half of the text context.
 
-        A shortened window has twice its share of the text context: if speech continues at its end, the
-        decoder may loop.
+        A shortened window has twice its share: if speech continues at its end, the decoder may loop.
         """
         requested, dims = self.options.decoding.sample_len, self.backend.dims
         if requested is not None or n_frames >= dims.n_audio_ctx:
@@ -328,21 +284,16 @@ class Transcriber:
         window_start: float = 0.0,
         last_speech: float = 0.0,
     ) -> list[WindowCut]:
-        """Return each window with the words of its segments, given text and log-mel frames of audio.
-
-        window_start, last_speech: see `place_words`.
-        """
-        options, eot = self.options, self.tokenizer.eot
-        rules = WordRules(options.prepend_punctuations, options.append_punctuations, options.word_threshold)
+        """Return each window, given its text and log-mel frames of audio, with words as of `place_words`."""
+        eot = self.tokenizer.eot
         windows = [
             WindowText(self.tokenizer_of(result.language), cut.text_tokens(eot), n_frames)
             for cut, result, n_frames in texts
         ]
-        found = self.runtime.align_words(encoded, windows)
-        place = partial(place_words, rules=rules, eot=eot, window_start=window_start, last_speech=last_speech)
+        speech = {"window_start": window_start, "last_speech": last_speech}
         return [
-            replace(cut, segments=place(cut.segments, words))
-            for (cut, _, _), words in zip(texts, found, strict=True)
+            replace(cut, segments=place_words(cut.segments, words, self.options, eot=eot, **speech))
+            for (cut, _, _), words in zip(texts, self.runtime.align_words(encoded, windows), strict=True)
         ]
 
     def segments(self, cut: WindowCut, result: DecodingResult) -> Iterator[Segment]:
@@ -369,12 +320,10 @@ def transcriber_for(
 ) -> Transcriber:
     """Make the transcriber of a model and options.
 
-    fusion: language models for the beam search and for sampling, over token arrays (n,). second: a model
-    for the segments of which this one is uncertain.
+    fusion: language models over token arrays (n,). second: for the segments of which this model is uncertain.
 
     Raises:
-        OptionError: the model lacks the language or task, fusion without beam search, or clips together
-            with a second model.
+        OptionError: the model lacks the language or task, or the options contradict each other.
     """
     if fusion is not None and options.decoding.beam_size is None:
         raise OptionError("language model fusion: needs beam search, got no beam_size")

@@ -1,13 +1,16 @@
 """The transcription of one recording: an iterator of segments, with progress, cancellation and results.
 
-`transcribe_batch` transcribes several recordings whose windows share batches.
+A second model replaces the segments of which the first is uncertain. It transcribes each stretch between
+certain segments as a recording of its own, so the models need not share tokens, windows or languages.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from threading import Event, Lock
@@ -21,34 +24,33 @@ from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.models.backend import Backend
 from sottovoce.offline.pipeline import transcribe_recording
-from sottovoce.offline.regroup import segment_moved
-from sottovoce.offline.resume import ResumePoint, SpeechPlace
-from sottovoce.offline.second_model import transcribe_with_both
+from sottovoce.offline.regroup import clean_segment, segment_moved
+from sottovoce.offline.resume import DraftState, ResumePoint, SpeechPlace, TranscriptionState
 from sottovoce.offline.speakers import by_turn_tokens, channels_apart, with_speakers
-from sottovoce.offline.style import in_style
-from sottovoce.offline.transcriber import Segments, Transcriber, TranscriptionState
+from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber, numbered
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import Batching, BatchingRuntime, Caller, Priority
 from sottovoce.runtime.calls import ObservedRuntime, Runtime
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer
 from sottovoce.speakers.choose import make_diarizer
 from sottovoce.speakers.labels import replace_letter
+from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
 from sottovoce.types import Segment, Span, Transcript, Turn
 
-ObserveRuntime: TypeAlias = Callable[[Runtime], Runtime]
+logger = logging.getLogger(__name__)
 
 
 class StoppedError(Exception):
-    """Raised by a call of the model after a transcription was stopped; it ends the iteration."""
+    """Ends the iteration of a transcription that was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunControl:
     """Progress and cancellation of a transcription.
 
-    on_progress: called with the seconds done and those of the recording (None while unknown) when they grow.
-    abort: called before every call of the model; True ends the transcription, as does setting `stopped` from
-    any thread. Segments found so far are kept.
+    on_progress: called with the seconds done and those of the recording (None while unknown). abort: called
+    before every call of the model; True ends the transcription, as does setting `stopped` from any thread.
+    Segments found so far are kept.
     """
 
     on_progress: Callable[[float, float | None], None] | None = None
@@ -56,7 +58,6 @@ class RunControl:
     stopped: Event = field(default_factory=Event)
 
     def check(self) -> None:
-        """Raise if the transcription was stopped. Raises: StoppedError."""
         if self.abort is not None and self.abort():
             self.stopped.set()
         if self.stopped.is_set():
@@ -64,42 +65,51 @@ class RunControl:
 
 
 class FileTranscription(Iterator[Segment]):
-    """The segments of one recording, as they are found.
+    """The segments of one recording, computed while they are requested.
 
     Iterate once; `text` and `collect` use all segments, and the other properties grow with the iteration.
 
-    begin: starts the transcription with the function that it applies to the runtimes of its models, and
-    returns the segments. model: its name, for the transcript. recording: closed at the end; None: its
-    owner closes it. part: what is transcribed, if not all of it, which begins at start_s. names: of
-    people, for the letters of speakers.
+    recording: closed at the end, unless keeps_open. speech_model: for mode "vad", Silero if None. resume: of
+    the same recording, model and options.
+
+    Raises:
+        OptionError: a resume point of another mode, or with diarization.
+        AudioError: while iterating, if the recording cannot be read.
     """
 
     def __init__(
         self,
         transcriber: Transcriber,
-        begin: Callable[[ObserveRuntime], Segments],
-        state: TranscriptionState,
-        control: RunControl,
+        recording: Recording,
+        control: RunControl | None = None,
         *,
         model: str = "",
-        recording: Recording | None = None,
-        part: Recording | None = None,
-        start_s: float = 0.0,
-        names: Sequence[str] = (),
+        speech_model: SpeechModel | None = None,
+        resume: ResumePoint | None = None,
+        keeps_open: bool = False,
     ) -> None:
-        self._transcriber = transcriber
-        self._runtime = transcriber.runtime
-        self._state = state
-        self._control = control
+        options = transcriber.options
+        self._transcriber, self._runtime = transcriber, transcriber.runtime
+        self._state = _state_at(transcriber, resume)
+        self._control = control or RunControl()
         self._model = model
-        self._recording = recording
-        self._part = part
-        self._start_s = start_s
-        self._names = names
+        self._recording = None if keeps_open else recording
+        self._part = recording.part(options.offset_s, options.duration_s) if options.is_part else None
+        self._start_s = self._reported_s = options.offset_s
+        self._names = options.speaker_names
         self._segments: list[Segment] = []
-        self._reported_s = start_s
         self._busy = Lock()
-        self._generator = begin(lambda runtime: ObservedRuntime(runtime, control.check, self._report))
+        second = transcriber.second
+        observed = replace(
+            transcriber,
+            runtime=self._observed(transcriber.runtime),
+            second=None if second is None else replace(second, runtime=self._observed(second.runtime)),
+            options=replace(options, offset_s=0.0, duration_s=None),
+        )
+        self._generator = _segments(observed, self._part or recording, self._state, speech_model, resume)
+
+    def _observed(self, runtime: Runtime) -> Runtime:
+        return ObservedRuntime(runtime, self._control.check, self._report)
 
     @property
     def backend(self) -> Backend:
@@ -115,11 +125,9 @@ class FileTranscription(Iterator[Segment]):
             except StoppedError:
                 self._end()
                 raise StopIteration from None
-            except StopIteration:
-                self._report()
-                self._end()
-                raise
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, StopIteration):
+                    self._report()
                 self._end()
                 raise
             segment = self._in_recording(segment)
@@ -192,7 +200,7 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def language(self) -> str | None:
-        """The most spoken language of the segments so far; before the first segment, the detected one."""
+        """The most spoken language of the segments so far; before, the detected one."""
         return spoken_most(self._segments) or self._state.language
 
     @property
@@ -207,7 +215,7 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def language_probabilities(self) -> Mapping[str, float]:
-        """Probabilities of all languages of the model at the first detection, or empty."""
+        """Probabilities of all languages at the first detection, or empty."""
         return {} if self.detection is None else self.detection.probabilities
 
     @property
@@ -236,12 +244,12 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def outside_languages(self) -> Mapping[str, float]:
-        """Seconds of speech by detected language, for languages that are not listed."""
+        """Seconds of speech by detected language that is not listed."""
         return self._state.outside_languages
 
     @property
     def duration(self) -> float | None:
-        """Seconds as the recording declares, and exactly once its end was read; None if unknown."""
+        """Seconds as the recording declares, exact once its end was read; None if unknown."""
         if self._part is None:
             return self._state.duration
         end_s = None if self._state.duration is None else self._start_s + self._state.duration
@@ -271,55 +279,9 @@ def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOpt
     )
 
 
-def transcription_of(
-    transcriber: Transcriber,
-    recording: Recording,
-    control: RunControl | None = None,
-    *,
-    model: str = "",
-    speech_model: SpeechModel | None = None,
-    resume: ResumePoint | None = None,
-    keeps_open: bool = False,
-) -> FileTranscription:
-    """Begin or resume a transcription; segments are computed while they are requested.
-
-    model: its name, for the transcript. speech_model: for mode "vad", Silero if None. resume: of the same
-    recording, model and options. keeps_open: leave the recording open at the end.
-
-    Raises:
-        OptionError: a resume point of another mode, or with diarization.
-        AudioError: while iterating, if the recording cannot be read.
-    """
-    options, state = transcriber.options, _state_at(transcriber, resume)
-    part = recording.part(options.offset_s, options.duration_s) if options.is_part else None
-
-    def begin(observe: ObserveRuntime) -> Segments:
-        second = transcriber.second
-        observed = replace(
-            transcriber,
-            runtime=observe(transcriber.runtime),
-            second=None if second is None else replace(second, runtime=observe(second.runtime)),
-            options=replace(options, offset_s=0.0, duration_s=None),
-        )
-        return _segments(observed, part or recording, state, speech_model, resume)
-
-    return FileTranscription(
-        transcriber,
-        begin,
-        state,
-        control or RunControl(),
-        model=model,
-        recording=None if keeps_open else recording,
-        part=part,
-        start_s=options.offset_s,
-        names=options.speaker_names,
-    )
-
-
 def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> TranscriptionState:
-    state = TranscriptionState(language=transcriber.fixed_language)
     if resume is None:
-        return state
+        return TranscriptionState(language=transcriber.fixed_language)
     if (transcriber.second is None) != (resume.draft is None):
         expected = "no second model" if resume.draft is None else "a second model"
         raise OptionError(f"resume: expected {expected}, as where it was left")
@@ -328,8 +290,7 @@ def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> Transcrip
     mode = "vad" if isinstance(resume.place, SpeechPlace) else "seek"
     if mode != transcriber.options.mode:
         raise OptionError(f"resume: is of mode '{mode}', got mode '{transcriber.options.mode}'")
-    state.restore(resume)
-    return state
+    return replace(resume.progress, resume_point=resume)
 
 
 def _segments(
@@ -358,6 +319,148 @@ def _segments(
     return in_style(segments, options, state)
 
 
+LEAST_S = 0.1
+"""Shorter stretches hold no word."""
+LONGEST_S = 60.0
+"""Uncertain text of this length is transcribed without waiting for a certain segment."""
+
+
+def transcribe_with_both(
+    first: Transcriber,
+    second: SecondModel,
+    recording: Recording,
+    state: TranscriptionState,
+    speech_model: SpeechModel | None = None,
+    resume: ResumePoint | None = None,
+) -> Segments:
+    """Yield the segments of a first model, uncertain ones replaced by a second's; state: of both."""
+    draft = _Draft(second, first, recording, state, speech_model, resume)
+    if second.deferral.min_word_prob > 0.0:
+        first = replace(first, options=replace(first.options, word_timestamps=True))
+    first, own = replace(first, runtime=ObservedRuntime(first.runtime, after=draft.note)), draft.own
+    with closing(transcribe_recording(first, recording, own, speech_model, resume)) as segments:
+        for segment in segments:
+            draft.note()
+            yield from numbered(draft.take(segment), state)
+        draft.note()
+        yield from numbered(draft.read(own.duration or own.position), state)
+        draft.note()
+        state.unread = tuple(sorted([*state.unread, *own.unread]))
+
+
+class _Draft:
+    def __init__(
+        self,
+        second: SecondModel,
+        first: Transcriber,
+        recording: Recording,
+        state: TranscriptionState,
+        speech_model: SpeechModel | None,
+        resume: ResumePoint | None,
+    ) -> None:
+        self._second, self._first, self._speech_model = second, first, speech_model
+        self._recording = recording.to_read_beside()
+        self._state = state
+        self.own = TranscriptionState(language=state.language)
+        """Of the first model."""
+        self._until_s = 0.0
+        self._held: list[Segment] = []
+        self._drafted: ResumePoint | None = None
+        if resume is not None:
+            draft = resume.draft
+            assert draft is not None, "that there was a second model was checked"
+            self.own, self._until_s, self._held = replace(draft.progress), draft.until_s, [*draft.held]
+
+    def note(self) -> None:
+        own, state = self.own, self._state
+        state.detection, state.duration = own.detection, own.duration
+        state.language, state.outside_languages = own.language, own.outside_languages
+        state.position = min(own.position, self._until_s) if self._held else own.position
+        point = own.resume_point
+        if point is not None and point is not self._drafted:
+            self._drafted = point
+            draft = DraftState(point.progress, self._until_s, tuple(self._held))
+            state.resume_point = replace(point, progress=replace(state, resume_point=None), draft=draft)
+
+    def take(self, segment: Segment) -> list[Segment]:
+        is_in_doubt = self._second.deferral.defers(segment)
+        if not self._first.options.needs_words:
+            segment = replace(segment, words=None)
+        if is_in_doubt:
+            self._held.append(segment)
+            long = segment.end - self._until_s >= LONGEST_S
+            return self.read(segment.end) if long else []
+        found = self.read(segment.start)
+        self._until_s = max(self._until_s, segment.end)
+        return [*found, segment]
+
+    def read(self, end_s: float) -> list[Segment]:
+        start_s, held = self._until_s, self._held
+        gaps = [gap for gap in self.own.unread if gap[0] < end_s and gap[1] > start_s]
+        self.own.unread = tuple(gap for gap in self.own.unread if gap not in gaps)
+        self._held, self._until_s = [], max(start_s, end_s)
+        if not (held or gaps) or end_s - start_s < LEAST_S:
+            return held
+        self._state.second_s += end_s - start_s
+        language = held[0].language if held else self.own.language
+        return self._read_by_second(start_s, end_s, language)
+
+    def _read_by_second(self, start_s: float, end_s: float, language: str | None) -> list[Segment]:
+        own = TranscriptionState(language=language)
+        part = self._recording.part(start_s, end_s - start_s)
+        with closing(transcribe_recording(self._reader(language), part, own, self._speech_model)) as segments:
+            found = list(segments)
+        self._state.unread += tuple((start_s + start, start_s + end) for start, end in own.unread)
+        return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
+
+    def _reader(self, language: str | None) -> Transcriber:
+        options = self._first.options
+        decoding = replace(options.decoding, prefix=None)
+        if language is not None:
+            decoding = replace(decoding, language=language, allowed_languages=())
+            options = replace(options, follow_languages=None)
+        options = replace(options, decoding=decoding)
+        return Transcriber(self._second.runtime, self._second.tokenizer, options, self._second.fusion)
+
+    def _in_first_tokens(self, segment: Segment) -> Segment:
+        tokenizer = self._first.tokenizer_of(segment.language)
+        if tokenizer.timestamp_begin == self._second.tokenizer.timestamp_begin:
+            return segment
+        words = segment.words and tuple(replace(word, tokens=()) for word in segment.words)
+        return replace(segment, tokens=tuple(tokenizer.encode(segment.text)), words=words)
+
+
+def in_style(segments: Segments, options: TranscribeOptions, state: TranscriptionState) -> Segments:
+    """Yield segments in the requested style; a language without rules is unchanged, with a warning."""
+    if options.decoding.verbatim:
+        segments = _reporting(segments, "verbatim", VERBATIM_PROMPTS)
+    if options.clean:
+        written = "en" if options.decoding.task == "translate" else None
+        if written is None:
+            segments = _reporting(segments, "clean", DISFLUENCIES)
+        segments = _cleaned(segments, written, state)
+    return segments
+
+
+def _reporting(segments: Iterator[Segment], style: str, checked: Collection[str]) -> Segments:
+    seen = set(checked)
+    for segment in segments:
+        if segment.language not in seen:
+            seen.add(segment.language)
+            logger.warning(
+                "%s: not verified for language '%s'; its text stays unchanged", style, segment.language
+            )
+        yield segment
+
+
+def _cleaned(segments: Iterator[Segment], written: str | None, state: TranscriptionState) -> Segments:
+    for segment in segments:
+        cleaned = clean_segment(segment, written or segment.language)
+        if cleaned is not None:
+            number, state.n_cleaned = state.n_cleaned, state.n_cleaned + 1
+            yield replace(cleaned, id=number)
+
+
 def spoken_most(segments: list[Segment]) -> str | None:
     seconds: dict[str, float] = {}
     for segment in segments:
@@ -366,7 +469,6 @@ def spoken_most(segments: list[Segment]) -> str | None:
 
 
 def with_names(segment: Segment, names: Sequence[str]) -> Segment:
-    """Return a segment with the names of people for its speaker labels."""
     words = segment.words and tuple(
         replace(word, speaker=replace_letter(word.speaker, names)) for word in segment.words
     )
@@ -379,7 +481,7 @@ Outcome: TypeAlias = Transcript | Exception
 AHEAD = 4
 """Batches of finished recordings that may wait for an earlier one."""
 FAILURES = (SottovoceError, MemoryError, RuntimeError)
-"""Errors of one recording that leave the others running; PyTorch raises RuntimeError when out of memory."""
+"""Errors of one recording that leave the others running; RuntimeError: PyTorch is out of memory."""
 
 
 def transcribe_batch(
@@ -390,10 +492,7 @@ def transcribe_batch(
     batch_size: int,
     model: str,
 ) -> Iterator[tuple[Source, Outcome]]:
-    """Transcribe recordings, batch_size at a time, and yield transcripts in input order.
-
-    open_source: opens a source. model: its name, for the transcripts. A failed recording yields its error.
-    """
+    """Transcribe recordings, batch_size at a time, and yield transcripts, or errors, in input order."""
     limits = Batching(files=batch_size, files_together=True)
     runtime = BatchingRuntime(transcriber.backend, limits, waits_for_all=True)
     stopped = Event()
@@ -401,7 +500,7 @@ def transcribe_batch(
     def transcribe(source: Source, caller: Caller) -> Transcript:
         with caller:
             own, control = replace(transcriber, runtime=caller), RunControl(abort=stopped.is_set)
-            with transcription_of(own, open_source(source), control, model=model) as transcription:
+            with FileTranscription(own, open_source(source), control, model=model) as transcription:
                 return transcription.collect()
 
     waiting = iter(sources)

@@ -1,15 +1,14 @@
 """Verify the text of a window: drop hallucinations, decode skipped speech and wrong languages again.
 
 - Improbable words of implausible duration between silences, and text without a voice, are dropped.
-- Where a speaker repeats a sentence, Whisper writes it once, stretched over all repetitions, or in a loop
-  that the fallback rejects. A window of several pieces with too little or repeated text is decoded in halves.
-- Whisper skips sentences: it ends a window with one timestamp, or writes one of two sentences. After each
-  window its words are compared with the detected speech. Uncovered speech is encoded and decoded separately,
-  then in halves; what stays empty is reported. Improbable or repeated text is rejected: a reported gap is
-  better than a hallucination.
-- Whisper also translates or respells speech that is not in the given language. The language probe (`follow`)
-  misses one sentence in minutes of another language; the low probability of its text reveals it. Such a
-  segment is encoded separately, decoded in the detected language, and the more probable text is kept.
+- Where a speaker repeats a sentence, Whisper writes it once, stretched over all repetitions, or in a loop.
+  A window of several pieces with too little or repeated text is decoded in halves.
+- Whisper skips sentences. After each window its words are compared with the detected speech. Uncovered speech
+  is encoded and decoded separately, then in halves; what stays empty is reported. Improbable or repeated text
+  is rejected: a reported gap is better than a hallucination.
+- Whisper translates or respells speech that is not in the given language. The language probe misses one
+  sentence in minutes of another language; the low probability of its text reveals it. Such a segment is
+  decoded in the detected language, and the more probable text is kept.
 
 Source of `hallucination_silence_threshold`: openai-whisper 20250625, transcribe.py.
 """
@@ -26,16 +25,19 @@ import numpy as np
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import DecodingResult
-from sottovoce.offline.follow import LanguageFollower
-from sottovoce.offline.pieces import Piece, Window, clipped
-from sottovoce.offline.segments import (
+from sottovoce.offline.languages import LanguageFollower
+from sottovoce.offline.resume import TranscriptionState
+from sottovoce.offline.transcriber import Request, Transcriber
+from sottovoce.offline.windows import (
     MEL_FRAMES_PER_SECOND,
+    Piece,
+    Window,
     WindowCut,
+    clipped,
     cut_window,
     mel_frames,
     seconds_of,
 )
-from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import APPENDED, PREPENDED
 from sottovoce.options.vad import VadOptions
@@ -48,7 +50,7 @@ SHORTEST_WORD_S, LONGEST_WORD_S = 0.133, 2.0
 _N_WORDS = 8
 """Words at the beginning of a segment that are scored."""
 _EDGE_S = 2.0
-"""Distance in seconds to the end of a window that counts as silence."""
+"""This close to the end of a window counts as silence."""
 
 
 def anomaly_score(word: Word) -> float:
@@ -63,7 +65,7 @@ def anomaly_score(word: Word) -> float:
 
 
 def is_anomaly(words: Sequence[Word]) -> bool:
-    """Return whether a segment of these words is probably a hallucination; False without words."""
+    """Return whether a segment of these words is probably a hallucination."""
     if not words:
         return False
     spoken = [word for word in words if word.word not in PREPENDED + APPENDED][:_N_WORDS]
@@ -73,7 +75,7 @@ def is_anomaly(words: Sequence[Word]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpan:
-    """A window in seconds of the recording: its audio [start, end), and the end of speech before it.
+    """Audio of a window in seconds of the recording, and the end of speech before it.
 
     full_end: start plus the model's 30 s.
     """
@@ -91,8 +93,7 @@ def skip_hallucinations(
 
     If the first one follows a long silence, nothing is kept and the window begins again after it.
 
-    cut: with words. end_by: returns the frame (10 ms) at which the recording ends, if it does by a time in
-    seconds.
+    end_by: returns the frame (10 ms) at which the recording ends, if it does by a time (s).
     """
     spoken = [segment for segment in cut.segments if segment.words]
     if spoken and is_anomaly(spoken[0].words or ()):
@@ -131,16 +132,14 @@ def _is_isolated(
 
 
 VOICE_VAD = VadOptions(threshold=0.3, min_silence_ms=100.0, speech_pad_ms=0.0)
-"""Least detector probability of a voice, however faint: in people's speech it exceeds 0.9 somewhere in a
-segment.
-"""
+"""Least detector probability of a voice, however faint: in speech it exceeds 0.9 somewhere in a segment."""
 SURE_VOICE_VAD = VadOptions(threshold=0.9, min_silence_ms=100.0, speech_pad_ms=0.0)
 """Improbable text needs a clear voice. Of 43 such segments of development speech (clean, soft, telephone,
-noise at 10 and 0 dB) all but one, in noise as loud as the speech, reach 0.99 somewhere.
+noise at 10 and 0 dB) all but one reach 0.99 somewhere.
 """
 MOST_SIGNS_S = 30.0
 MARGIN_S = 0.3
-"""Tolerance of the times of segments and words, which attention places no more exactly."""
+"""Tolerance of the times of segments and words."""
 
 
 class SpeechPresence:
@@ -148,10 +147,7 @@ class SpeechPresence:
         self._voices, self._sure = speech.beside(VOICE_VAD), speech.beside(SURE_VOICE_VAD)
 
     def has_speech(self, segment: Segment, *, is_guess: bool = False) -> bool:
-        """Return whether there is a voice in a segment, and log segments without.
-
-        is_guess: the text is improbable, so the voice must be clear.
-        """
+        """Return whether there is a voice in a segment; is_guess: a clear one, as the text is improbable."""
         is_spoken = _seconds_in(self._sure if is_guess else self._voices, segment) > 0.0
         if not is_spoken:
             span = f"{segment.start:.1f} to {segment.end:.1f} s"
@@ -173,12 +169,12 @@ def _seconds_in(voices: SpeechFinder, segment: Segment) -> float:
 
 
 LONG_S, FEWEST_TOKENS_S = 6.0, 1.0
-"""Speech of at least LONG_S has more tokens a second (people say three to five; pauses are left out here)."""
+"""Speech of at least LONG_S has more tokens a second (people say three to five)."""
 DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
 
 
 def may_be_halved(window: Window) -> bool:
-    """Return whether a window is long enough to be decoded in halves, which are cut at a pause."""
+    """Return whether a window can be decoded in halves, cut at a pause."""
     return len(window.pieces) > 1 and window.n_frames >= LONG_S * MEL_FRAMES_PER_SECOND
 
 
@@ -191,10 +187,7 @@ def is_silent(window: Window, result: DecodingResult, fallback: FallbackOptions)
 def halves_to_read(
     window: Window, result: DecodingResult, cut: WindowCut, fallback: FallbackOptions, eot: int
 ) -> tuple[Window, ...]:
-    """Return the windows to decode instead of this one; none if its text is kept.
-
-    cut: its segments, in window time. eot: id of the first token that is not text.
-    """
+    """Return the windows to decode instead of this one; none if its text, cut in window time, is kept."""
     if len(window.pieces) == 1:
         return ()
     if may_be_halved(window) and fallback.repeats(result):
@@ -213,10 +206,7 @@ def _leaves_out(window: Window, cut: WindowCut, eot: int) -> bool:
 
 
 def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) -> bool:
-    """Return whether a segment has some tokens, but fewer than speech of its length.
-
-    long_s: the shortest segment that is judged. fewest_s: tokens a second.
-    """
+    """Return whether a segment of at least long_s has some tokens, but fewer than fewest_s a second."""
     length_s = segment.end - segment.start
     n_tokens = sum(token < eot for token in segment.tokens)
     return length_s >= long_s and 0 < n_tokens < fewest_s * length_s
@@ -230,7 +220,7 @@ LEAST_MISREAD_S = 0.8
 class LanguageHypothesis:
     """The hypothesis that consecutive segments of one window are in another language than their text.
 
-    speech: frames from the first word to the last. mean: log-probability of the tokens of the text. nats:
+    speech: frames from the first word to the last. mean: log-probability of the text, a token. nats:
     log-likelihood ratio for `language`.
     """
 
@@ -241,18 +231,12 @@ class LanguageHypothesis:
     nats: float
 
     def is_accepted_by(self, mean: float, least_nats: float) -> bool:
-        """Return whether text with this mean log-probability in the other language replaces the first.
-
-        least_nats: log-likelihood ratio that the recording requires, see `LanguageFollower.least_nats`.
-        """
+        """Return whether text with this mean log-probability in the other language replaces the first."""
         return mean >= self.mean and self.nats >= least_nats
 
 
 def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]) -> list[LanguageHypothesis]:
-    """Join hypotheses of consecutive segments with the same language.
-
-    hypotheses: of one segment each. segments: all of the window, in order.
-    """
+    """Join hypotheses of consecutive segments, of all in a window, with the same language."""
     found: list[LanguageHypothesis] = []
     for one in hypotheses:
         at = segments.index(one.segments[0])
@@ -269,17 +253,14 @@ def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]
 
 
 def speech_in(segment: Segment, speech: Sequence[Piece]) -> Piece | None:
-    """Return the speech of a segment, from the first piece to the last; None if it is too short."""
+    """Return the speech of a segment, from the first piece to the last; None if too short."""
     inside = clipped(speech, mel_frames(segment.start), mel_frames(segment.end))
     is_long = sum(one.n_frames for one in inside) >= LEAST_MISREAD_S * MEL_FRAMES_PER_SECOND
     return Piece(inside[0].start, inside[-1].end) if is_long else None
 
 
 def segment_means(result: DecodingResult, segments: Sequence[Segment], eot: int) -> list[float | None]:
-    """Return the mean log-probability of the text of each segment, or None.
-
-    segments: cut from `result`, in order; some may be missing.
-    """
+    """Return the mean log-probability of the text of each segment of a result, or None."""
     tokens, logprobs = result.tokens, result.token_logprobs
     means: list[float | None] = []
     at = 0
@@ -303,15 +284,13 @@ LEAST_S = 1.0
 NEIGHBOUR_S = 0.5
 """Speech across a pause this short is one stretch."""
 COVERED_S, SECONDS_A_LETTER = 0.8, 0.1
-"""The most speech that a word covers, as the last word before skipped speech is stretched over it."""
+"""The most speech that a word covers: the last word before skipped speech is stretched over it."""
 SPARSE_S, SPARSE_TOKENS_S = 3.0, 1.5
-"""Words are aligned if a segment with SPARSE_S of speech has fewer tokens a second (people say three to
-five).
-"""
+"""Words are aligned if a segment with SPARSE_S of speech has fewer tokens a second."""
 DEEPEST = 2
 """How often a stretch is halved."""
 ALIKE = 0.6
-"""Share of words in common with neighbouring text at which a second text counts as a repetition."""
+"""Share of words in common with neighbouring text at which a text counts as its repetition."""
 REPEATED_TOKENS_S = 2.5
 """With fewer tokens a second over both texts, people did say the words twice."""
 
@@ -320,8 +299,8 @@ REPEATED_TOKENS_S = 2.5
 class DecodedWindow:
     """A decoded window.
 
-    encoded: encoder states, a batch of 1. cut: its text, in seconds from its origin. last_temperature: of
-    the last attempt. is_silent: the text was rejected as silence.
+    encoded: a batch of 1. cut: its text, in seconds from its origin. is_silent: the text was rejected as
+    silence.
     """
 
     window: Window
@@ -336,34 +315,25 @@ class DecodedWindow:
         return [self.window.in_recording(segment) for segment in self.cut.segments]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SkippedSpeechRecovery:
-    def __init__(
-        self,
-        transcriber: Transcriber,
-        features: RecordingFeatures,
-        follower: LanguageFollower | None,
-        state: TranscriptionState,
-    ) -> None:
-        self._transcriber = transcriber
-        self._features = features
-        self._follower = follower
-        self._state = state
+    transcriber: Transcriber
+    features: RecordingFeatures
+    follower: LanguageFollower | None
+    progress: TranscriptionState
 
     def recovered(self, decoded: DecodedWindow, speech: Sequence[Piece]) -> list[Segment]:
-        """Decode the skipped speech of a window; return all of its segments in order.
-
-        speech: of the part of the window that its text covers.
-        """
+        """Decode the skipped speech of a window; return all of its segments in order."""
         own, found = self._with_uncovered(decoded, speech)
-        if self._follower is not None:
-            own = self._in_right_languages(decoded, speech, own, self._follower)
+        if self.follower is not None:
+            own = self._in_right_languages(decoded, speech, own, self.follower)
         return sorted([*own, *found], key=lambda segment: segment.start)
 
     def _with_uncovered(
         self, decoded: DecodedWindow, speech: Sequence[Piece]
     ) -> tuple[list[Segment], list[Segment]]:
         segments = decoded.segments
-        if is_covered(segments, speech, self._transcriber.tokenizer.eot):
+        if is_covered(segments, speech, self.transcriber.tokenizer.eot):
             return segments, []
         timed = self._timed(decoded)
         words = [word for segment in timed for word in segment.words or ()]
@@ -380,7 +350,7 @@ class SkippedSpeechRecovery:
         segments: Sequence[Segment],
         follower: LanguageFollower,
     ) -> list[Segment]:
-        result, eot = decoded.result, self._transcriber.tokenizer.eot
+        result, eot = decoded.result, self.transcriber.tokenizer.eot
         hypotheses: list[LanguageHypothesis] = []
         for segment, mean in zip(segments, segment_means(result, segments, eot), strict=True):
             speech = speech_in(segment, pieces)
@@ -401,7 +371,7 @@ class SkippedSpeechRecovery:
         decoded = self._read_alone(hypothesis.speech, hypothesis.language)
         if decoded is None:
             return ()
-        mean = text_mean(decoded.result, self._transcriber.tokenizer.eot)
+        mean = text_mean(decoded.result, self.transcriber.tokenizer.eot)
         if not hypothesis.is_accepted_by(mean, follower.least_nats):
             return ()
         follower.expect_several()
@@ -409,7 +379,7 @@ class SkippedSpeechRecovery:
 
     def _timed(self, decoded: DecodedWindow) -> list[Segment]:
         is_timed = any(segment.words for segment in decoded.cut.segments)
-        if not is_timed and decoded.cut.text_tokens(self._transcriber.tokenizer.eot):
+        if not is_timed and decoded.cut.text_tokens(self.transcriber.tokenizer.eot):
             decoded = self._with_words(decoded)
         return decoded.segments
 
@@ -426,14 +396,14 @@ class SkippedSpeechRecovery:
         depth: int = 0,
     ) -> list[Segment]:
         whole = Piece(stretch[0].start, stretch[-1].end)
-        if self._follower is not None:
-            language = self._follower.language_of(whole, language, speech)
+        if self.follower is not None:
+            language = self.follower.language_of(whole, language, speech)
         decoded = self._read_alone(whole, language)
         found: list[Segment] = []
         rest = [list(stretch)]
         if decoded is not None:
             found = list(decoded.cut.segments)
-            if repeats_neighbour(found, beside, self._transcriber.tokenizer.eot):
+            if repeats_neighbour(found, beside, self.transcriber.tokenizer.eot):
                 return []  # its words exist already, at other times
             rest = uncovered(stretch, map(covered_by_word, self._words(decoded)))
         for left in rest:
@@ -445,17 +415,17 @@ class SkippedSpeechRecovery:
         return found
 
     def _note_unread(self, start_s: float, end_s: float) -> None:
-        unread = self._state.unread
+        unread = self.progress.unread
         if unread and unread[-1][0] < start_s <= unread[-1][1] + NEIGHBOUR_S:
             start_s, unread = unread[-1][0], unread[:-1]
-        self._state.unread = (*unread, (start_s, end_s))
+        self.progress.unread = (*unread, (start_s, end_s))
 
     def _read_alone(self, piece: Piece, language: str) -> DecodedWindow | None:
-        transcriber = self._transcriber
+        transcriber = self.transcriber
         start, end = piece.start, piece.end
-        features = self._features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
+        features = self.features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
         encoded = transcriber.runtime.encode(features)
-        (attempt,) = transcriber.decode(encoded, [Request(language, (), start, is_retry=True)])
+        (attempt,) = transcriber.decode(encoded, [Request(language, (), start)], is_retry=True)
         result = attempt.result
         if not _is_trusted(transcriber, result):
             return None
@@ -471,15 +441,13 @@ class SkippedSpeechRecovery:
     def _with_words(self, decoded: DecodedWindow) -> DecodedWindow:
         window = decoded.window
         text = (decoded.cut, decoded.result, window.n_frames)
-        (placed,) = self._transcriber.with_words(decoded.encoded, [text], window_start=window.origin_s)
+        (placed,) = self.transcriber.with_words(decoded.encoded, [text], window_start=window.origin_s)
         return replace(decoded, cut=placed)
 
 
 def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -> bool:
     """Return whether segments cover all speech by their own times, with enough text; otherwise words are
     aligned.
-
-    pieces: speech, in log-mel frames. eot: id of the first token that is not text.
     """
     spans = [(mel_frames(segment.start), mel_frames(segment.end)) for segment in segments]
     if uncovered(pieces, spans):
@@ -498,10 +466,7 @@ def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -
 
 
 def uncovered(pieces: Iterable[Piece], covered: Iterable[tuple[int, int]]) -> list[list[Piece]]:
-    """Return stretches of at least LEAST_S of uncovered speech, each a list of pieces.
-
-    pieces: speech. covered: [start, end), both in log-mel frames.
-    """
+    """Return stretches of at least LEAST_S of speech outside the frames covered, each a list of pieces."""
     spans = sorted(covered)
     free: list[Piece] = []
     for piece in pieces:
@@ -530,10 +495,7 @@ def covered_by_word(word: Word) -> tuple[int, int]:
 
 
 def trimmed(segment: Segment, words: Sequence[Word], found: Sequence[Segment]) -> Segment:
-    """Trim a segment to its words where other segments were found before or after them.
-
-    words: of the segment, with times; empty: unchanged.
-    """
+    """Trim a segment to its words where other segments were found before or after them."""
     if not words:
         return segment
     first, last = words[0].start, words[-1].end
@@ -545,7 +507,7 @@ def trimmed(segment: Segment, words: Sequence[Word], found: Sequence[Segment]) -
 
 
 def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:
-    """Split a stretch at its longest pause or in its middle; empty if that is too short."""
+    """Split a stretch at its longest pause or in its middle; empty if it is too short."""
     length = stretch[-1].end - stretch[0].start
     if length < 2 * LEAST_S * MEL_FRAMES_PER_SECOND:
         return ()
@@ -559,7 +521,7 @@ def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:
 def repeats_neighbour(found: Sequence[Segment], beside: Sequence[Segment], eot: int) -> bool:
     """Return whether a second text repeats its neighbour, which was only timed wrongly.
 
-    If their time is too long for one text, it was said twice. eot: id of the first token that is not text.
+    If their time is too long for one text, it was said twice.
     """
     before = [one for one in beside if one.start <= found[0].start]
     after = [one for one in beside if one.start > found[0].start]

@@ -1,462 +1,311 @@
-"""The windows of a recording, in one of two orders.
+"""Windows of a recording, the pieces of speech in them, and their segments, in log-mel frames of 10 ms.
 
-`SeekWindows` are consecutive: each begins at the last timestamp of the one before it, at the end of its
-words, or where its speech was skipped. A rest of less than 100 ms is not transcribed.
+The tokens of a window are cut into segments at the timestamps that the model wrote; text after the end of the
+audio is dropped, which openai-whisper keeps.
 
-`PackedWindows` are decoded in batches: a first pass detects speech, which fills windows without its pauses.
-A window is cut where the language changes. Speech after the text of a window becomes another window, and so
-do both halves of a window with too little or repeated text. In batches of several windows none is conditioned
-on earlier text, so that each has the text that it has alone.
-
-Source of the seek rules: openai-whisper 20250625, transcribe.py; of packed speech: WhisperX
-(https://arxiv.org/abs/2303.00747), faster-whisper.
+Source of the cuts: openai-whisper 20250625, transcribe.py.
 """
 
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, pairwise
-from typing import NamedTuple
+from itertools import accumulate, pairwise
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from sottovoce.audio.features import Fill, RecordingFeatures
-from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad import SpeechFinder, SpeechModel, SpeechSegment
-from sottovoce.offline.languages import WindowLanguages
-from sottovoce.offline.pieces import PIECE_VAD, Piece, Window, pack_speech
-from sottovoce.offline.resume import Place, SeekPlace, SpeechPlace
-from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, mel_frames
-from sottovoce.offline.transcriber import Transcriber, TranscriptionState
-from sottovoce.offline.verify import DecodedWindow, WindowSpan, halves_to_read, skip_hallucinations
-from sottovoce.options.vad import WINDOW_VAD
-from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features
+from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.vad import SpeechFinder, SpeechSegment
+from sottovoce.offline.regroup import segment_retimed
+from sottovoce.options.vad import VadOptions
+from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
+from sottovoce.types import HOP_SAMPLES, Segment
+
+FRAMES_PER_TIMESTAMP = 2
+"""Log-mel frames (10 ms) in a timestamp's step (20 ms)."""
+MEL_FRAMES_PER_SECOND = 100
 
 
-class LanguageWindow(NamedTuple):
-    """A window in one language and its encoder states, a batch of 1.
-
-    is_prompted: the text before it is its prompt.
-    """
-
-    window: Window
-    encoded: EncoderOutput
-    is_prompted: bool = True
+def mel_frames(seconds: float) -> int:
+    return round(seconds * MEL_FRAMES_PER_SECOND)
 
 
-class SettledWindow(NamedTuple):
-    """A decoded window whose text is kept. done: the part of the window that the text covers."""
-
-    decoded: DecodedWindow
-    done: Window
+def seconds_of(mel_frame: int) -> float:
+    return mel_frame / MEL_FRAMES_PER_SECOND
 
 
-class WindowOrder(ABC):
-    """Plans which windows of a recording are read, and in which order.
-
-    next_frame: first log-mel frame of the recording that is not transcribed. last_speech_s: end of the last
-    word before it.
-    """
-
-    finds_again = False
-    """Whether the windows of a batch are planned again if its text is not kept."""
-    last_speech_s = 0.0
-
-    def __init__(
-        self,
-        transcriber: Transcriber,
-        features: RecordingFeatures,
-        languages: WindowLanguages,
-        state: TranscriptionState,
-    ) -> None:
-        self._transcriber = transcriber
-        self._options = transcriber.options
-        self._features = features
-        self._languages = languages
-        self._state = state
+@dataclass(frozen=True, slots=True)
+class Piece:
+    start: int
+    end: int
 
     @property
-    @abstractmethod
-    def next_frame(self) -> int: ...
+    def n_frames(self) -> int:
+        return self.end - self.start
 
-    @abstractmethod
-    def state(self) -> Place: ...
-
-    @abstractmethod
-    def restore(self, place: Place) -> None: ...
-
-    @abstractmethod
-    def find_language(self) -> None:
-        """Detect the language of the recording over its first windows, padded with silence."""
-
-    @abstractmethod
-    def batches(self) -> Iterator[Sequence[LanguageWindow]]:
-        """Yield the windows to decode next; none: only silence was passed.
-
-        `advance` follows if their text is kept.
-        """
-
-    @abstractmethod
-    def settle(self, decoded: Sequence[DecodedWindow]) -> list[SettledWindow]:
-        """Return the windows whose text is kept, and plan where reading continues after it."""
-
-    @abstractmethod
-    def advance(self) -> None:
-        """Continue after the text of the settled windows."""
+    @property
+    def duration_s(self) -> float:
+        return self.n_frames / MEL_FRAMES_PER_SECOND
 
 
-SHORTEST_FRAMES = 10
-"""A shorter rest of a clip holds no word, and would cost a window."""
-SHORTEST_PROMPTED_FRAMES = 200
-"""In multilingual recordings, a shorter window is decoded without a prompt, which it would repeat."""
-SHORTEST_PART_FRAMES = 50
-"""A shorter rest before a change of language holds no word, and would cost a window."""
-DIVIDED_FRAMES = 10
-"""Log-mel frames kept before skipped speech that the end of a window divides."""
-CUT_WORD_S = 1.0
-"""The last word may continue in the next window if it ends this close to the end."""
+def clipped(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
+    """Return the parts of pieces in frames [start, end)."""
+    parts = [Piece(max(start, one.start), min(end, one.end)) for one in pieces]
+    return [one for one in parts if one.n_frames > 0]
 
 
-class SeekWindows(WindowOrder):
-    """Consecutive windows of the clips of a recording."""
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Pieces of a recording that the model reads as one window.
 
-    finds_again = True
-    next_frame = 0
+    language: None if not detected yet. probability: of the language among those allowed. is_cut: ended by a
+    change of language. is_packed: without the pauses between its pieces, so that its text is timed in seconds
+    of the window. is_suspicious: part of a longer window with too little or repeated text. may_be_silent:
+    that window was silent by its text.
+    """
 
-    def __init__(
-        self,
-        transcriber: Transcriber,
-        features: RecordingFeatures,
-        languages: WindowLanguages,
-        state: TranscriptionState,
-    ) -> None:
-        super().__init__(transcriber, features, languages, state)
-        self._clips = [
-            (mel_frames(start), None if end is None else mel_frames(end))
-            for start, end in self._options.clips
-        ]
-        self._clip = 0
-        self._parts: deque[Window] = deque()
-        """Parts of the last window in one language each, but for the last, which is detected again together
-        with what follows it.
-        """
-        self._first: tuple[int, Features, EncoderOutput] | None = None
-        self.next_frame = self._clips[0][0]
-        self._after = (self.next_frame, self.last_speech_s)
+    pieces: tuple[Piece, ...]
+    language: str | None = None
+    probability: float = 1.0
+    is_cut: bool = False
+    is_packed: bool = False
+    is_suspicious: bool = False
+    may_be_silent: bool = False
 
-    def state(self) -> SeekPlace:
-        return SeekPlace(
-            self._clip, self.next_frame, self.last_speech_s, self._features.n_frames_read, tuple(self._parts)
+    @classmethod
+    def of(cls, start: int, end: int) -> Window:
+        return cls((Piece(start, end),))
+
+    @property
+    def n_frames(self) -> int:
+        return sum(piece.n_frames for piece in self.pieces)
+
+    @property
+    def start(self) -> int:
+        return self.pieces[0].start
+
+    @property
+    def end(self) -> int:
+        return self.pieces[-1].end
+
+    @property
+    def origin(self) -> int:
+        """The frame of the recording from which its text is timed."""
+        return 0 if self.is_packed else self.start
+
+    @property
+    def origin_s(self) -> float:
+        return seconds_of(self.origin)
+
+    def split(self, frame: int) -> tuple[Window, Window]:
+        heads: list[Piece] = []
+        tails: list[Piece] = []
+        for piece in self.pieces:
+            cut = min(max(piece.start + frame, piece.start), piece.end)
+            heads += [Piece(piece.start, cut)] if cut > piece.start else []
+            tails += [Piece(cut, piece.end)] if cut < piece.end else []
+            frame -= piece.n_frames
+        return replace(self, pieces=tuple(heads)), replace(self, pieces=tuple(tails))
+
+    def halves(self, *, may_be_silent: bool = False) -> tuple[Window, Window]:
+        """Split the window into two of about the same length; it has at least two pieces."""
+        lengths = list(accumulate(piece.n_frames for piece in self.pieces))[:-1]
+        middle = min(range(len(lengths)), key=lambda at: abs(2 * lengths[at] - self.n_frames))
+        first = replace(
+            self,
+            pieces=self.pieces[: middle + 1],
+            is_suspicious=True,
+            may_be_silent=self.may_be_silent or may_be_silent,
         )
+        return first, replace(first, pieces=self.pieces[middle + 1 :])
 
-    def restore(self, place: Place) -> None:
-        assert isinstance(place, SeekPlace), "the mode was checked"
-        self._clip, self.next_frame, self.last_speech_s = place.clip, place.seek, place.last_speech
-        self._parts.extend(place.parts)
-        self._features.skip_to(place.seek, n_frames_read=place.n_frames_read)
+    def window_frame(self, frame: int) -> int:
+        """Convert a frame of the recording to one of the window; in a pause, of the next piece."""
+        return sum(min(max(frame - piece.start, 0), piece.n_frames) for piece in self.pieces)
 
-    def find_language(self) -> None:
-        start, _ = self._clips[0]
-        found = self._languages.detect_first(self._first_windows())
-        full = self._transcriber.window_frames
-        if (
-            found is not None
-            and found.features.n_content_frames[0] == full == self._transcriber.content_frames
+    def recording_s(self, window_s: float, *, is_end: bool = False) -> float:
+        """Convert seconds in the window to seconds in the recording.
+
+        Where two pieces meet, a start belongs to the later one and an end to the earlier one.
+        """
+        offsets = [0]
+        for piece in self.pieces[:-1]:
+            offsets.append(offsets[-1] + piece.n_frames)
+        frame = round(window_s * MEL_FRAMES_PER_SECOND, 3)
+        found = (bisect_left if is_end else bisect_right)(offsets, frame) - 1
+        index = min(max(found, 0), len(self.pieces) - 1)
+        inside = min(frame - offsets[index], self.pieces[index].n_frames)
+        return round((self.pieces[index].start + inside) / MEL_FRAMES_PER_SECOND, 3)
+
+    def in_recording(self, segment: Segment) -> Segment:
+        if not self.is_packed:
+            return segment
+        return segment_retimed(segment, self.recording_s, partial(self.recording_s, is_end=True))
+
+
+def pack_speech(
+    speech: Sequence[SpeechSegment], window_frames: int, breaks: Sequence[int] = ()
+) -> Iterator[Window]:
+    """Pack ascending speech into windows of at most window_frames; longer speech is cut, overlaps count once.
+
+    breaks: ascending frames; no window reaches across a pause that holds one.
+    """
+    pieces: list[Piece] = []
+    n_frames = 0
+    for piece in _pieces(speech, window_frames):
+        if pieces and (
+            n_frames + piece.n_frames > window_frames
+            or bisect_left(breaks, piece.start) > bisect_left(breaks, pieces[-1].end)
         ):
-            self._first = start, found.features, found.encoded  # the last window, which is transcribed next
-
-    def _first_windows(self) -> Iterator[Features]:
-        seek, end = self._clips[0]
-        n_frames = self._transcriber.window_frames
-        while (end is None or seek < end) and self._features.has(seek):
-            yield self._features.window(seek, end, n_frames=n_frames, fill="silence")
-            seek += n_frames
-
-    def batches(self) -> Iterator[Sequence[LanguageWindow]]:
-        while self._clip < len(self._clips):
-            start, end = self._clips[self._clip]
-            self._features.skip_to(start, n_frames_read=start)
-            while self._goes_on(start, end):
-                self._features.drop_before(self.next_frame)
-                reach = self.next_frame + self._transcriber.content_frames
-                if self._features.is_blank(self.next_frame, reach if end is None else min(end, reach)):
-                    self._after = (reach, self.last_speech_s)
-                    yield ()
-                else:
-                    yield (self._load(end),)
-            self._clip += 1
-            if self._clip < len(self._clips):
-                self.next_frame = self._clips[self._clip][0]
-
-    def _goes_on(self, start: int, end: int | None) -> bool:
-        seek = self.next_frame
-        last = seek if seek == start else seek + SHORTEST_FRAMES - 1
-        return (end is None or last < end) and self._features.has(last)
-
-    def _load(self, end: int | None) -> LanguageWindow:
-        window, encoded = self.locate(end)
-        self._state.language = window.language
-        if encoded is None:
-            n_frames = self._transcriber.frames_to_encode(window.n_frames)
-            features = self._features.window(window.start, window.end, n_frames=n_frames)
-            encoded = self._transcriber.runtime.encode(features)
-        is_rest = self._languages.expects_several and window.n_frames < SHORTEST_PROMPTED_FRAMES
-        return LanguageWindow(window, encoded, is_prompted=not is_rest)
-
-    def locate(self, end: int | None) -> tuple[Window, EncoderOutput | None]:
-        """Return the window that begins at `next_frame`, in one language, up to a frame `end`.
-
-        Its encoder states are None for a part before a change of language, which is encoded separately.
-        """
-        seek = self.next_frame
-        while self._parts and self._parts[0].end - seek < SHORTEST_PART_FRAMES:
-            seek = max(seek, self._parts.popleft().end)
-        if self._parts:
-            return replace(self._parts[0], pieces=(Piece(seek, self._parts[0].end),)), None
-        first, self._first = self._first, None
-        if first is not None and first[0] == seek:
-            _, features, encoded = first
-        else:
-            last = seek + self._transcriber.content_frames
-            last = last if end is None else min(end, last)
-            features = self._features.window(seek, last, n_frames=self._transcriber.window_frames)
-            encoded = self._transcriber.runtime.encode(features)
-        window = Window.of(seek, seek + features.n_content_frames[0])
-        parts = self._languages.divided(window, encoded)
-        if len(parts) == 1:
-            return parts[0], encoded
-        self._parts.extend(parts[:-1])
-        return parts[0], None
-
-    def settle(self, decoded: Sequence[DecodedWindow]) -> list[SettledWindow]:
-        (one,) = decoded
-        cut, last_speech_s = one.cut, self.last_speech_s
-        if self._options.needs_words and not one.is_silent:
-            spoken_until = cut.end_of_speech
-            if not cut.ends_closed and spoken_until is not None and spoken_until > one.window.origin_s:
-                cut = replace(cut, seek=self._after_speech(one.window, spoken_until))
-            threshold = self._options.hallucination_silence_threshold
-            if threshold is not None:
-                cut = skip_hallucinations(cut, self._span(one.window), threshold, end_by=self._end_by)
-            last_speech_s = cut.end_of_speech or last_speech_s
-        if cut.restarts:
-            self._after = (max(self.next_frame + 1, cut.seek), self.last_speech_s)
-            return []
-        text_end = mel_frames(one.window.origin_s if cut.end_of_speech is None else cut.end_of_speech)
-        seek = self._before_divided(one.window, cut.seek, text_end)
-        seek = self._reassigned_tail(seek, text_end)
-        self._after = (max(self.next_frame + 1, seek), last_speech_s)
-        return [SettledWindow(replace(one, cut=replace(cut, seek=seek)), Window.of(one.window.start, seek))]
-
-    def advance(self) -> None:
-        self.next_frame, self.last_speech_s = self._after
-
-    def _after_speech(self, window: Window, spoken_until: float) -> int:
-        """Return the frame after the last word, or after the window if little of it is left."""
-        if self._options.decoding.without_timestamps:
-            is_cut = window.n_frames == self._transcriber.content_frames
-            rest_s = window.end / MEL_FRAMES_PER_SECOND - spoken_until
-            return mel_frames(spoken_until) if is_cut and rest_s < CUT_WORD_S else window.end
-        threshold = self._options.hallucination_silence_threshold
-        if threshold is not None and self._span(window).full_end - spoken_until <= threshold:
-            return window.end
-        return mel_frames(spoken_until)
-
-    def _span(self, window: Window) -> WindowSpan:
-        return WindowSpan(
-            start=window.origin_s,
-            end=window.end / MEL_FRAMES_PER_SECOND,
-            full_end=(window.start + self._transcriber.content_frames) / MEL_FRAMES_PER_SECOND,
-            last_speech=self.last_speech_s,
-        )
-
-    def _end_by(self, time_s: float) -> int | None:
-        reach = int(time_s * MEL_FRAMES_PER_SECOND)
-        return None if self._features.has(reach) else self._features.n_frames
-
-    def _before_divided(self, window: Window, seek: int, text_end: int) -> int:
-        """Return the frame at which to continue, before skipped speech that the end of a full window divides.
-
-        Half a second of it is too short to be transcribed separately.
-
-        seek: frame at which to continue otherwise. text_end: frame where the text of the window ends.
-        """
-        if not self._options.read_again or window.n_frames < self._transcriber.content_frames:
-            return seek
-        pieces = self._languages.speech_between(text_end, window.end + 1)
-        if not pieces or pieces[-1].end <= window.end:
-            return seek
-        first = pieces[-1].start
-        for before, piece in reversed(list(pairwise(pieces))):
-            if before.end < piece.start:
-                break
-            first = before.start
-        is_divided = window.start + DIVIDED_FRAMES < first and text_end + DIVIDED_FRAMES < first < seek
-        return first if is_divided else seek
-
-    def _reassigned_tail(self, seek: int, text_end: int) -> int:
-        """Return the frame at which to continue; skipped speech before a change goes to the language after
-        it.
-
-        A short piece next to a change may be assigned to the wrong language, and that text ends before it.
-
-        seek: frame at which to continue otherwise. text_end: frame where the text of the part ends.
-        """
-        follower = self._languages.follower
-        if follower is None or len(self._parts) < 2 or self._parts[0].end - seek >= SHORTEST_PART_FRAMES:
-            return seek
-        part, after = self._parts[0], self._parts[1]
-        at = part.end
-        for piece in reversed(follower.probed_pieces(part.start, part.end)):
-            assert part.language is not None
-            assert after.language is not None
-            if piece.start < text_end or not follower.may_change(piece, part.language, after.language):
-                break
-            at = piece.start
-        if at == part.end:
-            return seek
-        self._parts[0] = replace(part, pieces=(Piece(part.start, at),))
-        return at
+            yield Window(tuple(pieces), is_packed=True)
+            pieces, n_frames = [], 0
+        pieces.append(piece)
+        n_frames += piece.n_frames
+    if pieces:
+        yield Window(tuple(pieces), is_packed=True)
 
 
-LONG_MISSING_S = 2.0
-"""No window, and so no segment, reaches across this many seconds of missing sound."""
-LEAST_FRAMES = 100
-"""Log-mel frames that must be transcribed, and as many left, before the rest of a window is decoded."""
+def _pieces(speech: Sequence[SpeechSegment], longest: int) -> Iterator[Piece]:
+    done = 0
+    for segment in speech:
+        start = max(done, segment.start_sample // HOP_SAMPLES)
+        done = max(start, -(-segment.end_sample // HOP_SAMPLES))
+        for first in range(start, done, longest):
+            yield Piece(first, min(first + longest, done))
 
 
-def packed_speech(
-    transcriber: Transcriber, recording: Recording, speech_model: SpeechModel | None
-) -> tuple[Iterator[Window], SpeechFinder]:
-    """Detect the speech of a recording, in packed windows and in pieces between short pauses."""
-    finder = SpeechFinder(transcriber.options.vad or WINDOW_VAD, model=speech_model)
-    pieces = finder.beside(PIECE_VAD)
-    with recording.open() as reader:
-        for chunk in reader:
-            transcriber.runtime.run_on_host(partial(finder.push, chunk.samples))
-        speech = finder.finish()
-        missing = [(start + end) / 2 for start, end in reader.silences() if end - start >= LONG_MISSING_S]
-    ((start, end),) = transcriber.options.clips
-    breaks = [mel_frames(middle) for middle in missing]
-    return pack_speech(_within(speech, start, end), transcriber.content_frames, breaks), pieces
+PIECE_VAD = VadOptions(
+    min_silence_ms=100.0, speech_pad_ms=50.0, max_speech_s=8.0, min_silence_at_max_speech_ms=60.0
+)
+"""Ends pieces at short pauses, so that each is in one language."""
+LONGEST_S, LEAST_S = 3.0, 1.2
+"""A longer piece may hold two languages; it is cut at its quietest moments into pieces from LEAST_S on, from
+which the language can still be detected.
+"""
+AROUND_S, BESIDE_S, MOST_MOMENTS = 1.5, 0.5, 6
+"""The MOST_MOMENTS quietest moments within AROUND_S of a cut without a pause may be the change of language;
+BESIDE_S of both pieces remain.
+"""
+SMOOTH_FRAMES = 5
+"""Frames over which loudness is averaged, to find pauses instead of single frames."""
 
 
-def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None) -> list[SpeechSegment]:
-    first = round(start_s * SAMPLE_RATE)
-    last = sys.maxsize if end_s is None else round(end_s * SAMPLE_RATE)
-    inside = [SpeechSegment(max(first, one.start_sample), min(last, one.end_sample)) for one in speech]
-    return [one for one in inside if one.start_sample < one.end_sample]
+def speech_pieces(features: RecordingFeatures, speech: SpeechFinder, start: int, end: int) -> list[Piece]:
+    """Return the pieces of speech in frames [start, end); long ones are cut without a pause."""
+    return [part for piece in pieces_between(speech, start, end) for part in _in_parts(features, piece)]
 
 
-class PackedWindows(WindowOrder):
-    """Windows of packed speech, `batch_size` at a time; full ones are taken as needed."""
+def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
+    """Return the speech between pauses in frames [start, end), clipped to them, without overlaps."""
+    found = speech.segments(start * HOP_SAMPLES, end * HOP_SAMPLES)
+    return clipped(_pieces(found, sys.maxsize), 0, end)
 
-    def __init__(
-        self,
-        transcriber: Transcriber,
-        features: RecordingFeatures,
-        languages: WindowLanguages,
-        state: TranscriptionState,
-        packed: Iterator[Window],
-    ) -> None:
-        super().__init__(transcriber, features, languages, state)
-        self._windows = packed
-        self._n_packed = 0
-        self._ahead: deque[Window] = deque()
-        self._left: list[Window] = []
-        """Windows that remain to be read after the text of the batch."""
-        self._end = 0
+
+def energy_minimum(features: RecordingFeatures, before: Piece, after: Piece) -> int:
+    """Return the quietest frame in the pause between two pieces."""
+    loudness = _loudness(features, before.end, after.start)
+    middle = (len(loudness) - 1) / 2
+    return before.end + int((loudness + 1e-6 * np.abs(np.arange(len(loudness)) - middle)).argmin())
+
+
+def energy_minima(features: RecordingFeatures, before: Piece, after: Piece) -> list[int]:
+    """Return frames of a possible change between two pieces cut apart: the cut, then the quietest."""
+    start, end = before.start + mel_frames(BESIDE_S), after.end - mel_frames(BESIDE_S)
+    start, end = max(start, after.start - mel_frames(AROUND_S)), min(end, after.start + mel_frames(AROUND_S))
+    if end - start < SMOOTH_FRAMES:
+        return [after.start]
+    loudness = _loudness(features, start, end)
+    is_dip = (loudness[1:-1] <= loudness[:-2]) & (loudness[1:-1] < loudness[2:])
+    dips = start + 1 + np.flatnonzero(is_dip)
+    far = [int(dip) for dip in dips if abs(dip - after.start) >= SMOOTH_FRAMES]
+    return [after.start, *sorted(far, key=lambda frame: loudness[frame - start])[: MOST_MOMENTS - 1]]
+
+
+def _in_parts(features: RecordingFeatures, piece: Piece) -> Iterator[Piece]:
+    longest, least = mel_frames(LONGEST_S), mel_frames(LEAST_S)
+    if piece.n_frames <= longest:
+        yield piece
+        return
+    loudness = _loudness(features, piece.start, piece.end)
+    at = 0
+    while len(loudness) - at > longest:
+        last = min(at + longest, len(loudness) - least)
+        cut = at + least + int(loudness[at + least : last].argmin())
+        yield Piece(piece.start + at, piece.start + cut)
+        at = cut
+    yield Piece(piece.start + at, piece.end)
+
+
+def _loudness(features: RecordingFeatures, start: int, end: int) -> npt.NDArray[np.float64]:
+    means = features.log_mel(start, end).float().mean(dim=0)  # over mel bands
+    loudness: npt.NDArray[np.float64] = means.cpu().double().numpy()
+    if len(loudness) <= SMOOTH_FRAMES:
+        return loudness
+    padded = np.pad(loudness, SMOOTH_FRAMES // 2, mode="edge")
+    return np.convolve(padded, np.ones(SMOOTH_FRAMES) / SMOOTH_FRAMES, mode="valid")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCut:
+    """The segments of a window, and the log-mel frame of the recording where the next one begins.
+
+    ends_closed: the last timestamp is single, so that no speech follows. restarts: nothing was kept, because
+    the window begins too early.
+    """
+
+    segments: tuple[Segment, ...]
+    seek: int
+    ends_closed: bool = False
+    restarts: bool = False
 
     @property
-    def next_frame(self) -> int:
-        return self._ahead[0].start if self._ahead else self._end
+    def end_of_speech(self) -> float | None:
+        """End of the last word, or of the last segment without words, or None."""
+        for segment in reversed(self.segments):
+            if segment.words:
+                return segment.words[-1].end
+        return self.segments[-1].end if self.segments else None
 
-    def state(self) -> SpeechPlace:
-        return SpeechPlace(self._n_packed, self.next_frame, self._features.n_frames_read, tuple(self._ahead))
+    def text_tokens(self, eot: int) -> tuple[int, ...]:
+        return tuple(token for segment in self.segments for token in segment.tokens if token < eot)
 
-    def restore(self, place: Place) -> None:
-        assert isinstance(place, SpeechPlace), "the mode was checked"
-        self._n_packed = sum(1 for _ in islice(self._windows, place.n_packed))
-        self._ahead.extend(place.waiting)
-        self._end = place.first_frame
-        self._features.skip_to(place.first_frame, n_frames_read=place.n_frames_read)
 
-    def find_language(self) -> None:
-        self._languages.detect_first(self._first_windows())
+def cut_window(
+    tokens: Sequence[int], tokenizer: Tokenizer, *, seek: int, n_frames: int, keep_open: bool = False
+) -> WindowCut:
+    """Cut at pairs of timestamps; without a pair the window is one segment.
 
-    def _first_windows(self) -> Iterator[Features]:
-        for window in self._next_packed():
-            self._ahead.append(window)
-            mel = self._mel(window, self._transcriber.window_frames, fill="silence")
-            yield Features(mel, (window.n_frames,))
+    seek: log-mel frame of the recording where the window begins. n_frames: of audio; segments are clipped to
+    it. keep_open: also keep text after the last pair; otherwise the next window begins there.
+    """
+    start_s, length_s = seconds_of(seek), seconds_of(n_frames)
 
-    def _next_packed(self) -> Iterator[Window]:
-        for window in self._windows:
-            self._n_packed += 1
-            yield window
+    def time(token: int) -> float:
+        return max(0, token - tokenizer.timestamp_begin) * SECONDS_PER_TIMESTAMP  # 0 for a prefix
 
-    def batches(self) -> Iterator[Sequence[LanguageWindow]]:
-        size = self._options.batch_size
-        while True:
-            self._ahead.extend(islice(self._next_packed(), max(0, size - len(self._ahead))))
-            if not self._ahead:
-                return
-            batch = [self._ahead.popleft() for _ in range(min(size, len(self._ahead)))]
-            self._end = max(self._end, batch[-1].end)
-            yield self._in_one_language_each(batch)
+    def segment(own: Sequence[int], start: float, end: float) -> Segment:
+        end = min(max(start, end), length_s)
+        text, language = tokenizer.decode(own), tokenizer.language or "en"
+        return Segment(0, round(start_s + start, 3), round(start_s + end, 3), text, language, tuple(own))
 
-    def _in_one_language_each(self, windows: Sequence[Window]) -> list[LanguageWindow]:
-        full = [window for window in windows if not window.is_cut]
-        states: dict[Window, EncoderOutput] = {}
-        if full:
-            together = self._encode(full, self._transcriber.window_frames)
-            states = {window: together.row(index) for index, window in enumerate(full)}
-        found: list[LanguageWindow] = []
-        for window in windows:
-            parts = [window] if window.language else self._languages.divided(window, states[window])
-            for part in parts:
-                if part.is_cut:
-                    encoded = self._encode([part], self._transcriber.frames_to_encode(part.n_frames))
-                else:
-                    encoded = states[window]
-                found.append(LanguageWindow(part, encoded))
-                self._state.language = part.language
-        return found
-
-    def _encode(self, windows: Sequence[Window], n_frames: int) -> EncoderOutput:
-        mel = torch.cat([self._mel(window, n_frames) for window in windows])
-        return self._transcriber.runtime.encode(Features(mel, tuple(window.n_frames for window in windows)))
-
-    def _mel(self, window: Window, n_frames: int, *, fill: Fill = "zero") -> Tensor:
-        pieces = [piece for piece in window.pieces if self._features.has(piece.start)]
-        parts = []
-        for piece in pieces:
-            features = self._features.window(piece.start, piece.end, n_frames=n_frames, fill=fill)
-            n_content = None if piece is pieces[-1] else features.n_content_frames[0]
-            parts.append(features.mel[..., :n_content])
-        return torch.cat(parts, dim=-1)[..., :n_frames]
-
-    def settle(self, decoded: Sequence[DecodedWindow]) -> list[SettledWindow]:
-        fallback, eot = self._options.fallback_of_window, self._transcriber.tokenizer.eot
-        settled: list[SettledWindow] = []
-        for one in decoded:
-            window, at = one.window, one.cut.seek
-            if halves := halves_to_read(window, one.result, one.cut, fallback, eot):
-                self._left += halves
-                continue
-            is_rest = LEAST_FRAMES <= at <= window.n_frames - LEAST_FRAMES
-            done, *rest = window.split(at) if is_rest else (window,)
-            self._left += rest
-            settled.append(SettledWindow(one, done))
-        return settled
-
-    def advance(self) -> None:
-        self._ahead = deque(sorted([*self._left, *self._ahead], key=lambda window: window.start))
-        self._left.clear()
-        self._features.drop_before(self.next_frame)
+    is_time = [tokenizer.is_timestamp(token) for token in tokens]
+    ends_closed = is_time[-2:] == [False, True]
+    cuts = [at for at in range(1, len(tokens)) if is_time[at - 1] and is_time[at]]
+    done = n_frames
+    if not cuts:
+        times = [time(token) for token in tokens if tokenizer.is_timestamp(token)]
+        parts = [(tokens, 0.0, times[-1] if any(times[-1:]) else length_s)]
+    else:
+        bounds = [0, *cuts, len(tokens)] if ends_closed else [0, *cuts]
+        parts = [(tokens[at:end], time(tokens[at]), time(tokens[end - 1])) for at, end in pairwise(bounds)]
+        rest = tokens[bounds[-1] :]
+        if keep_open and not all(is_time[bounds[-1] :]):
+            parts.append((rest, time(rest[0]), length_s))
+        elif not ends_closed:
+            done = min(n_frames, (tokens[bounds[-1] - 1] - tokenizer.timestamp_begin) * FRAMES_PER_TIMESTAMP)
+    inside = tuple(segment(*part) for part in parts if part[1] < length_s)
+    return WindowCut(inside, seek + done, ends_closed)

@@ -21,12 +21,11 @@ from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
-from sottovoce.language.chain import Emission, base_prior
+from sottovoce.language.chain import Emission, Spans, base_prior
 from sottovoce.language.probe import LanguageProbe
-from sottovoce.language.spans import Spans
 from sottovoce.language.timeline import TimelineFrame
 from sottovoce.models.checkpoint.writing import whole_file
-from sottovoce.offline.pieces import PIECE_VAD, pieces_between
+from sottovoce.offline.windows import PIECE_VAD, pieces_between
 from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Transcript, Word

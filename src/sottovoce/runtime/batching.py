@@ -26,7 +26,7 @@ from typing import TypeVar, cast
 
 import torch
 
-from sottovoce.decoding.decode import Stepwise
+from sottovoce.decoding.alignment import Stepwise
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.models.dims import frames_of

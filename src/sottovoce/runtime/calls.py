@@ -20,15 +20,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.alignment import TimedWord, WindowText, align_stepwise
-from sottovoce.decoding.decode import (
-    Attempt,
-    DecodingResult,
-    Stepwise,
-    WindowDecoder,
-    decode_with_fallback,
-    finish,
-)
+from sottovoce.decoding.alignment import Stepwise, TimedWord, WindowText, align_stepwise, finish
+from sottovoce.decoding.decode import Attempt, DecodingResult, WindowDecoder, decode_with_fallback
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.search import Fusion
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, detect_together

@@ -1,10 +1,10 @@
 """AlignAtt: decode until the attention is too close to the end of the audio.
 
 An update decodes one window from a prefix. It accepts a token if the frame that the decoder attends to most
-is far enough from the end of the audio. Frames are encoder frames of 20 ms, from the start of the window.
+is far enough from the end of the audio. Frames are encoder frames of 20 ms.
 
-Sources: Papi et al., AlignAtt (2023), https://arxiv.org/abs/2305.11408; Wang et al., Simul-Whisper
-(2024), https://arxiv.org/abs/2406.10052.
+Sources: Papi et al. 2023, https://arxiv.org/abs/2305.11408; Simul-Whisper: Wang et al. 2024,
+https://arxiv.org/abs/2406.10052.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
 MAX_TOKENS = 224
-"""Half of Whisper's text context, as in offline decoding."""
+"""Half of Whisper's text context."""
 TOKENS_PER_SECOND = 20.0
 """More than speech has; Chinese spelled in bytes has 15."""
 BABBLE_TOKENS, BABBLE_DISTINCT = 32, 8
-"""So many tokens with so few different ones are a loop; texts of five languages have at least 12."""
+"""So many tokens with so few different ones are a loop; speech has at least 12."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderPrefix:
     """Prompt, start-of-transcript sequence and committed text.
 
-    sot: position of <|startoftranscript|>. n_committed: number of committed tokens, at the end.
+    sot: position of <|startoftranscript|>. n_committed: committed tokens, at the end.
     """
 
     tokens: tuple[int, ...]
@@ -57,9 +57,9 @@ class DecoderPrefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixCache:
-    """The decoder's state of the first tokens of a prefix; the next update does not compute them again.
+    """The decoder's state of the first tokens of a prefix, for the next update.
 
-    attention: statistics (1, n_heads, n_frames). no_speech_prob: 0 if <|startoftranscript|> is not included.
+    attention: statistics (1, n_heads, n_frames). no_speech_prob: 0 without <|startoftranscript|>.
     """
 
     tokens: tuple[int, ...]
@@ -85,9 +85,9 @@ class StopReason(Enum):
 class AlignAttHypothesis:
     """The text tokens that one decode found after its prefix.
 
-    frames: attended to most at each token. logprobs: of each, in nats. avg_logprob: mean over the tokens and
-    a decoded <|endoftext|>. held_back_token: the one rejected near the end of the audio. mean_score:
-    avg_logprob plus language model scores. prefix_cache, text_end: if requested.
+    frames: attended to most at each token. logprobs: in nats. avg_logprob: mean over tokens and end.
+    held_back_token: rejected near the end of the audio. mean_score: avg_logprob plus language model scores.
+    prefix_cache, text_end: if requested.
     """
 
     tokens: tuple[int, ...]
@@ -102,7 +102,7 @@ class AlignAttHypothesis:
     text_end: TextEnd | None = None
 
     def followed_by(self, others: AlignAttHypothesis) -> AlignAttHypothesis:
-        """Return the hypothesis extended by the held-back token and those decoded after it."""
+        """Return the hypothesis with its held-back token and those decoded after it."""
         held_back = () if self.held_back_token is None else (self.held_back_token,)
         frames = (*self.frames, *self.frames[-1:] * len(held_back), *others.frames)
         return replace(
@@ -119,14 +119,14 @@ class AlignAttHypothesis:
 
     @property
     def ranking_score(self) -> float:
-        """Rank of a finished beam: `mean_score`, or -inf if it stopped before the first token."""
+        """`mean_score`, or -inf if the beam stopped before the first token."""
         has_score = bool(self.logprobs) or self.stop_reason is StopReason.END_OF_TEXT
         return self.mean_score if has_score else -math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class BeamPath:
-    """The tokens of one beam. score: sum of their log-probabilities. lm_score: of language models."""
+    """The tokens of one beam. score, lm_score: sums of log-probabilities."""
 
     tokens: tuple[int, ...] = ()
     frames: tuple[int, ...] = ()
@@ -150,7 +150,6 @@ class BeamPath:
     def stopped(
         self, stop_reason: StopReason, *, n_tokens: int | None = None, held_back_token: int | None = None
     ) -> AlignAttHypothesis:
-        """Return the hypothesis of tokens[:n_tokens]."""
         part = slice(None, n_tokens)
         return AlignAttHypothesis(
             tokens=self.tokens[part],
@@ -168,9 +167,8 @@ class StopRules:
     """When a beam stops.
 
     frame_threshold: at a token attended this close to the end of the audio; 0: never, inf: at the first.
-    rewind_threshold: at a jump back of attention by more frames. max_repeats: see `count_looped`. max_tokens:
-    after this many. committed_until: end frame of the committed words, from which the first token may jump
-    back, or None.
+    rewind_threshold: at a jump back of attention by more frames. max_repeats: see `count_looped`.
+    committed_until: end frame of the committed words, or None.
     """
 
     frame_threshold: float = 25
@@ -188,7 +186,7 @@ class StopRules:
     def stopped_by_attention(
         self, path: BeamPath, frame: int, n_frames: int, token: int
     ) -> AlignAttHypothesis | None:
-        """Return the hypothesis of a path that stops before `token`, which attends to `frame`; else None."""
+        """Return the hypothesis of a path that stops before `token`, attended at `frame`; else None."""
         if self.rewound(frame, path.frames[-1] if path.frames else self.committed_until):
             return path.stopped(StopReason.REWOUND)
         if self.at_frontier(frame, n_frames):
@@ -208,11 +206,10 @@ def max_tokens_in(seconds: float) -> int:
 
 
 def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
-    """Count the tokens at the end that belong to a loop; 0 without one.
+    """Count the tokens at the end that belong to a loop.
 
-    A loop is a block that occurs more than `max_repeats` times, with at least 8 tokens in all; its first
-    occurrence is not counted. So is, if `max_repeats` is below 32, a run of at least 32 tokens with at most 8
-    different ones; it is counted whole.
+    A loop is a block of at least 8 tokens that occurs more than `max_repeats` times, counted without the
+    first, or, if `max_repeats` is below 32, a run of at least 32 tokens with at most 8 different ones.
     """
     n_repeated = count_repeated(tokens, max_repeats, least=8)
     return n_repeated or (count_babbled(tokens) if max_repeats < BABBLE_TOKENS else 0)
@@ -371,9 +368,9 @@ _VOCABULARIES = threading.Lock()
 class LiveVocabulary:
     """Token ids of live decoding.
 
-    ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (m,) positions in `ids` of tokens
-    that may not begin a text. marks: (2, n) bool, marks that end sentences, and others. others: (k,) int64,
-    predicted at <|startoftranscript|> only: <|nospeech|>, and languages. n_vocab: rows of the model.
+    ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (m,) positions in `ids` that may not
+    begin a text. marks: (2, n) bool, marks that end sentences, and others. others: (k,) int64, <|nospeech|>
+    and languages, predicted at <|startoftranscript|>. n_vocab: rows of the model.
     """
 
     ids: Tensor
@@ -384,8 +381,7 @@ class LiveVocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
-        """Return the vocabulary of a model with n_vocab rows; all sessions share the object, also those that
-        begin at the same time.
+        """Return the vocabulary of a model with n_vocab rows, one object for all sessions.
 
         Unlike offline, <|endoftext|> may come first: forbidding it invites hallucination.
         """
@@ -413,12 +409,12 @@ class LiveVocabulary:
 
     @cached_property
     def rows(self) -> Tensor | None:
-        """Rows (n + k,) to compute in a step, `ids` and `others`; None: all of the model."""
+        """Rows (n + k,) to compute in a step; None: all of the model."""
         few = len(self.ids) + len(self.others) <= FEW * self.n_vocab
         return torch.cat((self.ids, self.others)) if few else None
 
     def no_speech_probs(self, logits: Tensor) -> list[float]:
-        """Return P(<|nospeech|>) of each row from the logits (R, n_rows) at <|startoftranscript|>."""
+        """Return P(<|nospeech|>) of each row of logits (R, n_rows) at <|startoftranscript|>."""
         if not len(self.others):
             return [0.0] * len(logits)
         column = int(self.others[0]) if self.rows is None else len(self.ids)
@@ -426,15 +422,15 @@ class LiveVocabulary:
         return found
 
     def text_end(self, logits: Tensor) -> TextEnd:
-        """Return how the text goes on from the logits (1, n_rows) after its last word."""
+        """Return how the text goes on, from the logits (1, n_rows) after its last word."""
         probs = self.log_probs(logits.float())[0].exp()
         sentence, other = (probs * self.marks).sum(dim=-1).tolist()
         return TextEnd(sentence, other, float(probs[-1]))
 
     def log_probs(self, logits: Tensor, *, first: Sequence[int] = ()) -> Tensor:
-        """Return the log-probabilities (R, n) of `ids`.
+        """Return the log-probabilities (R, n) of `ids` from logits (R, n_rows).
 
-        logits: (R, n_rows) of `rows`. first: indices of rows whose next token begins a text.
+        first: indices of rows whose next token begins a text.
         """
         whole = self.rows is None
         chosen = logits.index_select(1, self.ids) if whole else logits[:, : len(self.ids)].clone()
@@ -445,7 +441,7 @@ class LiveVocabulary:
 
 
 def mark_kind(text: str) -> int:
-    """Return 1 for punctuation that ends a sentence, 2 for any other, an ellipsis included, else 0."""
+    """Return 1 for punctuation that ends a sentence, 2 for any other, else 0."""
     if not text or "\ufffd" in text or any(map(str.isalnum, text)):
         return 0
     return 1 if text.rstrip("\"'»”’)")[-1:] in SENTENCE_ENDS and not text.startswith(("..", "…")) else 2
@@ -455,8 +451,8 @@ def mark_kind(text: str) -> int:
 class AlignAttRequest:
     """Decode one window after a prefix.
 
-    prefix_cache: used if it applies. n_recomputed: return a `PrefixCache` without this many tokens at the end
-    of the prefix; None: return none. measures_end: return the `TextEnd` of the prefix.
+    n_recomputed: return a `PrefixCache` without this many tokens at the end; None: return none. measures_end:
+    return the `TextEnd` of the prefix.
     """
 
     prefix: DecoderPrefix
@@ -532,7 +528,7 @@ class ActiveRequest:
             self._new_cache = PrefixCache(tokens, state, self.prefix_statistics, self.no_speech_prob)
 
     def extend(self, candidates: Sequence[NextTokens]) -> list[int]:
-        """Stop or extend every beam; return the parent of each new beam, none when the request is done."""
+        """Stop or extend every beam; return the parent of each new beam, none at the end."""
         paths, self.paths = self.paths, []
         if len(paths[0].tokens) >= self._most_tokens:
             if not self._finished:
@@ -580,10 +576,7 @@ class ActiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlignAttDecoder:
-    """Decode windows by beam search; beam_size 1 is greedy.
-
-    A request is done when beam_size beams have stopped; the result is the one with the best `ranking_score`.
-    """
+    """Beam search; beam_size 1 is greedy. A request is done when beam_size beams have stopped."""
 
     backend: Backend
     eot: int
@@ -621,8 +614,8 @@ class AlignAttDecoder:
 class AlignAttBatch:
     """Requests that are decoded together (continuous batching).
 
-    A step computes the prefixes of new requests and the newest tokens of all other beams in one pass.
-    Decoders may differ in beam size and language models.
+    A step computes the prefixes of new requests and the newest token of all other beams in one pass. Decoders
+    may differ in beam size and language models.
     """
 
     def __init__(self, backend: Backend, vocabulary: LiveVocabulary) -> None:
@@ -652,7 +645,7 @@ class AlignAttBatch:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, AlignAttHypothesis]]:
-        """Run one decoder step; return the tickets and hypotheses of the requests that are done.
+        """Run one decoder step; return the tickets and hypotheses of finished requests.
 
         After an error, none of the requests can continue.
         """
@@ -675,7 +668,6 @@ class AlignAttBatch:
         return finished
 
     def _compute(self) -> Tensor:
-        """Return the logits (R, n_rows) after every beam."""
         tokens: list[Sequence[int]] = []
         positions: list[Sequence[int]] = []
         for one in self._active:

@@ -1,4 +1,4 @@
-"""The audio of an utterance as log-mel frames (`MelBuffer`) and as encoder states (`AudioWindow`)."""
+"""The audio of an utterance as log-mel frames (`MelBuffer`) and encoder states (`AudioWindow`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Encoder
 
 SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
 MELS_PER_FRAME = SAMPLES_PER_FRAME // HOP_SAMPLES
-"""Log-mel frames per encoder frame."""
 SNAP_S = 0.25
-"""Most seconds by which a change of language moves to a quiet moment, so that it cuts no word."""
+"""Most seconds by which a change of language moves to a quiet moment, to cut no word."""
 QUIET_FRAMES = 3
 BOUNDARY_COST = 0.5
 """Penalty (log10 of power) of the largest move."""
@@ -25,10 +24,7 @@ BOUNDARY_COST = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AudioWindow:
-    """Encoder states of an utterance's audio, with their log-mel.
-
-    encoded: batch of 1. log_mel: (n_mels, n_mel_frames), un-normalised. start_sample: of frame 0, absolute.
-    """
+    """Encoder states of an utterance's audio, a batch of 1, and their un-normalised log-mel (n_mels, n)."""
 
     encoded: EncoderOutput
     log_mel: Tensor
@@ -58,12 +54,12 @@ class AudioWindow:
         return self.start_s + frame / FRAMES_PER_SECOND
 
     def frame(self, seconds: float) -> int:
-        """Return the frame at a time (s) of the recording, clipped to [0, n_frames]."""
+        """Return the frame at a time (s) of the recording, clipped to the window."""
         return max(0, min(self.n_frames, math.floor((seconds - self.start_s) * FRAMES_PER_SECOND + 1e-6)))
 
 
 def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
-    """Return the loudness (n // 2,) of each encoder frame in log10 of power: the mean over the spectrum.
+    """Return the mean log10 power (n // 2,) of each encoder frame over the spectrum.
 
     log_mel: (n_mels, n), un-normalised; clipped to Whisper's dynamic range.
     """
@@ -77,9 +73,8 @@ def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
 
 
 def quietest_boundary(loud: npt.NDArray[np.float64], boundary: int, reach: int, *, least: int = 1) -> int:
-    """Return the quietest boundary of two frames at most `reach` away; without one, the boundary itself.
-
-    loud: (n_frames,), see `loudness`. least: first boundary allowed.
+    """Return the quietest boundary of two frames at most `reach` away, from `least` on; else the boundary
+    itself.
     """
     at = np.arange(max(1, least, boundary - reach), min(len(loud) - 1, boundary + reach) + 1)
     if not len(at):
@@ -89,13 +84,13 @@ def quietest_boundary(loud: npt.NDArray[np.float64], boundary: int, reach: int, 
 
 
 def quietest_frame(loud: npt.NDArray[np.float64]) -> int:
-    """Return the quietest frame, the last among equals, by `loudness` (n_frames,); 0 without any."""
+    """Return the quietest frame by `loudness`, the last among equals; 0 without any."""
     around = _around(loud)
     return len(around) - 1 - int(around[::-1].argmin()) if len(around) else 0
 
 
 def quiet_frames(loud: npt.NDArray[np.float64], near: int, n_most: int) -> list[int]:
-    """Return the local minima of `loudness` (n_frames,), quietest first; ties go to the nearest to `near`."""
+    """Return the local minima of `loudness`, quietest first; ties go to the nearest to `near`."""
     around = _around(loud)
     is_dip = (around[1:-1] <= around[:-2]) & (around[1:-1] < around[2:])
     dips: list[int] = (1 + np.flatnonzero(is_dip)).tolist()
@@ -110,7 +105,7 @@ def _around(loud: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 class MelBuffer:
-    """Audio as un-normalised log-mel frames on the host, addressed by absolute sample, computed when read."""
+    """Audio as un-normalised log-mel frames on the host, addressed by sample, computed when read."""
 
     def __init__(self, n_mels: int, start_sample: int) -> None:
         self._stream = MelStream(n_mels)
@@ -124,10 +119,9 @@ class MelBuffer:
         self.end_sample += len(samples)
 
     def frames(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
-        """Return the frames (n_mels, n) of the audio in the buffer.
+        """Return the frames (n_mels, n) of the audio up to a sample; None: all.
 
-        final: include the last ones, padded with silence; no audio may follow. until_sample: end of the
-        audio; None: all.
+        final: include the last ones, padded with silence; no audio may follow.
         """
         if self._waiting:
             self._frames = torch.cat((self._frames, self._stream.push(torch.cat(self._waiting))), dim=1)
@@ -139,7 +133,7 @@ class MelBuffer:
         return self._frames[:, : max(0, until_sample - self.start_sample) // HOP_SAMPLES]
 
     def cut(self, start_sample: int) -> None:
-        """Drop audio before a sample, rounded down to whole encoder frames."""
+        """Drop audio before a sample, in whole encoder frames."""
         self.frames()
         n_frames = max(0, start_sample - self.start_sample) // SAMPLES_PER_FRAME
         n_frames = min(n_frames, self._frames.shape[1] // MELS_PER_FRAME)

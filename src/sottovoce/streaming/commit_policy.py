@@ -1,4 +1,4 @@
-"""The commit policy: which words are final.
+"""From a hypothesis to words, and the commit policy: which of them are final.
 
 AlignAtt accepts a token once enough audio follows, but Whisper may still revise it: "the candidate j's"
 becomes "the Canada jays" with half a second more. A probable word is committed at once, others when later
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise, takewhile
 
 from sottovoce.streaming.alignatt import (
     MAX_TOKENS,
@@ -23,9 +23,181 @@ from sottovoce.streaming.alignatt import (
 )
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
-from sottovoce.streaming.words import HypothesisWord, WordBuilder, is_punctuation
-from sottovoce.text.tokenizer import Detokenizer, TokenWord
+from sottovoce.text.tokenizer import Detokenizer, Tokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
+
+REPLACEMENT_CHARACTER = "\ufffd"
+SPACELESS = ("km", "bo")
+"""Languages without spaces that Whisper's own rule splits at spaces."""
+LEAD_S = 0.1
+"""A word starts this much before its first attended frame."""
+MIN_WORD_S = 0.1
+"""Shortest word, if the next one leaves room."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HypothesisWord:
+    """A word of a hypothesis; last_frame: attended to at its last token."""
+
+    word: Word
+    tokens: tuple[int, ...]
+    last_frame: int = 0
+
+    @property
+    def letters(self) -> str:
+        return "".join(filter(str.isalnum, self.word.word.casefold()))
+
+    def not_before(self, start_s: float) -> HypothesisWord:
+        start_s = max(self.word.start, start_s)
+        return replace(self, word=replace(self.word, start=start_s, end=max(self.word.end, start_s)))
+
+
+@dataclass(frozen=True, slots=True)
+class WordBuilder:
+    tokenizer: Tokenizer
+
+    @property
+    def language(self) -> str:
+        return self.tokenizer.language or "en"
+
+    @property
+    def has_spaces(self) -> bool:
+        return self.tokenizer.splits_on_spaces and self.language not in SPACELESS
+
+    def words(
+        self,
+        groups: Sequence[TokenWord],
+        hypothesis: AlignAttHypothesis,
+        window: AudioWindow,
+        *,
+        after_s: float,
+    ) -> list[HypothesisWord]:
+        """Return timed words, none before after_s, without incomplete characters; groups: by `group`."""
+        ends = list(accumulate((len(group.tokens) for group in groups), initial=0))
+        spans = [slice(first, end) for first, end in pairwise(ends)]
+        times = self._times(nondecreasing(hypothesis.frames), spans, window, after_s)
+        return [
+            self._word(group, hypothesis, span, time)
+            for group, span, time in zip(groups, spans, times, strict=True)
+            if REPLACEMENT_CHARACTER not in group.text
+        ]
+
+    def _word(
+        self, group: TokenWord, hypothesis: AlignAttHypothesis, span: slice, time: tuple[float, float, int]
+    ) -> HypothesisWord:
+        n_tokens, (start_s, end_s, last_frame) = len(group.tokens), time
+        probability = math.exp(sum(hypothesis.logprobs[span]) / n_tokens)
+        word = Word(group.text, start_s, end_s, probability, language=self.language)
+        return HypothesisWord(word, group.tokens, last_frame)
+
+    def _times(
+        self, frames: Sequence[int], spans: Sequence[slice], window: AudioWindow, after_s: float
+    ) -> list[tuple[float, float, int]]:
+        """Return start (s), end (s) and last frame of each word, without overlaps."""
+        end_s = max(after_s, window.start_s)
+        earliest = (end_s - window.start_s) * FRAMES_PER_SECOND
+        lasts = [frames[span.stop - 1] for span in spans]
+        ends = word_ends([max(earliest, last) for last in lasts], window.n_frames)
+        firsts = [*(frames[span.start] for span in spans), window.n_frames]
+        times = []
+        for first, after, last, end in zip(firsts[:-1], firsts[1:], lasts, ends, strict=True):
+            start_s = max(end_s, window.seconds(first) - LEAD_S)
+            least_s = min(start_s + MIN_WORD_S, window.seconds(after))
+            end_s = max(window.start_s + end / FRAMES_PER_SECOND, least_s)
+            times.append((start_s, end_s, last))
+        return times
+
+    def group(self, tokens: Sequence[int]) -> list[TokenWord]:
+        """Group tokens into words with the punctuation after them; leading punctuation joins the first."""
+        split = self.tokenizer.split_to_word_tokens if self.has_spaces else self.tokenizer.split_to_characters
+        groups: list[TokenWord] = []
+        for text, group in zip(*split(tokens), strict=True):
+            closing = is_punctuation(text)
+            leading = len(groups) == 1 and is_punctuation(groups[0].text) and not closing
+            if groups and (closing or leading):
+                groups[-1] = TokenWord(groups[-1].text + text, (*groups[-1].tokens, *group))
+            else:
+                groups.append(TokenWord(text, tuple(group)))
+        return groups
+
+
+def is_punctuation(text: str) -> bool:
+    """Return whether a text has no letter, digit or incomplete character."""
+    return not any(map(str.isalnum, text)) and REPLACEMENT_CHARACTER not in text
+
+
+def word_ends(lasts: Sequence[float], n_frames: int) -> list[float]:
+    """Return the increasing end frames of words with non-decreasing last attended frames.
+
+    A word ends one frame after its last; words with the same frame divide the time to the next word.
+    """
+    ends: list[float] = []
+    for last, run in groupby(lasts):
+        n = len(list(run))
+        after = lasts[len(ends) + n] if len(ends) + n < len(lasts) else n_frames
+        wanted = 1.0 + (n - 1) * MIN_WORD_S * FRAMES_PER_SECOND
+        room = max(1.0, min(after - last, wanted))
+        ends += [last + room * (i + 1) / n for i in range(n)]
+    return ends
+
+
+def nondecreasing(frames: Sequence[int]) -> list[int]:
+    """Return the nearest non-decreasing sequence by sum of distances (isotonic regression).
+
+    Source: Ayer et al. 1955.
+    """
+    pools: list[list[int]] = []
+    for frame in frames:
+        pools.append([frame])
+        while len(pools) > 1 and _median(pools[-2]) > _median(pools[-1]):
+            last = pools.pop()
+            pools[-1] = sorted([*pools[-1], *last])
+    return [_median(pool) for pool in pools for _ in pool]
+
+
+def _median(ordered: Sequence[int]) -> int:
+    return ordered[(len(ordered) - 1) // 2]
+
+
+MAX_WORD_REPEATS = 2
+"""A phrase that occurs more often in a row is probably a loop, and waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Turns a hypothesis into words. after_s: end of the committed words; committed: their letters."""
+
+    window: AudioWindow
+    builder: WordBuilder
+    after_s: float
+    committed: Sequence[str] = ()
+
+    def words(self, hypothesis: AlignAttHypothesis, *, final: bool) -> list[HypothesisWord]:
+        """Return the complete words; final: the last one is complete."""
+        groups = self.builder.group(hypothesis.tokens)
+        if groups and not self._is_complete(groups[-1], hypothesis, final=final):
+            groups.pop()
+        return self.builder.words(groups, hypothesis, self.window, after_s=self.after_s)
+
+    def without_loop(self, hypothesis: AlignAttHypothesis, *, final: bool = False) -> list[HypothesisWord]:
+        """Return the complete words; of a phrase repeated at the end, only the first."""
+        words = self.words(hypothesis, final=final)
+        letters = [*self.committed, *(one.letters for one in words)]
+        return words[: max(0, len(words) - count_repeated(letters, MAX_WORD_REPEATS))]
+
+    def _is_complete(self, last: TokenWord, hypothesis: AlignAttHypothesis, *, final: bool) -> bool:
+        detokenizer = Detokenizer(self.builder.tokenizer)
+        detokenizer.push(last.tokens)
+        if detokenizer.pending or (is_punctuation(last.text) and not final):
+            return False
+        if final or hypothesis.stop_reason in (StopReason.END_OF_TEXT, StopReason.REPEATED):
+            return True
+        following = hypothesis.held_back_token
+        if hypothesis.stop_reason is not StopReason.FRONTIER or following is None:
+            return False
+        has_spaces, tokenizer = self.builder.has_spaces, self.builder.tokenizer
+        return not has_spaces or tokenizer.token_bytes(following).startswith(b" ")
+
 
 TOLERANCE_S = 1e-3
 DECODE_AHEAD = 0.6
@@ -46,16 +218,12 @@ class CommitPolicy:
             options.commit_rule, options.near_frames, options.stall_timeout_s * FRAMES_PER_SECOND
         )
         self.unstable: tuple[Word, ...] = ()
-        """Words of the last hypothesis that were not committed."""
+        """Uncommitted words of the last hypothesis."""
         self.is_stuck = False
         """Whether the last update looped or jumped back."""
 
     def stop_rules(self, undecoded_s: float, *, final: bool, committed_until: int | None = None) -> StopRules:
-        """Return when decoding stops.
-
-        undecoded_s: seconds after the committed words. final: no more audio comes. committed_until: see
-        `StopRules`.
-        """
+        """Return when decoding stops; undecoded_s: seconds after the committed words."""
         options = self._options
         return StopRules(
             options.final_frame_threshold if final else DECODE_AHEAD * options.near_frames,
@@ -99,9 +267,8 @@ class CommitPolicy:
         return words[:n_committed]
 
     def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
-        """Remove and return the words that two hypotheses agreed on and whose middle is not after until_s.
-
-        after_s: earliest start of a word, in seconds.
+        """Remove and return the words that two hypotheses agreed on, up to until_s; none starts before
+        after_s.
         """
         within = takewhile(
             lambda one: (one.word.start + one.word.end) / 2 <= until_s, self._agreement.take_agreed()
@@ -109,54 +276,11 @@ class CommitPolicy:
         return [one.not_before(after_s) for one in within]
 
 
-MAX_WORD_REPEATS = 2
-"""A phrase that occurs more often in a row is probably a loop, and waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Turns a hypothesis into words.
-
-    after_s: end of the committed words, before which no word starts. committed: their letters.
-    """
-
-    window: AudioWindow
-    builder: WordBuilder
-    after_s: float
-    committed: Sequence[str] = ()
-
-    def words(self, hypothesis: AlignAttHypothesis, *, final: bool) -> list[HypothesisWord]:
-        """Return the complete words; final: the last one is complete."""
-        groups = self.builder.group(hypothesis.tokens)
-        if groups and not self._is_complete(groups[-1], hypothesis, final=final):
-            groups.pop()
-        return self.builder.words(groups, hypothesis, self.window, after_s=self.after_s)
-
-    def without_loop(self, hypothesis: AlignAttHypothesis, *, final: bool = False) -> list[HypothesisWord]:
-        """Return the complete words; of a phrase that repeats itself at the end, only the first."""
-        words = self.words(hypothesis, final=final)
-        letters = [*self.committed, *(one.letters for one in words)]
-        return words[: max(0, len(words) - count_repeated(letters, MAX_WORD_REPEATS))]
-
-    def _is_complete(self, last: TokenWord, hypothesis: AlignAttHypothesis, *, final: bool) -> bool:
-        detokenizer = Detokenizer(self.builder.tokenizer)
-        detokenizer.push(last.tokens)
-        if detokenizer.pending or (is_punctuation(last.text) and not final):
-            return False
-        if final or hypothesis.stop_reason in (StopReason.END_OF_TEXT, StopReason.REPEATED):
-            return True
-        following = hypothesis.held_back_token
-        if hypothesis.stop_reason is not StopReason.FRONTIER or following is None:
-            return False
-        has_spaces, tokenizer = self.builder.has_spaces, self.builder.tokenizer
-        return not has_spaces or tokenizer.token_bytes(following).startswith(b" ")
-
-
 class Agreement:
     """The uncommitted words of consecutive hypotheses, and which of them are stable.
 
     near_frames: least distance of a stable word from the end of the audio. far_frames: at this distance every
-    word is stable, even if each hypothesis spells it differently.
+    word is stable.
     """
 
     def __init__(self, options: CommitOptions, near_frames: float, far_frames: float = math.inf) -> None:
@@ -172,10 +296,7 @@ class Agreement:
         self._words, self._since_s = [], []
 
     def add(self, words: Sequence[HypothesisWord], window: AudioWindow, *, is_stuck: bool = False) -> int:
-        """Add a hypothesis; return how many of its words, from the first, are stable.
-
-        is_stuck: the hypothesis does not replace the words of earlier ones.
-        """
+        """Add a hypothesis, unless it is stuck; return how many of its words, from the first, are stable."""
         n_same = count_same(words, self._words)
         since_s = self._since_s[:n_same] + [window.end_s] * (len(words) - n_same)
         if not is_stuck:

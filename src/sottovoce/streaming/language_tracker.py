@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 
 from sottovoce.errors import OptionError
-from sottovoce.language.border import sides_of, surest_border
 from sottovoce.language.chain import Emission, base_prior
-from sottovoce.language.probe import LanguageProbe, ProbedLanguage
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage, surest_border
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.runtime.calls import Runtime
@@ -19,9 +18,9 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
 
 LEAST_FINAL_S = 0.1
-"""Shortest stretch that is probed at the end of speech."""
+"""Shortest stretch probed at the end of speech."""
 SHORTEST_S = 1.0
-"""Shortest stretch that begins at the quietest moment, where changes mostly are."""
+"""Shortest stretch that begins at its quietest moment, where changes mostly are."""
 N_MOMENTS = 4
 AROUND, SIDE, LEAST = (round(seconds * SAMPLE_RATE) for seconds in (1.5, 2.0, 0.5))
 """Samples: of the quiet moments within AROUND of a change, the best becomes the change; at most SIDE and at
@@ -30,10 +29,10 @@ least LEAST on both sides of each is probed.
 
 
 class LiveLanguageTracker:
-    """Follows the language of a session.
+    """Follows the language of a session by probing stretches of its newest speech.
 
-    Stretches of the newest speech since the last change are probed; each is encoded separately, because in a
-    window across a change the encoder mixes the languages (docs/streaming.md).
+    Each is encoded separately: in a window across a change the encoder mixes the languages
+    (docs/streaming.md).
 
     Raises:
         OptionError: languages that the model does not have.
@@ -57,13 +56,11 @@ class LiveLanguageTracker:
         self._probe = LanguageProbe(runtime.backend, tokenizer, codes) if several else None
         self._hop = round(self._stretches.hop_s * SAMPLE_RATE)
         self._probed_until = 0
-        """Sample at which the last stretch ended."""
         self._unplaced: LanguageChange | None = None
         """A change whose sides could not be probed."""
 
     @property
     def is_following(self) -> bool:
-        """Whether the language may still change."""
         if self._probe is None:
             return False
         return self._options.switching != "off" or self.timeline.current is None
@@ -77,11 +74,10 @@ class LiveLanguageTracker:
 
     @property
     def language(self) -> str:
-        """The current language; before it is known, the first allowed one."""
+        """The current language; the first allowed one before it is known."""
         return self.timeline.current or self.languages[0]
 
     def begin(self, sample: int) -> None:
-        """Begin an utterance at a sample."""
         self.timeline.begin(sample / SAMPLE_RATE)
         self._probed_until = sample
 
@@ -101,7 +97,7 @@ class LiveLanguageTracker:
     def _placed(
         self, change: LanguageChange | None, utterance: LiveUtterance, since_s: float
     ) -> LanguageChange | None:
-        """Move a change to the quiet moment that best separates the languages; since_s: of the first."""
+        """Move a change to the quiet moment that best separates the languages."""
         if change is None or change.source is None or change.at_s <= since_s:
             return change
         assert self._probe is not None, "a language changes only where several are allowed"
@@ -111,12 +107,16 @@ class LiveLanguageTracker:
         moments = utterance.quiet_samples(round(change.at_s * SAMPLE_RATE), reach, N_MOMENTS) if reach else []
         if not moments:  # too close to the beginning or the end for sides
             return self.timeline.place(change, utterance.boundary_s(change.at_s, SNAP_S))
-        parts = [utterance.log_mel_between(*side) for side in sides_of(moments, first, end, SIDE)]
+        probe = self._probe
+
+        def probe_sides(sides: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
+            return self._runtime.probe_languages(probe, [utterance.log_mel_between(*side) for side in sides])
+
         self._unplaced = change
-        probed = self._runtime.probe_languages(self._probe, parts)
+        places = [probe.languages.index(code) for code in (change.source, change.target)]
+        border = surest_border(moments, first, end, SIDE, places, probe_sides)
         self._unplaced = None
-        places = (self._probe.languages.index(code) for code in (change.source, change.target))
-        return self.timeline.place(change, surest_border(moments, probed, *places) / SAMPLE_RATE)
+        return self.timeline.place(change, border / SAMPLE_RATE)
 
     def _log_mel_end(self, utterance: LiveUtterance) -> int:
         return utterance.start_sample + utterance.log_mel().shape[1] * HOP_SAMPLES
@@ -124,7 +124,7 @@ class LiveLanguageTracker:
     def _probe_new(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> None:
         """Add the stretches of new audio, which end at fixed samples, to the timeline.
 
-        final: no more audio comes; a last stretch may be short and end anywhere.
+        final: a last stretch may be short and end anywhere.
         """
         first = self._probed_until - self._probed_until % self._hop + self._hop
         ends = [*range(first, until + 1, self._hop)]

@@ -28,8 +28,8 @@ from sottovoce.text.languages import find_language
 class CommitOptions:
     """Which words are stable.
 
-    commit_prob: a word of at least this probability is. agreed_s: any other word is when consecutive
-    hypotheses have had it for this many seconds of audio.
+    commit_prob: a word of at least this probability is. agreed_s: others are when consecutive hypotheses have
+    had them for so many seconds of audio.
 
     Raises:
         OptionError: a value is out of range.
@@ -56,8 +56,8 @@ LATENCIES: Mapping[Latency, tuple[float, CommitOptions]] = {
 class StreamOptions(LiveDecodingOptions):
     """How live speech is decoded.
 
-    commit: None: by `latency`. encoder: how growing audio is encoded; None: the checkpoint's default. fusion:
-    language models, or None. turns: which pause ends a turn; None: by `eagerness`.
+    commit: None: by `latency`. encoder: how growing audio is encoded; None: as the checkpoint says. turns:
+    which pause ends a turn; None: by `eagerness`.
 
     Raises:
         OptionError: a value is out of range.
@@ -97,9 +97,9 @@ class SessionOptions:
     """How a session follows speech and languages.
 
     languages: allowed codes; empty: all of the model. switching: "off" detects the language once; "restart"
-    continues in the new language at a change; "parallel" means "restart". switch_certainty: posterior from
-    which a session switches to another language. first_language_s: seconds of speech after which the
-    likeliest language is taken. captions: "revisable" also emits uncommitted words.
+    (also "parallel") continues in the new language at a change. switch_certainty: posterior from which a
+    session switches. first_language_s: seconds of speech after which the likeliest language is taken.
+    captions: "revisable" also emits uncommitted words.
 
     Raises:
         OptionError: a value is out of range.

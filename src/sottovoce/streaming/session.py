@@ -1,7 +1,7 @@
 """A live session: samples in, events out, across pauses and changes of language.
 
 Received samples are the only clock, so events do not depend on the sizes of pushes. Stages: schedule,
-language (`language_tracker`), audio window, AlignAtt (`alignatt`), words, commit policy, events.
+language (`language_tracker`), audio window, AlignAtt, words and commit policy, events.
 
 After a short pause an utterance is resumed. At a change of language it is decoded to the change point and
 continues in the new language; in doubt, words wait.
@@ -30,12 +30,12 @@ from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.alignatt import AlignAttDecoder, LiveVocabulary
 from sottovoce.streaming.audio_window import SNAP_S
+from sottovoce.streaming.commit_policy import WordBuilder
 from sottovoce.streaming.language_tracker import LiveLanguageTracker
 from sottovoce.streaming.options import SessionOptions as SessionOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.turns import PAUSE_MS, USUAL_PAUSE_S, TextEnd
 from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, UtteranceDecoder
-from sottovoce.streaming.words import WordBuilder
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
@@ -56,8 +56,8 @@ from sottovoce.types import (
 class EventEmitter:
     """Makes events and numbers them; times are seconds of the recording.
 
-    sentence_s, longest_s: without a pause, a final comes at the first end of a sentence after sentence_s, or
-    after longest_s. speakers: labels words, or None. allowed_mass: of a span in seconds, see `Final`.
+    Without a pause, a final comes at the first end of a sentence after sentence_s, or after longest_s.
+    allowed_mass: of a span in seconds, see `Final`.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class EventEmitter:
     def emit_final(self, language: str, now_s: float, *, goes_on: bool) -> None:
         """Emit a final of the words since the last one, if any.
 
-        language: used if no word has one. goes_on: the next words get a new utterance id.
+        language: of words without one. goes_on: the next words get a new utterance id.
         """
         if not self._words:
             return
@@ -164,8 +164,8 @@ class SchedulePoint:
 class UpdateSchedule:
     """Buffers samples and finds where updates are due, and where speech starts, pauses or ends.
 
-    vad: None: all is speech until `stop`. chunk_s: interval between updates. max_pause_s: longest pause after
-    which an utterance is resumed. with_pauses: speech ends after the pause that `end_after` sets.
+    vad: None: all is speech until `stop`. max_pause_s: longest pause within an utterance. with_pauses: speech
+    ends after the pause that `end_after` sets.
     """
 
     def __init__(
@@ -185,7 +185,6 @@ class UpdateSchedule:
         self._silence: int | None = None
         """First sample of the pause, also after it has ended speech."""
         self._end = 0
-        """Sample at which the pause ends speech."""
         self.now = 0
 
     @property
@@ -258,23 +257,21 @@ class UpdateSchedule:
 
     @property
     def onset(self) -> int:
-        """The earliest sample at which the next speech may begin."""
         return self.buffer.end - round(ONSET_S * SAMPLE_RATE)
 
     def resumes(self, end: int, start: int) -> bool:
-        """Return whether speech from sample `start` continues an utterance that ended at sample `end`."""
+        """Return whether speech from `start` continues an utterance that ended at `end`."""
         return start - end <= self._max_pause
 
     def discard(self, taken: int | None) -> None:
-        """Drop samples that are not needed again.
-
-        taken: an utterance that may continue has copied everything before this sample; None: none may.
+        """Drop samples that are not needed again; taken: end of those copied by an utterance that may
+        continue.
         """
         self.buffer.drop_before(self.onset if taken is None else taken)
 
 
 def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
-    """Return how growing audio is encoded. With a `tail_s`, all frames of padding are computed."""
+    """Return how growing audio is encoded; with a `tail_s`, all frames of padding are computed."""
     mode = options.encoder or backend.encoder_mode
     if options.tail_s is None:
         return mode
@@ -286,7 +283,7 @@ class Session:
     """Turns speech into events as it comes.
 
     vad: None: everything is speech until `close`. speakers: an unused speaker labeller. runtime: runs the
-    calls of the model, of which it may serve several sessions; None: this backend.
+    calls of the model, for one or several sessions; None: this backend.
 
     Raises:
         OptionError: languages that the model does not have.
@@ -325,7 +322,6 @@ class Session:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The allowed languages."""
         return self._tracker.languages
 
     @property
@@ -340,13 +336,12 @@ class Session:
         so far.
 
         pcm: an array, or a tensor on the CPU. newest_only: of the updates within these samples, do only the
-        last one of each utterance, if the caller is late. greedy: decode with one beam, except at the end of
-        an utterance, if the machine is busy.
+        last one of each utterance, if the caller is late. greedy: decode with one beam until the end of an
+        utterance, if the machine is busy.
 
         Raises:
             SessionClosedError: after `close`.
-            AudioError: samples that are not finite float32 of that shape, or more than 10 minutes at once;
-                the session is unchanged.
+            AudioError: other samples, not finite, or more than 10 minutes at once; the session is unchanged.
         """
         if self._closed:
             raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
@@ -421,7 +416,6 @@ class Session:
             decoder.utterance.append(self._schedule.buffer.view(end, until).copy())
 
     def _start_speech(self, sample: int) -> None:
-        """Begin or resume an utterance at a sample, which lies before the current one."""
         at = max(sample, self._schedule.buffer.start)
         self._tracker.begin(at)
         last = self._decoder
@@ -495,7 +489,6 @@ class Session:
         self._events.emit_final(decoder.language, self._schedule.now_s, goes_on=goes_on)
 
     def _follow_language(self, decoder: UtteranceDecoder, until: int, *, final: bool = False) -> None:
-        """Probe up to a sample; at a change, continue in the new language."""
         change = self._tracker.update(decoder.utterance, until, final=final)
         if change is None:
             return

@@ -1,8 +1,7 @@
 """The end of a turn: a complete text ends it after a shorter pause.
 
-Early in every pause the decoder predicts the token after the last word: a mark that ends a sentence, another
-mark, the end of the text, or another word. These probabilities and the length of the pause give the
-probability that the turn is over.
+Early in every pause the decoder predicts the token after the last word. The probabilities of a mark, the end
+of the text or another word, and the length of the pause, give the probability that the turn is over.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class TextEnd:
 
     @property
     def features(self) -> tuple[float, float]:
-        """Natural logarithms of the probabilities of another word and of another mark."""
+        """Log-probabilities of another word and of another mark."""
         another_word = 1.0 - self.sentence_mark - self.other_mark - self.end_of_text
         return math.log(max(FLOOR, another_word)), math.log(max(FLOOR, self.other_mark))
 

@@ -40,10 +40,15 @@ from sottovoce.streaming.audio_window import (
     quietest_boundary,
     quietest_frame,
 )
-from sottovoce.streaming.commit_policy import CommitPolicy, Reading
+from sottovoce.streaming.commit_policy import (
+    CommitPolicy,
+    HypothesisWord,
+    Reading,
+    WordBuilder,
+    is_punctuation,
+)
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.turns import TextEnd
-from sottovoce.streaming.words import HypothesisWord, WordBuilder, is_punctuation
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples, Word
 
@@ -52,10 +57,7 @@ MAX_COMMITTED_TOKENS = 160
 
 
 class UtteranceEncoder:
-    """Encodes the buffered audio for language probes and for decoding, which share states where they can.
-
-    mode: how growing audio is encoded.
-    """
+    """Encodes the buffered audio for language probes and decoding, which share states where they can."""
 
     def __init__(self, runtime: Runtime, mels: MelBuffer, mode: EncoderMode) -> None:
         self._runtime = runtime
@@ -65,7 +67,7 @@ class UtteranceEncoder:
         self._probed: tuple[EncoderMode, int, IncrementalResult] | None = None
         """Mode, log-mel frames and result of the last probe of the whole buffer."""
         self._full_encode = (mels.start_sample, 0.0)
-        """First sample of the buffer, and end (s) of the audio at the last full encode."""
+        """First sample of the buffer, and end (s) of the audio, at the last full encode."""
 
     def encode_for_probe(self, mode: EncoderMode) -> EncoderOutput:
         log_mel = self._mels.frames()
@@ -76,10 +78,9 @@ class UtteranceEncoder:
     def window(
         self, mode: EncoderMode | None = None, *, until_sample: int | None = None, is_last: bool = False
     ) -> AudioWindow | None:
-        """Encode the buffer, unless a language probe just did; None without a frame of audio.
+        """Encode the buffer up to a sample, unless a probe just did; None without a frame of audio.
 
-        mode: None: that of growing audio. until_sample: end of the audio; None: all. is_last: none may
-        follow.
+        mode: None: that of growing audio. is_last: no audio may follow.
         """
         log_mel = self._mels.frames(final=is_last, until_sample=until_sample)
         if log_mel.shape[1] < MELS_PER_FRAME:
@@ -118,8 +119,8 @@ class UtteranceEncoder:
 class LiveUtterance:
     """Audio from a sample on, its committed words, and the text before it in each language.
 
-    tokenizer_of: of a language code. history: text tokens before the utterance by language; None: nothing was
-    committed in the session yet, so `init_prompt` is used. mode: how growing audio is encoded.
+    history: text tokens before the utterance by language; None: nothing was committed in the session yet, so
+    `init_prompt` is used. mode: how growing audio is encoded.
     """
 
     def __init__(
@@ -151,7 +152,6 @@ class LiveUtterance:
 
     @property
     def history(self) -> dict[str, tuple[int, ...]] | None:
-        """As in the constructor, for the next utterance."""
         if self._is_first:
             return None
         tokens = self.committed.tokens
@@ -166,7 +166,7 @@ class LiveUtterance:
         return self._mels.frames()
 
     def boundary_s(self, around_s: float, reach_s: float) -> float:
-        """Return the quietest time at most reach_s from around_s and after the committed words."""
+        """Return the quietest time within reach_s of around_s, after the committed words."""
         start_s, until_s = self.start_sample / SAMPLE_RATE, self.committed.until_s
         spans_s = (max(around_s, until_s) - start_s, until_s - start_s, reach_s)
         boundary, least, reach = (math.ceil(seconds * FRAMES_PER_SECOND) for seconds in spans_s)
@@ -184,7 +184,6 @@ class LiveUtterance:
         return [reach.start + SAMPLES_PER_FRAME * frame for frame in frames]
 
     def log_mel_between(self, start: int, end: int) -> Tensor:
-        """Return the log-mel frames (n_mels, n) between two samples."""
         first, last = ((sample - self.start_sample) // HOP_SAMPLES for sample in (start, end))
         return self.log_mel()[:, first:last]
 
@@ -201,9 +200,8 @@ class LiveUtterance:
             self.committed.add(word)
 
     def drop_before(self, cut_s: float, *, words_until_s: float | None = None) -> None:
-        """Drop audio before a time, and move the text of words that end by words_until_s into the prompt.
-
-        words_until_s: None: the same time.
+        """Drop audio before a time; the text of words that end by words_until_s (None: the same) joins the
+        prompt.
         """
         for one in self.committed.drop_before(cut_s if words_until_s is None else words_until_s):
             self._context(one.word.language or "").add(one.tokens)
@@ -211,7 +209,6 @@ class LiveUtterance:
         self.encoder.reset()
 
     def clear_prompt(self) -> None:
-        """Drop the text before the audio; `static_prompt` stays."""
         for context in self._contexts.values():
             context.clear()
 
@@ -275,7 +272,7 @@ class CommittedWords:
         return target_s if self.until_s >= target_s else earliest_s
 
     def half_point(self) -> float:
-        """Return the middle of the widest gap in the middle third of the tokens, or the end of the words."""
+        """Return the middle of the widest gap in the middle third of the tokens, or the end."""
         total = len(self.tokens())
         gaps = [gap for gap in self._gaps() if total / 3 <= gap[2] <= 2 * total / 3]
         return max(gaps)[1] if gaps else self.until_s
@@ -296,10 +293,7 @@ class CommittedWords:
 
 
 class PromptContext:
-    """The prompt of one language: `static_prompt` and the newest text.
-
-    history: text tokens before the utterance; None: `init_prompt`.
-    """
+    """The prompt of one language: `static_prompt` and the newest text; history: None: `init_prompt`."""
 
     def __init__(
         self, tokenizer: Tokenizer, options: StreamOptions, history: Sequence[int] | None = None
@@ -332,15 +326,15 @@ RETRY_AFTER_S = 0.8
 STALL_KEEP_S = 2.0
 """Seconds of audio kept where decoding fails."""
 REST_OF_WORD_S = 0.3
-"""A word ends within this time after its last attended frame; the rest would be decoded as another word."""
+"""A word ends within this time after its last attended frame; the rest would become another word."""
 
 
 class UtteranceDecoder:
     """Decodes an utterance, in one language at a time.
 
     builder: of the first language. on_words: called with committed words and their language. retry_after_s:
-    see `RETRY_AFTER_S`; inf if the audio may hold silence. reads_ahead: decode the uncommitted words to the
-    end of the audio, greedily, to show them.
+    see `RETRY_AFTER_S`; inf if the audio may hold silence. reads_ahead: decode the uncommitted words too,
+    greedily, to show them.
     """
 
     def __init__(
@@ -395,16 +389,13 @@ class UtteranceDecoder:
         return n_samples / SAMPLE_RATE >= self._options.audio_min_len_s
 
     def may_commit(self, certain_until_s: float) -> bool:
-        """Return whether an update can commit a word; certain_until_s: see `CommitPolicy.commit`."""
+        """Return whether an update can commit a word."""
         committed_s = self.utterance.committed.until_s
         undecoded_s = self.utterance.end_sample / SAMPLE_RATE - committed_s
         return undecoded_s * FRAMES_PER_SECOND > self._options.near_frames and certain_until_s > committed_s
 
     def update(self, certain_until_s: float, *, greedy: bool = False) -> None:
-        """Encode and decode new audio, and commit words.
-
-        certain_until_s: see `CommitPolicy.commit`. greedy: with one beam.
-        """
+        """Encode and decode new audio, and commit words; greedy: with one beam."""
         window = self.utterance.encoder.window()
         if window is not None:
             self.decode(window, certain_until_s=certain_until_s, greedy=greedy)
@@ -463,10 +454,7 @@ class UtteranceDecoder:
         greedy: bool = False,
         final: bool = False,
     ) -> None:
-        """Decode a window after the committed words, and commit words.
-
-        certain_until_s: see `CommitPolicy.commit`. greedy: with one beam. final: no more audio comes.
-        """
+        """Decode a window after the committed words, and commit words, as `CommitPolicy.commit` says."""
         after_s = self.utterance.committed.until_s
         rules = self.policy.stop_rules(
             window.end_s - after_s,
