@@ -22,12 +22,12 @@ import torch
 
 from benchmarks.harness.report import benchmark_parser, show_json
 from benchmarks.speakers.conversations import Conversation, made
+from benchmarks.speakers.errors import n_right_speakers
 from benchmarks.speakers.turns import add_conversations, bare, matched, said_in, table
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
-from sottovoce.evaluation.diarization import n_right_speakers
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers.choose import load_voice_encoder, make_diarizer
+from sottovoce.speakers.diarize import load_voice_encoder, make_diarizer
 from sottovoce.speakers.labels import SpeakerLabels
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.networks import load_segmentation

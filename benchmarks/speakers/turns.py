@@ -26,15 +26,14 @@ from torch import Tensor
 
 from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_json
 from benchmarks.speakers.conversations import Conversation, made
+from benchmarks.speakers.errors import DiarizationErrors, diarization_errors, n_right_speakers
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import load_silero
-from sottovoce.evaluation.diarization import DiarizationErrors, diarization_errors, n_right_speakers
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_SAMPLES
-from sottovoce.speakers.choose import load_voice_encoder, make_diarizer
-from sottovoce.speakers.diarize import ClusteringDiarizer
+from sottovoce.speakers.diarize import ClusteringDiarizer, load_voice_encoder, make_diarizer
 from sottovoce.speakers.labels import SpeakerLabels
 from sottovoce.speakers.networks import LocalSpeakers, load_segmentation
 from sottovoce.text.normalize import plain

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sottovoce.options.align import AlignOptions
     from sottovoce.options.live import Captions, Switching
     from sottovoce.options.vad import VadStreamOptions
-    from sottovoce.speakers.choose import Speakers
+    from sottovoce.speakers.diarize import Speakers
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.options import StreamOptions
     from sottovoce.streaming.session import Session, SessionOptions
@@ -117,7 +117,7 @@ class Model:
         """
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
         if speakers is not None:
-            from sottovoce.speakers.choose import parse_speakers
+            from sottovoce.speakers.diarize import parse_speakers
 
             chosen = replace(chosen, speakers=parse_speakers(speakers))
         transcriber = transcriber_for(runtime or self.runtime, self.tokenizer, chosen, fusion, second)
@@ -386,7 +386,7 @@ class Model:
             CheckpointError, ModelNotFoundError: a network for speech or speakers cannot be loaded.
         """
         from sottovoce.audio.vad import VadStream
-        from sottovoce.speakers.choose import make_live_speakers
+        from sottovoce.speakers.live_speakers import make_live_speakers
         from sottovoce.streaming.options import StreamOptions
         from sottovoce.streaming.session import Session, SessionOptions
         from sottovoce.streaming.turns import vad_with_pauses

@@ -292,7 +292,7 @@ def test_an_ngram_model_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_words_have_speakers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.speakers.choose.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.speakers.live_speakers.make_live_speakers", one_speaker)
     assert run(["stream", str(CLIP), *QUICK, "--languages", "en", "--speakers", "auto", "--jsonl"]) == 0
     finals = [event for event in lines(capsys) if event["type"] == "final"]
     assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}

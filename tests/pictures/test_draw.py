@@ -18,7 +18,7 @@ from sottovoce.types import Transcript
 
 pytest.importorskip("matplotlib")
 
-from sottovoce.pictures.draw import FigureData, collect, draw, likeliest
+from sottovoce.pictures import FigureData, collect, draw, likeliest
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.speakers.errors import diarization_errors
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import SottovoceError
-from sottovoce.evaluation.diarization import diarization_errors
 from sottovoce.options.speakers import Diarizer, SpeakerOptions
-from sottovoce.speakers.choose import make_diarizer
+from sottovoce.speakers.diarize import make_diarizer
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
 SPEECH = Path(__file__).parents[2] / "examples" / "speech"

@@ -9,8 +9,7 @@ import pytest
 
 from sottovoce.errors import OptionError
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers.choose import make_live_speakers
-from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
 from sottovoce.speakers.networks import Floats
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
 from tests.speakers.tones import ToneSpeakers, ToneVoices, recording

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from sottovoce.models.sources import package_index
 from sottovoce.models.sources.find import SourceError
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.speakers import networks
-from sottovoce.speakers.choose import load_voice_encoder
+from sottovoce.speakers.diarize import load_voice_encoder
 from sottovoce.speakers.networks import (
     CAMPPLUS_BLOCKS,
     CampPlusEncoder,
@@ -209,11 +209,11 @@ def test_tensors_are_read_and_no_code_is_run(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     made = OrderedDict(a=torch.randn(3, 4).t(), b=torch.arange(3), c=torch.ones(2, dtype=torch.float16))
     torch.save({"state": made, "extra": _Evil(), "plain": [1, "x"]}, path)
-    found = networks.read_tensors(path, "state")
+    found = networks.read_tensors(path, "state", {})
     assert found.keys() == made.keys()
     assert all(torch.equal(found[name], made[name]) for name in made)
     torch.save({"state": made}, path, _use_new_zipfile_serialization=False)
-    assert networks.read_tensors(path, "state").keys() == made.keys()
+    assert networks.read_tensors(path, "state", {}).keys() == made.keys()
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", pickle.dumps({"other": 1})])
@@ -221,34 +221,34 @@ def test_a_damaged_file_is_one_line(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"model\.bin"):
-        networks.read_tensors(path, "state")
+        networks.read_tensors(path, "state", {})
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x/data.pkl", content)
     with pytest.raises(CheckpointError, match=r"model\.bin"):
-        networks.read_tensors(path, "state")
+        networks.read_tensors(path, "state", {})
 
 
 @pytest.mark.parametrize(
-    ("read", "content", "message"),
+    ("kind", "content", "message"),
     [
         (
-            networks._read_ge2e,
+            networks.Ge2eEncoder,
             {"model_state": {"lstm.weight_ih_l0": torch.ones(2)}},
             r"lstm.weight_ih_l0: expected \(1024, 40\), got \(2,\)",
         ),
-        (networks._read_segmentation, {"state_dict": {}}, "got none"),
-        (networks._read_campplus, {"head.conv1.weight": torch.ones(2)}, r"expected \(32, 1, 3, 3\), got"),
-        (networks._read_campplus, [1, 2], "expected tensors, got none"),
+        (networks.SegmentationNetwork, {"state_dict": {}}, "got none"),
+        (networks.CampPlusEncoder, {"head.conv1.weight": torch.ones(2)}, r"expected \(32, 1, 3, 3\), got"),
+        (networks.CampPlusEncoder, [1, 2], "expected tensors, got none"),
     ],
     ids=["ge2e", "segmentation", "campplus", "no tensors"],
 )
 def test_tensors_of_another_model_are_refused(
-    read: Callable[[Path], object], content: object, message: str, tmp_path: Path
+    kind: type[Any], content: object, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "model.bin"
     torch.save(content, path)
     with pytest.raises(CheckpointError, match=message):
-        read(path)
+        networks.read_network(kind, path)
 
 
 def test_weights_that_cannot_be_had_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

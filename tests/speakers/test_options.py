@@ -8,8 +8,7 @@ import pytest
 
 from sottovoce.errors import OptionError
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers.choose import Speakers, make_diarizer, parse_speakers
-from sottovoce.speakers.diarize import ClusteringDiarizer
+from sottovoce.speakers.diarize import ClusteringDiarizer, Speakers, make_diarizer, parse_speakers
 from tests.speakers.tones import ToneSpeakers, ToneVoices
 
 

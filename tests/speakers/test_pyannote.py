@@ -14,7 +14,7 @@ import torch
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import MissingExtraError, ModelNotFoundError
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers.choose import PIPELINE, PyannoteDiarizer, make_diarizer
+from sottovoce.speakers.diarize import PIPELINE, PyannoteDiarizer, make_diarizer
 from sottovoce.types import Turn
 
 SILENCE = Recording(np.zeros(32_000, np.float32))

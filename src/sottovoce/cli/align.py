@@ -188,7 +188,7 @@ def plot(
     Panels: log-mel spectrogram with the words, speech probability, languages, attention, word probability.
     """
     from sottovoce.audio.io import load_audio
-    from sottovoce.pictures.draw import LONGEST_S, check_picture, collect, draw, panels_of
+    from sottovoce.pictures import LONGEST_S, check_picture, collect, draw, panels_of
 
     shown = panels_of(panels)
     path = Path(output)

@@ -139,7 +139,7 @@ def switching(
     """Measure change points, delays, false switches and mixed error rates of live sessions."""
     from sottovoce.cli.measures import chosen_entries, stream_options, switch_scores
     from sottovoce.options.live import without_parallel
-    from sottovoce.pictures.draw import require_plots
+    from sottovoce.pictures import require_plots
 
     if plots:
         require_plots()

@@ -29,7 +29,7 @@ from sottovoce.language.probe import LanguageProbe
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.live import Switching
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.pictures.draw import plot_timeline
+from sottovoce.pictures import plot_timeline
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.text.languages import UNSPACED
 from sottovoce.text.normalize import normalizer_for

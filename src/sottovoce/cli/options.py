@@ -275,7 +275,7 @@ def live_speakers_of(speakers: str | None, given: Given) -> SpeakerOptions | Non
 
 
 def parsed_speakers(value: str) -> SpeakerOptions:
-    from sottovoce.speakers.choose import parse_speakers
+    from sottovoce.speakers.diarize import parse_speakers
 
     options = parse_speakers(value.strip())
     assert isinstance(options, SpeakerOptions)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from sottovoce.text.languages import UNSPACED_LETTERS
 from sottovoce.text.normalize import Normalization, composed, normalizer_for
 
 Unit: TypeAlias = Literal["word", "character", "mixed"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
 Number: TypeAlias = "int | float | None"
 
 _MIXED = re.compile(rf"[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+")
@@ -155,8 +156,7 @@ def score(utterances: Sequence[ScoredUtterance], options: ScoreOptions | None = 
     return ScoreReport(_rates(counts, options), MappingProxyType(by_language), options)
 
 
-@dataclass(frozen=True, slots=True)
-class UtteranceErrors:
+class UtteranceErrors(NamedTuple):
     word: ErrorCounts
     character: ErrorCounts
     mixed: ErrorCounts
@@ -170,11 +170,7 @@ def count_errors(utterance: ScoredUtterance, normalization: Normalization = "whi
     language = utterance.language if isinstance(utterance.language, str) else None
     normalize = normalizer_for(language, normalization)
     texts = normalize(composed(utterance.reference)), normalize(composed(utterance.hypothesis))
-    return UtteranceErrors(
-        count_edits(*(split_units(text, "word") for text in texts)),
-        count_edits(*(split_units(text, "character") for text in texts)),
-        count_edits(*(split_units(text, "mixed") for text in texts)),
-    )
+    return UtteranceErrors(*(count_edits(*(split_units(text, unit) for text in texts)) for unit in UNITS))
 
 
 def split_units(text: str, unit: Unit) -> list[str]:
@@ -249,7 +245,8 @@ def compare(
     options = options or ScoreOptions()
     if [u.reference for u in first] != [u.reference for u in second]:
         raise OptionError("compare: both systems need the same references in the same order")
-    systems = [[_of_unit(count_errors(u, options.normalization), unit) for u in s] for s in (first, second)]
+    at = UNITS.index(unit)
+    systems = [[count_errors(u, options.normalization)[at] for u in s] for s in (first, second)]
     a, b = (sum(counts, ErrorCounts()).rate for counts in systems)
     if a is None or b is None or options.n_resamples == 0:
         raise OptionError("compare: expected references with words and n_resamples above 0")
@@ -260,10 +257,6 @@ def compare(
     return Comparison(b - a, low, high, float((differences < 0).mean()))
 
 
-def _of_unit(errors: UtteranceErrors, unit: Unit) -> ErrorCounts:
-    return {"word": errors.word, "character": errors.character, "mixed": errors.mixed}[unit]
-
-
 def _bounds(values: npt.NDArray[np.float64], options: ScoreOptions) -> tuple[float, float]:
     tail = (1 - options.confidence) / 2
     low, high = np.quantile(values, [tail, 1 - tail])
@@ -272,10 +265,7 @@ def _bounds(values: npt.NDArray[np.float64], options: ScoreOptions) -> tuple[flo
 
 def _rates(errors: Sequence[UtteranceErrors], options: ScoreOptions) -> ErrorRates:
     return ErrorRates(
-        len(errors),
-        wer=error_rate([e.word for e in errors], options),
-        cer=error_rate([e.character for e in errors], options),
-        mer=error_rate([e.mixed for e in errors], options),
+        len(errors), *(error_rate([each[at] for each in errors], options) for at in range(len(UNITS)))
     )
 
 

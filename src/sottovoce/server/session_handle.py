@@ -21,8 +21,7 @@ from sottovoce.runtime.batching import Caller, Priority
 from sottovoce.runtime.update_interval import INTERVALS_S
 from sottovoce.server.admission import SessionLoad
 from sottovoce.server.worker import Worker
-from sottovoce.speakers.choose import make_live_speakers
-from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
 from sottovoce.speakers.networks import Floats
 from sottovoce.streaming.options import SessionOptions, StreamOptions
 from sottovoce.streaming.session import Session

@@ -1,4 +1,6 @@
-"""Diarization of a recording: segmentation of short windows, then clustering of voices over all of them.
+"""Diarization of a recording, by the built-in diarizer or a pipeline of pyannote.audio.
+
+The built-in one segments short windows, and clusters the voices over all of them.
 
 Each window of five seconds has a few local speakers. The speech of each one alone is embedded in a vector;
 the vectors are clustered by mean cosine distance; overlaid windows give the turns. The recording is read
@@ -7,13 +9,19 @@ once; only probabilities and vectors are kept.
 Sources: H. Bredin and A. Laurent (arXiv 2104.04045) and the pipeline of pyannote.audio; F. Murtagh and P.
 Contreras, Algorithms for hierarchical clustering (arXiv 1105.0121): nearest-neighbour chains, which find the
 same tree in quadratic time.
+
+pyannote.audio (extra `pyannote`) is a separate program. Its adapter follows the documented interface of
+versions 3 and 4, and was tested with a stand-in, because the weights need a Hugging Face account.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import importlib
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +29,17 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.errors import MissingExtraError, ModelNotFoundError, OptionError
+from sottovoce.options.speakers import Diarizer, SpeakerOptions
 from sottovoce.speakers.labels import name_turns
-from sottovoce.speakers.networks import Floats, LocalSpeakers, VoiceEncoder
+from sottovoce.speakers.networks import (
+    Floats,
+    LocalSpeakers,
+    VoiceEncoder,
+    load_campplus,
+    load_ge2e,
+    load_segmentation,
+)
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Turn
 
 Labels = npt.NDArray[np.intp]
@@ -250,13 +266,8 @@ class ClusteringDiarizer:
             return {}
         speech = [torch.from_numpy(np.array(samples)) for samples in self._options.known.values()]
         similarity = self._voices.embed(speech) @ centres.T  # (n_known, n_speakers)
-        found: dict[Hashable, str] = {}
-        for place in np.argsort(-similarity, axis=None, kind="stable"):
-            name_index, speaker = divmod(int(place), len(centres))
-            is_near = similarity[name_index, speaker] >= 1 - self._distance
-            if is_near and speaker not in found and names[name_index] not in found.values():
-                found[speaker] = names[name_index]
-        return found
+        pairs = nearest_pairs(similarity, least=1 - self._distance)
+        return {speaker: names[known] for known, speaker in pairs.items()}
 
     @property
     def _distance(self) -> float:
@@ -311,6 +322,16 @@ class ClusteringDiarizer:
         return sorted(turns)
 
 
+def nearest_pairs(similarity: npt.NDArray[np.float32 | np.float64], least: float) -> dict[int, int]:
+    """Pair rows with columns one to one, the most similar first, down to a similarity of `least`."""
+    pairs: dict[int, int] = {}
+    for place in np.argsort(-similarity, axis=None, kind="stable"):
+        row, column = divmod(int(place), similarity.shape[1])
+        if similarity[row, column] >= least and row not in pairs and column not in pairs.values():
+            pairs[row] = column
+    return pairs
+
+
 def assign_speakers(window: DiarizedWindow, centres: Floats) -> Iterator[tuple[int, int]]:
     """Assign a speaker of centres (n_speakers, size) to each local speaker with a voice, the surest first.
 
@@ -350,3 +371,89 @@ def _joined(
         else:
             joined.append((start, end))
     return joined
+
+
+PIPELINE = "pyannote/speaker-diarization-community-1"
+VARIABLE = "SOTTOVOCE_PYANNOTE"
+"""Environment variable with the name or folder of another pipeline."""
+
+
+Pipeline = Callable[..., object]
+
+
+class _Annotation(Protocol):
+    """pyannote.core's: labelled spans of time, each with the name of its track."""
+
+    def itertracks(self, *, yield_label: bool) -> Iterable[tuple[_Span, object, str]]: ...
+
+
+class _Span(Protocol):
+    start: float
+    end: float
+
+
+class PyannoteDiarizer:
+    """Runs a pipeline of pyannote.audio.
+
+    pipeline: a loaded one; None loads the one of VARIABLE or PIPELINE.
+    Raises: MissingExtraError, ModelNotFoundError.
+    """
+
+    def __init__(self, options: SpeakerOptions, pipeline: Pipeline | None = None) -> None:
+        self._options = options
+        self._pipeline = pipeline or load_pipeline(os.environ.get(VARIABLE, PIPELINE))
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        with recording.open() as reader:
+            samples = torch.cat([torch.from_numpy(chunk.samples) for chunk in reader])
+        audio: Mapping[str, Tensor | int] = {"waveform": samples[None], "sample_rate": SAMPLE_RATE}
+        n_speakers = self._options.n_speakers
+        limits = {"max_speakers": self._options.most} if n_speakers is None else {"num_speakers": n_speakers}
+        if self._options.least > 1 and n_speakers is None:
+            limits["min_speakers"] = self._options.least
+        output = self._pipeline(audio, **limits)
+        # Version 4 returns an object with the annotation, earlier ones the annotation itself.
+        found = cast(_Annotation, getattr(output, "speaker_diarization", output))
+        return name_turns((one.start, one.end, label) for one, _, label in found.itertracks(yield_label=True))
+
+
+def load_pipeline(name: str) -> Pipeline:
+    try:
+        audio = importlib.import_module("pyannote.audio")
+    except ImportError as error:
+        raise MissingExtraError(
+            "pyannote.audio", "pyannote", "telling speakers apart with pyannote"
+        ) from error
+    try:
+        loaded = audio.Pipeline.from_pretrained(name)
+    except Exception as error:  # of the hub, the file or the network
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelNotFoundError(f"pyannote pipeline {name}: cannot be loaded ({reason})") from error
+    if loaded is None:
+        raise ModelNotFoundError(
+            f"pyannote pipeline {name}: cannot be loaded; accept its conditions on the hub and set HF_TOKEN"
+        )
+    return cast(Pipeline, loaded)
+
+
+Speakers: TypeAlias = "SpeakerOptions | Diarizer | int | str"
+
+
+def parse_speakers(request: Speakers) -> SpeakerOptions | Diarizer:
+    if isinstance(request, str):
+        if request != "auto" and not (request.isascii() and request.isdecimal()):
+            raise OptionError(f"speakers: expected 'auto' or how many there are, got '{request}'")
+        return SpeakerOptions() if request == "auto" else SpeakerOptions(n_speakers=int(request))
+    return SpeakerOptions(n_speakers=request) if isinstance(request, int) else request
+
+
+def make_diarizer(options: SpeakerOptions | Diarizer) -> Diarizer:
+    if not isinstance(options, SpeakerOptions):
+        return options
+    if options.engine == "pyannote":
+        return PyannoteDiarizer(options)
+    return ClusteringDiarizer(load_segmentation(), load_voice_encoder(options), options)
+
+
+def load_voice_encoder(options: SpeakerOptions) -> VoiceEncoder:
+    return load_campplus() if options.voices == "campplus" else load_ge2e()

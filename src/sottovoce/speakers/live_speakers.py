@@ -20,13 +20,17 @@ from sottovoce.speakers.diarize import (
     ClusteringDiarizer,
     DiarizedWindow,
     Labels,
+    Speakers,
     assign_speakers,
+    load_voice_encoder,
+    nearest_pairs,
+    parse_speakers,
     speaker_vectors,
     unit,
     weighted_sums,
 )
 from sottovoce.speakers.labels import FAR_S, SpeakerLabels, letter
-from sottovoce.speakers.networks import Floats, LocalSpeakers, VoiceEncoder
+from sottovoce.speakers.networks import Floats, LocalSpeakers, VoiceEncoder, load_segmentation
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
 
 STEP_FRAMES = 30
@@ -210,10 +214,8 @@ class LiveSpeakers:
             before = np.argmax(self._vectors @ self._centres.T, axis=1)
             shared = np.zeros((n_centres, len(self._names)))
             np.add.at(shared, (labels, before), self._weights)
-            for place in np.argsort(-shared, axis=None, kind="stable"):
-                new, old = divmod(int(place), len(self._names))
-                if shared[new, old] > 0 and new not in names and self._names[old] not in names.values():
-                    names[new] = self._names[old]
+            pairs = nearest_pairs(shared, least=float(np.finfo(np.float64).tiny))
+            names = {new: self._names[old] for new, old in pairs.items()}
         return [names.get(index) or self._new_name() for index in range(n_centres)]
 
     def _with_speakers(self, words: Sequence[Word], *, is_sure: bool) -> list[Word]:
@@ -252,3 +254,20 @@ class LiveSpeakers:
         return found + [
             (local, nobody) for local in range(len(window.vectors)) if local not in assigned and not is_sure
         ]
+
+
+def make_live_speakers(request: Speakers | LiveSpeakers) -> LiveSpeakers:
+    """Create the live diarizer of a new session; an existing one is restarted and keeps its voices.
+
+    Raises: OptionError for a diarizer other than the built-in one, which alone works live;
+        ModelNotFoundError, CheckpointError.
+    """
+    if isinstance(request, LiveSpeakers):
+        request.start_session()
+        return request
+    options = parse_speakers(request)
+    if not isinstance(options, SpeakerOptions) or options.engine != "own":
+        raise OptionError("speakers of a live session: expected the engine 'own', got another")
+    if options.least > 1:
+        raise OptionError(f"speakers of a live session: expected no least number, got {options.least}")
+    return LiveSpeakers(load_segmentation(), load_voice_encoder(options), options)

