@@ -1,4 +1,4 @@
-"""Plots with matplotlib: stacked panels of a part of a recording, and language posteriors over time."""
+"""Plots with matplotlib: panels of a part of a recording, and language posteriors over time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LONGEST_S = 30.0
 LEAST_FRAMES, HOP_FRAMES = 20, 50
-"""Log-mel frames: shortest piece of speech for language detection, and hop of the pieces."""
+"""Log-mel frames: shortest piece of speech, and hop."""
 MOST_TOKENS = 440
 
 Array = npt.NDArray[np.float32]
@@ -45,7 +45,7 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Languages:
-    """Posteriors (n, n_languages) of `codes` at times `centres_s` (n,), within speech."""
+    """Posteriors (n, n_languages) of `codes` at times `centres_s` (n,)."""
 
     codes: tuple[str, ...]
     centres_s: Array
@@ -62,7 +62,7 @@ class Attention:
 class FigureData:
     """The data of a figure; times are seconds of the recording.
 
-    mel: (n_mels, n) float32, normalised. speech: (n,) probabilities of windows of 32 ms.
+    mel: (n_mels, n), normalised. speech: (n,) probabilities of windows of 32 ms.
     """
 
     name: str
@@ -81,8 +81,8 @@ def collect(
 ) -> FigureData:
     """Run the model and the speech detector over a part of a recording, whose transcript has word times.
 
-    samples: (n,) float32 at 16 kHz, at most 30 s. start_s: of the samples in the recording. Raises:
-    OptionError for a part that is longer, or too short.
+    samples: (n,) float32 at 16 kHz. start_s: in the recording.
+    Raises: OptionError for less than 0.1 or more than 30 s.
     """
     duration_s = len(samples) / SAMPLE_RATE
     if not 0.1 <= duration_s <= LONGEST_S + 0.01:
@@ -176,9 +176,9 @@ LOWEST_HZ, HIGHEST_HZ = 0.0, 8000.0
 
 
 def panels_of(names: str) -> tuple[Panel, ...]:
-    """Parse a list of panels such as "mel,attention", or "all"; returned in drawing order.
+    """Parse a list of panels such as "mel,attention", or "all".
 
-    Raises: OptionError for another name.
+    Raises: OptionError.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in wanted if name not in (*PANELS, "all")]
@@ -191,7 +191,7 @@ def panels_of(names: str) -> tuple[Panel, ...]:
 def check_picture(path: Path) -> None:
     """Check that a picture can be written there.
 
-    Raises: OptionError for another extension or a missing folder; MissingExtraError without matplotlib.
+    Raises: OptionError for another extension or a missing folder; MissingExtraError.
     """
     if path.suffix.lower() not in ENDINGS:
         raise OptionError(f"picture '{path}': expected a name that ends in {', '.join(ENDINGS)}")
@@ -203,7 +203,7 @@ def check_picture(path: Path) -> None:
 
 
 def draw(data: FigureData, path: str | Path, panels: Sequence[Panel] = PANELS) -> None:
-    """Write the picture atomically, in the format of the path's extension; panels without data are left out.
+    """Write the picture atomically, in the format of its extension; panels without data are left out.
 
     Raises: OptionError, MissingExtraError.
     """
@@ -422,9 +422,9 @@ def plot_timeline(
     switches: Sequence[FoundSwitch] = (),
     words: Sequence[Word] = (),
 ) -> None:
-    """Plot language posteriors over time, with true languages as background, found switches and words.
+    """Plot language posteriors, true languages as background, found switches and words.
 
-    Raises: MissingExtraError without matplotlib.
+    Raises: MissingExtraError.
     """
     require_plots()
     from matplotlib.figure import Figure

@@ -1,9 +1,8 @@
 """Forced alignment: finds the times of a given text's words in a recording.
 
-A recording of up to 29 s is one window. A longer text is first located roughly, by the times of the
-transcript to refine or by a rough transcription; windows are cut in the longest pauses. The words of each
-window are timed by the decoder's attention or the path of a CTC head, and moved to the speech by loudness,
-which locates its edges better than a detector with 32 ms frames.
+A long text is first located by the transcript to refine or a rough transcription, and cut into windows in the
+longest pauses. The words of each window are timed by the decoder's attention or the path of a CTC head, and
+moved to the speech by loudness.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ logger = logging.getLogger(__name__)
 def timed_by_attention(
     backend: Backend, encoded: EncoderOutput, units: Sequence[Unit], tokenizer: Tokenizer
 ) -> list[TimedWord]:
-    """Time every unit by the decoder's cross-attention, in seconds of the window."""
+    """Time every unit by cross-attention, in seconds of the window."""
     tokens = tuple(token for unit in units for token in unit.tokens)
     text = WindowText(tokenizer, tokens, 2 * encoded.n_content_frames[0])
     found = align_windows(backend, encoded, [text])[0]
@@ -86,7 +85,7 @@ class CtcAligner:
     def timed(self, encoded: EncoderOutput, units: Sequence[Unit]) -> list[TimedWord]:
         """Time every unit, in seconds of the window.
 
-        Raises: OptionError for more text than fits the window.
+        Raises: OptionError for more text than fits.
         """
         emissions = self._head.emissions_of(encoded)
         n_frames = encoded.n_content_frames[0]
@@ -110,9 +109,9 @@ class CtcAligner:
         return _by_owner(units, owners, times.first, times.last, times.peak)
 
     def check(self, units: Sequence[Unit]) -> None:
-        """Check that the head has at least one letter of the text.
+        """Check that the head has a letter of the text.
 
-        Raises: OptionError otherwise.
+        Raises: OptionError.
         """
         if not self._spelled(units)[0]:
             letters = "".join(sorted(name for name in self._ids if name.isalpha() and len(name) == 1))
@@ -159,15 +158,14 @@ def _by_owner(
 
 
 SPEECH_REACH_S = 0.4
-"""Largest extension of a word beside a pause to the edge of speech."""
+"""Largest extension of a word at a pause."""
 SHORTEST_S = 0.06
 
 
 def move_to_speech(words: Sequence[TimedWord], speech: Sequence[SpeechSegment]) -> list[TimedWord]:
     """Move word bounds in silence or at a pause to the speech that the words overlap most.
 
-    Words that overlap none by `SHORTEST_S` stay. A word at a pause is extended to the edge of the speech
-    within `SPEECH_REACH_S`.
+    Words that overlap none by `SHORTEST_S` stay.
     """
     homes = [_home(word, speech) for word in words]
     spoken = [i for i, home in enumerate(homes) if home is not None and words[i].word.strip(SIGNS)]
@@ -209,7 +207,7 @@ def _home(word: TimedWord, speech: Sequence[SpeechSegment]) -> SpeechSegment | N
 
 
 def in_order(words: Sequence[TimedWord]) -> list[TimedWord]:
-    """Clip times so that starts do not decrease, and no word ends after the next one begins."""
+    """Clip times so that no word ends after the next one begins."""
     if not words:
         return []
     ordered = [words[0]]
@@ -223,7 +221,7 @@ def in_order(words: Sequence[TimedWord]) -> list[TimedWord]:
 STEP_SAMPLES = SAMPLE_RATE // 100
 STEP_S = 0.01
 LEVEL_DB, REACH_S = 35.0, 0.2
-"""Speech or a word begins where its level first comes this near to its loudest 10 ms, within this reach."""
+"""Speech begins where its level comes this near to its loudest 10 ms, within this reach."""
 REACH = round(REACH_S / STEP_S)
 Levels = npt.NDArray[np.float32]
 NO_LEVELS: Levels = np.zeros(0, np.float32)
@@ -249,9 +247,9 @@ class LevelMeter:
 
 
 def at_loud_bounds(speech: Sequence[SpeechSegment], levels: Levels) -> list[SpeechSegment]:
-    """Move the edges of speech to where it is loud; segments keep their order and do not overlap.
+    """Move the edges of speech to where it is loud.
 
-    levels: (n,) of every 10 ms of the recording.
+    levels: (n,) of every 10 ms.
     """
     reach = round(REACH_S * SAMPLE_RATE)
     found = []
@@ -264,10 +262,9 @@ def at_loud_bounds(speech: Sequence[SpeechSegment], levels: Levels) -> list[Spee
 
 
 def at_quiet_bounds(words: Sequence[TimedWord], levels: Levels) -> list[TimedWord]:
-    """Extend words to the edges of their sound, as "f" and "s" are soft. A bound stays if no quiet lies
-    within `REACH_S` and before the next word.
+    """Extend words to the edges of their sound, as "f" and "s" are soft.
 
-    levels: (n,) of every 10 ms, in the time of the words.
+    A bound stays if no quiet lies within `REACH_S` and before the next word. levels: (n,) of every 10 ms.
     """
     found: list[TimedWord] = []
     for i, word in enumerate(words):
@@ -310,7 +307,7 @@ LONGEST_S = 29.0
 MOST_TOKENS = 400
 EARLIEST_CUT_S = 12.0
 PAUSE_S = 1.5
-"""A window ends at the first such pause between roughly timed words."""
+"""A window ends at such a pause between roughly timed words."""
 SURE_MARGIN_S, UNSURE_MARGIN_S = 1.0, 3.0
 """Audio beyond the outer words of a window, with and without rough times."""
 SECONDS_A_LETTER = 0.07
@@ -327,7 +324,7 @@ class AlignWindow:
 
 
 def guess_times(units: Sequence[Unit], found: Sequence[Span | None], duration_s: float) -> list[Span]:
-    """Interpolate the times of units between found ones, in proportion to their letters."""
+    """Interpolate the times of units between found ones by their letters."""
     sure = [i for i, span in enumerate(found) if span is not None]
     spans = [span or (0.0, 0.0) for span in found]
     for before, after in pairwise([-1, *sure, len(units)]):
@@ -351,7 +348,7 @@ def guess_times(units: Sequence[Unit], found: Sequence[Span | None], duration_s:
 
 
 def plan_windows(units: Sequence[Unit], found: Sequence[Span | None], duration_s: float) -> list[AlignWindow]:
-    """Plan windows that hold all units in order, each at most `LONGEST_S` and `MOST_TOKENS` long."""
+    """Plan windows that hold all units in order, at most `LONGEST_S` and `MOST_TOKENS` long."""
     spans = guess_times(units, found, duration_s)
     windows: list[AlignWindow] = []
     first, floor = 0, 0.0
@@ -404,18 +401,17 @@ ROUGH = TranscribeOptions(
     mode="vad",
     word_timestamps=True,
 )
-"""Options of the rough transcript that locates the text: one greedy pass."""
+"""The rough transcript: one greedy pass."""
 LIKELY = 0.2
-"""Mean word probability below which a warning says that the text may not belong to the recording."""
+"""Mean word probability below which a warning follows."""
 Progress = Callable[[float, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TextAligner:
-    """Aligns texts with recordings.
+    """Aligns texts with recordings, by a CTC head (`ctc`) or the decoder's attention.
 
-    ctc: a CTC head instead of the decoder's attention. on_progress: called with the aligned and total
-    seconds.
+    on_progress: called with the aligned and total seconds.
     """
 
     backend: Backend
@@ -528,7 +524,6 @@ class TextAligner:
 
 
 def warn_if_unlikely(words: Sequence[TimedWord], recording: str) -> None:
-    """Warn when the words are improbable in the recording, because alignment times any text."""
     probability = sum(word.probability for word in words) / max(1, len(words))
     if words and probability < LIKELY:
         logger.warning(

@@ -1,4 +1,4 @@
-"""The text to align: lines, words with tokens, and known times."""
+"""The text to align: lines, and words with tokens and known times."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A word or punctuation mark: number of its line, tokens, and letters.
+    """A word or punctuation mark of a line.
 
-    times: start and end in seconds from the transcript to refine, interpolated by letters if only segments
-    have times; else None.
+    times: seconds in the transcript to refine, if any.
     """
 
     line: int
@@ -67,10 +66,7 @@ def _sentences(row: str) -> Iterator[str]:
 
 
 def units_of(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Unit]:
-    """Split lines into words and punctuation marks, with the model's tokens.
-
-    tokenizer: with the language; without spaces, units are characters.
-    """
+    """Split lines into words and punctuation marks; characters in scripts without spaces."""
     units: list[Unit] = []
     lead = " " if tokenizer.splits_on_spaces else ""
     for number, line in enumerate(lines):
@@ -82,9 +78,7 @@ def units_of(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Unit]:
 
 
 def _times(line: Line, words: Sequence[str]) -> Sequence[tuple[float, float] | None]:
-    """Return the times of a line's words in the transcript to refine, interpolated by letters within its
-    words or segment.
-    """
+    """Interpolate the times of a line's words by letters."""
     if line.segment is None:
         return [None] * len(words)
     spans = _letter_spans(line.segment)

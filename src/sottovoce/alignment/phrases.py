@@ -1,8 +1,4 @@
-"""Phrase search: the most similar stretches of a transcript, with their times.
-
-Words are compared by letters, so misspelt names are found; a word written as two, or two as one, costs
-little.
-"""
+"""Phrase search: the most similar stretches of a transcript, compared by letters."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ _UNIT = re.compile(rf"[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An occurrence of a phrase: seconds, its words as transcribed, and a similarity of up to 1."""
+    """An occurrence of a phrase, in seconds, with a similarity of up to 1."""
 
     start: float
     end: float
@@ -44,8 +40,7 @@ class _PlacedUnit:
 def find_phrase(transcript: Transcript, phrase: str, *, least_score: float = LEAST_SCORE) -> list[Match]:
     """Find the occurrences of a phrase, in order, without overlaps.
 
-    Words without times are interpolated in their segment by letters. least_score: 1 requires the same
-    letters, 0.7 lets three of ten differ.
+    least_score: 1 requires the same letters, 0.7 lets three of ten differ.
     Raises: OptionError for a phrase without letters, or a score out of range.
     """
     if not 0.0 < least_score <= 1.0:
@@ -88,9 +83,9 @@ def _shares(segment: Segment) -> Iterator[Word]:
 
 
 def _ends(wanted: Sequence[str], placed: Sequence[str]) -> Iterator[tuple[float, int, int]]:
-    """Yield the best stretch that ends with each word of the transcript: score, first word, end.
+    """Yield the best stretch that ends with each word: score, first word, end.
 
-    Edit distance with a free start; words weigh by their letters, so that a missing short one costs little.
+    Edit distance with a free start; words weigh by their letters.
     """
     weights = [len(word) for word in wanted]
     total = sum(weights)
@@ -142,7 +137,7 @@ def _match(placed: Sequence[_PlacedUnit], score: float) -> Match:
 
 @lru_cache(maxsize=100_000)
 def unlikeness(first: str, second: str) -> float:
-    """Return the edit distance of two words over the length of the longer one: 0 to 1."""
+    """Return the edit distance over the length of the longer word: 0 to 1."""
     if first == second:
         return 0.0
     if not first or not second:

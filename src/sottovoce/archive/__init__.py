@@ -1,1 +1,1 @@
-"""Resumable transcription of many recordings into the rows of a table."""
+"""Transcription of many recordings into a table, and of one recording by several processes."""

@@ -1,7 +1,4 @@
-"""Transcription of one long recording by several processes: cut at pauses, with a model in each process.
-
-A part is transcribed without the text of the part before. The caller passes a function that loads the model.
-"""
+"""Transcription of one long recording by several processes: cut at pauses, with a model in each process."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from sottovoce.types import SAMPLE_RATE, AudioChunk, Segment, Span, Turn
 
 SHORTEST_PART_S = 5.0
 REACH = 0.25
-"""Largest shift of a cut from its even position, as a share of a part."""
+"""Largest shift of a cut, as a share of a part."""
 WAIT_S = 0.5
 
 
@@ -43,7 +40,7 @@ def parts_of(
 ) -> list[RecordingPart]:
     """Cut a recording into at most n_parts of about equal length, in the middle of pauses.
 
-    speech: of the recording. is_open: the last part has no end.
+    is_open: the last part has no end.
     """
     length = (end_s - start_s) / n_parts
     pauses = [(before.end_s, after.start_s) for before, after in pairwise(speech)]
@@ -68,9 +65,7 @@ def parts_of(
 class MultiprocessTranscription(Iterator[Segment]):
     """The segments of a recording, in order, as its parts are done; `close` ends its processes.
 
-    language: the most frequent one so far. duration: seconds, known at once. turns, language_probability,
-    language_probabilities: not computed. unread, outside_languages: of the parts so far, as in a
-    `FileTranscription`.
+    language: the most frequent one so far. turns and language probabilities are not computed.
     """
 
     language: str | None
@@ -115,8 +110,8 @@ def transcribe_parts(
 ) -> MultiprocessTranscription:
     """Transcribe a recording with several processes.
 
-    load: loads the model in the other processes (it is pickled). options: without clip_timestamps, speakers,
-    channels and speaker_turns, which need the whole recording.
+    load: loads the model in the other processes (pickled). options: without clip_timestamps, speakers,
+    channels and speaker_turns.
     Raises: AudioError; while iterating, the errors of the processes.
     """
     speech, start_s, end_s, duration_s = _find_speech(source, options)
@@ -230,7 +225,7 @@ class _PartWorker:
 def _read(
     pipe: Connection, load: Callable[[], Model], source: str, options: TranscribeOptions, threads: int
 ) -> None:
-    """Run one process. It ignores Ctrl-C, because the parent ends it."""
+    """Run one process; its parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     answer: _ReadPart | BaseException

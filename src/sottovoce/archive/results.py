@@ -1,7 +1,6 @@
 """The resumable table of results: one row per recording, a document or an error.
 
-JSON lines are one file; a row counts once its line break is written. Parquet is a folder of atomically
-written parts. Only one program at a time may write to a table.
+A row of JSON lines counts once its line break is written. Parquet is a folder of atomically written parts.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 _AUDIO = "aac ac3 aif aiff amr ape au caf flac m4a m4b mka mp2 mp3 oga ogg opus spx w64 wav weba wma wv"
 _VIDEO = "3gp avi flv m4v mkv mov mp4 mpeg mpg mts ogv ts vob webm wmv"
 SUFFIXES = frozenset(f".{kind}" for kind in f"{_AUDIO} {_VIDEO}".split())
-"""Extensions of recordings in a folder; a list may name any file."""
+"""Extensions of recordings in a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +42,9 @@ class Item:
 
 
 def list_recordings(source: str | Path) -> list[Item]:
-    """List the recordings of a folder tree or of a manifest, in order, without duplicates.
+    """List the recordings of a folder tree, a manifest, or a .txt list of names, without duplicates.
 
-    In a folder the id is the relative path. A manifest is JSON lines with a `file`, relative to the manifest,
-    and an optional `id`; or a .txt list of file names.
-
+    The id of a file in a folder is its relative path.
     Raises: ManifestError if it is empty, or two recordings have one id.
     """
     place = Path(source)
@@ -90,17 +87,14 @@ def _each_once(items: Iterable[Item], source: str | Path) -> list[Item]:
 
 
 Row: TypeAlias = "dict[str, Json]"
-"""id, file, error (None, or one line), and the JSON document: text, language, duration, model, segments;
-turns, if speakers were diarized.
-"""
+"""id, file, error (None, or one line), and the JSON document."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
     """How recordings are transcribed.
 
-    language: separate from options, because it is checked before a model is loaded. n_together: recordings
-    whose windows share batches.
+    n_together: recordings whose windows share batches.
     """
 
     options: TranscribeOptions = field(default_factory=TranscribeOptions)
@@ -109,7 +103,7 @@ class BatchOptions:
 
 
 def transcribe_items(model: Model, items: Iterable[Item], batch: BatchOptions) -> Iterator[Row]:
-    """Yield a row for each recording, in order, with its document or error.
+    """Yield a row for each recording, in order.
 
     Raises: OptionError for options that would fail on every recording.
     """
@@ -152,7 +146,7 @@ def failed_row(item: Item, model: str, why: str) -> Row:
 def reason(error: Exception) -> str:
     """Describe an error in one line.
 
-    Raises: the error itself, if it is a bug rather than a fault of the recording.
+    Raises: the error itself, if it is a bug.
     """
     if isinstance(error, SottovoceError):
         return str(error)
@@ -166,7 +160,7 @@ _BEGINNING = b'{"id": '
 
 
 class ResultTable(Protocol):
-    """A table being written. Methods raise OptionError for a foreign file and for a full disk."""
+    """A table being written. Methods raise OptionError for a foreign file and a full disk."""
 
     def rows(self) -> Iterator[Row]: ...
 
@@ -179,10 +173,10 @@ class ResultTable(Protocol):
 
 @contextmanager
 def open_results(place: str | Path) -> Iterator[ResultTable]:
-    """Open or create a table, a .jsonl file or a .parquet folder; it is flushed at the end.
+    """Open or create a table, a .jsonl file or a .parquet folder.
 
-    Raises: OptionError for another extension, an unwritable place, a foreign file, and a table in use by
-        another program; MissingExtraError for Parquet without pyarrow.
+    Raises: OptionError for another extension, an unwritable place, a foreign file, and a table in use;
+        MissingExtraError.
     """
     path = Path(place)
     suffix = path.suffix.lower()
@@ -216,9 +210,9 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 class JsonLinesTable:
-    """A file of JSON lines, one per row. Half a line at the end, left by a crash, is dropped.
+    """A file of JSON lines; half a line at the end, left by a crash, is dropped.
 
-    Raises: OptionError for a path that is no file, or a foreign file.
+    Raises: OptionError for a foreign file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -294,7 +288,7 @@ class JsonLinesTable:
 class ParquetTable:
     """A folder of Parquet parts; rows are buffered until a part is full.
 
-    Raises: OptionError for a path that is no folder, or cannot be written; MissingExtraError without pyarrow.
+    Raises: OptionError for a path that is no folder, or cannot be written; MissingExtraError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -385,7 +379,7 @@ def _schema(arrow: ModuleType) -> object:
 
 
 def left_to_do(items: Sequence[Item], results: ResultTable, *, again: bool = False) -> list[Item]:
-    """List the recordings without a row. again: remove rows with an error, and include their recordings."""
+    """List the recordings without a row; with `again`, also those with an error, whose rows are removed."""
     rows = list(results.rows()) if again else []
     good = [row for row in rows if row["error"] is None]
     if len(good) < len(rows):
@@ -395,7 +389,7 @@ def left_to_do(items: Sequence[Item], results: ResultTable, *, again: bool = Fal
 
 
 def write_rows(rows: Iterable[Row], results: ResultTable) -> Iterator[Row]:
-    """Append rows to the table as they come; yield each one once it is written.
+    """Append rows to the table; yield each one once it is written.
 
     Raises: OptionError if the table has rows of another model.
     """

@@ -1,1 +1,1 @@
-"""Scores of transcripts and of live sessions: word error, latency, languages, speakers, speed."""
+"""Scores of transcripts and live sessions."""

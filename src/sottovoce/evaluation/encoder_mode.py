@@ -1,11 +1,9 @@
 """The self-test that finds the encoder mode of a checkpoint, on a recording of speech.
 
-The recording is cut into pieces of several lengths. The full window of 30 s gives each piece its text, and
-the decoder's probabilities along it. A mode encodes the same piece as it grows, update by update, and the
-decoder reads the same text from the last encoding. The first mode, by rising cost, whose probabilities are
-about as near to those of the full window as with 5 s of dense padding is kept, since that padding has the
-errors of the full window (docs/research/live-encoder.md). No time is measured, so that the result does not
-depend on the load of the machine.
+The full window of 30 s gives each piece of the recording its text, and the decoder's probabilities along it.
+A mode encodes the same piece as it grows, and the decoder reads the same text. The cheapest mode is kept
+whose probabilities are about as near as with 5 s of dense padding, which has the errors of the full window
+(docs/research/live-encoder.md). No time is measured.
 """
 
 from __future__ import annotations
@@ -27,38 +25,35 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples
 
 PIECES_S = (2.0, 4.0, 7.0, 11.0)
-"""Lengths of the pieces, over and over."""
+"""Lengths of the pieces, in turn."""
 LEAST_S = sum(PIECES_S)
 UPDATE_S = 0.5
-"""Half as often as sessions by default, which halves the cost of the test."""
+"""Twice the interval of sessions, for half the cost."""
 LONGEST_TEXT = 120
-"""Tokens; a loop need not be read to its end."""
+"""Tokens."""
 ANCHOR_NORM = 0.6
-"""Of the median norm of the encoder's states. Frames of padding below it attract attention: they have 0.2 of
-it in `base` and 0.5 in `tiny.en`, and almost all others more than 0.85.
+"""Frames of padding below this share of the median norm attract attention: they have 0.2 in `base` and 0.5 in
+`tiny.en`, almost all others more than 0.85.
 """
 ANCHOR_SHARE = 0.2
-"""Least share of the pieces in which the frame is padding and has such a norm."""
+"""Least share of the pieces that show an anchor."""
 LEAST_PIECES = 2
-"""With such a norm; with three, a minute of speech misses anchors that only its shortest pieces show."""
+"""Least number of them; with three, a minute of speech misses anchors."""
 SPARSE = ((30, 3.5), (20, 3.5), (30, 5.0), (20, 5.0), (10, 3.5))
-"""(stride, recompute_s) of the modes with sparse padding, by rising cost. With a stride of 60, or 2 s, `base`
-lost words on some clips, too rarely for a short test to find.
+"""(stride, recompute_s) of the sparse modes, by rising cost. Cheaper ones lost words of `base` on some clips.
 """
 TOLERANCE = 1.25
-"""Divergence over that of `DENSE.whole()`. Recomputing only 3.5 s of audio makes it 1.03 (`tiny.en`) to
-1.10 (`base`).
-"""
+"""Limit of the divergence over that of `DENSE.whole()`; 3.5 s gives 1.03 (`tiny.en`) to 1.10 (`base`)."""
 LOOP = 1.0
-"""Nats a token of one piece. Modes of `base` with loops have 1.3 and more, all others at most 0.5."""
+"""Nats a token: modes of `base` with loops have at least 1.3, all others at most 0.5."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferencePiece:
     """A piece of speech in the full window.
 
-    log_mel: (n_mels, n). norms: (n_audio_ctx,) of the encoder's states. tokens: prompt and text. n_prompt:
-    tokens of the prompt. log_probs: (n_text + 1, n_vocab) after the prompt and each token of the text.
+    log_mel: (n_mels, n). norms: (n_audio_ctx,) of the encoder's states. tokens: prompt and text. log_probs:
+    (n_text + 1, n_vocab) after the prompt and each token.
     """
 
     log_mel: Tensor
@@ -74,10 +69,10 @@ class ReferencePiece:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A mode and its results.
+    """The result of a mode.
 
-    mean, worst: Kullback-Leibler divergence of the decoder's probabilities from those of the full window,
-    over the pieces, in nats a token. work: encoder frames computed for a frame of audio.
+    mean, worst: Kullback-Leibler divergence from the full window over the pieces, in nats a token. work:
+    encoder frames computed for a frame of audio.
     """
 
     mode: EncoderMode
@@ -89,11 +84,8 @@ class Trial:
 def find_encoder_mode(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> Trial:
     """Return the cheapest valid mode of incremental encoding.
 
-    tokenizer: of the model, with the language that is spoken. samples: (n,) at 16 kHz, 24 s or more of
-    speech; a minute is enough.
-
-    Raises:
-        OptionError: less audio, or audio without text.
+    tokenizer: with the spoken language. samples: (n,) at 16 kHz, at least 24 s of speech.
+    Raises: OptionError for less audio, or audio without text.
     """
     pieces = list(speech_pieces(backend, tokenizer, samples))
     if len(pieces) < len(PIECES_S):
@@ -112,7 +104,7 @@ def find_encoder_mode(backend: Backend, tokenizer: Tokenizer, samples: Samples) 
 
 
 def speech_pieces(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> Iterator[ReferencePiece]:
-    """Cut a recording into pieces, and read each in the full window; pieces without text are left out."""
+    """Cut a recording into pieces with text, and read each in the full window."""
     start = 0
     for seconds in cycle(PIECES_S):
         part = samples[start : start + int(seconds * SAMPLE_RATE)]
@@ -134,7 +126,7 @@ def speech_pieces(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> I
 
 
 def find_anchors(pieces: Sequence[ReferencePiece]) -> tuple[int, ...]:
-    """Return the positions of padding that attract attention in the full window, ascending."""
+    """Return the positions of padding that attract attention, ascending."""
     positions = torch.arange(len(pieces[0].norms))
     n_low, n_padding = torch.zeros(len(positions)), torch.zeros(len(positions))
     for piece in pieces:
@@ -146,7 +138,7 @@ def find_anchors(pieces: Sequence[ReferencePiece]) -> tuple[int, ...]:
 
 
 def measure(backend: Backend, pieces: Sequence[ReferencePiece], mode: EncoderMode) -> Trial:
-    """Encode growing pieces in a mode, and compare the decoder's probabilities with the full window's."""
+    """Compare a mode's probabilities on growing pieces with the full window's."""
     divergences, n_computed = [], 0
     for piece in pieces:
         result, n_frames = _grown(backend, piece, mode)
@@ -159,7 +151,7 @@ def measure(backend: Backend, pieces: Sequence[ReferencePiece], mode: EncoderMod
 
 
 def _grown(backend: Backend, piece: ReferencePiece, mode: EncoderMode) -> tuple[IncrementalResult, int]:
-    """Return the last of a piece's updates, and the number of frames that all of them compute."""
+    """Return the last update of a piece, and the number of frames that all of them compute."""
     every = round(UPDATE_S * FRAMES_PER_SECOND)
     lengths = [*range(every, piece.n_frames, every), piece.n_frames]
     if mode.recompute_s is None:

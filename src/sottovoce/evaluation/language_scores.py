@@ -1,7 +1,4 @@
-"""Scores of language detection: accuracy over labelled windows; switches, their delays, false ones and flaps.
-
-Times are seconds of the recording.
-"""
+"""Scores of language detection and of switches. Times are seconds of the recording."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ class LanguageScores:
         return {code: self.pairs[code, code] / totals[code] for code in sorted(totals)}
 
     def interval(self, z: float = 1.96) -> tuple[float, float]:
-        """Compute Wilson's score interval of the accuracy, 95 % by default; (0, 1) without windows.
-
-        Source: Wilson (1927). Windows of one clip are dependent, so the true interval is wider.
-        """
+        """Compute Wilson's score interval of the accuracy (1927), as if windows were independent."""
         if not self.n:
             return (0.0, 1.0)
         p, n = self.accuracy, self.n
@@ -62,11 +56,7 @@ class FoundSwitch:
 
 @dataclass(frozen=True, slots=True)
 class TrueSwitch:
-    """A change of language in the reference.
-
-    The whole pause between the languages is a correct change point; the detection delay counts from the start
-    of the new speech.
-    """
+    """A change of language in the reference: the pause between the languages."""
 
     from_s: float
     to_s: float
@@ -130,10 +120,7 @@ def true_switches(spans: Sequence[tuple[float, float, str]]) -> list[TrueSwitch]
 def match(
     found: Sequence[FoundSwitch], true: Sequence[TrueSwitch], tolerance_s: float
 ) -> list[tuple[FoundSwitch, TrueSwitch]]:
-    """Find the largest set of one-to-one pairs with equal target language within the tolerance.
-
-    Optimal pairs on a line need not cross, so dynamic programming over prefixes finds them.
-    """
+    """Find the largest set of one-to-one pairs with equal target language within the tolerance."""
     best: list[list[list[tuple[FoundSwitch, TrueSwitch]]]] = [[[] for _ in range(len(true) + 1)]]
     for i, candidate in enumerate(found):
         row: list[list[tuple[FoundSwitch, TrueSwitch]]] = [[]]
@@ -148,7 +135,7 @@ def match(
 
 
 def count_flaps(found: Sequence[FoundSwitch], within_s: float = 2.0) -> int:
-    """Count switches A to B that revert to A within `within_s` of confirmation."""
+    """Count switches that are reverted within `within_s` of confirmation."""
     pairs = pairwise(found)
     return sum(b.target == a.source and b.confirmed_s - a.confirmed_s <= within_s for a, b in pairs)
 
@@ -162,8 +149,8 @@ def score_switches(
 ) -> SwitchScores:
     """Score one recording; scores of several can be added.
 
-    found: in order of time. spans: (start, end, language) of the reference. The delay of a matched switch is
-    its confirmation minus the start of the new language's speech.
+    found: in order of time. spans: (start, end, language) of the reference. A delay is the confirmation minus
+    the start of the new language's speech.
     """
     true = true_switches(spans)
     pairs = match(found, true, tolerance_s)

@@ -1,7 +1,6 @@
 """Latency of live transcripts: runs of a session, LAAL, StreamLAAL, word latency, SimulEval's log lines.
 
-Delays are seconds of audio received when a word was emitted (computation-unaware), or clock seconds since the
-audio began (computation-aware), as the caller chooses. Normalise words first.
+Delays are seconds of received audio, or of the clock (computation-aware). Normalise words first.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Sample
 def laal(delays_s: Sequence[float], source_s: float, n_reference: int) -> float:
     """Compute the length-adaptive average lagging of one utterance, in seconds; nan without words.
 
-    delays_s: of each emitted word. source_s: length of the audio. Words after the first one emitted at the
-    end of the audio are not counted.
-    Source: Papi et al., Over-Generation Cannot Be Rewarded (2022), equation 4; as in SimulEval, an utterance
-        with its first word after the end has that word's delay.
+    delays_s: of each word. source_s: length of the audio.
+    Source: Papi et al., Over-Generation Cannot Be Rewarded (2022), equation 4, and SimulEval.
     """
     if not delays_s or source_s <= 0.0:
         return math.nan
@@ -48,11 +45,9 @@ class ReferenceSegment:
 
 
 def resegment(hypothesis: Sequence[str], segments: Sequence[ReferenceSegment]) -> list[range]:
-    """Cut a hypothesis into as many pieces as the reference has segments.
+    """Cut a hypothesis into an adjoining range for each reference segment, by the aligned reference words.
 
-    A word goes to the segment of its aligned reference word, or with the word before it. Returns adjoining
-    index ranges of `hypothesis`.
-    Source: the minimum-edit segmentation of Matusov et al. (2005), on which StreamLAAL is defined.
+    Source: Matusov et al. (2005), on which StreamLAAL is defined.
     """
     reference = [word for segment in segments for word in segment.words]
     owner = [i for i, segment in enumerate(segments) for _ in segment.words]
@@ -72,9 +67,8 @@ def resegment(hypothesis: Sequence[str], segments: Sequence[ReferenceSegment]) -
 def stream_laal(
     words: Sequence[str], delays_s: Sequence[float], segments: Sequence[ReferenceSegment]
 ) -> float:
-    """Compute the mean LAAL of a long recording, cut into the segments of the reference.
+    """Compute the mean LAAL of the segments of a long recording; nan when none got a word.
 
-    Each segment has its own clock. nan when no segment got a word.
     Raises: InputError unless there is one delay a word.
     Source: Papi et al., StreamAtt (2024), section 4.
     """
@@ -113,10 +107,7 @@ def word_latencies(
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One recording in the log format of SimulEval and OmniSTEval.
-
-    delays_s: audio received at each word's emission. elapsed_s: clock time then.
-    """
+    """One recording in the log format of SimulEval and OmniSTEval."""
 
     index: int
     words: tuple[str, ...]
@@ -150,10 +141,9 @@ class LiveSession(Protocol):
 class LiveRun:
     """The result of a session over one recording.
 
-    delays_s: audio received when each word came. elapsed_s: the clock then, for audio in real time.
-    languages: first language, and the switches. compute_s, cpu_s: clock and processor time inside the
+    delays_s, elapsed_s: audio received and the clock when each word came. compute_s, cpu_s: time inside the
     session. late_updates: share of updates that were unfinished when the next audio arrived. closing_cpu_s:
-    processor time of each push in which speech ended, from its samples to the final.
+    processor time of each push in which speech ended.
     """
 
     words: tuple[Word, ...]
@@ -178,11 +168,9 @@ def run_live(
     *,
     chunk_s: float,
 ) -> LiveRun:
-    """Push a recording, samples (n,) float32 at 16 kHz, into a new session in pieces of chunk_s, and close
-    it.
+    """Push a recording, samples (n,) at 16 kHz, into a new session in pieces of chunk_s, and close it.
 
-    The clock is simulated: a piece is pushed once its last sample is there and the previous piece is done;
-    only time inside the session is measured.
+    The clock is simulated: a piece is pushed once its last sample is there and the previous piece is done.
     """
     step = max(1, round(chunk_s * SAMPLE_RATE))
     words: list[tuple[Word, float, float]] = []

@@ -1,8 +1,7 @@
-"""Manifests: lists of recordings with their texts and languages, as JSON lines.
+"""Manifests: lists of recordings as JSON lines.
 
-Every line has `file` (relative to the list), and optionally `id`, `duration`, `language` (a code or name, or
-a list of {start, end, language}), `text`, `segments` (a list of {start, end, language, text}). Languages
-become Whisper's codes if it has them. Other fields are ignored.
+A line has `file` (relative to the list), and optionally `id`, `language` (a code or name, or a list of
+{start, end, language}), `text`, `segments` (a list of {start, end, language, text}).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class ManifestEntry:
 def read_manifest(path: str | Path) -> list[ManifestEntry]:
     """Read a manifest.
 
-    Raises: ManifestError naming the line, for anything but JSON objects of this form.
+    Raises: ManifestError naming the line.
     """
     entries = [
         _entry(line, Path(path).parent, f"{path}, line {number}")

@@ -1,8 +1,4 @@
-"""Time of a model's parts, and memory of this process.
-
-The parts run on a window of noise, and the decoder gets fixed tokens, so the computation is that of speech
-and equal for all models of a size.
-"""
+"""Time of a model's parts, on noise and fixed tokens, and memory of this process."""
 
 from __future__ import annotations
 
@@ -23,10 +19,10 @@ from sottovoce.types import SAMPLE_RATE, EncoderOutput
 
 PROMPT_TOKENS = 100
 STEPS = 40
-"""Decoded tokens after a prompt; about as many as in a window of speech."""
+"""Decoded tokens; about as many as in a window of speech."""
 PROCESS = Path("/proc/self")
 FORGET_PEAK = "5"
-"""Value for Linux's `clear_refs` that resets the peak of resident memory (proc(5))."""
+"""Value for Linux's `clear_refs` that resets the peak (proc(5))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +42,9 @@ class Timing:
 def timed(
     action: Callable[[], object], repeats: int, *, warm_ups: int = 1, device: torch.device | None = None
 ) -> Timing:
-    """Time an action: `warm_ups` unmeasured runs, then `repeats` measured ones.
+    """Time an action, `repeats` times after `warm_ups`.
 
-    device: synchronised around each run if asynchronous (CUDA).
+    device: synchronised around each run if it is CUDA.
     Raises: OptionError for less than one repeat.
     """
     if repeats < 1:
@@ -66,10 +62,9 @@ def timed(
 
 
 def model_parts(backend: Backend, n_rows: int, repeats: int) -> Iterator[tuple[str, Timing]]:
-    """Time spectrogram, encoder and decoder on a full window; yields names with timings.
+    """Time spectrogram, encoder and decoder on a full window.
 
-    n_rows: decoder rows of one step, as in beam search; one row is measured too.
-
+    n_rows: decoder rows of one step, besides a single row.
     Raises: OptionError for less than one row or repeat.
     """
     if n_rows < 1:
@@ -128,7 +123,7 @@ def _wait_for(device: torch.device | None) -> None:
 
 
 def forget_peak(process: Path = PROCESS) -> None:
-    """Reset the peak memory of this process to its current use; no effect outside Linux."""
+    """Reset the peak memory of this process; no effect outside Linux."""
     try:
         (process / "clear_refs").write_text(FORGET_PEAK)
     except OSError:
@@ -136,7 +131,7 @@ def forget_peak(process: Path = PROCESS) -> None:
 
 
 def peak_bytes(process: Path = PROCESS) -> int | None:
-    """Return the highest resident memory in bytes since `forget_peak` (outside Linux: None)."""
+    """Return the highest resident memory since `forget_peak` (None outside Linux)."""
     try:
         lines = (process / "status").read_text().splitlines()
     except OSError:

@@ -1,8 +1,7 @@
 """Word, character and mixed error rates over utterances, per language, with confidence intervals.
 
-Characters include spaces, except beside scripts without them. Mixed units are a character of such a script or
-a word of any other: the rate to read for Chinese, Japanese and Thai, and for code-switched speech. Rates
-divide all errors of a set by all reference units, and may exceed 1.
+Mixed units are a character of a script without spaces or a word of any other. Rates divide all errors of a
+set by all reference units, and may exceed 1.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NEEDLESS_SPACE = re.compile(rf"(?<=[{UNSPACED_LETTERS}])\s+|\s+(?=[{UNSPACED_LE
 
 @dataclass(frozen=True, slots=True)
 class ScoredUtterance:
-    """A reference, its hypothesis, and the spoken language (several for code-switching; None: unknown)."""
+    """A reference, its hypothesis, and the spoken language or languages."""
 
     reference: str
     hypothesis: str
@@ -51,8 +50,7 @@ class ScoredUtterance:
 class ScoreOptions:
     """How utterances are scored.
 
-    normalization: see `normalizer_for`. n_resamples: of the bootstrap, 0 for no intervals. confidence:
-    probability mass of the intervals.
+    normalization: see `normalizer_for`. n_resamples: of the bootstrap, 0 for no intervals.
     Raises: OptionError for values out of range.
     """
 
@@ -145,7 +143,7 @@ class ScoreReport:
 def score(utterances: Sequence[ScoredUtterance], options: ScoreOptions | None = None) -> ScoreReport:
     """Score utterances, together and by language.
 
-    Raises: MissingExtraError without the extra `eval`; OptionError for an unknown language.
+    Raises: MissingExtraError; OptionError for an unknown language.
     """
     options = options or ScoreOptions()
     counts = [count_errors(utterance, options.normalization) for utterance in utterances]
@@ -163,9 +161,9 @@ class UtteranceErrors(NamedTuple):
 
 
 def count_errors(utterance: ScoredUtterance, normalization: Normalization = "whisper") -> UtteranceErrors:
-    """Count the errors of one utterance after normalising both texts by its language.
+    """Count the errors of one utterance after normalising both texts.
 
-    Raises: MissingExtraError without the extra `eval`.
+    Raises: MissingExtraError.
     """
     language = utterance.language if isinstance(utterance.language, str) else None
     normalize = normalizer_for(language, normalization)
@@ -182,9 +180,9 @@ def split_units(text: str, unit: Unit) -> list[str]:
 
 
 def by_span(spans: Sequence[LabelledSpan], text: str) -> list[ScoredUtterance]:
-    """Split a transcript by the spans of a recording into one utterance each, for errors by spoken language.
+    """Split a transcript by the spans of a recording, by the aligned reference units.
 
-    Units go to the span of their aligned reference unit. Empty if the text of a span is unknown.
+    Empty if the text of a span is unknown.
     """
     if not all(span.text for span in spans):
         return []
@@ -202,9 +200,9 @@ def by_span(spans: Sequence[LabelledSpan], text: str) -> list[ScoredUtterance]:
 
 
 def count_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
-    """Count the errors of the minimum-edit (Levenshtein) alignment of two lists of units.
+    """Count the errors of the minimum-edit (Levenshtein) alignment.
 
-    Raises: MissingExtraError without the extra `eval`.
+    Raises: MissingExtraError.
     """
     if not reference or not hypothesis:  # jiwer before 4 refuses an empty reference
         return ErrorCounts(deletions=len(reference), insertions=len(hypothesis))
@@ -221,9 +219,7 @@ def count_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCou
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Difference of two error rates, second minus first, with its interval, and the probability that the
-    second system is better (share of resampled sets).
-    """
+    """Second error rate minus the first, its interval, and the probability that the second is lower."""
 
     difference: float
     low: float
@@ -237,10 +233,10 @@ def compare(
     unit: Unit = "mixed",
     options: ScoreOptions | None = None,
 ) -> Comparison:
-    """Compare two systems on the same references, in the same order.
+    """Compare two systems on the same references.
 
     Raises: OptionError when the references differ or are all empty, or when n_resamples is 0.
-    Source: Bisani and Ney 2004 (as for the intervals), "probability of improvement".
+    Source: Bisani and Ney 2004, "probability of improvement".
     """
     options = options or ScoreOptions()
     if [u.reference for u in first] != [u.reference for u in second]:
@@ -270,7 +266,7 @@ def _rates(errors: Sequence[UtteranceErrors], options: ScoreOptions) -> ErrorRat
 
 
 def error_rate(counts: Sequence[ErrorCounts], options: ScoreOptions) -> ErrorRate:
-    """Compute the rate of all utterances together, and its bootstrap interval where there are references."""
+    """Compute the rate of all utterances together, and its bootstrap interval."""
     total = sum(counts, ErrorCounts())
     if options.n_resamples == 0 or total.n_reference == 0:
         return ErrorRate(total)

@@ -1,1 +1,1 @@
-"""Speaker diarization: speaker turns of a recording or session, and the speakers of words."""
+"""Speaker diarization of recordings and sessions."""

@@ -1,9 +1,6 @@
 """Diarization of recordings with one channel per speaker: the loudest channel speaks.
 
-A is the first channel, B the second, and so on. Both speak where they are about as loud, so crosstalk between
-microphones must be quieter than that.
-
-Source of the idea: whisper.cpp, `--diarize`, which compares two channels over a whole segment.
+Source: whisper.cpp, `--diarize`, which compares two channels over a whole segment.
 """
 
 from __future__ import annotations
@@ -23,20 +20,18 @@ from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
 FRAME_SAMPLES = SAMPLE_RATE // 50
 SMOOTH_FRAMES = 15
-"""Smoothing of levels over 0.3 s, which bridges the gaps between syllables."""
+"""Bridges the gaps between syllables (0.3 s)."""
 QUIET_DB = 35.0
-"""Frames this far below the loud parts of the recording are silent."""
+"""Frames this far below the loud ones are silent."""
 SILENCE_DB = -70.0
 APART_DB = 6.0
-"""Channels this much quieter than the loudest are silent."""
+"""Channels this far below the loudest are silent."""
 SHORTEST_S = 0.2
 ALIKE_DB = 0.5
 MARGIN_FRAMES = 5
-"""Frames (0.1 s) around a channel's own speech that count as its quiet edges, not as crosstalk."""
+"""Frames around a channel's own speech that are not crosstalk."""
 LEAKS_DB = ((10.0, 10.0), (15.0, 6.0))
-"""A channel has crosstalk if it is this much quieter than both the loudest channel and its own speaker,
-because the lines of a call may have very different levels.
-"""
+"""Crosstalk is this far below the loudest channel, and this far below the channel's own speaker."""
 
 
 class ChannelDiarizer:
@@ -71,7 +66,7 @@ def has_channels_apart(recording: Recording) -> bool:
 
 
 def leaks(recording: Recording) -> list[list[Span]]:
-    """Find the crosstalk of each channel: spans [start, end) in samples without its own speaker.
+    """Find the crosstalk of each channel: spans [start, end) in samples.
 
     Raises: AudioError.
     """
@@ -88,7 +83,7 @@ def leaks(recording: Recording) -> list[list[Span]]:
 
 
 def are_others(levels: Floats) -> npt.NDArray[np.bool_]:
-    """Mark frames with only crosstalk: bool, for levels (n_frames, n_channels)."""
+    """Mark the crosstalk in levels (n_frames, n_channels)."""
     loudest = levels.max(axis=1, keepdims=True)
     is_own = loud_frames(levels)[:, None] & (levels > loudest - APART_DB)
     own = [
@@ -113,10 +108,7 @@ def are_alike(levels: Floats) -> bool:
 
 
 def levels_db(blocks: Iterable[Samples]) -> Floats:
-    """Measure the smoothed levels (n_frames, n_channels) in dB, in frames of 20 ms.
-
-    blocks: (n_channels, n) each.
-    """
+    """Measure smoothed levels (n_frames, n_channels) in dB of blocks (n_channels, n), in frames of 20 ms."""
     powers: list[npt.NDArray[np.float32]] = []
     rest: Samples | None = None
     for block in blocks:

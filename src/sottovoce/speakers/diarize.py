@@ -1,17 +1,13 @@
 """Diarization of a recording, by the built-in diarizer or a pipeline of pyannote.audio.
 
-The built-in one segments short windows, and clusters the voices over all of them.
+The built-in one embeds the speech of each local speaker of short windows as a vector, clusters the vectors by
+mean cosine distance, and overlays the windows.
 
-Each window of five seconds has a few local speakers. The speech of each one alone is embedded in a vector;
-the vectors are clustered by mean cosine distance; overlaid windows give the turns. The recording is read
-once; only probabilities and vectors are kept.
+Sources: H. Bredin and A. Laurent (arXiv 2104.04045) and pyannote.audio; F. Murtagh and P. Contreras (arXiv
+    1105.0121): nearest-neighbour chains.
 
-Sources: H. Bredin and A. Laurent (arXiv 2104.04045) and the pipeline of pyannote.audio; F. Murtagh and P.
-Contreras, Algorithms for hierarchical clustering (arXiv 1105.0121): nearest-neighbour chains, which find the
-same tree in quadratic time.
-
-pyannote.audio (extra `pyannote`) is a separate program. Its adapter follows the documented interface of
-versions 3 and 4, and was tested with a stand-in, because the weights need a Hugging Face account.
+The adapter follows the documented interface of pyannote.audio 3 and 4, and was tested with a stand-in,
+because the weights need a Hugging Face account.
 """
 
 from __future__ import annotations
@@ -44,15 +40,15 @@ from sottovoce.types import SAMPLE_RATE, AudioChunk, Turn
 
 Labels = npt.NDArray[np.intp]
 MOST_VECTORS = 4000
-"""Vectors that are clustered (64 MB), evenly spaced; the others join the nearest speaker."""
+"""Vectors that are clustered (64 MB); the others join the nearest speaker."""
 N_ROUNDS = 4
 LEAST_SHARE = 0.15
-"""Least weight of a speaker, as a share of the mean, if the number is given."""
+"""Least share of the mean weight of a speaker, if their number is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A merge of two clusters, each given by one member, at their mean distance."""
+    """A merge of two clusters, each given by one member."""
 
     first: int
     second: int
@@ -60,7 +56,7 @@ class Join:
 
 
 def mean_linkage(vectors: Floats) -> list[Join]:
-    """Merge unit vectors (n, size) float32 by mean linkage: all joins, nearest first, by cosine distance."""
+    """Merge unit vectors (n, size) by mean linkage; return the joins by cosine distance."""
     n = len(vectors)
     distances = 1.0 - vectors @ vectors.T
     np.fill_diagonal(distances, np.inf)
@@ -116,10 +112,10 @@ def speaker_vectors(
     distance: float,
     least_weight: float,
 ) -> Floats:
-    """Cluster voices; return one unit vector for each speaker: (n_speakers, size).
+    """Cluster voices; return a unit vector for each speaker: (n_speakers, size).
 
-    vectors: (n, size) of unit length; weights (n,): seconds of speech of each. n_speakers: None takes as
-    many, from `least` to `most`, as differ by more than `distance` and weigh at least `least_weight`.
+    vectors: (n, size) of unit length. weights: (n,) seconds of speech. n_speakers: None takes as many, from
+    `least` to `most`, as differ by more than `distance` and weigh at least `least_weight`.
     """
     if len(vectors) == 0:
         return vectors
@@ -183,12 +179,12 @@ STEP_FRAMES = 59
 BATCH = 8
 ACTIVE = 0.5
 LEAST_ALONE_S = 0.4
-"""Least speech of one speaker alone for a vector."""
+"""Shortest speech of one speaker that gets a vector."""
 TRUSTED_S = 1.0
-"""Least speech of one speaker alone for a vector that takes part in the clustering."""
+"""Shortest speech whose vector is clustered."""
 SHORTEST_TURN_S = 0.1
 LONGEST_GAP_S = 0.3
-"""Longest pause within a turn while no other speaker is active."""
+"""Longest pause within a turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,7 +208,7 @@ class ClusteringDiarizer:
         return self.cluster(diarized)
 
     def batches(self, audio: Iterable[AudioChunk]) -> Iterator[list[Tensor]]:
-        """Yield the windows (window_samples,) of a recording, one about every second, in small batches."""
+        """Yield the windows (window_samples,) of a recording, about one a second, in batches."""
         windows = self._windows(audio)
         while batch := list(islice(windows, BATCH)):
             yield batch
@@ -300,7 +296,7 @@ class ClusteringDiarizer:
     ) -> list[tuple[float, float, int]]:
         """Find the turns (start, end in seconds, speaker) of overlapping windows.
 
-        windows: the first frame of each, and pairs of a local speaker and the speaker.
+        windows: the first frame of each, and pairs of local speaker and speaker.
         """
         scores = np.zeros((n_frames, n_speakers), dtype=np.float32)
         counts, n_windows = np.zeros(n_frames, dtype=np.float32), np.zeros(n_frames, dtype=np.float32)
@@ -323,7 +319,7 @@ class ClusteringDiarizer:
 
 
 def nearest_pairs(similarity: npt.NDArray[np.float32 | np.float64], least: float) -> dict[int, int]:
-    """Pair rows with columns one to one, the most similar first, down to a similarity of `least`."""
+    """Pair rows with columns one to one, the most similar first, down to `least`."""
     pairs: dict[int, int] = {}
     for place in np.argsort(-similarity, axis=None, kind="stable"):
         row, column = divmod(int(place), similarity.shape[1])
@@ -333,9 +329,9 @@ def nearest_pairs(similarity: npt.NDArray[np.float32 | np.float64], least: float
 
 
 def assign_speakers(window: DiarizedWindow, centres: Floats) -> Iterator[tuple[int, int]]:
-    """Assign a speaker of centres (n_speakers, size) to each local speaker with a voice, the surest first.
+    """Assign each local speaker to one of the centres (n_speakers, size), the surest first.
 
-    Local speakers of a window get different speakers while there are enough.
+    Local speakers get different speakers while there are enough.
     """
     similarity = window.vectors @ centres.T  # (n_local, n_speakers)
     free = set(range(len(centres)))
@@ -375,14 +371,14 @@ def _joined(
 
 PIPELINE = "pyannote/speaker-diarization-community-1"
 VARIABLE = "SOTTOVOCE_PYANNOTE"
-"""Environment variable with the name or folder of another pipeline."""
+"""Names another pipeline."""
 
 
 Pipeline = Callable[..., object]
 
 
 class _Annotation(Protocol):
-    """pyannote.core's: labelled spans of time, each with the name of its track."""
+    """pyannote.core's: labelled spans."""
 
     def itertracks(self, *, yield_label: bool) -> Iterable[tuple[_Span, object, str]]: ...
 
@@ -395,7 +391,7 @@ class _Span(Protocol):
 class PyannoteDiarizer:
     """Runs a pipeline of pyannote.audio.
 
-    pipeline: a loaded one; None loads the one of VARIABLE or PIPELINE.
+    pipeline: None loads that of VARIABLE or PIPELINE.
     Raises: MissingExtraError, ModelNotFoundError.
     """
 

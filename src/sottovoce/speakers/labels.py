@@ -1,7 +1,6 @@
-"""Speaker labels: names of speakers, and assignment of words and segments to turns.
+"""Names of speakers, and assignment of words and segments to turns.
 
-Word times are off by some tenths of a second, so the speakers of a segment's words are chosen jointly: a
-change costs less at the end of a sentence or in a pause than inside a clause.
+Word times are off by some tenths of a second, so the speakers of a segment's words are chosen jointly.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from sottovoce.types import Segment, Turn, Word
 
 
 def letter(index: int) -> str:
-    """Return the letter of speaker `index` from 0: A, B, … Z, AA."""
+    """Return the letter of speaker `index`: A, B, … Z, AA."""
     name = ""
     index += 1
     while index:
@@ -26,7 +25,7 @@ def letter(index: int) -> str:
 
 
 def replace_letter(speaker: str | None, names: Sequence[str]) -> str | None:
-    """Replace a speaker's letter by a name, the first name for A; without a name the letter stays."""
+    """Replace a letter by a name, A by the first; without a name the letter stays."""
     if speaker is None or not (speaker.isascii() and speaker.isalpha() and speaker.isupper()):
         return speaker
     place = letter_index(speaker)
@@ -45,7 +44,7 @@ def name_turns(
 ) -> list[Turn]:
     """Name the speakers of turns (start, end in seconds, any label) in order of appearance.
 
-    taken: names of known labels; the others get unused letters.
+    taken: names of known labels.
     """
     names = dict(taken or {})
     letters = (name for name in map(letter, count()) if name not in (taken or {}).values())
@@ -60,16 +59,13 @@ def name_turns(
 PAUSE_S = 0.25
 FAR_S = 2.0
 SENTENCE_COST, PAUSE_COST, INSIDE_COST = 0.05, 0.15, 0.3
-"""Costs of a speaker change, in seconds of words of a silent speaker: at the end of a sentence or segment;
-in a pause or at the end of a clause; elsewhere.
+"""Costs of a change, in seconds of words of a silent speaker: at the end of a sentence; in a pause or at the
+end of a clause; elsewhere.
 """
 
 
 class SpeakerLabels:
-    """Assigns speakers to the segments of a recording, in order.
-
-    turns: by start. Without turns, segments and words have no speaker.
-    """
+    """Assigns speakers to the segments of a recording, in order; without turns none."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = sorted(turns, key=lambda turn: turn.start)
@@ -148,7 +144,7 @@ def _cost(start: float, end: float, turns: Sequence[Turn]) -> float:
 
 
 def parts_of(segment: Segment, groups: Sequence[tuple[Word, ...]]) -> Iterator[Segment]:
-    """Cut a segment between groups of its words, one per speaker; tokens go with their words."""
+    """Cut a segment between groups of its words, one per speaker."""
     if len(groups) == 1:
         yield replace(segment, words=groups[0], speaker=groups[0][0].speaker)
         return

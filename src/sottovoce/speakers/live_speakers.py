@@ -1,8 +1,8 @@
 """Diarization of a live session: windows of five seconds, and an online clustering of voices.
 
 A voice far from all known speakers becomes a new speaker once it has enough speech; until then its words have
-no speaker. At the end of an utterance the voices of the session are clustered again, so an emitted speaker
-may be corrected once. State is bounded: windows of the last minute, and a limited number of vectors.
+no speaker. At the end of an utterance all voices are clustered again, so a speaker may be corrected once.
+State is bounded.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from sottovoce.speakers.networks import Floats, LocalSpeakers, VoiceEncoder, loa
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
 
 STEP_FRAMES = 30
-"""Hop of the windows: half a second, the rate of updates."""
+"""Half a second, the rate of updates."""
 WINDOWS_HELD_S = 60.0
-"""Age at which windows are dropped; finals are shorter."""
+"""Windows are dropped at this age; finals are shorter."""
 MOST_VECTORS = 500
-"""Limit in a session; beyond it neighbouring vectors of a speaker are merged."""
+"""Above this number neighbouring vectors of a speaker are merged."""
 MOST_NAMES = 100
 LEAST_ALONE_S = 1.0
-"""Seconds of one speaker alone in a window below which a voice is ignored."""
+"""Shortest speech of one speaker in a window that counts."""
 LEAST_SPEECH_S = 1.0
 
 
 class LiveSpeakers:
     """Labels the words of one session with speakers.
 
-    options: `n_speakers` and `most` limit the number of speakers; the others are as for recordings.
+    options: `n_speakers` and `most` limit the number of speakers.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LiveSpeakers:
         self._windows: deque[tuple[int, DiarizedWindow]] = deque()
 
     def push(self, pcm: Samples, *, is_speech: bool) -> None:
-        """Append samples (n,) float32; is_speech: False only advances time."""
+        """Append samples (n,) float32; without speech only time advances."""
         size = self._local.window_samples
         self._held = np.concatenate((self._held, pcm))
         self.n_samples += len(pcm)
@@ -86,12 +86,12 @@ class LiveSpeakers:
 
     @property
     def voices(self) -> dict[str, Floats]:
-        """Speakers by name: vectors (size,) whose length is the seconds of speech."""
+        """Vectors (size,) by speaker; their length is the seconds of speech."""
         pairs = zip(self._names, self._sums, strict=True)
         return {name: vector.copy() for name, vector in pairs if vector.any()}
 
     def add_voices(self, voices: Mapping[str, Floats]) -> None:
-        """Add the `voices` (size,) of an earlier session, before any audio.
+        """Add the `voices` of an earlier session, before any audio.
 
         Raises: OptionError for too many or duplicate names, or malformed vectors.
         """
@@ -257,10 +257,9 @@ class LiveSpeakers:
 
 
 def make_live_speakers(request: Speakers | LiveSpeakers) -> LiveSpeakers:
-    """Create the live diarizer of a new session; an existing one is restarted and keeps its voices.
+    """Create the live diarizer of a new session, or restart one with its voices.
 
-    Raises: OptionError for a diarizer other than the built-in one, which alone works live;
-        ModelNotFoundError, CheckpointError.
+    Raises: OptionError for another engine than the built-in one; ModelNotFoundError, CheckpointError.
     """
     if isinstance(request, LiveSpeakers):
         request.start_session()

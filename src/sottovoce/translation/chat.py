@@ -1,7 +1,6 @@
-"""Translation by a server with OpenAI's chat endpoint: sentence by sentence, with preceding sentences as
-context, and a glossary.
+"""Translation by a server with OpenAI's chat endpoint, with context and a glossary.
 
-The key is sent only in the header; redirects are not followed, because they would forward it.
+Redirects are not followed, because they would forward the key.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ ENDPOINT = "/chat/completions"
 class ChatServer:
     """A server with OpenAI's chat endpoint.
 
-    url: the API's base ("http://127.0.0.1:8080/v1") or its chat endpoint. key: bearer token, if any.
-    timeout_s: per answer. waits_s: delay before each retry.
+    url: the API's base ("http://127.0.0.1:8080/v1") or its endpoint. key: bearer token. waits_s: before each
+    retry.
     Raises: OptionError for an invalid address.
     """
 
@@ -68,7 +67,7 @@ class ChatServer:
     def reply(self, messages: Sequence[Message]) -> str:
         """Return the answer's text.
 
-        Raises: TranslationError naming the server and its error message.
+        Raises: TranslationError.
         """
         for wait_s in (*self.waits_s, None):
             try:
@@ -153,7 +152,7 @@ QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("«", "»"))
 
 @dataclass(frozen=True, slots=True)
 class Glossary:
-    """Fixed translations of names and terms: (term, translation) pairs."""
+    """(term, translation) pairs."""
 
     terms: tuple[tuple[str, str], ...] = ()
 
@@ -161,7 +160,7 @@ class Glossary:
     def read(cls, path: str | Path) -> Glossary:
         """Read a file with `term = translation` (or tab-separated) a line; `#` starts a comment.
 
-        Raises: OptionError naming the file and line.
+        Raises: OptionError naming the line.
         """
         terms = []
         for number, line in enumerate(read_lines(path, "terms", name=f"glossary '{path}'"), 1):
@@ -186,7 +185,6 @@ class Chat(Protocol):
 class ChatTranslator:
     """Translates into one language, sentence by sentence.
 
-    target: language, stored as its code. Text in that language is returned unchanged.
     Raises: OptionError for an unknown language.
     """
 
@@ -199,19 +197,18 @@ class ChatTranslator:
         self.target = find_language(self.target)
 
     def segments(self, segments: Iterable[Segment]) -> Iterator[Segment]:
-        """Translate a new recording: join segments to sentences and yield each with its translation, None for
-        the target language.
+        """Translate a new recording, sentence by sentence; None for the target language.
 
-        Raises: TranslationError when the server does not translate.
+        Raises: TranslationError.
         """
         self._before.clear()
         for segment in sentences(segments):
             yield with_translation(segment, self.text(segment.text, segment.language))
 
     def text(self, text: str, language: str, *, remembers: bool = True) -> str:
-        """Translate one sentence, with preceding ones as context.
+        """Translate one sentence.
 
-        remembers: use it as context of later ones.
+        remembers: as context of later ones.
         Raises: TranslationError.
         """
         source = " ".join(text.split())
@@ -225,7 +222,7 @@ class ChatTranslator:
         return reply
 
     def translate(self, source: SourceText) -> str:
-        """Translate live speech; unfinished utterances are no context for later ones.
+        """Translate live speech; unfinished utterances are no context.
 
         Raises: TranslationError.
         """

@@ -1,7 +1,7 @@
 """Units of translation: segments joined to sentences, and growing live utterances.
 
-A growing utterance is translated repeatedly; the common prefix of two successive translations is shown, and
-never changed. The end of the utterance gives its whole translation, which may differ from the shown text.
+The common prefix of two successive translations is shown, and never changed. The end of an utterance gives
+its whole translation, which may differ.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ LONGEST_S, LONGEST_PAUSE_S, MOST_LETTERS = 12.0, 1.0, 300
 
 
 def sentences(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Join segments that end within a sentence with the next ones, and renumber them.
+    """Join segments that end within a sentence, and renumber them.
 
-    A sentence ends at a pause, a change of speaker or language, and after 12 s, so that subtitles stay
-    readable.
+    A sentence ends at a pause, a change of speaker or language, and after 12 s.
     """
     waiting: Segment | None = None
     number = 0
@@ -40,7 +39,7 @@ def sentences(segments: Iterable[Segment]) -> Iterator[Segment]:
 
 
 def with_translation(segment: Segment, translation: str | None) -> Segment:
-    """Add its translation to a sentence, unless it is empty or equal to the text."""
+    """Add a translation, unless it is empty or equal to the text."""
     text = (translation or "").strip()
     is_same = text.split() == segment.text.split()
     return replace(segment, translation=None if is_same or not text else text)
@@ -80,7 +79,7 @@ N_NEW_WORDS = 3
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """Text of an utterance so far, its language, and its start and end (seconds of the stream).
+    """Text of an utterance, with its seconds of the stream.
 
     is_whole: the utterance has ended.
     """
@@ -108,8 +107,7 @@ class LiveTranslatorBackend(Protocol):
 class LiveTranslation:
     """A translation to show.
 
-    text: newly agreed words of two translations; if is_final, the whole utterance. start, end: of the source
-    text, in seconds.
+    text: newly agreed words, or with is_final the whole utterance. start, end: of the source, in seconds.
     """
 
     start: float
@@ -122,7 +120,7 @@ class LiveTranslation:
 
     @property
     def document(self) -> dict[str, Json]:
-        """Return plain values for JSON: type `translation`, the fields of events, and `final`."""
+        """The event `translation`, as values for JSON."""
         return {
             "type": "translation",
             "start": seconds(self.start),
@@ -138,7 +136,7 @@ class LiveTranslation:
 
 @dataclass(slots=True)
 class LiveTranslator:
-    """Translates the events of one session; call `take` with all of them in order.
+    """Translates the events of one session.
 
     n_new_words: new words before an utterance is translated again.
     """
@@ -152,10 +150,10 @@ class LiveTranslator:
     _start: float = field(default=0.0, init=False)
 
     def take(self, event: Event, *, is_newest: bool = True) -> Iterator[LiveTranslation]:
-        """Process an event; yield the translations to show after it.
+        """Process an event; yield the translations to show.
 
-        is_newest: see `mark_newest`; superseded events are not translated.
-        Raises: TranslationError; the session may continue with the next event.
+        is_newest: False skips a partial.
+        Raises: TranslationError; the session may continue.
         """
         if isinstance(event, Partial):
             yield from self._translate_partial(event, is_newest=is_newest)

@@ -1,6 +1,4 @@
-"""Translation into English by Whisper's translate task: sentences of a file, and utterances of a live
-session.
-"""
+"""Translation into English by Whisper, of files and live utterances."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ from sottovoce.types import SAMPLE_RATE, Samples, Segment
 
 TARGET = "en"
 N_NEW_WORDS = 4
-"""New words before an utterance is decoded again, which costs a window of 30 s."""
+"""New words before an utterance is decoded again, which costs a window."""
 HELD_S = 60.0
-"""Seconds of audio that are kept: a final covers about 30 s, and comes shortly after its last word."""
+"""Audio that is kept; a final covers about 30 s."""
 AROUND_S = 0.5
-"""Audio added around the words, because their ends are estimated too early."""
+"""Audio around the words, whose ends are estimated too early."""
 LEAST_TOKENS, TOKENS_A_SECOND = 16, 10
-"""Token limit of an utterance; longer output is a loop."""
+"""Longer output of an utterance is a loop."""
 
 
 def require_multilingual(model: Model) -> None:
@@ -44,7 +42,7 @@ def with_english(
 ) -> list[Segment]:
     """Translate the non-English sentences of a transcript by decoding the recording once more.
 
-    source: the recording, mixed to mono. options: those of the transcript.
+    source: mixed to mono. options: those of the transcript.
     Raises: AudioError; OptionError for a model that cannot translate.
     """
     require_multilingual(model)
@@ -88,11 +86,10 @@ def _apart(own: Sequence[Segment]) -> list[tuple[float, float]]:
 
 @dataclass(slots=True)
 class WhisperTranslator:
-    """Translates live speech into English by decoding each utterance again with the translate task.
+    """Translates live speech into English by decoding each utterance again.
 
-    Call `push` with all samples before the session gets them; `translate` may run in another thread. English
-    is returned unchanged. A repetitive result of a whole utterance is decoded again at temperature 0.4.
-    runtime: runs the calls of the model; None: the model's own backend.
+    Call `push` with all samples before the session gets them; `translate` may run in another thread. runtime:
+    None uses the model's own backend.
     Raises: OptionError for a model that cannot translate.
     """
 
@@ -111,9 +108,9 @@ class WhisperTranslator:
     def push(self, pcm: Samples, *, worked_s: float | None = None) -> None:
         """Append samples (n,) float32, mono, 16 kHz.
 
-        worked_s: seconds that the session has processed; audio more than a minute older is dropped. None:
-        all.
-        Raises: AudioError as `Session.push`.
+        worked_s: seconds that the session has processed (None: all); audio more than a minute older is
+        dropped.
+        Raises: AudioError.
         """
         with self._lock:
             worked = self._audio.end if worked_s is None else round(worked_s * SAMPLE_RATE)
@@ -126,7 +123,7 @@ class WhisperTranslator:
             yield piece
 
     def translate(self, source: SourceText) -> str:
-        """Translate the audio of an utterance; drops audio before a finished one.
+        """Translate the audio of an utterance, and drop it when finished.
 
         Raises: the errors of the model.
         """
