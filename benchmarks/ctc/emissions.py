@@ -104,7 +104,7 @@ def token_models(known: Vocabulary, folder: Path, n_words: int = 40_000) -> Toke
         files[name] = folder / f"{name}-{len(known.labels)}.arpa"
         texts = [" ".join(names[token] for token in row) for row in rows]
         write_ngrams(texts, files[name], frequent=dict.fromkeys(names[1:], 1))
-    return TokenModels(NgramModel.from_arpa(files["ours"]), files["nemo"])
+    return TokenModels(NgramModel.load(files["ours"]), files["nemo"])
 
 
 def _zipf(n: int) -> Tensor:

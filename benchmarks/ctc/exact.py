@@ -179,7 +179,7 @@ def main() -> None:
         if options.lm is None:
             texts = Texts.read(options.data, "en", letters, {clip.text for clip in (*dev, *clips)})
             write_ngrams(texts, lm, frequent=frequencies(options.data, "en", letters, 20_000))
-        ngram = NgramModel.from_arpa(lm)
+        ngram = NgramModel.load(lm)
         spelled = (word for word in ngram.vocabulary if word not in SPECIAL and set(word) <= set(labels))
         words = {word: [labels.index(letter) for letter in word] for word in spelled}
         task = Task(Vocabulary(labels, words), 0, "cpu", lm, ngram)

@@ -49,8 +49,8 @@ from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.tuning import RANGES, Weights, folds_of, tune
 from sottovoce.evaluation.wer import ErrorRate, count_edits
-from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
+from sottovoce.lm.neural import CausalWordModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.types import Hypothesis
 
@@ -86,7 +86,7 @@ class Task:
 
     @cached_property
     def ngram(self) -> NgramModel:
-        return NgramModel.from_arpa(self.lm)
+        return NgramModel.load(self.lm)
 
 
 Decode = Callable[[Weights, int, Sequence[Tensor]], list[str]]

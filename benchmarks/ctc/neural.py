@@ -30,7 +30,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.evaluation.wer import ErrorCounts, count_edits
-from sottovoce.lm.causal import CausalWordModel
+from sottovoce.lm.neural import CausalWordModel
 from sottovoce.types import Hypothesis
 
 LM_WEIGHT, NEURAL_WEIGHT, LM_KEPT = 0.6, 0.5, 0.25

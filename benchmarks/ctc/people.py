@@ -100,7 +100,7 @@ class Texts:
             frequent = frequencies(data, language, letters, 20_000)
             path = folder / f"{language}.arpa"
             write_ngrams(texts, path, frequent=frequent)
-            self.ngrams[language] = NgramModel.from_arpa(path)
+            self.ngrams[language] = NgramModel.load(path)
             self.words[language] = list(
                 dict.fromkeys([*(word for text in texts for word in text.split()), *frequent])
             )

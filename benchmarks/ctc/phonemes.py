@@ -65,7 +65,7 @@ def main() -> None:
     spellings = clock.timed("reading the lexicon", lambda: read_lexicon(data / "lexicon.txt", labels))
     separator = labels.index("|")
     lexicon = clock.timed("lexicon tree", lambda: Lexicon(spellings, len(labels), separator=separator))
-    ngram = clock.timed("reading the n-gram", lambda: NgramModel.from_arpa(data / "bigram.arpa.gz"))
+    ngram = clock.timed("reading the n-gram", lambda: NgramModel.load(data / "bigram.arpa.gz"))
     for beam in options.beam:
         decoder = clock.timed(
             f"decoder, beam {beam}",

@@ -150,7 +150,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     missing = [name for name in options.references if importlib.util.find_spec(name) is None]
     options.references = [name for name in options.references if name not in missing]
-    model = NgramModel.from_arpa(options.lm)
+    model = NgramModel.load(options.lm)
     words = words_of_arpa(options.lm)[:N_WORDS]
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ from recipes.phonemes.picture import draw
 from recipes.phonemes.words import frequent_words, write_bigram, write_lexicon
 from sottovoce.audio.io import load_audio
 from sottovoce.ctc import CtcDecoder
-from sottovoce.ctc.config import write_config
+from sottovoce.ctc.options import write_config
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)

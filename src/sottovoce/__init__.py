@@ -55,6 +55,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'sottovoce' has no attribute '{name}'")
     value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
     return value
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import sottovoce.formats.files  # noqa: F401  # reads and writes transcripts
 from sottovoce.audio.io import check_reading
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
+from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.find import Source, Sources

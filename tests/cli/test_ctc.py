@@ -15,7 +15,7 @@ from sottovoce.cli.ctc_decode import RememberedWords, Utterances
 from sottovoce.cli.main import run
 from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder
-from sottovoce.ctc.config import read_config
+from sottovoce.ctc.options import read_config
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.runtime.registry import RuntimeChoice
 

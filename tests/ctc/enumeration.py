@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.lm.base import Automaton
+from sottovoce.lm.base import Automaton, Floats
 
 Tokens = tuple[int, ...]
 Reading = tuple[int, ...]
@@ -136,8 +136,15 @@ class RandomBigram:
             root_weights=np.ascontiguousarray(table[0]),
             root_targets=np.arange(n),
             ids=np.arange(n),
+            start=n,
             ends=np.ascontiguousarray(self.table[:, n]),
         )
+
+    def over(self, ids: Sequence[int]) -> Automaton:
+        return self.automaton().over(np.array(ids))
+
+    def unigrams(self, ids: Sequence[int]) -> Floats:
+        return self.table[self.n_tokens, list(ids)].numpy()
 
     def sentence(self, tokens: Sequence[int]) -> float:
         """The log-probability of a whole sentence."""

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.ctc.config import known_keys, read_config, write_config
-from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.options import CtcOptions, known_keys, read_config, write_config
 from sottovoce.errors import OptionError
 
 LABELS = ["-", "a", "b", "c", "|"]

@@ -10,8 +10,8 @@ from sottovoce.ctc.align import align
 from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.search import PrefixScorer
 from sottovoce.errors import InputError, OptionError
-from sottovoce.lm.fusion import TokenModel, token_scorer
 from sottovoce.types import Hypothesis
 from tests.ctc.enumeration import RandomBigram, emissions
 
@@ -26,7 +26,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 def decoder(*, fused: bool, **options: float) -> EmissionDecoder:
     chosen = CtcOptions(beam_size=8, n_best=4, **options)  # type: ignore[arg-type]
-    scorer = token_scorer(5, [TokenModel(RandomBigram(5, 1), 0.5)]) if fused else None
+    scorer = PrefixScorer(5, [(RandomBigram(5, 1).automaton(), 0.5)]) if fused else None
     return EmissionDecoder(LABELS, chosen, scorer=scorer)
 
 
@@ -97,7 +97,7 @@ def test_tokens_that_are_left_out_without_a_scorer_could_not_win() -> None:
     names = Labels(tuple(chr(0x4E00 + i) for i in range(40)), 7)
     options = CtcOptions(beam_size=5, n_best=5, times=False)
     few = EmissionDecoder(names, options).decode(log_probs)
-    silent = token_scorer(40, [TokenModel(RandomBigram(40, 0), 0.0)])
+    silent = PrefixScorer(40, [(RandomBigram(40, 0).automaton(), 0.0)])
     for ours, theirs in zip(
         few, EmissionDecoder(names, options, scorer=silent).decode(log_probs), strict=True
     ):

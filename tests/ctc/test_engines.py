@@ -12,9 +12,8 @@ import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, align
 from sottovoce.ctc.options import CtcOptions
-from sottovoce.ctc.search import PrefixSearch
+from sottovoce.ctc.search import PrefixScorer, PrefixSearch
 from sottovoce.errors import OptionError
-from sottovoce.lm.fusion import TokenModel, token_scorer
 from sottovoce.types import Hypothesis
 from tests.ctc.enumeration import RandomBigram, emissions
 
@@ -155,7 +154,7 @@ def test_without_the_kernels_there_is_no_search(arpa: Path, monkeypatch: pytest.
 
 def test_of_very_many_labels_the_likeliest_are_looked_at() -> None:
     def n_tokens(n_labels: int, **given: int) -> int:
-        scorer = token_scorer(n_labels, [TokenModel(RandomBigram(n_labels, 1), 0.5)])
+        scorer = PrefixScorer(n_labels, [(RandomBigram(n_labels, 1).automaton(), 0.5)])
         return int(PrefixSearch(n_labels, 0, 100, scorer=scorer, **given)._settings.n_tokens)  # type: ignore[arg-type]
 
     assert n_tokens(1500) == 128

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,10 +13,8 @@ from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
-from sottovoce.ctc.search import PrefixSearch
-from sottovoce.lm.base import PrefixScorer
+from sottovoce.ctc.search import PrefixScorer, PrefixSearch
 from sottovoce.lm.boosting import Phrase, PhraseBooster
-from sottovoce.lm.fusion import TokenModel, WordModel, token_scorer, word_scorer
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.types import Hypothesis
 from tests.ctc.enumeration import (
@@ -99,7 +96,7 @@ def test_graves_example_sums_over_paths() -> None:
 def test_token_models_equal_enumeration(blank: int) -> None:
     log_probs = emissions(5, 4, seed=7)
     first, second = RandomBigram(4, 1), RandomBigram(4, 2)
-    fusion = token_scorer(4, [TokenModel(first, 0.7), TokenModel(second, 0.4)])
+    fusion = PrefixScorer(4, [(first.automaton(), 0.7), (second.automaton(), 0.4)])
 
     def score(tokens: Tokens, _: Reading) -> float:
         return 0.7 * first.sentence(tokens) + 0.4 * second.sentence(tokens)
@@ -171,8 +168,13 @@ def test_utterances_that_end_inside_a_word_give_it_as_far_as_it_goes(
     """No word of the lexicon fits into two frames: all beginnings of words, as the search ranks them."""
     log_probs = torch.stack([emissions(2, 4, 1), emissions(2, 4, 2)])
     lexicon = Lexicon([("abba", (1, 2, 2, 1)), ("baa", (2, 1, 1))], 4, separator=separator)
-    ahead = WordModel(RandomBigram(2, 1), np.arange(2), 0.7)
-    fusion = word_scorer(lexicon, [ahead], look_ahead=look_ahead)
+    model = RandomBigram(2, 1)
+    fusion = PrefixScorer(
+        4,
+        lexicon=lexicon,
+        words=[(model.automaton(), 0.7)],
+        unigrams=model.unigrams(range(2)) if look_ahead else None,
+    )
     log_probs[:, :, 0] -= 60  # the empty text ends as well
     log_probs[:, :, 3] -= 60
     decoder = EmissionDecoder(
@@ -241,7 +243,7 @@ def test_boosting_equals_enumeration(boundary: int | None) -> None:
         )
 
     truth = best_of(all_texts(log_probs, 0), one_reading, score)[:30]
-    found = search(token_scorer(4, [TokenModel(booster, 1.0)]), log_probs, 0)
+    found = search(PrefixScorer(4, [(booster.automaton(), 1.0)]), log_probs, 0)
     assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
 
 
@@ -257,11 +259,12 @@ def test_unknown_words_of_pieces_equal_enumeration(look_ahead: bool) -> None:
         word_starts=[False, True, False, True],
     )
     model = RandomBigram(4, 3)
-    fusion = word_scorer(
-        lexicon,
-        [WordModel(model, np.arange(4), 0.8)],
+    fusion = PrefixScorer(
+        4,
+        lexicon=lexicon,
+        words=[(model.automaton(), 0.8)],
         unknown_score=-0.6,
-        look_ahead=look_ahead,
+        unigrams=model.unigrams(range(4)) if look_ahead else None,
     )
     truth = best_of(
         all_texts(log_probs, 0),
@@ -284,14 +287,15 @@ def test_lexicon_equals_enumeration(separator: int | None, unknown: bool, look_a
         allow_unknown=unknown,
     )
     model, tokens_model = RandomBigram(7, 3), RandomBigram(4, 4)
-    ids = np.array([4, 2, 0, 1, 3, 5] + [6] * unknown)
-    fusion = word_scorer(
-        lexicon,
-        [WordModel(model, ids, 0.8)],
+    ids = [4, 2, 0, 1, 3, 5] + [6] * unknown
+    fusion = PrefixScorer(
+        4,
+        [(tokens_model.automaton(), 0.3)],
+        lexicon=lexicon,
+        words=[(model.over(ids), 0.8)],
         word_score=0.25,
         unknown_score=-0.6,
-        look_ahead=look_ahead,
-        tokens=token_scorer(4, [TokenModel(tokens_model, 0.3)]),
+        unigrams=model.unigrams(ids) if look_ahead else None,
     )
 
     def read(tokens: Tokens) -> Iterator[Reading]:
@@ -331,8 +335,14 @@ def test_word_sequences_equal_enumeration(seed: int, separator: int | None) -> N
         sequences = [(1, 2, 3, 2, 3, 1, 2), (2, 3), (), (1, 3), (2,)]
     lexicon = Lexicon([(WORDS[word], spelling) for word, spelling in SPELLINGS], 4, separator=separator)
     model = RandomBigram(len(WORDS), seed)
-    words = WordModel(model, np.arange(len(WORDS)), 0.8)
-    searcher = PrefixSearch(4, 0, 4, scorer=word_scorer(lexicon, [words], word_score=0.3, look_ahead=True))
+    scorer = PrefixScorer(
+        4,
+        lexicon=lexicon,
+        words=[(model.automaton(), 0.8)],
+        word_score=0.3,
+        unigrams=model.unigrams(range(len(WORDS))),
+    )
+    searcher = PrefixSearch(4, 0, 4, scorer=scorer)
     found = searcher.readings(sequences, 40)
     for said, several in zip(sequences, found, strict=True):
         each = readings(said, SPELLINGS)
@@ -352,7 +362,7 @@ def test_homophones_without_a_language_model_leave_room_for_others(
     letters = [(1,), (2,), (1, 2), (2, 1, 1)]
     spelled = [(f"{letter}{i}", letter) for letter in letters for i in range(4)]
     lexicon = Lexicon(spelled, 4, separator=separator)
-    fusion = word_scorer(lexicon, word_score=0.3)
+    fusion = PrefixScorer(4, lexicon=lexicon, word_score=0.3)
     options = CtcOptions(beam_size=24, n_best=n_best, times=False)
     named = Labels(tuple("-ab|"), 0, separator)
     state_of = EmissionDecoder(named, options, scorer=fusion, lexicon=lexicon.words)
@@ -426,7 +436,7 @@ def test_the_best_is_no_worse_because_more_are_listed(seed: int, separator: int 
     spelled = [(f"{letter}{i}", letter) for letter in letters for i in range(4)]
     lexicon = Lexicon(spelled, 4, separator=separator)
     model = RandomBigram(len(spelled), seed)
-    fusion = word_scorer(lexicon, [WordModel(model, np.arange(len(spelled)), 0.4)])
+    fusion = PrefixScorer(4, lexicon=lexicon, words=[(model.automaton(), 0.4)])
     named, log_probs = Labels(tuple("-ab|"), 0, separator), emissions(12, 4, seed)
     lists = []
     for n_best in (1, 5):

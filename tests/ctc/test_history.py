@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 import torch
@@ -14,15 +14,18 @@ from hypothesis import strategies as st
 from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
-from sottovoce.lm.base import WordHistory
-from sottovoce.lm.neural import History, NeuralRescorer
+from sottovoce.lm.neural import History, HistoryWord, NeuralRescorer, WordHistory
 from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions
 
 LABELS = Labels.of(["-", "a", "b", " "], 0)
 
 
+def history_of(words: Iterable[str]) -> WordHistory:
+    return WordHistory().after(map(HistoryWord, words))
+
+
 class RandomHistories:
-    """A `HistoryScorer` that gives every history a number of its own, and every ended one another."""
+    """A `NeuralRescorer` that gives every history a number of its own, and every ended one another."""
 
     def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
         return [random.Random(f"{each.context()} {final}").uniform(-4, 4) for each in histories]
@@ -41,7 +44,7 @@ def one_reading(tokens: Tokens) -> Iterator[Reading]:
 
 
 def full_score(tokens: Tokens, _: Reading) -> float:
-    said = WordHistory().with_words(word.text for word in LABELS.words(tokens))
+    said = history_of(word.text for word in LABELS.words(tokens))
     return RandomHistories().adjustments([said], final=True)[0]
 
 
@@ -109,7 +112,7 @@ def test_a_model_is_not_asked_for_nothing() -> None:
     model = CountedWords()
     scorer = NeuralRescorer(model, 0.3)
     beginning = WordHistory()
-    histories = [beginning.with_words(words) for words in ((), ("ab",), ("ab", "b"))]
+    histories = [beginning.after(map(HistoryWord, words)) for words in ((), ("ab",), ("ab", "b"))]
     assert scorer.adjustments([], final=True) == []
     assert scorer.adjustments([beginning], final=False) == [0.0]
     first = scorer.adjustments(histories, final=True)
@@ -228,7 +231,9 @@ def test_a_wide_threshold_drops_nothing() -> None:
 @pytest.mark.parametrize("final", [True, False])
 def test_bounds_are_never_below_the_scores(weight: float, final: bool) -> None:
     beginning = WordHistory()
-    histories = [beginning.with_words(words) for words in ((), ("ab",), ("ab", "b"), ("b", "b", "ab"))]
+    histories = [
+        beginning.after(map(HistoryWord, words)) for words in ((), ("ab",), ("ab", "b"), ("b", "b", "ab"))
+    ]
     scorer = NeuralRescorer(CountedWords(), weight)
     scorer.adjustments(histories[:2], final=False)
     bounds = scorer.bounds(histories, final=final)

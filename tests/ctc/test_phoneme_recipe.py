@@ -26,7 +26,7 @@ def test_a_bigram_of_counts_is_a_distribution(tmp_path: Path, monkeypatch: pytes
     counts = words.frequent_words(3, also=["sea"])
     assert counts == {"the": 100, "of": 60, "a": 40, "sea": 5}  # "x" is a letter, and no word
     words.write_bigram(counts, tmp_path / "bigram.arpa")
-    model = NgramModel.from_arpa(tmp_path / "bigram.arpa")
+    model = NgramModel.load(tmp_path / "bigram.arpa")
     ids = torch.tensor(model.ids([*counts]))
     states = {"<s>": model.start(1)} | {
         word: model.score(model.start(1), ids[i : i + 1])[1] for i, word in enumerate(counts)

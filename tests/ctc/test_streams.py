@@ -151,7 +151,7 @@ def test_partial_texts_are_those_of_the_beams(kind: str, options: dict[str, obje
             told = state.committed[row]
             for h in found:
                 assert h.score == pytest.approx(h.acoustic_score + h.lm_score, abs=1e-3)
-                said = [*told.words, *(word.word for word in h.words)]
+                said = [*(word.text for word in told.words), *(word.word for word in h.words)]
                 if options == {}:
                     assert "".join(said) == h.text.replace(" ", "")
                     frames = [*told.first[: told.n_closed], *h.token_frames]

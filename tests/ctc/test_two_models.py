@@ -31,7 +31,7 @@ LABEL_ARPA = (
 def models(tmp_path: Path) -> tuple[NgramModel, NgramModel]:
     (tmp_path / "words.arpa").write_text(WORD_ARPA)
     (tmp_path / "labels.arpa").write_text(LABEL_ARPA)
-    return NgramModel.from_arpa(tmp_path / "words.arpa"), NgramModel.from_arpa(tmp_path / "labels.arpa")
+    return NgramModel.load(tmp_path / "words.arpa"), NgramModel.load(tmp_path / "labels.arpa")
 
 
 def sentence(model: NgramModel, said: Sequence[str]) -> float:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm.boosting import Phrase, PhraseBooster
-from sottovoce.lm.phrase_lists import read_phrases
+from sottovoce.lm.boosting import Phrase, PhraseBooster, read_phrases
 
 
 def total(booster: PhraseBooster, tokens: list[int]) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,11 +16,10 @@ from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.search import PrefixScorer
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.causal import CausalWordModel
-from sottovoce.lm.fusion import WordModel, word_scorer
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.neural import History, NeuralRescorer, ReplacedModel
+from sottovoce.lm.neural import CausalWordModel, History, HistoryWord, NeuralRescorer, WordHistory
 from tests.ctc.enumeration import RandomBigram, all_texts, best_of, emissions, readings
 
 if TYPE_CHECKING:
@@ -212,22 +210,24 @@ def test_half_precision_is_near(network: PreTrainedModel, dtype: str) -> None:
     assert sentence(model, ("ab", "b", "a")) == pytest.approx(exact, abs=0.2)
 
 
-def test_long_histories_drop_whole_blocks(network: PreTrainedModel) -> None:
-    model = CausalWordModel(network, LetterTokenizer())
-    history = ("a", "b") * 150
-    score = model.score_words([(history, "ab")])[history, "ab"]
-    assert score == model.score_words([(history[192:], "ab")])[history[192:], "ab"]
+def test_long_histories_drop_whole_blocks() -> None:
+    words = [f"w{i}" for i in range(300)]
+    history = WordHistory()
+    for n, word in enumerate(words):
+        assert history.context() == tuple(words[max(n // 64 - 1, 0) * 64 : n])
+        history = history.after([HistoryWord(word)])
 
 
 def decoder(network: PreTrainedModel, every: int, ngram: RandomBigram, **width: int) -> EmissionDecoder:
     """Words over letters without a separator, an n-gram of weight 0.7 and the network of weight 0.4."""
     lexicon = Lexicon([(word, ["-ab".index(letter) for letter in word]) for word in WORDS], 3)
-    fusion = word_scorer(lexicon, [WordModel(ngram, np.arange(5), 0.7)], word_score=0.2)
+    fusion = PrefixScorer(3, lexicon=lexicon, words=[(ngram.automaton(), 0.7)], word_score=0.2)
     named = NamedBigram(ngram)
     rescorer = NeuralRescorer(
         CausalWordModel(network, LetterTokenizer()),
         0.4,
-        replaces=ReplacedModel(named, 0.7),
+        replaces=named,
+        replaced_weight=0.7,
     )
     options = CtcOptions(times=False, adjust_every_frames=every, **width)
     labels = Labels(("-", "a", "b"), 0)
@@ -257,9 +257,11 @@ def test_an_unknown_word_of_a_known_ones_text_gives_back_what_it_was_given(every
     """The search scored it as <unk>: as that it is replaced, whatever word is written alike."""
     log_probs, ngram = emissions(5, 3, seed=6), RandomBigram(2, 3)
     lexicon = Lexicon([("ab", (1, 2))], 3, allow_unknown=True)
-    fusion = word_scorer(lexicon, [WordModel(ngram, np.arange(2), 0.7)], word_score=0.2, unknown_score=-0.4)
+    fusion = PrefixScorer(
+        3, lexicon=lexicon, words=[(ngram.automaton(), 0.7)], word_score=0.2, unknown_score=-0.4
+    )
     inside = NamedBigram(ngram, ("ab", "<unk>"))
-    rescorer = NeuralRescorer(NoWords(), 1.0, replaces=ReplacedModel(inside, 0.7))
+    rescorer = NeuralRescorer(NoWords(), 1.0, replaces=inside, replaced_weight=0.7)
     truth = best_of(
         all_texts(log_probs, 0),
         lambda tokens: readings(tokens, [(0, (1, 2))], unknown=True),

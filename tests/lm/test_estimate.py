@@ -15,7 +15,7 @@ import torch
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.arpa import NgramTable
 from sottovoce.lm.estimate import FALLBACK, SPECIAL, count_text, estimate, read_counts
-from sottovoce.lm.trie import build_trie, trie_of
+from sottovoce.lm.ngram import NgramModel, build_trie
 
 Ngram = tuple[str, ...]
 
@@ -111,11 +111,11 @@ def test_models_equal_the_equations(order: int, prune: list[int]) -> None:
 def test_the_words_after_every_context_sum_to_one(prune: list[int]) -> None:
     words, levels = count_text(numbered(text(5)), 3)
     arrays, about = build_trie(estimate(words, levels, prune=prune, fallback=True))
-    model = trie_of({name: torch.from_numpy(array) for name, array in arrays.items()}, about)
-    unpacked = model.table()
-    weights = unpacked.row_weights(torch.arange(len(unpacked.parent)))
-    weights[:, model.begin] = -math.inf
-    ends = torch.tensor([model.end + 1, model.unknown + 1])  # nothing comes after these
+    model = NgramModel({name: torch.from_numpy(array) for name, array in arrays.items()}, about)
+    weights, _ = model.score(torch.arange(model.starts[-1]))
+    begin, end, unknown = (model.vocabulary[word] for word in ("<s>", "</s>", "<unk>"))
+    weights[:, begin] = -math.inf
+    ends = torch.tensor([end + 1, unknown + 1])  # nothing comes after these
     total = weights.exp().sum(dim=1)
     total[ends] = 1.0
     assert torch.allclose(total, torch.ones(len(total)), atol=1e-4)

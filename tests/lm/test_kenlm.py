@@ -11,11 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from sottovoce.ctc.models import load_ngram
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary, is_kenlm_probing
-from sottovoce.lm.ngram import NgramModel
-from tests.lm.test_ngram import BINARIES, SMALL, sentences
+from sottovoce.lm.kenlm import KenlmModel
+from sottovoce.lm.ngram import NgramModel, load_ngram
+from tests.lm.test_ngram import BINARIES, sentences
 from tests.lm.test_trie import FLOOR, Ngrams, by_hand, files, known_context
 
 TRIES = ["trie", "trie-quantized", "trie-array", "trie-both"]
@@ -111,14 +110,6 @@ def test_damaged_binaries_are_refused(kind: str, tmp_path: Path) -> None:
     cut.write_bytes(binary.replace(b"version 5", b"version 4"))
     with pytest.raises(LanguageModelError, match="another version"):
         load_ngram(cut)
-
-
-def test_which_files_are_binaries(tmp_path: Path) -> None:
-    (tmp_path / "small.arpa").write_text(SMALL)
-    assert not is_kenlm_binary(tmp_path / "small.arpa")
-    for kind in KINDS:
-        assert is_kenlm_binary(BINARIES / f"{kind}.bin")
-        assert is_kenlm_probing(BINARIES / f"{kind}.bin") == (kind == "probing")
 
 
 def test_probing_tables_cannot_be_listed() -> None:

@@ -6,13 +6,16 @@ import math
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from sottovoce.ctc import CtcDecoder
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.ctc.align import NEVER
+from sottovoce.ctc.labels import Labels
+from sottovoce.ctc.models import DecoderParts
+from sottovoce.ctc.search import UNKNOWN_SHARE, PrefixScorer
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.fusion import NEVER, UNKNOWN_SHARE, ShallowFusion, WordModel, word_scorer
+from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
@@ -31,17 +34,17 @@ def test_a_tree_says_of_every_beginning_which_words_go_on_from_it(seed: int) -> 
     lexicon = Lexicon([(word, [*tokens, 3]) for word, tokens in spellings], 5, separator=3)
     assert lexicon.words == tuple(dict.fromkeys(word for word, _ in spellings))
     scores = torch.rand(len(lexicon.words)).numpy() - 3.0
-    flat = lexicon.flat(lexicon.look_ahead(scores), scores)
-    assert float(flat.ahead[0]) == 0.0
+    ahead = lexicon.look_ahead(scores)
+    assert float(ahead[0]) == 0.0
     for said in {tuple(tokens[:n]) for _, tokens in spellings for n in range(1, len(tokens) + 1)}:
         node = 0
         for token in said:
-            node = 2 + flat.keys.tolist().index(node * 5 + token)
-        ended = flat.words[flat.first_word[node] :][: flat.n_words[node]].tolist()
+            node = 2 + lexicon.keys.tolist().index(node * 5 + token)
+        ended = lexicon.words_of[lexicon.first_word[node] :][: lexicon.n_words_of[node]].tolist()
         spelled = dict.fromkeys(word for word, tokens in spellings if tuple(tokens) == said)
         assert [lexicon.words[word] for word in ended] == [*spelled]
         below = {word for word, tokens in spellings if tuple(tokens[: len(said)]) == said}
-        assert float(flat.ahead[node]) == max(float(scores[lexicon.words.index(word)]) for word in below)
+        assert float(ahead[node]) == max(float(scores[lexicon.words.index(word)]) for word in below)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +84,8 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_fusions_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(OptionError, match="a weight per model"):
-        ShallowFusion([], [])
     with pytest.raises(OptionError, match="same tokens"):
-        ShallowFusion([RandomBigram(5, 0), RandomBigram(4, 0)], [1.0, 1.0])
+        ShallowFusion([(RandomBigram(5, 0), 1.0), (RandomBigram(4, 0), 1.0)])
 
 
 class Forbidding(RandomBigram):
@@ -100,7 +101,7 @@ class Forbidding(RandomBigram):
 
 
 def test_a_weight_of_zero_times_minus_infinity_is_no_nan() -> None:
-    fusion = ShallowFusion([Forbidding(4, 0)], [0.0])
+    fusion = ShallowFusion([(Forbidding(4, 0), 0.0)])
     states = fusion.start(2)
     rows, _ = fusion.score(states)
     assert rows[:, 0].tolist() == [NEVER, NEVER]
@@ -109,7 +110,7 @@ def test_a_weight_of_zero_times_minus_infinity_is_no_nan() -> None:
 
 
 def test_tokens_beyond_the_models_keep_the_state() -> None:
-    fusion = ShallowFusion([RandomBigram(4, 0)], [1.0])
+    fusion = ShallowFusion([(RandomBigram(4, 0), 1.0)])
     _, states = fusion.score(fusion.start(2), torch.tensor([2, 3]))
     scores, after = fusion.score(states, torch.tensor([9, 1]))
     assert float(scores[0]) == 0.0
@@ -119,12 +120,16 @@ def test_tokens_beyond_the_models_keep_the_state() -> None:
 def test_unknown_words_are_paid_for_where_they_begin_and_where_they_end() -> None:
     lexicon = Lexicon([("ab", [1, 2]), ("a", [1])], 4, separator=3, allow_unknown=True)
     model = RandomBigram(3, 5)
-    scorer = word_scorer(
-        lexicon, [WordModel(model, np.arange(3), 0.5)], word_score=0.25, unknown_score=-7.0, look_ahead=True
+    scorer = PrefixScorer(
+        4,
+        lexicon=lexicon,
+        words=[(model.automaton(), 0.5)],
+        word_score=0.25,
+        unknown_score=-7.0,
+        unigrams=model.unigrams(range(3)),
     )
     price = 0.5 * float(model.score(torch.tensor([3]), torch.tensor([2]))[0]) + 0.25 - 7.0
-    assert scorer.lexicon is not None
-    assert float(scorer.lexicon.ahead[1]) == pytest.approx(UNKNOWN_SHARE * price)
+    assert float(scorer.ahead[1]) == pytest.approx(UNKNOWN_SHARE * price)
 
 
 STARTS = """\\data\\
@@ -151,14 +156,14 @@ def models_of(path: Path) -> list[NgramModel | KenlmModel]:
     unigrams = {"<unk>": (-1, 0), "<s>": (-9, -2), "</s>": (-1, 0), "ab": (-0.5, 0), "ba": (-0.7, 0)}
     bigrams = {("<s>", "ba"): (-0.1, 0)}
     write_probing(path.with_suffix(".bin"), {(word,): pair for word, pair in unigrams.items()} | bigrams)
-    return [NgramModel.from_arpa(path), KenlmModel(path.with_suffix(".bin"))]
+    return [NgramModel.load(path), KenlmModel(path.with_suffix(".bin"))]
 
 
 def test_look_ahead_is_of_unigrams_not_of_how_sentences_begin(tmp_path: Path) -> None:
     lexicon = Lexicon([("ab", [1, 2]), ("ba", [2, 1])], 4, separator=3, allow_unknown=True)
     for model in models_of(tmp_path / "words.arpa"):
-        ids = np.array(model.ids(["ab", "ba", "<unk>"]))
-        flat = word_scorer(lexicon, [WordModel(model, ids, 0.5)], look_ahead=True).lexicon
-        assert flat is not None
+        parts = DecoderParts(Labels.of(LABELS, 0), CtcFusionOptions(lm_weight=0.5, unknown_score=0.0))
+        scorer, _ = parts.scorer(model, lexicon, [], None)
+        assert scorer is not None
         expected = [0.5 * log10 * math.log(10) for log10 in (-0.5, -0.7)]
-        assert flat.ahead[2:4].tolist() == pytest.approx(expected)
+        assert scorer.ahead[2:4].tolist() == pytest.approx(expected)

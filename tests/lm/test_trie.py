@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm import arpa, ngram, trie
+from sottovoce.lm import arpa, ngram
 from sottovoce.lm.arpa import read_arpa, write_arpa
-from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.trie import Trie, build_trie, is_trie, open_trie, trie_of, write_trie
+from sottovoce.lm.ngram import NgramModel, build_trie, write_trie
 from tests.lm.test_ngram import SMALL
 
 pytest.importorskip("sottovoce_kernels.trie", reason="sottovoce-kernels is not installed")
@@ -77,12 +77,18 @@ def known_context(ngrams: Ngrams, context: Ngram) -> Ngram:
     return context
 
 
-def compare(model: Trie, ngrams: Ngrams, words: list[str], tolerance: float) -> None:
+def without_kernels(model: NgramModel) -> NgramModel:
+    plain = copy(model)
+    plain.__dict__["native"] = None
+    return plain
+
+
+def compare(model: NgramModel, ngrams: Ngrams, words: list[str], tolerance: float) -> None:
     """Walk every sequence of three words, in every way to look up, and compare each step."""
-    unpacked = model.table()
+    plain = without_kernels(model)
     steps = list(product(range(len(words)), repeat=3))
     tokens = torch.tensor(steps)
-    ways = [unpacked.follow, model.follow]
+    ways = [plain.score, model.score]
     states = [torch.zeros(len(steps), dtype=torch.int64) for _ in ways]
     for column in range(3):
         named = [tuple(words[token] for token in row[: column + 1]) for row in steps]
@@ -92,12 +98,12 @@ def compare(model: Trie, ngrams: Ngrams, words: list[str], tolerance: float) -> 
             for score, expected in zip(found.tolist(), wanted, strict=True):
                 assert score == pytest.approx(expected * math.log(10), abs=tolerance, rel=1e-5)
         assert torch.equal(states[0], states[1])
-    nodes = torch.arange(len(unpacked.parent))
-    assert torch.equal(unpacked.row_weights(nodes), model.row_weights(nodes)) or torch.allclose(
-        unpacked.row_weights(nodes), model.row_weights(nodes), atol=1e-5
-    )
-    highest = unpacked.row_weights(nodes).max(dim=0).values
-    assert bool((highest <= model.bounds + 1e-4).all())
+    nodes = torch.arange(model.starts[-1])
+    rows, _ = model.score(nodes)
+    pairs = torch.cartesian_prod(nodes, torch.arange(model.n_tokens)).view(-1, 2).T
+    assert torch.allclose(rows.flatten(), model.score(*pairs)[0], atol=1e-5)
+    bounds = torch.from_numpy(model.automaton().root_weights)
+    assert bool((rows.max(dim=0).values <= bounds + 1e-4).all())
 
 
 @settings(max_examples=60, deadline=None)
@@ -109,9 +115,9 @@ def test_every_look_up_equals_the_definition(ngrams: Ngrams, bits: int) -> None:
         table = read_arpa(path)
         arrays, about = build_trie(table, bits=bits)
         write_trie(path.with_suffix(".trie"), arrays, about)
-        model, _ = open_trie(path.with_suffix(".trie"))
+        model = NgramModel.load(path.with_suffix(".trie"))
         words = list(table.words) + ([] if {"<unk>", "<UNK>"} & set(table.words) else ["<unk>"])
-        assert model.words() == words
+        assert list(model.vocabulary)[: len(words)] == words
         compare(model, ngrams, words, 1e-4)
 
 
@@ -136,17 +142,17 @@ def random_table(seed: int, sizes: tuple[int, ...]) -> arpa.NgramTable:
     return arpa.NgramTable(words, (unigrams, *orders[1:]))
 
 
-def made(table: arpa.NgramTable, bits: int = 32) -> Trie:
+def made(table: arpa.NgramTable, bits: int = 32) -> NgramModel:
     arrays, about = build_trie(table, bits=bits)
-    return trie_of({name: torch.from_numpy(array) for name, array in arrays.items()}, about)
+    return NgramModel({name: torch.from_numpy(array) for name, array in arrays.items()}, about)
 
 
 def test_large_tables_are_sorted_in_parts_and_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     table = random_table(0, (60, 800, 2000, 1500))
     whole, _ = build_trie(table)
-    monkeypatch.setattr(trie, "SORTED_AT_ONCE", 100)
+    monkeypatch.setattr(ngram, "SORTED_AT_ONCE", 100)
     monkeypatch.setattr(arpa, "_BLOCK", 64)
-    monkeypatch.setattr(trie, "_SAMPLE", 50)
+    monkeypatch.setattr(ngram, "_SAMPLE", 50)
     monkeypatch.setattr(arpa, "_IN_MEMORY_BYTES", 0)
     parts, _ = build_trie(table)
     assert whole.keys() == parts.keys()
@@ -161,8 +167,8 @@ def test_eight_bits_cost_little(tmp_path: Path) -> None:
     states = other = torch.randint(exact.starts[-1], (500,), generator=generator)
     for _ in range(6):
         tokens = torch.randint(exact.n_tokens, (500,), generator=generator)
-        found, states = exact.follow(states, tokens)
-        rounded, other = small.follow(other, tokens)
+        found, states = exact.score(states, tokens)
+        rounded, other = small.score(other, tokens)
         assert torch.equal(states, other)
         assert 0 < float((found - rounded).abs().mean()) < 0.02
         assert float((found - rounded).square().mean().sqrt()) < 0.05
@@ -200,8 +206,6 @@ def test_files_serve_as_models(tmp_path: Path) -> None:
     arrays, about = build_trie(read_arpa(path), bits=8)
     packed = tmp_path / "small.trie"
     write_trie(packed, arrays, about)
-    assert is_trie(packed)
-    assert not is_trie(path)
     other = NgramModel.load(packed)
     assert other.vocabulary == model.vocabulary
     tokens = torch.tensor(model.ids(["a", "b", "x"]))
@@ -213,15 +217,3 @@ def test_files_serve_as_models(tmp_path: Path) -> None:
         cut.write_bytes(packed.read_bytes()[:n_bytes])
         with pytest.raises(LanguageModelError, match=r"cut\.trie"):
             NgramModel.load(cut)
-
-
-def test_large_models_are_read_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "small.arpa"
-    path.write_text(SMALL)
-    small = NgramModel.load(path)
-    monkeypatch.setattr(ngram, "UNPACKED_NGRAMS", 0)
-    large = NgramModel.load(path)
-    assert isinstance(large._lookups, Trie)
-    states = torch.arange(small.trie.starts[-1])
-    assert torch.allclose(small.score(states)[0], large.score(states)[0])
-    assert torch.allclose(small.finish(states), large.finish(states))

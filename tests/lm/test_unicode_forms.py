@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.ctc.models import load_ngram
 from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.decoding.decode import context_tokens
 from sottovoce.evaluation.wer import ScoredUtterance, count_errors
 from sottovoce.lm.fusion import text_fusion
 from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
-from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.ngram import NgramModel, load_ngram
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.text.normalize import forms_of, ids_by_form, letter_spellings
 from sottovoce.text.tokenizer import Tokenizer
@@ -124,7 +123,7 @@ def test_word_pieces_in_two_code_points() -> None:
 def test_models_are_asked_for_the_form_that_they_hold(form: str, tmp_path: Path) -> None:
     path = tmp_path / "words.arpa"
     path.write_text(ARPA.format(form), encoding="utf-8")
-    model = NgramModel.from_arpa(path)
+    model = NgramModel.load(path)
     for word in (CAFE, CAFE_APART):
         assert word in model
         score = float(model.score(model.start(1), torch.tensor(model.ids([word])))[0])
@@ -137,7 +136,7 @@ def test_binaries_of_text_in_two_code_points(kind: str) -> None:
     """The model is asked for its own form, also half composed ones."""
     model = load_ngram(BINARIES / f"apart-{kind}.bin")
     assert model is not None
-    reference = NgramModel.from_arpa(BINARIES / "apart.arpa")
+    reference = NgramModel.load(BINARIES / "apart.arpa")
     for words in (["the", CAFE], ["the", CAFE_APART], ["\u1eadm"], ["a\u0323\u0302m"], ["caf\u00e8"]):
         scores = []
         for each in (model, reference):

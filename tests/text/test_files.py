@@ -14,16 +14,16 @@ from sottovoce.archive.results import list_recordings
 from sottovoce.cli.align import read_text as text_to_align
 from sottovoce.cli.ctc_decode import read_emissions
 from sottovoce.cli.serve import read_toml
-from sottovoce.ctc.config import read_priors
 from sottovoce.ctc.labels import labels_of
+from sottovoce.ctc.options import read_priors
 from sottovoce.errors import InputError, LanguageModelError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document_words import document_text
 from sottovoce.formats.files import load_transcript
 from sottovoce.lm.arpa import read_arpa
+from sottovoce.lm.boosting import read_phrases
 from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.lexicon import read_lexicon
-from sottovoce.lm.phrase_lists import read_phrases
 from sottovoce.models.checkpoint.huggingface import read_json
 from sottovoce.server.auth import read_keys
 from sottovoce.text.files import decode_text, read_lines, read_text

@@ -1,6 +1,6 @@
 """N-gram models of packed bits, searched in place: many look-ups in one call.
 
-The layout is that of `sottovoce.lm.trie`. The caller keeps the arrays alive.
+The layout is that of `sottovoce.lm.ngram`. The caller keeps the arrays alive.
 """
 
 from __future__ import annotations

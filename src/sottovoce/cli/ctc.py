@@ -21,8 +21,7 @@ from sottovoce.cli.flags import (
     typed_options,
 )
 from sottovoce.cli.options import DecoderOptions
-from sottovoce.ctc.config import DecoderConfig
-from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
+from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, DecoderConfig
 from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.options.schema import Option, options_of
 from sottovoce.types import Hypothesis, Word
@@ -210,7 +209,7 @@ def tune(
     """
     check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.ctc_decode import Utterances, tunable, tuned
-    from sottovoce.ctc.config import write_config
+    from sottovoce.ctc.options import write_config
 
     utterances = Utterances.opened(given_as(DecoderOptions, given), _typed(context, given))
     ranges = _ranges(tune, tunable(utterances.config, utterances.options.vocabulary_from))

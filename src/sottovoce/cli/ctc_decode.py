@@ -22,18 +22,17 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
 from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder, load_ngram
-from sottovoce.ctc.config import DecoderConfig, chosen_values, read_config, read_priors
 from sottovoce.ctc.decoder import StreamUpdate
 from sottovoce.ctc.labels import LabelList
-from sottovoce.ctc.models import WordOrTokenModel
+from sottovoce.ctc.options import DecoderConfig, chosen_values, read_config, read_priors
 from sottovoce.ctc.tuning import Range, Weights, folds_of, tune
 from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
 from sottovoce.evaluation.wer import ErrorCounts, ErrorRate, ScoreOptions, count_edits, error_rate
 from sottovoce.formats.document_words import with_vocabulary
-from sottovoce.lm.causal import CausalWordModel
+from sottovoce.lm.base import WordModel
+from sottovoce.lm.boosting import Hotwords
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.neural import History, WordLanguageModel
-from sottovoce.lm.phrase_lists import Hotwords
+from sottovoce.lm.neural import CausalWordModel, History, WordLanguageModel
 from sottovoce.models.ctc_head import emissions_of_recording
 from sottovoce.models.devices import choose_device
 from sottovoce.options.schema import changed, options_of
@@ -165,7 +164,7 @@ class Utterances:
     def decoder(
         self,
         n_best: int,
-        lm: WordOrTokenModel | None,
+        lm: Path | WordModel | None,
         *,
         lexicon: Lexicon | None = None,
         neural_lm: WordLanguageModel | None = None,
@@ -209,7 +208,7 @@ def decoded(
     utterances: Utterances, files: Sequence[Path], n_best: int, batch_size: int, is_greedy: bool
 ) -> Iterator[tuple[str, list[Hypothesis] | SottovoceError]]:
     """Yield the hypotheses, or the error, of every utterance in order."""
-    decoder = utterances.decoder(n_best, load_ngram(utterances.config.lm))
+    decoder = utterances.decoder(n_best, utterances.config.lm)
 
     def greedy(batch: list[Tensor], lengths: Sequence[int]) -> list[list[Hypothesis]]:
         return [[found] for found in decoder.greedy(batch, lengths)]
@@ -231,7 +230,7 @@ def streamed(
     utterances: Utterances, files: Sequence[Path], n_best: int, chunk_ms: float
 ) -> Iterator[tuple[str, StreamUpdate | SottovoceError]]:
     """Yield the updates of every utterance, decoded in chunks, or its error."""
-    decoder = utterances.decoder(n_best, load_ngram(utterances.config.lm))
+    decoder = utterances.decoder(n_best, utterances.config.lm)
     n_frames = max(1, round(chunk_ms / 1000 / utterances.config.options.frame_s))
     for source in _sources(utterances, files):
         if isinstance(source, SottovoceError):
@@ -349,7 +348,7 @@ def tuned(
     paths, texts, speakers = _listed(manifest)
     sources = [next(utterances.of(path)) for path in paths]
     config, fusion = utterances.config, utterances.config.fusion
-    lm, lexicon = load_ngram(config.lm), None
+    lm, lexicon = None if config.lm is None else load_ngram(config.lm), None
     neural_lm = None
     if config.neural_lm is not None:
         neural_lm = RememberedWords(

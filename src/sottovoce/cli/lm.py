@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from sottovoce.errors import LanguageModelError, OptionError
+from sottovoce.errors import OptionError
 
 if TYPE_CHECKING:
     from sottovoce.lm.arpa import NgramTable, Report
@@ -48,16 +48,12 @@ def build(model: Path, output: Path, bits: str) -> None:
 
     Large models are sorted in temporary files next to FILE. -v shows the memory needed.
     """
-    from sottovoce.lm.arpa import read_arpa
-    from sottovoce.lm.kenlm import is_kenlm_binary, read_kenlm_trie
-    from sottovoce.lm.trie import is_trie
+    from sottovoce.lm.ngram import read_ngrams
 
     check_suffix(output)
-    if is_trie(model):
-        raise LanguageModelError(f"{model}: expected an ARPA file or a KenLM binary, got a .trie already")
-    read = read_kenlm_trie if is_kenlm_binary(model) else read_arpa
     with Steps() as steps:
-        write(read(model, output.absolute().parent, steps.report), output, int(bits), steps.report)
+        table = read_ngrams(model, output.absolute().parent, steps.report)
+        write(table, output, int(bits), steps.report)
 
 
 @lm.command()
@@ -124,7 +120,7 @@ def check_suffix(output: Path) -> None:
 def write(table: NgramTable, output: Path, bits: int, report: Report) -> None:
     from sottovoce.errors import OutputError, cause_of
     from sottovoce.lm.arpa import write_arpa
-    from sottovoce.lm.trie import build_trie, write_trie
+    from sottovoce.lm.ngram import build_trie, write_trie
 
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

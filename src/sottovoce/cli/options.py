@@ -12,7 +12,7 @@ from sottovoce.cli.flags import LIBRARY, Given, flag_of, grouped, value_of
 from sottovoce.ctc.options import of_emissions, of_search, of_words
 from sottovoce.errors import OptionError
 from sottovoce.formats.files import FORMATS
-from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
+from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.live import SWITCH_CERTAINTY, Captions, Switching
 from sottovoce.options.schema import Option, changed, options_of
@@ -418,7 +418,7 @@ class StreamFlags:
 
 @dataclass(frozen=True, slots=True)
 class DecoderOptions:
-    """Options of `sottovoce ctc` beside those of `sottovoce.ctc.config.DecoderConfig`."""
+    """Options of `sottovoce ctc` beside those of `sottovoce.ctc.options.DecoderConfig`."""
 
     config: Path | None = of_emissions(
         "decoder.toml of `ctc tune`; flags take precedence.", kind="file"

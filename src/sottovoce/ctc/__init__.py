@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sottovoce.ctc.decoder import CtcDecoder
-    from sottovoce.ctc.models import WordOrTokenModel, load_ngram
     from sottovoce.ctc.options import CtcFusionOptions
+    from sottovoce.lm.ngram import load_ngram
 
-__all__ = ["CtcDecoder", "CtcFusionOptions", "WordOrTokenModel", "load_ngram"]
+__all__ = ["CtcDecoder", "CtcFusionOptions", "load_ngram"]
 
-_MODULES = {"CtcDecoder": "decoder", "CtcFusionOptions": "options"}
+_HOMES = {"CtcDecoder": "ctc.decoder", "CtcFusionOptions": "ctc.options", "load_ngram": "lm.ngram"}
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'sottovoce.ctc' has no attribute '{name}'")
-    home = importlib.import_module(f"sottovoce.ctc.{_MODULES.get(name, 'models')}")
+    home = importlib.import_module(f"sottovoce.{_HOMES[name]}")
     value: object = getattr(home, name)
     return value

@@ -10,8 +10,9 @@ meet in a blank; the rest can then be aligned separately.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -20,9 +21,14 @@ from torch import Tensor
 from sottovoce.kernels import load_kernels
 from sottovoce.lm.base import Floats, Ints
 
+if TYPE_CHECKING:
+    import sottovoce_kernels.ctc
+
 NEVER = float("-inf")
 CUT_MARGIN = 40.0
 """Nats by which a state may be behind the best and still win."""
+_SEPARATOR_MARGIN = 1e-3
+"""Nats by which a separator that the hypothesis contains is preferred."""
 _LEAST_FRAMES = 1000
 """Fewer frames of all utterances take less time than waking threads."""
 
@@ -42,9 +48,9 @@ class TokenSpans(NamedTuple):
 class TokenTimes(NamedTuple):
     """`TokenSpans` of one hypothesis."""
 
-    first: list[int]
-    last: list[int]
-    peak: list[float]
+    first: Sequence[int]
+    last: Sequence[int]
+    peak: Sequence[float]
 
 
 def token_times(spans: TokenSpans, n_tokens: Sequence[int]) -> list[TokenTimes]:
@@ -69,7 +75,8 @@ class NativeEmissions:
 
     def __init__(self, kernels: ModuleType, values: Tensor, lengths: Tensor) -> None:
         self._kept = values.float().contiguous(), lengths.long().contiguous()
-        self.view: object = kernels.Emissions(*values.shape[1:], *(part.data_ptr() for part in self._kept))
+        addresses = (part.data_ptr() for part in self._kept)
+        self.view: sottovoce_kernels.ctc.Emissions = kernels.Emissions(*values.shape[1:], *addresses)
 
 
 class NativeTexts:
@@ -80,7 +87,8 @@ class NativeTexts:
 
     def __init__(self, kernels: ModuleType, tokens: Tensor, n_tokens: Tensor, *of_alignment: Tensor) -> None:
         self._kept = tuple(part.contiguous() for part in (tokens, n_tokens, *of_alignment))
-        self.view: object = kernels.Texts(*tokens.shape, *(part.data_ptr() for part in self._kept))
+        addresses = (part.data_ptr() for part in self._kept)
+        self.view: sottovoce_kernels.ctc.Texts = kernels.Texts(*tokens.shape, *addresses)
 
 
 def n_threads(n_rows: int, n_frames: int) -> int:
@@ -178,3 +186,29 @@ def _blanks(tokens: Tensor, blank: int | Tensor) -> Tensor:
     if isinstance(blank, Tensor):
         return blank
     return torch.full((tokens.shape[0], tokens.shape[1] + 1), blank)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSeparators:
+    """The blanks of an alignment. separator: the scorer's, which appends nothing when repeated; or None."""
+
+    blank: int
+    separator: int | None
+
+    def emissions(self, log_probs: Tensor) -> Tensor:
+        """Append a label to emissions (B, T, V) for "blank or idle separator"."""
+        if self.separator is None:
+            return log_probs
+        idle = torch.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
+        return torch.cat((log_probs, idle[:, :, None]), dim=2)
+
+    def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
+        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all. before: (N,) tokens
+        before.
+        """
+        if self.separator is None:
+            return self.blank
+        after_separator = torch.cat((before[:, None], tokens), dim=1) == self.separator
+        return torch.full_like(after_separator, self.blank, dtype=torch.int64).masked_fill_(
+            after_separator, n_labels
+        )

@@ -14,31 +14,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import NEVER, TokenTimes, align, token_times
-from sottovoce.ctc.commit import Committer, newly_committed
-from sottovoce.ctc.config import read_config
+from sottovoce.ctc.align import NEVER, IdleSeparators, TokenTimes, align, token_times
 from sottovoce.ctc.emissions import (
     Emissions,
     EmissionScaling,
-    IdleSeparators,
     Lengths,
     as_tensors,
     checked,
-    joined,
     mean_log_probs,
     network_weights,
     networks_of,
-    without_blank_runs,
 )
 from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
-from sottovoce.ctc.models import DecoderParts, Spellings, WordOrTokenModel, load_ngram
-from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
-from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState, padded
+from sottovoce.ctc.models import DecoderParts, Spellings
+from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, read_config
+from sottovoce.ctc.search import (
+    CommittedHistory,
+    Committer,
+    PrefixScorer,
+    PrefixSearch,
+    PrefixState,
+    padded,
+)
 from sottovoce.errors import OptionError
-from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, WordHistory
+from sottovoce.lm.base import Floats, WordModel
+from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.neural import WordLanguageModel
-from sottovoce.lm.phrase_lists import Hotwords, listed_phrases
+from sottovoce.lm.neural import HistoryWord, NeuralRescorer, WordHistory, WordLanguageModel
+from sottovoce.lm.ngram import load_ngram
 from sottovoce.models.devices import choose_device
 from sottovoce.types import Hypothesis, Partial, Word
 
@@ -84,40 +87,6 @@ def _log_sum(scores: Sequence[float]) -> float:
     return float(torch.tensor(scores, dtype=torch.float64).logsumexp(dim=0))
 
 
-def _greedy_hypothesis(
-    labels: Labels,
-    path: Tensor,
-    starts: Tensor,
-    changes: Tensor,
-    acoustic: Tensor,
-    score: float,
-    *,
-    frame_s: float,
-) -> Hypothesis:
-    frames = starts.nonzero()[:, 0]
-    turns = changes.nonzero()[:, 0].tolist()
-    tokens = path[frames].tolist()
-    ends = dict(zip(turns, (*turns[1:], len(path)), strict=True))
-    first = frames.tolist()
-    words = [
-        Word(
-            word=word.text,
-            start=first[word.first] * frame_s,
-            end=ends[first[word.end - 1]] * frame_s,
-            probability=float(acoustic[frames[word.first : word.end]].mean().exp()),
-        )
-        for word in labels.words(tokens)
-    ]
-    return Hypothesis(
-        text=labels.spell(tokens),
-        tokens=tuple(tokens),
-        score=score,
-        acoustic_score=score,
-        words=tuple(words),
-        token_frames=tuple(first),
-    )
-
-
 def _joined_lists(lists: Sequence[Sequence[Hypothesis]], shares: Sequence[float]) -> list[Hypothesis]:
     """Join lists by text; posteriors become their weighted means, which rank the texts."""
     posteriors: dict[str, float] = {}
@@ -137,12 +106,12 @@ _ROUNDING = 1e-4
 
 
 class HistoryAdjuster:
-    """Replaces the scores of word histories in states by those of a `HistoryScorer`.
+    """Replaces the scores of word histories in states by those of a `NeuralRescorer`.
 
     threshold: see `CtcOptions.adjust_threshold`.
     """
 
-    def __init__(self, scorer: HistoryScorer, speller: Speller, threshold: float | None) -> None:
+    def __init__(self, scorer: NeuralRescorer, speller: Speller, threshold: float | None) -> None:
         self._scorer = scorer
         self._speller = speller
         self._threshold = threshold
@@ -287,7 +256,7 @@ class EmissionDecoder:
         *,
         scorer: PrefixScorer | None = None,
         lexicon: Sequence[str | None] = (),
-        history_scorer: HistoryScorer | None = None,
+        history_scorer: NeuralRescorer | None = None,
     ) -> None:
         self.labels = labels
         self.options = options or CtcOptions()
@@ -368,8 +337,32 @@ class EmissionDecoder:
         changes[:, 1:] = path[:, 1:] != path[:, :-1]
         starts = changes & (path != blank)
         scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
-        rows = zip(path, starts, changes, acoustic, scores, strict=True)
-        return [_greedy_hypothesis(self.labels, *row, frame_s=self.options.frame_s) for row in rows]
+        found = []
+        for row, score in enumerate(scores):
+            frames = starts[row].nonzero()[:, 0]
+            turns, first = changes[row].nonzero()[:, 0].tolist(), frames.tolist()
+            tokens = path[row, frames].tolist()
+            ends = dict(zip(turns, (*turns[1:], path.shape[1]), strict=True))
+            words = [
+                Word(
+                    word=word.text,
+                    start=first[word.first] * self.options.frame_s,
+                    end=ends[first[word.end - 1]] * self.options.frame_s,
+                    probability=float(acoustic[row, frames[word.first : word.end]].mean().exp()),
+                )
+                for word in self.labels.words(tokens)
+            ]
+            found.append(
+                Hypothesis(
+                    text=self.labels.spell(tokens),
+                    tokens=tuple(tokens),
+                    score=score,
+                    acoustic_score=score,
+                    words=tuple(words),
+                    token_frames=tuple(first),
+                )
+            )
+        return found
 
     def start(self, n_batch: int = 1) -> PrefixState:
         """Make the state of n_batch streams before their first frame."""
@@ -429,7 +422,27 @@ class EmissionDecoder:
 
         At most one event per stream; `utterance` is its row. Without `CtcOptions.times` events have no words.
         """
-        return newly_committed(state, self._speller, self.options.frame_s)
+        events = []
+        for row, history in enumerate(state.committed):
+            words = history.words[history.n_emitted :]
+            if not words:
+                continue
+            history.n_emitted = len(history.words)
+            now = int(state.n_frames[row]) * self.options.frame_s
+            times = TokenTimes(history.first, history.last, history.peak)
+            timed = tuple(self._word(word, times) for word in words) if history.first else ()
+            events.append(
+                Partial(
+                    start=timed[0].start if timed else now,
+                    end=timed[-1].end if timed else now,
+                    text=self._speller.join([word.text for word in words]),
+                    language="",
+                    words=timed,
+                    emission_time=now,
+                    utterance=row,
+                )
+            )
+        return events
 
     def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the n_best texts so far of each stream, best first; the state is unchanged.
@@ -517,7 +530,7 @@ class EmissionDecoder:
         if self.options.blank_skip is not None:
             blank = self.labels.blank
             is_likely = log_probs[:, :, blank].exp() > self.options.blank_skip
-            scores, lengths = without_blank_runs(state, scores, lengths, blank=blank, is_likely=is_likely)
+            scores, lengths = state.without_blank_runs(scores, lengths, blank=blank, is_likely=is_likely)
         every = self.options.adjust_every_frames
         if self._adjuster is None or every is None:
             self._run(state, scores, lengths)
@@ -607,7 +620,7 @@ class EmissionDecoder:
         n_labels, (tokens, lengths) = len(self.labels), padded(symbols)
         labels = tokens % n_labels
         rows, beams = (torch.tensor([one[i] for one in found]) for i in (0, 3))
-        emissions, n_frames = joined(state)
+        emissions, n_frames = state.joined()
         spans = align(
             self._idle.emissions(emissions),
             n_frames,
@@ -707,8 +720,8 @@ class CtcDecoder(EmissionDecoder):
         labels: Sequence[str],
         blank: int = 0,
         *,
-        lm: str | Path | WordOrTokenModel | None = None,
-        label_lm: str | Path | WordOrTokenModel | None = None,
+        lm: str | Path | WordModel | None = None,
+        label_lm: str | Path | WordModel | None = None,
         lexicon: str | Path | Spellings | Lexicon | None = None,
         hotwords: Hotwords | None = None,
         neural_lm: str | Path | WordLanguageModel | None = None,
@@ -720,7 +733,6 @@ class CtcDecoder(EmissionDecoder):
         device: str | torch.device = "cpu",
     ) -> None:
         named = Labels.of(labels, blank)
-        where = choose_device(device) if isinstance(device, str) else device
         options = options or CtcOptions()
         options = replace(
             options,
@@ -728,15 +740,17 @@ class CtcDecoder(EmissionDecoder):
             n_best=options.n_best if n_best is None else n_best,
         )
         parts = DecoderParts(named, fusion or CtcFusionOptions())
-        model = load_ngram(lm)
+        model, beside = (None if given is None else load_ngram(given) for given in (lm, label_lm))
         weight = parts.options.hotword_weight
         phrases = [] if hotwords is None else listed_phrases(hotwords, default_weight=weight)
-        beside = load_ngram(label_lm)
         scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
         """The words' tree, made or given; None without a lexicon."""
+        rescorer = None
+        if neural_lm is not None:
+            where = choose_device(device) if isinstance(device, str) else device
+            rescorer = parts.rescorer(neural_lm, None if self.lexicon is None else model, where)
         words = () if self.lexicon is None else self.lexicon.words
-        history_scorer = parts.history_scorer(neural_lm, model, words, where)
-        super().__init__(named, options, scorer=scorer, lexicon=words, history_scorer=history_scorer)
+        super().__init__(named, options, scorer=scorer, lexicon=words, history_scorer=rescorer)
 
     def decode_logits(self, logits: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""

@@ -1,4 +1,4 @@
-"""Checks, averaging and scaling of emissions, removal of blank frames, and the blanks of alignments."""
+"""Checks, averaging and scaling of emissions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import NEVER, are_plausible
+from sottovoce.ctc.align import are_plausible
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
-from sottovoce.ctc.search import PrefixState
 from sottovoce.errors import InputError, OptionError
 
 Emitted = (
@@ -31,8 +30,6 @@ _SUM_TOLERANCE = 0.6
 logits.
 """
 _POSITIVE_TOLERANCE = 1e-2
-_SEPARATOR_MARGIN = 1e-3
-"""Nats by which a separator that the hypothesis contains is preferred."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,69 +190,3 @@ def _check_values(frames: Tensor) -> None:
 def _check_scores(frames: Tensor) -> None:
     if not bool(frames.logsumexp(dim=1).isfinite().all()):
         raise InputError("emissions: expected scores, got NaN, infinity or a frame where nothing is possible")
-
-
-def without_blank_runs(
-    state: PrefixState, scores: Tensor, lengths: Tensor, *, blank: int, is_likely: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Drop all but the first frame of every run of likely blank frames, also across chunks.
-
-    Returns the remaining scores (B, T, V) and lengths (B,). Scores of dropped blanks are added to
-    `state.acoustic_offset`.
-
-    is_likely: (B, T) bool.
-    """
-    n_batch, n_frames, n_labels = scores.shape
-    if not n_frames:
-        return scores, lengths
-    valid = torch.arange(n_frames) < lengths[:, None]
-    is_blank = is_likely & valid
-    dropped = is_blank & torch.cat((state.in_blank[:, None], is_blank[:, :-1]), dim=1)
-    state.acoustic_offset = state.acoustic_offset + scores[:, :, blank].masked_fill(~dropped, 0.0).sum(dim=1)
-    last = (lengths - 1).clamp_min(0)[:, None]
-    state.in_blank = torch.where(lengths > 0, is_blank.gather(1, last)[:, 0], state.in_blank)
-    remains = valid & ~dropped
-    order = (~remains).to(torch.uint8).argsort(dim=1, stable=True)
-    n_remaining = remains.sum(dim=1)
-    longest = int(n_remaining.max()) if n_batch else 0
-    index = order[:, :longest, None].expand(-1, -1, n_labels)
-    return scores.gather(1, index), n_remaining
-
-
-@dataclass(frozen=True, slots=True)
-class IdleSeparators:
-    """The blanks of an alignment. separator: the scorer's, which appends nothing when repeated; or None."""
-
-    blank: int
-    separator: int | None
-
-    def emissions(self, log_probs: Tensor) -> Tensor:
-        """Append a label to emissions (B, T, V) for "blank or idle separator"."""
-        if self.separator is None:
-            return log_probs
-        idle = torch.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
-        return torch.cat((log_probs, idle[:, :, None]), dim=2)
-
-    def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
-        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all. before: (N,) tokens
-        before.
-        """
-        if self.separator is None:
-            return self.blank
-        after_separator = torch.cat((before[:, None], tokens), dim=1) == self.separator
-        return torch.full_like(after_separator, self.blank, dtype=torch.int64).masked_fill_(
-            after_separator, n_labels
-        )
-
-
-def joined(state: PrefixState) -> tuple[Tensor, Tensor]:
-    if len(state.emissions) == 1:
-        return state.emissions[0]
-    lengths = state.n_frames - torch.tensor([each.n_frames for each in state.committed])
-    n_frames = int(lengths.max()) if len(lengths) else 0
-    n_labels = state.emissions[0][0].shape[2]
-    whole = state.blank.new_full((len(lengths), n_frames, n_labels), NEVER)
-    for row in range(len(lengths)):
-        parts = [chunk[row, : int(n_valid[row])] for chunk, n_valid in state.emissions]
-        whole[row, : int(lengths[row])] = torch.cat(parts)
-    return whole, lengths

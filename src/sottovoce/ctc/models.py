@@ -18,16 +18,20 @@ import torch
 
 from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.ctc.options import Case, CtcFusionOptions
+from sottovoce.ctc.search import PrefixScorer, WeightedModel
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.base import PrefixScorer
-from sottovoce.lm.boosting import Edges, Phrase, PhraseBooster, WholeWordBooster, WordCounter
-from sottovoce.lm.causal import CausalWordModel
-from sottovoce.lm.fusion import TokenModel, WordModel, token_scorer, word_scorer
-from sottovoce.lm.kenlm import KenlmModel, is_kenlm_probing
+from sottovoce.lm.base import WordModel
+from sottovoce.lm.boosting import (
+    Edges,
+    ListedPhrase,
+    Phrase,
+    PhraseBooster,
+    WholeWordBooster,
+    without_faults,
+    word_counter,
+)
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
-from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
-from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.phrase_lists import ListedPhrase, without_faults
+from sottovoce.lm.neural import CausalWordModel, NeuralRescorer, WordLanguageModel
 from sottovoce.text.normalize import composed, forms_of, ids_by_form, is_composed, letter_spellings
 
 MOST_SPELLINGS = 8
@@ -196,21 +200,9 @@ def _each(texts: Sequence[str], may_stay: Callable[[str], bool]) -> tuple[str, .
 
 
 Spellings = Sequence[tuple[str, Sequence[int]]]
-WordOrTokenModel = NgramModel | KenlmModel
 
 _SPACE_NAMES = (" ", "|", "<space>", PIECE_START)
 _SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
-
-
-def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
-    """Load a trie, an ARPA file (.gz too) or a KenLM binary; a model or None is returned as is.
-
-    Raises:
-        LanguageModelError: the file cannot be read.
-    """
-    if lm is None or isinstance(lm, NgramModel | KenlmModel):
-        return lm
-    return KenlmModel(lm) if is_kenlm_probing(Path(lm)) else NgramModel.load(lm)
 
 
 class DecoderParts:
@@ -224,11 +216,11 @@ class DecoderParts:
 
     def scorer(
         self,
-        model: WordOrTokenModel | None,
+        model: WordModel | None,
         lexicon: str | Path | Spellings | Lexicon | None,
         phrases: list[ListedPhrase],
         unknown_words: bool | None,
-        label_model: WordOrTokenModel | None = None,
+        label_model: WordModel | None = None,
     ) -> tuple[PrefixScorer | None, Lexicon | None]:
         """Fuse models, lexicon and phrases; return the scorer and the lexicon, or None.
 
@@ -242,48 +234,51 @@ class DecoderParts:
         if model is not None and label_model is None and lexicon is None and self._is_over_labels(model):
             over_labels, model = [(model, self.options.lm_weight)], None
         if lexicon is None and model is None:
-            return self._token_fusion(over_labels, phrases), None
+            tokens = self._token_models(over_labels, phrases, counts_words=True)
+            return (PrefixScorer(len(self.labels), tokens) if tokens else None), None
         words, phrases = self._lexicon(model, lexicon, phrases, unknown_words)
         # Homophones have the same labels: only the words are boosted then.
         boosts_words = bool(phrases) and (self.labels.separator is None or words.n_homophones > 1)
-        models = [self._word_model(model, words)] if model is not None else []
-        models += [self._word_booster(phrases, words)] if boosts_words else []
-        fused = word_scorer(
-            words,
-            models,
+        word_models: list[WeightedModel] = []
+        unigrams = None
+        if model is not None:
+            ids = np.array(model.ids(["<unk>" if word is None else word for word in words.words]))
+            word_models.append((model.automaton().over(ids), self.options.lm_weight))
+            if self.options.look_ahead:
+                unigrams = model.score(model.null_context(len(ids)), torch.from_numpy(ids))[0].numpy()
+        if boosts_words:
+            word_models.append((self._word_booster(phrases, words).automaton(), 1.0))
+        made = PrefixScorer(
+            len(self.labels),
+            self._token_models(over_labels, [] if boosts_words else phrases, lexicon=words),
+            lexicon=words,
+            words=word_models,
             word_score=self.options.word_score,
             unknown_score=self.options.unknown_score,
-            look_ahead=self.options.look_ahead and model is not None,
-            tokens=self._token_fusion(
-                over_labels, [] if boosts_words else phrases, word_score=False, lexicon=words
-            ),
+            unigrams=unigrams,
         )
-        return fused, words
+        return made, words
 
-    def history_scorer(
+    def rescorer(
         self,
-        neural_lm: str | Path | WordLanguageModel | None,
-        model: WordOrTokenModel | None,
-        words: tuple[str | None, ...],
+        neural_lm: str | Path | WordLanguageModel,
+        replaces: WordModel | None,
         device: torch.device,
-    ) -> NeuralRescorer | None:
-        """Make the neural rescorer. words: of the lexicon; without one the n-gram is not replaced."""
-        if neural_lm is None:
-            return None
-        scorer = neural_lm
-        if isinstance(scorer, str | Path):
-            scorer = CausalWordModel.load(
-                str(scorer),
+    ) -> NeuralRescorer:
+        """Make the neural rescorer. replaces: the n-gram model of the search over words."""
+        if isinstance(neural_lm, str | Path):
+            neural_lm = CausalWordModel.load(
+                str(neural_lm),
                 device=device,
                 dtype=self.options.neural_dtype,
                 cache_mb=self.options.neural_cache_mb,
             )
-        replaced = None
-        if model is not None and words:
-            replaced = ReplacedModel(model, self.options.lm_weight * (1 - self.options.lm_kept))
-        return NeuralRescorer(scorer, self.options.neural_weight, replaces=replaced)
+        replaced_weight = self.options.lm_weight * (1 - self.options.lm_kept)
+        return NeuralRescorer(
+            neural_lm, self.options.neural_weight, replaces=replaces, replaced_weight=replaced_weight
+        )
 
-    def _is_over_labels(self, model: WordOrTokenModel) -> bool:
+    def _is_over_labels(self, model: WordModel) -> bool:
         if self.options.token_offset is not None:
             self._check_offset(model)
             return True
@@ -296,13 +291,13 @@ class DecoderParts:
     def _label_ids(self) -> list[int]:
         return [i for i in range(len(self.labels)) if i != self.labels.blank]
 
-    def _check_offset(self, model: WordOrTokenModel) -> None:
+    def _check_offset(self, model: WordModel) -> None:
         if not any(self._label_name(i, model) in model for i in self._label_ids()):
             raise LanguageModelError(
                 f"lm: expected words chr(label + {self.options.token_offset}), got none of them"
             )
 
-    def _label_name(self, label: int, model: WordOrTokenModel) -> str:
+    def _label_name(self, label: int, model: WordModel) -> str:
         if self.options.token_offset is not None:
             name = chr(label + self.options.token_offset)
             # A symbol without a meaning: the model may not take it for its equivalent character.
@@ -313,26 +308,28 @@ class DecoderParts:
         names = (name for name in _SPACE_NAMES if name == own or name not in self.labels.names)
         return next((name for name in names if name in model), own)
 
-    def _token_fusion(
+    def _token_models(
         self,
-        weighted: Sequence[tuple[WordOrTokenModel, float]],
+        weighted: Sequence[tuple[WordModel, float]],
         phrases: list[ListedPhrase],
         *,
-        word_score: bool = True,
+        counts_words: bool = False,
         lexicon: Lexicon | None = None,
-    ) -> PrefixScorer | None:
-        models: list[TokenModel] = []
+    ) -> list[WeightedModel]:
+        models: list[WeightedModel] = []
         for model, weight in weighted:
             ids = model.ids([self._label_name(i, model) for i in range(len(self.labels))])
-            models.append(TokenModel(model, weight, np.array(ids)))
+            models.append((model.automaton().over(np.array(ids)), weight))
         if phrases:
-            models.append(TokenModel(self._booster(self._speller_of(phrases, lexicon).boosted(phrases)), 1.0))
-        if word_score and self.options.word_score:
-            labels = (self.labels.separators, self.labels.word_starts)
-            separators, starts = map(torch.tensor, labels)
-            counter = WordCounter(self.options.word_score, separators=separators, starts=starts)
-            models.append(TokenModel(counter, 1.0))
-        return token_scorer(len(self.labels), models) if models else None
+            booster = self._booster(self._speller_of(phrases, lexicon).boosted(phrases))
+            models.append((booster.automaton(), 1.0))
+        if counts_words and self.options.word_score:
+            labels = self.labels
+            counter = word_counter(
+                self.options.word_score, separators=labels.separators, starts=labels.word_starts
+            )
+            models.append((counter, 1.0))
+        return models
 
     def _booster(self, phrases: Sequence[Phrase]) -> PhraseBooster | WholeWordBooster:
         labels = self.labels
@@ -349,7 +346,7 @@ class DecoderParts:
 
     def _lexicon(
         self,
-        model: WordOrTokenModel | None,
+        model: WordModel | None,
         lexicon: str | Path | Spellings | Lexicon | None,
         phrases: list[ListedPhrase],
         unknown_words: bool | None,
@@ -397,7 +394,7 @@ class DecoderParts:
 
         return without_faults((phrase, fault(phrase)) for phrase in phrases)
 
-    def _spelled_vocabulary(self, model: WordOrTokenModel | None) -> list[tuple[str, Sequence[int]]]:
+    def _spelled_vocabulary(self, model: WordModel | None) -> list[tuple[str, Sequence[int]]]:
         if model is None or model.vocabulary is None:
             raise OptionError("lm: expected a lexicon beside KenLM's reader of an ARPA file, got none")
         if self.labels.separator is None:
@@ -419,11 +416,7 @@ class DecoderParts:
             )
         return spellings
 
-    def _word_model(self, model: WordOrTokenModel, lexicon: Lexicon) -> WordModel:
-        ids = np.array(model.ids(["<unk>" if word is None else word for word in lexicon.words]))
-        return WordModel(model, ids, self.options.lm_weight)
-
-    def _word_booster(self, phrases: list[ListedPhrase], lexicon: Lexicon) -> WordModel:
+    def _word_booster(self, phrases: list[ListedPhrase], lexicon: Lexicon) -> PhraseBooster:
         index = {word: i for i, word in enumerate(lexicon.words) if word is not None}
         found: list[Phrase] = []
         for phrase in phrases:
@@ -431,8 +424,7 @@ class DecoderParts:
             # The weight is per label; here tokens are words.
             weight = phrase.weight * sum(lexicon.lengths[word] for word in forms) / max(len(forms), 1)
             found.append(Phrase(tuple(index[word] for word in forms), weight))
-        booster = PhraseBooster(found, len(lexicon.words))
-        return WordModel(booster, np.arange(len(lexicon.words)), 1.0)
+        return PhraseBooster(found, len(lexicon.words))
 
 
 def _ways(speller: PhraseSpeller, word: str) -> list[tuple[int, ...]] | None:

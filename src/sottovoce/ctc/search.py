@@ -1,4 +1,4 @@
-"""The state of a CTC prefix beam search, and its frame loop in the native kernels.
+"""The CTC prefix beam search: its language models, its state, and its frame loop in the native kernels.
 
 Every prefix sums the probability of its paths, separately for those that end in a blank and in its last token
 (Hannun et al. 2014, arXiv 1408.2873; Graves 2012, section 7.5).
@@ -7,6 +7,10 @@ Homophones are word sequences with the same labels and thus the same paths. If t
 model states are equal too, their score difference is constant: the search keeps the best of a group, and
 counts the others in the posteriors. At the end the word sequences of a hypothesis's labels are ranked without
 emissions.
+
+In endless streams the common prefix of all beams is removed from the state and becomes committed words. Beams
+only grow at their ends, so their common prefix is final, and so are its times up to the cut of
+`align.common_cut`. Time and memory of a chunk depend on the uncommitted part only.
 """
 
 from __future__ import annotations
@@ -15,25 +19,168 @@ import ctypes
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import NEVER, NativeEmissions, NativeTexts, TokenTimes, n_threads
-from sottovoce.ctc.labels import Speller
+from sottovoce.ctc.align import (
+    NEVER,
+    NO_CUT,
+    Cut,
+    IdleSeparators,
+    NativeEmissions,
+    NativeTexts,
+    TokenSpans,
+    TokenTimes,
+    align,
+    common_cut,
+    n_threads,
+    token_times,
+)
+from sottovoce.ctc.labels import SpelledWord, Speller
 from sottovoce.errors import OptionError
 from sottovoce.kernels import load_kernels
-from sottovoce.lm.base import (
-    CACHE_ENTRY,
-    Automaton,
-    FlatLexicon,
-    HistoryWord,
-    PrefixScorer,
-    Records,
-    WordHistory,
+from sottovoce.lm.base import CACHE_ENTRY, Automaton, Floats, Records
+from sottovoce.lm.lexicon import ROOT, Lexicon
+from sottovoce.lm.neural import HistoryWord, WordHistory
+
+if TYPE_CHECKING:
+    import sottovoce_kernels.ctc
+
+IMPOSSIBLE = -228.0
+"""Natural log-probability of impossible words inside words: about log10 -99, as in ARPA files."""
+UNKNOWN_SHARE = 0.7
+"""Share of an unknown word's cost at its beginning; the rest is due at its end."""
+_UNBOUNDED = -1e30
+WeightedModel = tuple[Automaton, float]
+
+
+class PrefixScorer:
+    """The language models, lexicon and boosting of a search over n_tokens labels.
+
+    tokens, words: models over labels, and over the words of the lexicon, with their weights. word_score:
+    added for every word. unknown_score: added for every unknown word. unigrams: (n_words,) log-probabilities
+    by the first word model for look-ahead, or None.
+
+    Look-ahead (Ortmanns et al. 1997; flashlight's smearing) adds the best score of the words that are still
+    possible inside a word, and subtracts it where the word ends. It changes pruning, not the scores of
+    finished hypotheses.
+
+    start: (s,) int64, the state before the first label: the lexicon's node if there is one, then the states
+    of the models over its words, then of those over labels.
+
+    An arc is a way to append a label, and its mark is the word that it ends: 0 none, w + 1 word w; larger
+    ones distinguish otherwise equal prefixes.
+    """
+
+    def __init__(
+        self,
+        n_tokens: int,
+        tokens: Sequence[WeightedModel] = (),
+        *,
+        lexicon: Lexicon | None = None,
+        words: Sequence[WeightedModel] = (),
+        word_score: float = 0.0,
+        unknown_score: float = 0.0,
+        unigrams: Floats | None = None,
+    ) -> None:
+        self.n_tokens = n_tokens
+        self.lexicon = lexicon
+        self._tokens, self._words = ([_bounded(*each) for each in part] for part in (tokens, words))
+        before = [] if lexicon is None else [ROOT]
+        self.start = np.array([*before, *(model.start for model, _ in (*words, *tokens))], np.int64)
+        if lexicon is None:
+            return
+        self._word_scores = np.full(len(lexicon.words), word_score, np.float32)
+        if lexicon.unknown is not None:
+            self._word_scores[lexicon.unknown] += np.float32(unknown_score)
+        self.ahead = np.zeros(lexicon.n_nodes, np.float32)
+        if unigrams is not None:
+            # A word that is impossible alone may be possible after others.
+            scores = unigrams.clip(min=IMPOSSIBLE) * np.float32(words[0][1])
+            if lexicon.unknown is not None:
+                whole = scores[lexicon.unknown] + self._word_scores[lexicon.unknown]
+                scores[lexicon.unknown] = np.float32(UNKNOWN_SHARE) * whole
+            self.ahead = lexicon.look_ahead(scores)
+
+    @property
+    def n_arcs(self) -> int:
+        """The largest number of arcs of any label in any state."""
+        if self.lexicon is None:
+            return 1
+        n = self.lexicon.n_homophones
+        return n if self.lexicon.separator is not None else 1 + n + 2 * (self.lexicon.unknown is not None)
+
+    @property
+    def word_separator(self) -> int | None:
+        """The label between words, or None. Repeated, or at the beginning, it appends nothing."""
+        return None if self.lexicon is None else self.lexicon.separator
+
+    def native(self, kernels: ModuleType) -> sottovoce_kernels.ctc.Scorer:
+        """Return the scorer of the kernels, which reads arrays of this one."""
+        words, tokens = ([_model(kernels, *each) for each in part] for part in (self._words, self._tokens))
+        made: sottovoce_kernels.ctc.Scorer = kernels.Scorer(self.n_tokens, self._tree(kernels), words, tokens)
+        return made
+
+    def _tree(self, kernels: ModuleType) -> object:
+        tree = self.lexicon
+        if tree is None:
+            return None
+        return kernels.LexiconArrays(
+            n_nodes=tree.n_nodes,
+            n_words=len(tree.words),
+            unknown=-1 if tree.unknown is None else tree.unknown,
+            separator=-1 if tree.separator is None else tree.separator,
+            n_homophones=tree.n_homophones,
+            keys=_address(tree.keys),
+            words=_address(tree.words_of),
+            first_word=_address(tree.first_word),
+            n_words_of=_address(tree.n_words_of),
+            ahead=_address(self.ahead),
+            word_scores=_address(self._word_scores),
+            may_begin=_address(tree.may_begin),
+            may_go_on=_address(tree.may_go_on),
+        )
+
+
+def _bounded(model: Automaton, weight: float) -> WeightedModel:
+    if model.keys is not None or weight >= 0:
+        return model, weight
+    # Upper bounds times a negative weight are no upper bounds.
+    return model._replace(root_weights=np.full_like(model.root_weights, _UNBOUNDED)), weight
+
+
+_ARRAYS = (
+    *("first", "keys", "weights", "targets", "backoff", "parent", "root_weights", "root_targets"),
+    *("ends", "ids", "begins"),
 )
+
+
+def _model(kernels: ModuleType, model: Automaton, weight: float) -> object:
+    of_callback = {}
+    if model.callback is not None:
+        cache, address = model.callback
+        of_callback = {"cache": _address(cache), "cache_size": len(cache), "callback": address}
+    return kernels.ModelArrays(
+        n_nodes=0 if model.parent is None else len(model.parent),
+        n_ids=len(model.root_weights),
+        silent=-1 if model.silent is None else model.silent,
+        weight=weight,
+        trie=0 if model.trie is None else ctypes.addressof(model.trie),
+        **{name: _address(getattr(model, name)) for name in _ARRAYS},
+        **of_callback,
+    )
+
+
+def _address(values: Records | None) -> int:
+    if values is None:
+        return 0
+    assert values.flags.c_contiguous, values.strides
+    assert values.dtype in (np.int64, np.float32, np.bool_, CACHE_ENTRY), values.dtype
+    return int(values.ctypes.data)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,10 +188,11 @@ class CommittedHistory:
     """The committed part of one utterance: a few megabytes per hour of speech.
 
     symbols: see `PrefixState`. first, last, peak: of each symbol, as in `TokenTimes`, in frames of the
-    utterance. n_frames: dropped with them. words: those that no further token can change; word_starts,
-    word_ends: [start, end) of each in `symbols`; in_lexicon: of each; text: of them all. n_closed: symbols up
-    to the end of the last word. n_emitted: words sent as events. n_scored: words that a `HistoryScorer` has
-    scored; past: these words. living: the beams' histories after them, which keeps their scores alive.
+    utterance. n_frames: dropped with them. words: those that no further token can change, with their places
+    in `symbols`; text: of them all. n_closed: symbols up to the end of the last word. n_emitted: words sent
+    as events. n_scored: words that a neural model has scored; past: these words. living: the beams' histories
+    after them, which keeps their scores alive. n_shared: uncommitted symbols that all beams shared at the
+    last check. flush_deadline_frames: uncommitted frames from which beams that differ early are dropped.
     """
 
     symbols: array[int] = field(default_factory=lambda: array("q"))
@@ -52,16 +200,15 @@ class CommittedHistory:
     last: array[int] = field(default_factory=lambda: array("i"))
     peak: array[float] = field(default_factory=lambda: array("f"))
     n_frames: int = 0
-    words: list[str] = field(default_factory=list)
-    word_starts: array[int] = field(default_factory=lambda: array("i"))
-    word_ends: array[int] = field(default_factory=lambda: array("i"))
+    words: list[SpelledWord] = field(default_factory=list)
     text: str = ""
     n_closed: int = 0
     n_emitted: int = 0
-    in_lexicon: bytearray = field(default_factory=bytearray)
     n_scored: int = 0
-    past: WordHistory = field(default_factory=WordHistory)
+    past: WordHistory | None = None
     living: list[WordHistory] = field(default_factory=list)
+    n_shared: int = 0
+    flush_deadline_frames: int = 0
 
     def add(self, symbols: Sequence[int], times: TokenTimes, n_frames: int, speller: Speller) -> None:
         """Commit symbols and drop n_frames frames. times: relative to the frames dropped before."""
@@ -70,18 +217,16 @@ class CommittedHistory:
         self.last.extend(self.n_frames + frame for frame in times.last)
         self.peak.extend(times.peak)
         self.n_frames += n_frames
-        closed, n_symbols = speller.closed(self.symbols[self.n_closed :].tolist())
-        for word in closed:
-            self.words.append(word.text)
-            self.in_lexicon.append(word.in_lexicon)
-            self.word_starts.append(self.n_closed + word.first)
-            self.word_ends.append(self.n_closed + word.end)
+        closed, n_symbols = speller.closed(self.open_symbols())
+        self.words += (
+            word._replace(first=self.n_closed + word.first, end=self.n_closed + word.end) for word in closed
+        )
         self.text = speller.join([self.text, *(word.text for word in closed)])
         self.n_closed += n_symbols
 
     def history(self) -> WordHistory:
-        newer = zip(self.words[self.n_scored :], self.in_lexicon[self.n_scored :], strict=True)
-        return self.past.after(HistoryWord(text, bool(in_lexicon)) for text, in_lexicon in newer)
+        newer = self.words[self.n_scored :]
+        return (self.past or WordHistory()).after(HistoryWord(word.text, word.in_lexicon) for word in newer)
 
     def mark_scored(self, living: list[WordHistory]) -> None:
         """Mark the committed words as scored; living: the beams' histories after them."""
@@ -113,7 +258,7 @@ class PrefixState:
     blank, token: (B, K) float32, log-probability of all paths of the prefix that end in a blank, or in its
     last token.
     lm: (B, K) float32, weighted score of language models, including adjustments.
-    adjustment: (B, K) float32, the part of `lm` from a `HistoryScorer`.
+    adjustment: (B, K) float32, the part of `lm` from a neural model.
     merged: (B, K) float32, log of (probability of the prefix plus the homophones pruned for it) / its own.
     length: (B, K) int64, symbols.
     last: (B, K) int64, the last symbol; in an empty prefix the scorer's word separator, or the blank.
@@ -124,10 +269,8 @@ class PrefixState:
     acoustic_offset: (B,) float64, scores of dropped blanks, and what `renormalize` subtracted from `blank`
     and `token`.
     lm_offset: (B,) float64, what `renormalize` subtracted from `lm`.
-    emissions: uncommitted emissions, for alignment: (log_probs (B, T, V), lengths (B,)) per chunk.
     committed: of each utterance; removed from `symbols`, `length` and `emissions`.
-    n_shared: uncommitted symbols that all beams shared at the last check.
-    flush_deadline_frames: uncommitted frames from which beams that differ early are dropped.
+    emissions: uncommitted emissions, for alignment: (log_probs (B, T, V), lengths (B,)) per chunk.
     """
 
     blank: Tensor
@@ -145,23 +288,46 @@ class PrefixState:
     acoustic_offset: Tensor
     lm_offset: Tensor
     committed: list[CommittedHistory] = field(repr=False)
-    n_shared: list[int] = field(repr=False)
-    flush_deadline_frames: list[int] = field(repr=False)
     emissions: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
+
+    @classmethod
+    def first(cls, n_batch: int, beam_size: int, initial_symbol: int, start: Tensor) -> PrefixState:
+        """Make a state with one empty prefix per utterance. start: (s,) int64 of the scorer."""
+        shape = (n_batch, beam_size)
+        blank = torch.full(shape, NEVER)
+        blank[:, 0] = 0.0
+        return cls(
+            blank=blank,
+            token=torch.full(shape, NEVER),
+            lm=torch.zeros(shape),
+            adjustment=torch.zeros(shape),
+            merged=torch.zeros(shape),
+            length=torch.zeros(shape, dtype=torch.int64),
+            last=torch.full(shape, initial_symbol),
+            symbols=torch.full((*shape, 1), initial_symbol),
+            scores=start.repeat(n_batch, beam_size, 1),
+            n_frames=torch.zeros(n_batch, dtype=torch.int64),
+            n_searched=torch.zeros(n_batch, dtype=torch.int64),
+            in_blank=torch.zeros(n_batch, dtype=torch.bool),
+            acoustic_offset=torch.zeros(n_batch, dtype=torch.float64),
+            lm_offset=torch.zeros(n_batch, dtype=torch.float64),
+            committed=[CommittedHistory() for _ in range(n_batch)],
+        )
 
     @property
     def acoustic(self) -> Tensor:
         """Log-probability (B, K) of all paths of each prefix, without skipped blanks."""
         return torch.logaddexp(self.blank, self.token)
 
-    @property
-    def is_alive(self) -> Tensor:
-        return (self.blank > NEVER) | (self.token > NEVER)
+    def alive(self, row: int) -> Tensor:
+        """Return the living beams (n,) of an utterance."""
+        return ((self.blank[row] > NEVER) | (self.token[row] > NEVER)).nonzero()[:, 0]
 
     def forget_symbols(self, counts: Sequence[int]) -> None:
         """Drop the first counts[b] symbols of every history of utterance b."""
         n_taken = torch.tensor(counts)[:, None]
-        self.length = (self.length - n_taken).masked_fill_(~self.is_alive, 0)
+        is_alive = (self.blank > NEVER) | (self.token > NEVER)
+        self.length = (self.length - n_taken).masked_fill_(~is_alive, 0)
         places = n_taken[:, :, None] + torch.arange(int(self.length.max()) + 1)  # (B, 1, L')
         places = places.clamp_(max=self.symbols.shape[2] - 1).expand(-1, self.symbols.shape[1], -1)
         self.symbols = self.symbols.gather(2, places)
@@ -181,31 +347,45 @@ class PrefixState:
         self.acoustic_offset = self.acoustic_offset + acoustic[:, 0]
         self.lm_offset = self.lm_offset + lm[:, 0]
 
+    def without_blank_runs(
+        self, scores: Tensor, lengths: Tensor, *, blank: int, is_likely: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Drop all but the first frame of every run of likely blank frames, also across chunks.
 
-def first_state(n_batch: int, beam_size: int, initial_symbol: int, start: Tensor) -> PrefixState:
-    """Make a state with one empty prefix per utterance. start: (s,) int64 of the scorer."""
-    shape = (n_batch, beam_size)
-    alive = torch.zeros(shape, dtype=torch.bool)
-    alive[:, 0] = True
-    return PrefixState(
-        blank=torch.zeros(shape).masked_fill(~alive, NEVER),
-        token=torch.full(shape, NEVER),
-        lm=torch.zeros(shape),
-        adjustment=torch.zeros(shape),
-        merged=torch.zeros(shape),
-        length=torch.zeros(shape, dtype=torch.int64),
-        last=torch.full(shape, initial_symbol),
-        symbols=torch.full((*shape, 1), initial_symbol),
-        scores=start.repeat(n_batch, beam_size, 1),
-        n_frames=torch.zeros(n_batch, dtype=torch.int64),
-        n_searched=torch.zeros(n_batch, dtype=torch.int64),
-        in_blank=torch.zeros(n_batch, dtype=torch.bool),
-        acoustic_offset=torch.zeros(n_batch, dtype=torch.float64),
-        lm_offset=torch.zeros(n_batch, dtype=torch.float64),
-        committed=[CommittedHistory() for _ in range(n_batch)],
-        n_shared=[0] * n_batch,
-        flush_deadline_frames=[0] * n_batch,
-    )
+        Returns the remaining scores (B, T, V) and lengths (B,). Scores of dropped blanks are added to
+        `acoustic_offset`.
+
+        is_likely: (B, T) bool.
+        """
+        n_batch, n_frames, n_labels = scores.shape
+        if not n_frames:
+            return scores, lengths
+        valid = torch.arange(n_frames) < lengths[:, None]
+        is_blank = is_likely & valid
+        dropped = is_blank & torch.cat((self.in_blank[:, None], is_blank[:, :-1]), dim=1)
+        of_blanks = scores[:, :, blank].masked_fill(~dropped, 0.0).sum(dim=1)
+        self.acoustic_offset = self.acoustic_offset + of_blanks
+        last = (lengths - 1).clamp_min(0)[:, None]
+        self.in_blank = torch.where(lengths > 0, is_blank.gather(1, last)[:, 0], self.in_blank)
+        remains = valid & ~dropped
+        order = (~remains).to(torch.uint8).argsort(dim=1, stable=True)
+        n_remaining = remains.sum(dim=1)
+        longest = int(n_remaining.max()) if n_batch else 0
+        index = order[:, :longest, None].expand(-1, -1, n_labels)
+        return scores.gather(1, index), n_remaining
+
+    def joined(self) -> tuple[Tensor, Tensor]:
+        """Return the uncommitted emissions (B, T, V) of all chunks, with their lengths (B,)."""
+        if len(self.emissions) == 1:
+            return self.emissions[0]
+        lengths = self.n_frames - torch.tensor([each.n_frames for each in self.committed])
+        n_frames = int(lengths.max()) if len(lengths) else 0
+        n_labels = self.emissions[0][0].shape[2]
+        whole = self.blank.new_full((len(lengths), n_frames, n_labels), NEVER)
+        for row in range(len(lengths)):
+            parts = [chunk[row, : int(n_valid[row])] for chunk, n_valid in self.emissions]
+            whole[row, : int(lengths[row])] = torch.cat(parts)
+        return whole, lengths
 
 
 LARGE, MOST_TOKENS = 1024, 128
@@ -273,14 +453,10 @@ class PrefixSearch:
             max_homophones=max_homophones or 0 if self._scorer.n_arcs > 1 else 0,
             threshold=float("inf") if beam_threshold is None else beam_threshold,
         )
-        words, tokens = (
-            [self._model(*each) for each in part] for part in (self._scorer.words, self._scorer.tokens)
-        )
-        lexicon = None if self._scorer.lexicon is None else self._lexicon(self._scorer.lexicon)
-        self._native = self._kernels.Scorer(n_labels, lexicon, words, tokens)
+        self._native = self._scorer.native(self._kernels)
 
     def start(self, n_batch: int) -> PrefixState:
-        return first_state(n_batch, self._settings.beam_size, self._initial_symbol, self._start)
+        return PrefixState.first(n_batch, self._settings.beam_size, self._initial_symbol, self._start)
 
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
         """Advance the state over log_probs (B, T, V) float32; utterance b has lengths[b] frames."""
@@ -292,10 +468,8 @@ class PrefixSearch:
         symbols = state.symbols.contiguous()
         n_symbols = int(state.length.max()) + n_frames + 2
         histories = symbols.new_empty((*state.length.shape, n_symbols))
-        arcs, pairs = (
-            torch.zeros_like(state.last),
-            torch.empty((2, *state.last.shape, state.last.shape[1]), dtype=torch.bool),
-        )
+        arcs = torch.zeros_like(state.last)
+        pairs = torch.empty((2, *arcs.shape, arcs.shape[1]), dtype=torch.bool)
         beams = self._kernels.Beams(
             **{name: getattr(state, name).data_ptr() for name in _WRITTEN},
             arc=arcs.data_ptr(),  # what no later step needs
@@ -339,30 +513,6 @@ class PrefixSearch:
             for labels, *of_row in rows
         ]
 
-    def _model(self, automaton: Automaton, weight: float) -> object:
-        of_callback = {}
-        if automaton.callback is not None:
-            cache, address = automaton.callback
-            of_callback = {"cache": _address(cache), "cache_size": len(cache), "callback": address}
-        return self._kernels.ModelArrays(
-            n_nodes=0 if automaton.parent is None else len(automaton.parent),
-            n_ids=len(automaton.root_weights),
-            silent=-1 if automaton.silent is None else automaton.silent,
-            weight=weight,
-            trie=0 if automaton.trie is None else ctypes.addressof(automaton.trie),
-            **{name: _address(getattr(automaton, name)) for name in _ARRAYS_OF_MODELS},
-            **of_callback,
-        )
-
-    def _lexicon(self, lexicon: FlatLexicon) -> object:
-        return self._kernels.LexiconArrays(
-            n_nodes=len(lexicon.ahead),
-            n_words=len(lexicon.word_scores),
-            n_words_of=_address(lexicon.n_words),
-            **{name: _address(getattr(lexicon, name)) for name in _ARRAYS_OF_LEXICONS},
-            **{name: getattr(lexicon, name) for name in ("unknown", "separator", "n_homophones")},
-        )
-
 
 def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Pad sequences to one tensor (S, L) int64, with their lengths (S,)."""
@@ -372,17 +522,130 @@ def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     return tokens, torch.tensor([len(labels) for labels in sequences], dtype=torch.int64)
 
 
-_DTYPES = (np.int64, np.float32, np.bool_, CACHE_ENTRY)
-_ARRAYS_OF_MODELS = (
-    *("first", "keys", "weights", "targets", "backoff", "parent", "root_weights", "root_targets"),
-    *("ends", "ids", "begins"),
-)
-_ARRAYS_OF_LEXICONS = ("keys", "words", "first_word", "ahead", "word_scores", "may_begin", "may_go_on")
+LEAST_SHARED = 8
+"""Symbols that all beams must share before they are aligned."""
+_LEAST_SCORE = -1000.0
+"""Score (nats) of the best beam below which scores are renormalised: float32 has seven digits."""
 
 
-def _address(values: Records | None) -> int:
-    if values is None:
+class Committer:
+    """Commits the common prefix of all beams of a state.
+
+    idle: the blanks of alignments. has_times: states hold emissions; otherwise symbols are committed
+    without times as soon as all beams share them. most_frames: see `CtcOptions.commit_frames`.
+    """
+
+    def __init__(
+        self, speller: Speller, idle: IdleSeparators, *, has_times: bool, most_frames: int | None
+    ) -> None:
+        self._most_frames = most_frames
+        self._speller = speller
+        self._idle = idle
+        self._has_times = has_times
+
+    def commit(self, state: PrefixState) -> None:
+        """Commit common prefixes that have grown enough, and those of too many uncommitted frames."""
+        due: list[int | None] = []
+        late = [self._is_late(state, row) for row in range(len(state.committed))]
+        for row, (history, is_late) in enumerate(zip(state.committed, late, strict=True)):
+            if is_late:
+                self._drop_stragglers(state, row)
+            n_shared = shared_symbols(state, row)
+            due.append(n_shared if is_late or n_shared >= 2 * history.n_shared + LEAST_SHARED else None)
+        if all(n is None for n in due):
+            return
+        cuts = self._commit_aligned(state, due, late) if self._has_times else self._commit_untimed(state, due)
+        state.forget_symbols([cut.n_tokens for cut in cuts])
+        for row, (history, n, cut) in enumerate(zip(state.committed, due, cuts, strict=True)):
+            if n is not None:
+                history.n_shared = n - cut.n_tokens
+                history.flush_deadline_frames = 3 * _n_held(state, row) // 2
+        if float((state.acoustic + state.lm).amax(dim=1).min()) < _LEAST_SCORE:
+            state.renormalize()
+
+    def _is_late(self, state: PrefixState, row: int) -> bool:
+        most, deadline = self._most_frames, state.committed[row].flush_deadline_frames
+        return most is not None and _n_held(state, row) >= max(most, deadline)
+
+    def _drop_stragglers(self, state: PrefixState, row: int) -> None:
+        """Drop beams that differ from the best one in the older half of the uncommitted frames."""
+        alive = state.alive(row)
+        if len(alive) < 2:
+            return
+        ranked = (state.acoustic + state.lm)[row, alive]
+        alive = alive[ranked.argsort(descending=True, stable=True)]
+        n_tokens = state.length[row, alive]
+        symbols = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1]
+        places = torch.arange(symbols.shape[1])
+        is_same = (symbols == symbols[:1]) & (places < torch.minimum(n_tokens, n_tokens[:1])[:, None])
+        n_same = is_same.to(torch.int64).cumprod(dim=1).sum(dim=1)
+        n_early = n_tokens // 2
+        if self._has_times and symbols.shape[1]:
+            emissions, lengths = state.joined()
+            n_frames = int(lengths[row])
+            seen = self._idle.emissions(emissions[row : row + 1, :n_frames])
+            spans = self._aligned(state, row, alive, seen, symbols % len(self._speller.labels), n_tokens)
+            n_early = ((spans.first < n_frames // 2) & (places < n_tokens[:, None])).sum(dim=1)
+        survives = n_same >= torch.maximum(n_early, n_early[:1])
+        state.drop(row, alive[~survives])
+
+    def _commit_untimed(self, state: PrefixState, due: Sequence[int | None]) -> list[Cut]:
+        cuts = []
+        for row, n in enumerate(due):
+            cuts.append(NO_CUT if n is None else Cut(_n_held(state, row), n))
+            self._add(state, row, cuts[row], TokenTimes([], [], []))
+        return cuts
+
+    def _commit_aligned(
+        self, state: PrefixState, due: Sequence[int | None], late: Sequence[bool]
+    ) -> list[Cut]:
+        emissions, lengths = state.joined()
+        seen, cuts, n_frames = self._idle.emissions(emissions), [], lengths.tolist()
+        for row, (n, most, is_late) in enumerate(zip(n_frames, due, late, strict=True)):
+            cut, alive = NO_CUT, state.alive(row)
+            n_tokens = state.length[row, alive]
+            if most is not None:
+                tokens = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1] % len(self._speller.labels)
+                blank = self._blanks(state, row, alive, tokens)
+                frames = seen[row, :n]
+                cut = common_cut(frames, tokens, n_tokens, n_shared=most, is_late=is_late, blank=blank)
+            cuts.append(cut)
+            if cut.n_frames:
+                frames, counts = seen[row : row + 1, : cut.n_frames], torch.tensor([cut.n_tokens])
+                spans = self._aligned(state, row, alive[:1], frames, tokens[:1, : cut.n_tokens], counts)
+                self._add(state, row, cut, token_times(spans, [cut.n_tokens])[0])
+        held = [n - cut.n_frames for n, cut in zip(n_frames, cuts, strict=True)]
+        rest = emissions.new_zeros((len(held), max(held), emissions.shape[2]))
+        for row, (n, cut) in enumerate(zip(held, cuts, strict=True)):
+            rest[row, :n] = emissions[row, cut.n_frames : cut.n_frames + n]
+        state.emissions = [(rest, torch.tensor(held))]
+        return cuts
+
+    def _aligned(
+        self, state: PrefixState, row: int, beams: Tensor, frames: Tensor, tokens: Tensor, n_tokens: Tensor
+    ) -> TokenSpans:
+        """Align the tokens of beams of an utterance to its frames (1, T, V)."""
+        lengths, blank = torch.tensor([frames.shape[1]]), self._blanks(state, row, beams, tokens)
+        return align(frames, lengths, tokens, n_tokens, rows=torch.zeros_like(beams), blank=blank)
+
+    def _blanks(self, state: PrefixState, row: int, beams: Tensor, tokens: Tensor) -> int | Tensor:
+        n_labels = len(self._speller.labels)
+        return self._idle.blanks(tokens, state.symbols[row, beams, 0] % n_labels, n_labels)
+
+    def _add(self, state: PrefixState, row: int, cut: Cut, times: TokenTimes) -> None:
+        symbols = state.symbols[row, state.alive(row)[:1], 1 : cut.n_tokens + 1].flatten().tolist()
+        state.committed[row].add(symbols, times, cut.n_frames, self._speller)
+
+
+def _n_held(state: PrefixState, row: int) -> int:
+    return int(state.n_frames[row]) - state.committed[row].n_frames
+
+
+def shared_symbols(state: PrefixState, row: int) -> int:
+    """Count the symbols that all living beams of an utterance begin with."""
+    alive = state.alive(row)
+    if not len(alive):
         return 0
-    assert values.flags.c_contiguous, values.strides
-    assert values.dtype in _DTYPES, values.dtype
-    return int(values.ctypes.data)
+    symbols = state.symbols[row, alive, 1 : int(state.length[row, alive].min()) + 1]
+    differs = (symbols != symbols[:1]).any(dim=0).nonzero()
+    return int(differs[0, 0]) if len(differs) else symbols.shape[1]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
-from sottovoce.lm.phrase_lists import Hotwords, listed_phrases
+from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.text.files import read_text
 from sottovoce.text.normalize import composed
 from sottovoce.text.tokenizer import Tokenizer

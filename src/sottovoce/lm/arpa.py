@@ -54,7 +54,7 @@ def blocks(n: int) -> Iterator[slice]:
 
 def scratch(shape: int | tuple[int, ...], dtype: type[Number], folder: Path | None) -> npt.NDArray[Number]:
     """Make an array that is filled later, in a temporary file in `folder` if it is large."""
-    if np.prod(shape) * np.dtype(dtype).itemsize < _IN_MEMORY_BYTES:
+    if np.prod(shape) * np.dtype(dtype).itemsize <= _IN_MEMORY_BYTES:
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile(dir=folder) as file:
         return cast("npt.NDArray[Number]", np.memmap(file, dtype, "w+", shape=shape))

@@ -1,4 +1,4 @@
-"""Phrase boosting by an Aho-Corasick tree over tokens, and a score for every word.
+"""Boosting of phrases: files of phrases, and an Aho-Corasick tree over tokens.
 
 A weight is added for every token of a phrase while it is spelled, and subtracted again if the phrase is not
 completed, so that short and long phrases get the same boost at every step (Aho and Corasick 1975; k2's and
@@ -6,15 +6,29 @@ WeNet's context graphs and NeMo's phrase boosting count by tokens too).
 
 Whisper's tokens begin words by a leading space and CTC word pieces by a mark, so the boundary between words
 is no token; for phrases of whole words it is scored implicitly.
+
+A file has a phrase a line, with optional weights and classes:
+
+    Saoirse Ronan
+    sottovoce<TAB>3.5
+    [drugs] 1.5
+    amoxicillin
+
+A heading in brackets begins a class, with the weight of its lines; without a number the weight is the
+default. A weight after a tab is that of one phrase. Invalid lines are skipped with a warning.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
+import math
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,10 +37,104 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm.automata import BackoffTable, automaton_of, backoff_table
 from sottovoce.lm.base import Automaton, Bools, Ints
+from sottovoce.text.files import read_lines
+from sottovoce.text.normalize import composed
 
+logger = logging.getLogger(__name__)
+
+_HEADING = re.compile(r"\[(?P<name>[^\[\]]+)\][ \t]*(?P<weight>\S*)")
+Hotwords = str | Path | Sequence[str] | Mapping[str, float]
 Doubles = npt.NDArray[np.float64]
+
+
+class ListedPhrase(NamedTuple):
+    """A phrase in NFC, its weight per token, and its position, for warnings."""
+
+    text: str
+    weight: float
+    place: str
+
+
+def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhrase]:
+    """Raises:
+    LanguageModelError: the file is unreadable or has no usable phrase.
+    """
+    lines = read_lines(path, "a list of phrases", LanguageModelError)
+    parsed = list(_parsed(Path(path), lines, default_weight))
+    found = [listed for listed in parsed if isinstance(listed, ListedPhrase)]
+    faults = [fault for fault in parsed if isinstance(fault, str)]
+    if not found:
+        raise LanguageModelError(faults[0] if faults else f"{path}: expected at least one phrase, got none")
+    for fault in faults:
+        logger.warning("%s: left out", fault)
+    return found
+
+
+def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[ListedPhrase]:
+    """Return phrases of a file, a sequence, or a mapping to weights.
+
+    Raises:
+        LanguageModelError: as `read_phrases`.
+    """
+    if hotwords is None:
+        return []
+    if isinstance(hotwords, str | Path):
+        return read_phrases(hotwords, default_weight=default_weight)
+    given = hotwords if isinstance(hotwords, Mapping) else dict.fromkeys(hotwords, default_weight)
+    return [ListedPhrase(_normal(text), weight, "hotwords") for text, weight in given.items()]
+
+
+def without_faults(phrases: Iterable[tuple[ListedPhrase, LanguageModelError | None]]) -> list[ListedPhrase]:
+    """Return the usable phrases; the others become warnings.
+
+    Raises:
+        LanguageModelError: the first one, if none is left.
+    """
+    usable: list[ListedPhrase] = []
+    faults: list[tuple[ListedPhrase, LanguageModelError]] = []
+    for phrase, fault in phrases:
+        if fault is None:
+            usable.append(phrase)
+        else:
+            faults.append((phrase, fault))
+    if faults and not usable:
+        raise faults[0][1]
+    for phrase, fault in faults:
+        where = "" if phrase.place == "hotwords" else f"{phrase.place}: "
+        logger.warning("%s%s: left out", where, fault)
+    return usable
+
+
+def _parsed(path: Path, lines: Sequence[str], default_weight: float) -> Iterator[ListedPhrase | str]:
+    """Yield the phrases of lines, or a message."""
+    of_class = default_weight
+    for number, line in enumerate(lines, start=1):
+        place = f"{path}, line {number}"
+        heading = _HEADING.fullmatch(line.strip())
+        text, _, own = line.partition("\t")
+        written = heading["weight"] if heading else own.strip()
+        weight = _weight(written, default_weight if heading else of_class)
+        if weight is None:
+            yield f"{place}: expected a weight, got {written!r}"
+        if heading:
+            of_class = default_weight if weight is None else weight
+        elif text.strip() and weight is not None:
+            yield ListedPhrase(_normal(text), weight, place)
+
+
+def _normal(text: str) -> str:
+    return " ".join(composed(text).split())
+
+
+def _weight(written: str, default: float) -> float | None:
+    if not written:
+        return default
+    try:
+        weight = float(written)
+    except ValueError:
+        return None
+    return weight if math.isfinite(weight) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +153,50 @@ class Phrase:
             raise LanguageModelError("phrase: expected at least one token, got an empty phrase")
 
 
+class BackoffTable(NamedTuple):
+    """Weighted arcs between nodes as tensors, with back-off; the fields are those of `Automaton`."""
+
+    first: Tensor
+    keys: Tensor
+    weights: Tensor
+    targets: Tensor
+    backoff: Tensor
+    parent: Tensor
+    root_weights: Tensor
+    root_targets: Tensor
+
+    def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weights (N,) float32 and next nodes (N,) of tokens (N,) after nodes (N,)."""
+        weight, target = torch.zeros(nodes.shape, device=nodes.device), torch.zeros_like(nodes)
+        is_open = torch.ones_like(nodes, dtype=torch.bool)
+        while len(self.keys) and bool(nodes.any()):
+            wanted = nodes * len(self.root_weights) + tokens
+            place = torch.searchsorted(self.keys, wanted).clamp_max_(len(self.keys) - 1)
+            found = (self.keys[place] == wanted) & is_open
+            weight = torch.where(found, weight + self.weights[place], weight)
+            target = torch.where(found, self.targets[place], target)
+            is_open = is_open & ~found
+            weight = torch.where(is_open, weight + self.backoff[nodes], weight)
+            nodes = self.parent[nodes]
+        weight = torch.where(is_open, weight + self.root_weights[tokens], weight)
+        return weight, torch.where(is_open, self.root_targets[tokens], target)
+
+    def row_weights(self, nodes: Tensor) -> Tensor:
+        """Return the weights (N, V) of every token after nodes (N,)."""
+        chain, paid = [nodes], [torch.zeros(nodes.shape, device=nodes.device)]
+        while bool(chain[-1].any()):
+            paid.append(paid[-1] + self.backoff[chain[-1]])
+            chain.append(self.parent[chain[-1]])
+        weight = self.root_weights + paid[-1][:, None]
+        for level, price in zip(reversed(chain), reversed(paid), strict=True):
+            first = self.first[level]
+            counts = self.first[level + 1] - first
+            row = torch.arange(len(level), device=level.device).repeat_interleave(counts)
+            place = torch.arange(len(row), device=level.device) + (first - counts.cumsum(0) + counts)[row]
+            weight[row, self.keys[place] % len(self.root_weights)] = self.weights[place] + price[row]
+        return weight
+
+
 class PhraseBooster:
     """Boosts phrases among n_tokens tokens; states are nodes (N,) int64.
 
@@ -59,6 +211,7 @@ class PhraseBooster:
         self._boundary = boundary
         tree = _PhraseTree(list(phrases), n_tokens, boundary)
         self._table = tree.table()
+        self.n_tokens, self.n_nodes = n_tokens, len(tree.potential)
         self._potential = torch.from_numpy(tree.potential).float()
         self._start = 0 if boundary is None else int(self._table.root_targets[boundary])
         self._at_boundary = None if boundary is None else self._followed(boundary)
@@ -67,17 +220,10 @@ class PhraseBooster:
         nodes = torch.arange(self.n_nodes, device=self._potential.device)
         return self._table.follow(nodes, torch.full_like(nodes, token))
 
-    @property
-    def n_tokens(self) -> int:
-        return self._table.n_tokens
-
-    @property
-    def n_nodes(self) -> int:
-        return len(self._potential)
-
     def to(self, device: torch.device) -> PhraseBooster:
         moved = copy(self)
-        moved._table, moved._potential = self._table.to(device), self._potential.to(device)
+        moved._table = BackoffTable(*(each.to(device) for each in self._table))
+        moved._potential = self._potential.to(device)
         if self._at_boundary is not None:
             gained, targets = self._at_boundary
             moved._at_boundary = gained.to(device), targets.to(device)
@@ -105,8 +251,14 @@ class PhraseBooster:
         return gained[states], targets[states]
 
     def automaton(self) -> Automaton:
-        nodes = torch.arange(self.n_nodes, device=self._potential.device)
-        return automaton_of(self._table, ends=self.finish(nodes))
+        first, keys, weights, targets, backoff, parent, *root = (each.numpy() for each in self._table)
+        return Automaton(
+            np.arange(self.n_tokens),
+            root[0],
+            self._start,
+            *(root[1], first, keys, weights, targets, backoff, parent),
+            ends=self.finish(torch.arange(self.n_nodes)).numpy(),
+        )
 
 
 class _PhraseTree:
@@ -150,14 +302,18 @@ class _PhraseTree:
         back_off = self._back_off()
         root_weights, root_targets = np.zeros(self._n_tokens), np.zeros(self._n_tokens, np.int64)
         root_weights[tokens[is_first]], root_targets[tokens[is_first]] = weights[is_first], targets[is_first]
-        return backoff_table(
-            torch.from_numpy(self._keys[~is_first]),
-            torch.from_numpy(weights[~is_first]).float(),
-            torch.from_numpy(targets[~is_first]),
-            root=(torch.from_numpy(root_weights).float(), torch.from_numpy(root_targets)),
-            backoff=torch.from_numpy(self.potential[back_off] - self.potential).float(),
-            parent=torch.from_numpy(back_off),
+        keys = self._keys[~is_first]
+        arrays = (
+            np.searchsorted(keys, np.arange(len(self.potential) + 1) * self._n_tokens),
+            keys,
+            weights[~is_first].astype(np.float32),
+            targets[~is_first],
+            (self.potential[back_off] - self.potential).astype(np.float32),
+            back_off,
+            root_weights.astype(np.float32),
+            root_targets,
         )
+        return BackoffTable(*map(torch.from_numpy, arrays))
 
     def _back_off(self) -> Ints:
         """Return the node (n_nodes,) to back off to: the longest suffix with an additional arc.
@@ -249,17 +405,13 @@ class WholeWordBooster:
 
     def __init__(self, phrases: Iterable[Phrase], edges: Edges) -> None:
         self._edges = edges
-        self._boundary = len(edges.before)
+        self.n_tokens = self._boundary = len(edges.before)
         ends, begins = edges.after.tolist(), edges.before.tolist()
         apart = [
             Phrase(_with_boundaries(phrase.tokens, ends, begins, self._boundary), phrase.weight)
             for phrase in phrases
         ]
         self._inside = PhraseBooster(apart, self._boundary + 1, boundary=self._boundary)
-
-    @property
-    def n_tokens(self) -> int:
-        return self._boundary
 
     def to(self, device: torch.device) -> WholeWordBooster:
         moved = copy(self)
@@ -270,7 +422,7 @@ class WholeWordBooster:
     def automaton(self) -> Automaton:
         """Return the model as arrays, of tokens that do not end words by themselves."""
         begins = self._edges.before.cpu().numpy()
-        ids = np.arange(self.n_tokens, dtype=np.int64)
+        ids = np.arange(self.n_tokens)
         return self._inside.automaton()._replace(ids=ids, silent=self._boundary, begins=begins)
 
     def start(self, n: int) -> Tensor:
@@ -310,34 +462,24 @@ def _with_boundaries(
     return tuple(found)
 
 
-_INSIDE, _BETWEEN = 0, 1
+def word_counter(score: float, *, separators: Sequence[bool], starts: Sequence[bool]) -> Automaton:
+    """Make a model that adds a score for every word; its nodes are the inside of a word, and between words.
 
-
-class WordCounter:
-    """Adds a score for every word among tokens; states are (N,) int64: inside a word, or between words.
-
-    separators: (n_tokens,) bool, tokens between words; repeated or outer ones count nothing. starts:
-    (n_tokens,) bool, those that begin a word. Others begin one only between words.
+    separators: (n_tokens,) tokens between words; repeated or outer ones count nothing. starts: (n_tokens,)
+    those that begin a word. Others begin one only between words.
     """
-
-    def __init__(self, score: float, *, separators: Tensor, starts: Tensor) -> None:
-        begins = torch.stack((starts, torch.ones_like(starts))) & ~separators
-        self._scores = (begins.float() * score).numpy()  # (2, V)
-        self._after = torch.where(separators, _BETWEEN, _INSIDE).numpy()
-
-    def start(self, n: int) -> Tensor:
-        return torch.full((n,), _BETWEEN)
-
-    def automaton(self) -> Automaton:
-        scores, after, n = self._scores, self._after, len(self._after)
-        return Automaton(
-            first=np.array([0, 0, n], np.int64),
-            keys=np.arange(_BETWEEN * n, (_BETWEEN + 1) * n, dtype=np.int64),
-            weights=scores[_BETWEEN],
-            targets=after,
-            backoff=np.zeros(2, np.float32),
-            parent=np.zeros(2, np.int64),
-            root_weights=scores[_INSIDE],
-            root_targets=after,
-            ids=np.arange(n, dtype=np.int64),
-        )
+    is_apart, n = np.array(separators), len(separators)
+    inside, between = ((begins & ~is_apart) * np.float32(score) for begins in (np.array(starts), True))
+    after = is_apart.astype(np.int64)
+    return Automaton(
+        np.arange(n),
+        root_weights=inside,
+        start=1,
+        root_targets=after,
+        first=np.array([0, 0, n]),
+        keys=np.arange(n, 2 * n),
+        weights=between,
+        targets=after,
+        backoff=np.zeros(2, np.float32),
+        parent=np.zeros(2, np.int64),
+    )

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, cause_of
 from sottovoce.lm.arpa import NGRAM_BYTES, Ngrams, NgramTable, Report, blocks, ignore, scratch, tell_memory
-from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm, Floats, Ints, Records, WordIds
+from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm, Floats, Ints, Records, WordModel
 
 _LN10 = math.log(10)
 _FREE = 0
@@ -33,7 +33,7 @@ _CACHE_SIZE = 2**20
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _ENTRY, _CELL, _BITS = struct.Struct("=fi"), struct.Struct("=q"), struct.Struct("=i4x")
 """Score and state of a table entry; the same as one number; the bits of the score alone."""
-_MAGIC = b"mmap lm http://kheafield.com/code format version 5\n"
+MAGIC = b"mmap lm http://kheafield.com/code format version 5\n"
 _SANITY = struct.Struct("<56s3f3IQ")
 _FIXED = struct.Struct("<B3xfI?3xI")
 _REST_PROBING, _TRIE, _QUANTIZED, _ARRAY = 1, 2, 1, 2
@@ -44,25 +44,9 @@ _NO_EXTENSION = 0x80000000
 _HASH = (8978948897894561157, 17894857484156487943)
 
 
-def is_kenlm_binary(path: Path) -> bool:
-    """Raises:
-    LanguageModelError: the file cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            return file.read(32) == _MAGIC[:32]
-    except OSError as error:
-        raise LanguageModelError(f"{path}: expected a language model, got {cause_of(error)}") from error
+class KenlmBinary:
+    """The header of a file. Raises: LanguageModelError: it cannot be read, or is of another version."""
 
-
-def is_kenlm_probing(path: Path) -> bool:
-    """Raises:
-    LanguageModelError: the file cannot be read, or is a KenLM binary of another version.
-    """
-    return is_kenlm_binary(path) and _Binary(path).kind < _TRIE
-
-
-class _Binary:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
@@ -75,7 +59,7 @@ class _Binary:
             self.counts: tuple[int, ...] = struct.unpack_from(f"<{self.order}Q", self.content, counts)
         except (OSError, ValueError, struct.error) as error:
             raise self.error(cause_of(error) if isinstance(error, OSError) else "a damaged one") from error
-        if magic.rstrip(b"\0") != _MAGIC or one != 1 or numbers != [0.0, 1.0, -0.5, 1, 2**32 - 1, 0]:
+        if magic.rstrip(b"\0") != MAGIC or one != 1 or numbers != [0.0, 1.0, -0.5, 1, 2**32 - 1, 0]:
             raise self.error("another version of its format")
         if not has_words:
             raise self.error("one without")
@@ -89,6 +73,10 @@ class _Binary:
         n = int(self.counts[order])
         wanted = np.float32(self.multiplier) * np.float32(n)
         return max(n + 1, int(wanted))
+
+    @property
+    def is_probing(self) -> bool:
+        return bool(self.kind < _TRIE)
 
     def array(self, start: int, n: int, dtype: npt.DTypeLike) -> Records:
         """Raises: LanguageModelError: the file ends before."""
@@ -117,14 +105,14 @@ def read_kenlm_trie(path: Path, folder: Path | None = None, report: Report = ign
     Raises:
         LanguageModelError: the file cannot be read, has no words, or is a probing table.
     """
-    binary = _Binary(path)
-    if binary.kind < _TRIE:
+    binary = KenlmBinary(path)
+    if binary.is_probing:
         raise binary.error("a probing table, which can be searched but not listed")
     return _TrieReader(binary, folder, report).read()
 
 
 class _TrieReader:
-    def __init__(self, binary: _Binary, folder: Path | None, report: Report) -> None:
+    def __init__(self, binary: KenlmBinary, folder: Path | None, report: Report) -> None:
         self._binary = binary
         self._folder = folder
         self._report = report
@@ -243,7 +231,7 @@ class _State:
 
 
 class _ProbingTable:
-    def __init__(self, binary: _Binary) -> None:
+    def __init__(self, binary: KenlmBinary) -> None:
         self._content, self.order = binary.content, binary.order
         size = 12 if binary.kind == _REST_PROBING else 8
         self._unigrams, self._size = binary.start, size
@@ -299,7 +287,7 @@ class _ProbingTable:
 _KEY, _VALUE, _VALUES, _KEPT = (struct.Struct(form) for form in ("<Q", "<f", "<ff", "<I"))
 
 
-class KenlmModel(WordIds):
+class KenlmModel(WordModel):
     """A KenLM probing table over words. States are (N,) int64 indices of contexts seen so far.
 
     Raises:
@@ -307,8 +295,8 @@ class KenlmModel(WordIds):
     """
 
     def __init__(self, path: str | Path) -> None:
-        binary = _Binary(Path(path))
-        if binary.kind >= _TRIE:
+        binary = KenlmBinary(Path(path))
+        if not binary.is_probing:
             raise LanguageModelError(f"{path}: expected a KenLM probing table, got a trie")
         self._table = _ProbingTable(binary)
         self.unknown = 0
@@ -317,7 +305,6 @@ class KenlmModel(WordIds):
             first = self._table.begin(self.vocabulary["<s>"])
         self._states = [first]
         self._indices = {first: 0}
-        self._after: dict[tuple[int, int], tuple[float, int]] = {}
         self._end = self.vocabulary.get("</s>", 0)
         self._cache = np.zeros(_CACHE_SIZE, CACHE_ENTRY)  # pages that are never touched take no memory
         self._cells = self._cache.view(np.int64).data
@@ -331,14 +318,6 @@ class KenlmModel(WordIds):
     @cached_property
     def vocabulary(self) -> Mapping[str, int]:
         return {word: i for i, word in enumerate(self._table.words)}
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self.vocabulary)
-
-    def to(self, device: torch.device) -> KenlmModel:
-        """Return the model itself: it runs on the CPU."""
-        return self
 
     def start(self, n: int) -> Tensor:
         return torch.zeros(n, dtype=torch.int64)
@@ -392,11 +371,8 @@ class KenlmModel(WordIds):
             cells[2 * place] = key
 
     def _follow(self, state: int, word: int) -> tuple[float, int]:
-        key = (state, word)
-        if key not in self._after:
-            with self._lock:
-                self._after[key] = self._compute(state, word)
-        return self._after[key]
+        with self._lock:
+            return self._compute(state, word)
 
     def _compute(self, state: int, word: int) -> tuple[float, int]:
         log10, after = self._table.follow(self._states[state], word)

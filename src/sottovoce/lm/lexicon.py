@@ -21,7 +21,7 @@ import numpy as np
 
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.arpa import BLANKS, fields_of
-from sottovoce.lm.base import FlatLexicon, Floats, Ints
+from sottovoce.lm.base import Floats, Ints
 from sottovoce.text.files import read_lines
 from sottovoce.text.normalize import composed, ids_by_form, letter_spellings, letters_of
 
@@ -40,6 +40,11 @@ class Lexicon:
     word, the last one of `words`, None; with a separator only spellings that are no word's. word_starts: one
     per token; without a separator an unknown word begins with such a token and ends before the next. None: it
     begins and ends anywhere.
+
+    keys: (n_nodes - 2,) parent * n_tokens + token of the nodes but the first two, ascending. first_word,
+    n_words_of: (n_nodes,), of the words in `words_of` that end at each node. n_homophones: the most words of
+    one spelling. may_begin, may_go_on: (n_tokens,) bool, tokens that begin and continue an unknown word
+    without a separator.
 
     Raises:
         LanguageModelError: no words, an empty spelling, a token out of range or a separator inside.
@@ -64,7 +69,7 @@ class Lexicon:
         self.words: tuple[str | None, ...] = (*ids, *((None,) if allow_unknown else ()))
         self.unknown = len(ids) if allow_unknown else None
         starts = np.ones(n_tokens, np.bool_) if word_starts is None else np.array(word_starts, np.bool_)
-        self._may_begin, self._may_go_on = starts, starts if word_starts is None else ~starts
+        self.may_begin, self.may_go_on = starts, starts if word_starts is None else ~starts
         self._spelled = np.fromiter(map(ids.__getitem__, names), np.int64, len(names))
         """The word of each spelling."""
         tokens, first, lengths = self._checked(names, [each for _, each in pairs])
@@ -94,7 +99,7 @@ class Lexicon:
         return tokens, first, lengths
 
     def _grow(self, tokens: Ints, first: Ints, lengths: Ints) -> None:
-        """Make the tree of spellings level by level, and the words of each node, as in `FlatLexicon`."""
+        """Make the tree of spellings level by level, and the words of each node."""
         at = np.zeros(len(lengths), np.int64)
         levels: list[Ints] = []
         self._first_of_level = [2]
@@ -106,16 +111,17 @@ class Lexicon:
             at[rows] = self._first_of_level[-1] + place
             self._first_of_level.append(self._first_of_level[-1] + len(level))
             levels.append(level)
-        self._keys: Ints = np.concatenate(levels)
+        self.keys: Ints = np.concatenate(levels)
         self._ends: Ints = at
-        self.n_nodes = len(self._keys) + 2
+        self.n_nodes = len(self.keys) + 2
         # Words by the node where they end, each once; those of a node in the order of their spellings.
         pairs = at * len(self.words) + self._spelled
         once = np.sort(np.unique(pairs, return_index=True)[1])
         order = once[np.argsort(at[once], kind="stable")]
-        self._words: Ints = self._spelled[order]
-        self._counts: Ints = np.bincount(at[order], minlength=self.n_nodes)
-        self.n_homophones = int(self._counts.max())
+        self.words_of: Ints = self._spelled[order]
+        self.n_words_of: Ints = np.bincount(at[order], minlength=self.n_nodes)
+        self.first_word: Ints = self.n_words_of.cumsum() - self.n_words_of
+        self.n_homophones = int(self.n_words_of.max())
 
     @cached_property
     def lengths(self) -> Mapping[str, int]:
@@ -127,7 +133,7 @@ class Lexicon:
 
         Inside an unknown word it is the unknown word's, so that staying there has a cost.
         """
-        parents = self._keys // self.n_tokens
+        parents = self.keys // self.n_tokens
         best = np.full(self.n_nodes, -np.inf, np.float32)
         np.maximum.at(best, self._ends, word_scores[self._spelled])
         for begin, end in reversed([*itertools.pairwise(self._first_of_level)]):  # the deepest level first
@@ -139,32 +145,17 @@ class Lexicon:
     def spellings_of(self, words: Collection[str]) -> dict[str, list[tuple[int, ...]]]:
         """Return all spellings of those words that the lexicon has."""
         ids = [i for i, word in enumerate(self.words) if word in words]
-        nodes = np.arange(self.n_nodes).repeat(self._counts)
-        is_wanted = np.isin(self._words, ids)
+        nodes = np.arange(self.n_nodes).repeat(self.n_words_of)
+        is_wanted = np.isin(self.words_of, ids)
         found: dict[str, list[tuple[int, ...]]] = {}
-        for node, word in zip(nodes[is_wanted].tolist(), self._words[is_wanted].tolist(), strict=True):
+        for node, word in zip(nodes[is_wanted].tolist(), self.words_of[is_wanted].tolist(), strict=True):
             name, spelled = self.words[word], []
             while node != ROOT:
-                node, token = divmod(int(self._keys[node - 2]), self.n_tokens)
+                node, token = divmod(int(self.keys[node - 2]), self.n_tokens)
                 spelled.append(token)
             assert name is not None
             found.setdefault(name, []).append(tuple(reversed(spelled)))
         return found
-
-    def flat(self, ahead: Floats, word_scores: Floats) -> FlatLexicon:
-        return FlatLexicon(
-            keys=self._keys,
-            words=self._words,
-            first_word=self._counts.cumsum() - self._counts,
-            n_words=self._counts,
-            ahead=ahead,
-            word_scores=word_scores,
-            unknown=-1 if self.unknown is None else self.unknown,
-            separator=-1 if self.separator is None else self.separator,
-            n_homophones=self.n_homophones,
-            may_begin=self._may_begin,
-            may_go_on=self._may_go_on,
-        )
 
 
 _MOST_NAMED = 5

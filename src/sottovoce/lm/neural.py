@@ -1,24 +1,97 @@
-"""Neural word language models in a CTC search: delayed fusion and final rescoring.
+"""Neural language models over words in a search: delayed fusion, and Hugging Face's causal models.
 
 A search scores words by an n-gram as they end. Every N frames, and at the end, a neural model's scores of
 whole word histories replace the n-gram's (delayed fusion: Hori et al. 2025, arXiv 2501.09258). The
 adjustment is a function of the history, so nothing is added twice.
+
+The texts of all hypotheses and utterances form one tree of pieces (extra `neural-lm`). Every piece runs
+through the network once while the cache holds it: missing pieces run together, as one row in which each
+attends to its ancestors alone, without padding. A piece keeps its hidden state, from which any next piece is
+scored by one row of the output embeddings, and not the scores of the whole vocabulary.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import json
 import math
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from threading import Lock
-from typing import Protocol
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
-from sottovoce.lm.base import HistoryWord, LanguageModel, WordHistory
+from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
+from sottovoce.lm.base import Bools, WordModel
+from sottovoce.models.devices import NumberFormat, choose_number_format
+from sottovoce.models.layers import NativeLinear
+from sottovoce.threads import all_torch_threads
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.cache_utils import DynamicCache, DynamicLayer
 
 History = tuple[str, ...]
+RETAINED_WORDS = 128
+"""Least number of words that histories of a stream go back before the settled ones."""
+BLOCK_WORDS = 64
+"""Long histories are shown to models without whole blocks of this many words, to fit their context."""
+
+
+class HistoryWord(NamedTuple):
+    """A word of a history. in_lexicon: False: it was scored as <unk>."""
+
+    text: str
+    in_lexicon: bool = True
+
+
+class WordHistory:
+    """The words of a hypothesis so far: a node of a tree, its last word and the node before, which alone it
+    keeps alive.
+
+    n_words: includes forgotten ones.
+    """
+
+    __slots__ = ("__weakref__", "_later", "before", "n_words", "word")
+
+    def __init__(self, word: HistoryWord | None = None, before: WordHistory | None = None) -> None:
+        self.word = word
+        self.before = before
+        self.n_words: int = 0 if before is None else before.n_words + 1
+        self._later: WeakValueDictionary[HistoryWord, WordHistory] = WeakValueDictionary()
+
+    def after(self, words: Iterable[HistoryWord]) -> WordHistory:
+        """Return the history that continues with these words: the same object for the same words."""
+        at = self
+        for word in words:
+            found = at._later.get(word)
+            if found is None:
+                found = at._later[word] = WordHistory(word, at)
+            at = found
+        return at
+
+    def context(self) -> History:
+        """Return the words that a model is shown: all up to 127, then the last 64 to 127 of them."""
+        n_shown = self.n_words if self.n_words < 2 * BLOCK_WORDS else BLOCK_WORDS + self.n_words % BLOCK_WORDS
+        shown: list[str] = []
+        at: WordHistory | None = self
+        while at is not None and at.word is not None and len(shown) < n_shown:
+            shown.append(at.word.text)
+            at = at.before
+        return tuple(reversed(shown))
+
+    def forget_beginning(self) -> None:
+        """Drop words more than `RETAINED_WORDS` back."""
+        at: WordHistory | None = self
+        for _ in range(RETAINED_WORDS):
+            at = None if at is None else at.before
+        if at is not None:
+            at.before = None
 
 
 class WordLanguageModel(Protocol):
@@ -31,36 +104,27 @@ class WordLanguageModel(Protocol):
         ...
 
 
-class VocabularyModel(LanguageModel, Protocol):
-    def ids(self, words: Sequence[str]) -> list[int]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ReplacedModel:
-    """The word model of the search, and its weight there."""
-
-    model: VocabularyModel
-    weight: float
-
-    def ids(self, words: Sequence[HistoryWord]) -> list[int]:
-        """Return the ids that the search scored: words outside the lexicon were <unk>."""
-        return self.model.ids([word.text if word.in_lexicon else "<unk>" for word in words])
-
-
 class NeuralRescorer:
-    """Replaces a search's word scores by a neural model's: a thread-safe `HistoryScorer`.
+    """Replaces a search's word scores by a neural model's; thread-safe.
 
     Each (history, word) is scored once, and scores live as long as their histories.
 
-    weight: factor on the neural log-probability. replaces: the model whose scores are subtracted, or None.
+    weight: factor on the neural log-probability. replaces: the word model of the search, whose scores times
+    replaced_weight are subtracted; or None.
     """
 
     def __init__(
-        self, model: WordLanguageModel, weight: float, *, replaces: ReplacedModel | None = None
+        self,
+        model: WordLanguageModel,
+        weight: float,
+        *,
+        replaces: WordModel | None = None,
+        replaced_weight: float = 0.0,
     ) -> None:
         self._model = model
         self._weight = weight
         self._replaces = replaces
+        self._replaced_weight = replaced_weight
         self._neural: WeakKeyDictionary[WordHistory, float] = WeakKeyDictionary()
         self._ends: WeakKeyDictionary[WordHistory, float] = WeakKeyDictionary()
         self._ngrams: WeakKeyDictionary[WordHistory, tuple[float, int]] = WeakKeyDictionary()
@@ -72,6 +136,7 @@ class NeuralRescorer:
         return len(self._neural)
 
     def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        """Return what N histories add to scores. final: including the end of the sentence."""
         with self._lock:
             replaced = self._replaced(histories, final=final)
             self._score(histories)
@@ -100,7 +165,12 @@ class NeuralRescorer:
 
     def _score(self, histories: Sequence[WordHistory]) -> None:
         levels = _by_length(histories, self._neural)
-        pairs = {each: _pair(each) for level in levels for each in level if each.before is not None}
+        pairs = {
+            each: (each.before.context(), each.word.text)
+            for level in levels
+            for each in level
+            if each.before is not None and each.word is not None
+        }
         scores = self._model.score_words(list(dict.fromkeys(pairs.values()))) if pairs else {}
         for history in (history for level in levels for history in level):
             before = 0.0 if history.before is None else self._neural[history.before]
@@ -113,15 +183,16 @@ class NeuralRescorer:
             self._ends.update({history: ends[context] for history, context in contexts.items()})
 
     def _replaced(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
-        if self._replaces is None:
+        model, weight = self._replaces, self._replaced_weight
+        if model is None:
             return [0.0] * len(histories)
-        model, weight = self._replaces.model, self._replaces.weight
         for level in _by_length(histories, self._ngrams):
             if level[0].before is None:
                 self._ngrams.update({history: (0.0, int(model.start(1)[0])) for history in level})
                 continue
             past = [self._ngrams[history.before] for history in level if history.before is not None]
-            words = self._replaces.ids([history.word for history in level if history.word is not None])
+            said = [history.word for history in level if history.word is not None]
+            words = model.ids([word.text if word.in_lexicon else "<unk>" for word in said])
             scores, after = model.score(torch.tensor([state for _, state in past]), torch.tensor(words))
             for history, (total, _), score, state in zip(
                 level, past, scores.tolist(), after.tolist(), strict=True
@@ -146,7 +217,391 @@ def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) 
     return [[history for history, n in new.items() if n == length] for length in lengths]
 
 
-def _pair(history: WordHistory) -> tuple[History, str]:
-    assert history.before is not None
-    assert history.word is not None
-    return history.before.context(), history.word.text
+CACHE_MB = 512.0
+"""Default bound of a model's cache: 10,900 pieces of a model of 135 million weights."""
+BATCH_PIECES = 64
+"""Pieces that run together; more share few ancestors, so that attention costs more than it saves."""
+Asked = TypeVar("Asked")
+_NO_PARENT = -1
+_HEAD_TOLERANCE = 1e-2
+"""Relative difference allowed between a network's logits and its embeddings times its hidden state."""
+
+
+class ContinuedText(NamedTuple):
+    """Pieces of a text from the first on, the last n of which are scored."""
+
+    pieces: tuple[int, ...]
+    n: int
+
+
+class PieceTree:
+    """Scores the pieces of texts with a causal network.
+
+    cache_bytes: bound of keys, values and hidden states. Pieces used least recently are dropped. The longest
+    text always fits.
+
+    Raises:
+        LanguageModelError: the network's logits are not its output embeddings times its last hidden state.
+    """
+
+    def __init__(self, network: PreTrainedModel, *, cache_bytes: int, first: int, is_int8: bool) -> None:
+        head = _output_layer(network)
+        self._embeddings = head.weight.detach()
+        self._bias: Tensor | None = None if head.bias is None else head.bias.detach()
+        self._check_head(network, first)
+        if is_int8:
+            _quantise(network)
+        self._body, self._head = network.base_model, _output_layer(network)
+        taken = inspect.signature(self._body.forward).parameters
+        self._cache_argument = "cache" if "cache" in taken else "past_key_values"  # renamed in transformers 5
+        self._device, self._dtype = self._embeddings.device, self._embeddings.dtype
+        self.n_run = 0
+        """Pieces run through the network so far."""
+        self._clear()
+        self._kv, self._hidden, self._log_sums = self._forward([first], [0], np.ones((1, 1), np.bool_), [])
+        self._n_bytes = sum(part[0].nbytes for part in (self._kv, self._hidden, self._log_sums))
+        self._most_nodes = cache_bytes // self._n_bytes
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self._parents) * self._n_bytes
+
+    def log_probs(self, texts: Sequence[ContinuedText]) -> list[float]:
+        """Return the natural log-probability of the last n pieces of each text, given those before."""
+        found: list[float] = []
+        self._now += 1
+        waiting: list[tuple[list[int], ContinuedText]] = []
+        try:
+            for text in texts:
+                self._most_nodes = max(self._most_nodes, len(text.pieces) - 1)
+                path = self._path(text.pieces[:-1])
+                if path is None:  # full of pieces that these texts need
+                    found += self._scores(waiting)
+                    waiting = []
+                    self._now += 1
+                    path = self._path(text.pieces[:-1])
+                assert path is not None
+                waiting.append((path[-text.n :], text))
+            return [*found, *self._scores(waiting)]
+        except BaseException:
+            self._clear()  # nodes may lack their values
+            raise
+
+    def _clear(self) -> None:
+        self._children: dict[tuple[int, int], int] = {}
+        self._parents: list[int] = []
+        self._pieces: list[int] = []
+        self._depths: list[int] = []
+        self._used: list[int] = []
+        self._free: list[int] = []
+        self._new: list[int] = []
+        self._now = 0
+
+    def _path(self, pieces: Sequence[int]) -> list[int] | None:
+        """Return the nodes of a text, adding the missing ones; None if there is no room."""
+        at, path = _NO_PARENT, []
+        for depth, piece in enumerate(pieces):
+            node = self._children.get((at, piece))
+            if node is None:
+                node = self._add(at, piece, depth)
+                if node is None:
+                    return None
+            self._used[node] = self._now
+            path.append(node)
+            at = node
+        return path
+
+    def _add(self, parent: int, piece: int, depth: int) -> int | None:
+        if not self._free and len(self._parents) >= self._most_nodes:
+            self._drop_oldest()
+            if not self._free:
+                return None
+        if self._free:
+            node = self._free.pop()
+        else:
+            node = len(self._parents)
+            for values in (self._parents, self._pieces, self._depths, self._used):
+                values.append(0)
+        self._parents[node], self._pieces[node], self._depths[node] = parent, piece, depth
+        self._children[parent, piece] = node
+        self._new.append(node)
+        return node
+
+    def _drop_oldest(self) -> None:
+        """Free an eighth of the nodes that the current texts do not need, longer texts before their
+        beginnings.
+        """
+        taken = set(self._free)
+        old = [i for i, used in enumerate(self._used) if used < self._now and i not in taken]
+        old.sort(key=lambda node: (self._used[node], -self._depths[node]))
+        for node in old[: -(-len(old) // 8)]:
+            del self._children[self._parents[node], self._pieces[node]]
+            self._free.append(node)
+
+    def _scores(self, waiting: Sequence[tuple[list[int], ContinuedText]]) -> list[float]:
+        if not waiting:
+            return []
+        for begin in range(0, len(self._new), BATCH_PIECES):
+            self._run(self._new[begin : begin + BATCH_PIECES])
+        self._new = []
+        nodes = torch.tensor([node for path, _ in waiting for node in path], device=self._device)
+        pieces = torch.tensor([p for _, text in waiting for p in text.pieces[-text.n :]], device=self._device)
+        logits = (self._hidden[nodes].float() * self._embeddings[pieces].float()).sum(dim=1)
+        if self._bias is not None:
+            logits += self._bias[pieces]
+        scores = torch.split(logits - self._log_sums[nodes], [text.n for _, text in waiting])
+        return [float(part) for part in torch.stack([part.sum() for part in scores])]
+
+    def _run(self, nodes: list[int]) -> None:
+        rows = {node: row for row, node in enumerate(nodes)}
+        above = {node: self._ancestors(node) for node in nodes if self._parents[node] not in rows}
+        past = sorted({one for path in above.values() for one in path})
+        columns = {node: i for i, node in enumerate([*past, *nodes])}
+        mask = np.zeros((len(nodes), len(columns)), dtype=np.bool_)
+        for row, node in enumerate(nodes):
+            if node in above:
+                mask[row, [columns[one] for one in above[node]]] = True
+            else:
+                mask[row] = mask[rows[self._parents[node]]]
+            mask[row, columns[node]] = True
+        pieces, places = [self._pieces[node] for node in nodes], [self._depths[node] for node in nodes]
+        values = self._forward(pieces, places, mask, past)
+        self._reserve(max(nodes) + 1)
+        where = torch.tensor(nodes, device=self._device)
+        for held, new in zip((self._kv, self._hidden, self._log_sums), values, strict=True):
+            held[where] = new
+        self.n_run += len(nodes)
+
+    def _ancestors(self, node: int) -> list[int]:
+        path = []
+        while (node := self._parents[node]) != _NO_PARENT:
+            path.append(node)
+        return path
+
+    def _reserve(self, n_nodes: int) -> None:
+        if n_nodes <= len(self._hidden):
+            return
+        n_nodes = max(n_nodes, min(2 * len(self._hidden), self._most_nodes))
+        self._kv, self._hidden, self._log_sums = (
+            torch.cat((part, part.new_empty((n_nodes - len(part), *part.shape[1:]))))
+            for part in (self._kv, self._hidden, self._log_sums)
+        )
+
+    @torch.no_grad()
+    @all_torch_threads()
+    def _forward(
+        self, pieces: Sequence[int], places: Sequence[int], mask: Bools, past: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return keys and values (N, n_layers, 2, n_heads, d), hidden states (N, d_model) and the log-sums
+        (N,) of all next pieces.
+
+        mask: (N, P + N), what each piece attends to: the P nodes of past and these.
+        """
+        from transformers.cache_utils import DynamicCache
+
+        cache = DynamicCache()
+        if past:
+            held = self._kv[torch.tensor(past, device=self._device)].permute(1, 2, 3, 0, 4)
+            for layer, (keys, values) in enumerate(held):
+                cache.update(keys[None], values[None], layer)
+        bias = torch.zeros(mask.shape, dtype=self._dtype, device=self._device)
+        bias.masked_fill_(torch.from_numpy(~mask).to(self._device), torch.finfo(self._dtype).min)
+        output = self._body(
+            input_ids=torch.tensor([pieces], device=self._device),
+            attention_mask=bias[None, None],
+            position_ids=torch.tensor([places], device=self._device),
+            use_cache=True,
+            **{self._cache_argument: cache},
+        )
+        hidden = output.last_hidden_state[0]
+        return _keys_values(cache, len(past)), hidden, self._head(hidden).float().logsumexp(dim=1)
+
+    @staticmethod
+    @torch.no_grad()
+    def _check_head(network: PreTrainedModel, first: int) -> None:
+        ids = torch.tensor([[first]], device=_output_layer(network).weight.device)
+        logits = network(input_ids=ids).logits[0].float()
+        hidden = network.base_model(input_ids=ids).last_hidden_state[0]
+        ours = _output_layer(network)(hidden).float()
+        if float((ours - logits).norm()) > _HEAD_TOLERANCE * float(logits.norm()):
+            raise LanguageModelError(
+                "neural model: expected logits that are its output embeddings times its last hidden state, "
+                f"got {type(network).__name__}, which changes them"
+            )
+
+
+def _output_layer(network: PreTrainedModel) -> nn.Linear:
+    layer: nn.Linear = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return layer
+
+
+def _keys_values(cache: DynamicCache, n_past: int) -> Tensor:
+    from transformers.cache_utils import DynamicLayer
+
+    layers = [_stacked(layer)[:, 0, :, n_past:] for layer in cache.layers if isinstance(layer, DynamicLayer)]
+    return torch.stack(layers).permute(3, 0, 1, 2, 4)
+
+
+def _stacked(layer: DynamicLayer) -> Tensor:
+    assert layer.keys is not None
+    assert layer.values is not None
+    return torch.stack((layer.keys, layer.values))
+
+
+def _quantise(network: nn.Module) -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, Conv1D):
+            n_in, n_out = layer.weight.shape
+            linear = nn.Linear(n_in, n_out, device="meta")
+            linear.weight, linear.bias = nn.Parameter(layer.weight.t()), layer.bias
+        elif isinstance(layer, nn.Linear):
+            linear = layer
+        else:
+            continue
+        parent, _, own = name.rpartition(".")
+        setattr(network.get_submodule(parent), own, NativeLinear(linear))
+
+
+class PieceTokenizer(Protocol):
+    @property
+    def bos_token_id(self) -> int | None: ...
+
+    @property
+    def eos_token_id(self) -> int | None: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+
+class CausalWordModel:
+    """Scores words as " word" with a causal model of transformers; a `WordLanguageModel`, thread-safe.
+
+    dtype: of weights and activations, which are converted in place; see `CtcFusionOptions.neural_dtype`.
+    cache_mb: see `PieceTree`.
+
+    Raises:
+        LanguageModelError: a tokenizer with neither bos nor eos token, or logits with a head of their own.
+        OptionError: an unknown dtype, or int8 without a CPU and the native kernels.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PieceTokenizer,
+        *,
+        device: torch.device | None = None,
+        dtype: str = "float32",
+        cache_mb: float = CACHE_MB,
+    ) -> None:
+        device = device or torch.device("cpu")
+        given = [token for token in (tokenizer.bos_token_id, tokenizer.eos_token_id) if token is not None]
+        if not given:
+            raise LanguageModelError("neural model: expected a bos or eos token, got a tokenizer without")
+        self._bos, self._eos = given[0], given[-1]
+        self._tokenizer = tokenizer
+        numbers = _numbers(dtype, device)
+        network = model.eval().to(device, numbers.dtype)  # type: ignore[no-untyped-call]
+        self._tree = PieceTree(
+            network, cache_bytes=int(cache_mb * 2**20), first=self._bos, is_int8=numbers.int8
+        )
+        self._split: dict[str, tuple[int, ...]] = {}
+        self._lock = Lock()
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        *,
+        device: torch.device | None = None,
+        dtype: str = "auto",
+        cache_mb: float = CACHE_MB,
+    ) -> CausalWordModel:
+        """Load a folder, a GGUF file, a hub name, or the folder of a LoRA adapter, which names its model.
+
+        Raises:
+            MissingExtraError: without transformers, or without peft for an adapter.
+            LanguageModelError: the model cannot be loaded.
+            OptionError: as the class.
+        """
+        try:
+            from transformers import AutoModelForCausalLM, AutoTokenizer
+        except ImportError as error:
+            raise MissingExtraError("transformers", "neural-lm", f"the language model {name}") from error
+        try:
+            adapter = Path(name) / "adapter_config.json"
+            base = (
+                str(json.loads(adapter.read_text())["base_model_name_or_path"]) if adapter.is_file() else name
+            )
+            folder, file = _gguf(base)
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                folder, gguf_file=file, dtype="auto"
+            )
+            if adapter.is_file():
+                model = _adapted(model, name)
+            tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
+        except (OSError, ValueError, ImportError, KeyError) as error:
+            raise LanguageModelError(
+                f"{name}: expected a causal language model, got {str(error).splitlines()[0]}"
+            ) from error
+        return cls(model, tokenizer, device=device, dtype=dtype, cache_mb=cache_mb)
+
+    @property
+    def n_forward_pieces(self) -> int:
+        return self._tree.n_run
+
+    @property
+    def n_cache_bytes(self) -> int:
+        return self._tree.n_bytes
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
+        with self._lock:
+            return self._scored({pair: (pair[0], self._pieces(pair[1])) for pair in pairs})
+
+    def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
+        with self._lock:
+            return self._scored({history: (history, (self._eos,)) for history in histories})
+
+    def _scored(self, texts: Mapping[Asked, tuple[History, tuple[int, ...]]]) -> dict[Asked, float]:
+        before = {history: self._begun(history) for history, _ in texts.values()}
+        rows = [ContinuedText(before[history] + pieces, len(pieces)) for history, pieces in texts.values()]
+        return dict(zip(texts, self._tree.log_probs(rows), strict=True))
+
+    def _begun(self, history: History) -> tuple[int, ...]:
+        return (self._bos, *(piece for word in history for piece in self._pieces(word)))
+
+    def _pieces(self, word: str) -> tuple[int, ...]:
+        if word not in self._split:
+            self._split[word] = tuple(self._tokenizer.encode(" " + word, add_special_tokens=False))
+        return self._split[word]
+
+
+def _numbers(dtype: str, device: torch.device) -> NumberFormat:
+    """Choose the number format; "auto" on a CPU is int8 with the native kernels, else float32."""
+    has_kernels = importlib.util.find_spec("sottovoce_kernels") is not None
+    if dtype == "auto" and device.type == "cpu":
+        return NumberFormat(torch.float32, int8=has_kernels)
+    chosen = choose_number_format(dtype, device)
+    if chosen.int8 and not (has_kernels and device.type == "cpu"):
+        lack = f"device {device.type}" if has_kernels else "no native kernels (pip install ./kernels)"
+        raise OptionError(f"neural model: expected a CPU and the native kernels for {dtype}, got {lack}")
+    return NumberFormat(torch.float32, int8=True) if chosen.int8 else chosen
+
+
+def _adapted(model: PreTrainedModel, folder: str) -> PreTrainedModel:
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise MissingExtraError("peft", "neural-lm", f"the adapter {folder}") from error
+    merged: PreTrainedModel = PeftModel.from_pretrained(model, folder).merge_and_unload()
+    return merged
+
+
+def _gguf(name: str) -> tuple[str, str | None]:
+    """Return a model's folder, and its file if it is llama.cpp's; raise OSError for a missing file."""
+    path = Path(name)
+    if path.suffix != ".gguf":
+        return name, None
+    if not path.is_file():
+        raise FileNotFoundError("no such file")
+    return str(path.parent), path.name

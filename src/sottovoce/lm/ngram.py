@@ -1,45 +1,331 @@
-"""N-gram language models of any order, batched: ARPA files, KenLM tries, and tries of packed bits. Scores
-equal KenLM's.
+"""N-gram models of any order, batched. Scores equal KenLM's.
 
-An ARPA file or KenLM trie becomes a trie (`lm.trie`) that is cached in `ngrams`, next to the fetched models,
-and mapped into memory. An entry is valid while the file's path, size and modification time match; any error
-falls back to parsing. Entries of deleted files are removed when another one is written.
+ARPA files and KenLM's tries become tries of packed bits in one file, which is mapped into memory. They are
+cached in `ngrams`, next to the fetched models; an entry is valid while the file's path, size and modification
+time match, and any error falls back to parsing. Entries of deleted files are removed when another one is
+written.
 
-Small tries are unpacked into tensors (`lm.automata.BackoffTable`): 20 bytes per n-gram of the highest order,
-32 per lower one, and 4 per (node, token) pair of a dense table.
+In a trie a path from the root spells an n-gram from its first word; the nodes are the contexts, so a state is
+the node of the longest known context. Numbers of nodes: 0 the root, then the unigrams in the order of the
+words, then order by order, children of one node ascending by word. N-grams of the highest order are no nodes.
+
+Records of orders 2 and above follow each other without padding, in words of 32 bits, lowest bit first:
+
+- the last word;
+- log-probability (natural) and, below the highest order, back-off: an index into the order's codebook of 256
+  values (Federico and Bertoldi 2006), or the bits of a float32;
+- below the highest order and above the second, the link: the node of the longest known shorter context;
+- below the highest order, the low bits of the place of the first child. The high bits are not stored: `high`
+  (n,) int64 has the first record of each of their values (Raj and Whittaker 2003, and KenLM's `trie -a`).
+
+A last record without an n-gram marks the end of the children. Unigrams have float32 values and int64 places.
+The file is a safetensors file; `bounds` has the highest log-probability of each word in any state.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.arpa import NgramTable, read_arpa
-from sottovoce.lm.automata import BackoffTable
-from sottovoce.lm.base import Automaton, WordIds
-from sottovoce.lm.kenlm import is_kenlm_binary, read_kenlm_trie
-from sottovoce.lm.trie import Trie, build_trie, is_trie, open_trie, trie_of, write_trie
+from sottovoce.errors import LanguageModelError, OptionError, cause_of
+from sottovoce.kernels import load_kernels
+from sottovoce.lm.arpa import Ngrams, NgramTable, Report, SmallInts, blocks, ignore, read_arpa, scratch
+from sottovoce.lm.base import Automaton, Floats, Ints, WordModel
+from sottovoce.lm.kenlm import MAGIC, KenlmBinary, KenlmModel, read_kenlm_trie
+from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.sources.package_index import cache_root
+
+if TYPE_CHECKING:
+    import sottovoce_kernels.trie
 
 logger = logging.getLogger(__name__)
 
 LEAST_BYTES = 2**18
 """Smaller files are parsed in some hundredths of a second."""
-UNPACKED_NGRAMS = 2**22
-"""Tries of up to this many n-grams are unpacked into tensors; all are without the native kernels, and on a
-device.
-"""
+KIND = "sottovoce n-gram trie 1"
+_HEADER = b'{"__metadata__": {"kind": "' + KIND.encode()
+MISSING_UNKNOWN_LOG10 = -100.0
+"""log10 probability of unknown words without <unk> in the file: KenLM's default."""
+SORTED_AT_ONCE = 2**25
+_LN10 = np.float32(math.log(10))
+_CODES = 256
+_SAMPLE = 2**21
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRecords:
+    """The packed records of one order; see the module.
+
+    words: (n,) int32. n: records without the last one. bits: of a word, a log-probability, a back-off, a
+    link, and the low part of a place. weights, backoffs: (256,) codebooks, or None.
+    """
+
+    words: Tensor
+    high: Tensor
+    n: int
+    bits: tuple[int, ...]
+    weights: Tensor | None
+    backoffs: Tensor | None
+
+    def word(self, places: Tensor) -> Tensor:
+        return self._field(places, 0)
+
+    def weight(self, places: Tensor) -> Tensor:
+        return _values(self._field(places, 1), self.weights)
+
+    def backoff(self, places: Tensor) -> Tensor:
+        return _values(self._field(places, 2), self.backoffs)
+
+    def link(self, places: Tensor) -> Tensor:
+        return self._field(places, 3) if self.bits[3] else self.word(places) + 1
+
+    def first(self, places: Tensor) -> Tensor:
+        """Return the places of the first children in the records of the next order."""
+        high = torch.searchsorted(self.high, places, right=True) - 1
+        return (high << self.bits[4]) + self._field(places, 4)
+
+    def _field(self, places: Tensor, which: int) -> Tensor:
+        bit = places * sum(self.bits) + sum(self.bits[:which])
+        at = bit >> 5
+        low, high = self.words[at].long() & 0xFFFFFFFF, self.words[at + 1].long() & 0xFFFFFFFF
+        return ((low | high << 32) >> (bit & 31)) & ((1 << self.bits[which]) - 1)
+
+
+def _values(fields: Tensor, book: Tensor | None) -> Tensor:
+    if book is not None:
+        return book[fields]
+    return fields.to(torch.int32, copy=True).view(torch.float32)  # keeps the lower 32 bits
+
+
+class NgramModel(WordModel):
+    """A back-off n-gram model; its tokens are the words of its vocabulary.
+
+    States are (N,) int64: the node of the longest known context.
+
+    tensors, about: as `build_trie` makes them.
+
+    Raises:
+        KeyError, ValueError: missing tensors or metadata.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
+        self.about = about
+        self._tensors = tensors
+        self.unknown, self._begin, self._end = (int(about[name]) for name in ("unknown", "begin", "end"))
+        self.records = [
+            PackedRecords(
+                tensors[f"words_{order}"],
+                tensors[f"high_{order}"],
+                n,
+                tuple(bits),
+                tensors.get(f"weights_{order}"),
+                tensors.get(f"backoffs_{order}"),
+            )
+            for order, (n, *bits) in enumerate(json.loads(about["records"]), start=2)
+        ]
+        sizes = [len(self._roots), *(each.n for each in self.records)]
+        self.starts = list(itertools.accumulate([1, *sizes[:-1]]))
+        """The first node of each order of contexts, and the number of nodes."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> NgramModel:
+        """Load a trie, an ARPA file (.gz too) or a KenLM trie.
+
+        Raises:
+            LanguageModelError: the file cannot be read.
+        """
+        path = Path(path)
+        if _kind(path) == "trie":
+            return _opened(path)
+        is_large = path.stat().st_size >= LEAST_BYTES
+        cached = _cached(path) if is_large else None
+        if cached is not None:
+            return cached
+        table = read_ngrams(path)
+        try:
+            arrays, about = build_trie(table)
+        except LanguageModelError as error:
+            raise LanguageModelError(f"{path}: {error}") from error
+        if is_large:
+            _put_into_cache(path, arrays, about)
+        return cls({name: torch.from_numpy(array) for name, array in arrays.items()}, about)
+
+    @cached_property
+    def vocabulary(self) -> Mapping[str, int]:
+        words = self._tensors["text"].cpu().numpy().tobytes().decode().split("\n")
+        return dict(zip(words, range(len(words)), strict=True)) | {"<unk>": self.unknown}
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self._roots)
+
+    @property
+    def _roots(self) -> Tensor:
+        return self._tensors["root_weights"]
+
+    def to(self, device: torch.device) -> NgramModel:
+        if device.type == "cpu":
+            return self
+        return NgramModel({name: each.to(device) for name, each in self._tensors.items()}, self.about)
+
+    def start(self, n: int) -> Tensor:
+        return torch.full((n,), self._begin + 1 if self.records else 0, device=self._roots.device)
+
+    def null_context(self, n: int) -> Tensor:
+        return torch.zeros(n, dtype=torch.int64, device=self._roots.device)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if tokens is None:
+            return self._rows(states)[0], states
+        if states.device.type == "cpu" and self.native is not None:
+            states, tokens = states.contiguous(), tokens.contiguous()
+            scores, after = torch.empty(states.shape), torch.empty_like(states)
+            self.native.follow(len(states), *(each.data_ptr() for each in (states, tokens, scores, after)))
+            return scores, after
+        distinct, place = torch.unique(states, return_inverse=True)
+        weights, targets = self._rows(distinct)
+        return weights[place, tokens], targets[place, tokens]
+
+    def finish(self, states: Tensor) -> Tensor:
+        """Return the log-probability (N,) of </s>; 0 for a model without it."""
+        if self._end < 0:
+            return torch.zeros(states.shape, device=states.device)
+        return self.score(states, torch.full_like(states, self._end))[0]
+
+    def automaton(self) -> Automaton:
+        """Raises: OptionError: the kernels package is not installed."""
+        if self.native is None:
+            raise OptionError("the CTC search needs the native kernels (pip install ./kernels)")
+        bounds, start = self._tensors["bounds"].numpy(), int(self.start(1)[0])
+        return Automaton(np.arange(self.n_tokens), bounds, start, trie=self.native, owner=self)
+
+    @cached_property
+    def native(self) -> sottovoce_kernels.trie.Trie | None:
+        """The trie as the native library reads it; None without the library."""
+        try:
+            kernels = load_kernels("trie").trie
+        except ImportError:
+            return None
+        names = ("root_weights", "root_backoff", "root_first", "bounds")
+        records = [
+            kernels.Records(
+                start,
+                each.n,
+                each.words.data_ptr(),
+                each.high.data_ptr(),
+                len(each.high),
+                *(None if book is None else book.data_ptr() for book in (each.weights, each.backoffs)),
+                each.bits,
+            )
+            for start, each in zip(self.starts[1:], self.records, strict=True)
+        ]
+        addresses = [self._tensors[name].data_ptr() for name in names]
+        native: sottovoce_kernels.trie.Trie = kernels.Trie(self.n_tokens, self._end, addresses, records)
+        return native
+
+    def _rows(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities (N, n_tokens) of all words after nodes (N,), and the nodes there."""
+        contexts, paid = [nodes], [torch.zeros(nodes.shape, device=nodes.device)]
+        for _ in self.records:
+            backoff, shorter = self._shorter(contexts[-1])
+            contexts.append(shorter)
+            paid.append(paid[-1] + backoff)
+        weights = self._roots + paid[-1][:, None]
+        first_nodes = torch.arange(self.n_tokens, device=nodes.device) + 1
+        targets = (first_nodes if self.records else first_nodes * 0).repeat(len(nodes), 1)
+        for context, price in zip(reversed(contexts), reversed(paid), strict=True):
+            for level, rows, places in self._levels(context):
+                first = self._first(level, places)
+                counts = self._first(level, places + 1) - first
+                begin = (first + counts - counts.cumsum(0)).repeat_interleave(counts)
+                row = rows.repeat_interleave(counts)
+                place, below = begin + torch.arange(len(row), device=nodes.device), self.records[level]
+                words = below.word(place)
+                weights[row, words] = below.weight(place) + price[row]
+                if level + 1 < len(self.records):
+                    targets[row, words] = self.starts[level + 1] + place
+        return weights, targets
+
+    def _levels(self, nodes: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield the level of contexts, the rows of nodes that are of it, and their places there."""
+        for level, (start, end) in enumerate(itertools.pairwise(self.starts)):
+            rows = ((nodes >= start) & (nodes < end)).nonzero()[:, 0]
+            if len(rows):
+                yield level, rows, nodes[rows] - start
+
+    def _shorter(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the back-offs (N,) of nodes (N,), and the nodes to back off to."""
+        backoffs, links = torch.zeros(nodes.shape, device=nodes.device), torch.zeros_like(nodes)
+        for level, rows, places in self._levels(nodes):
+            above = self.records[level - 1]
+            backoffs[rows] = above.backoff(places) if level else self._tensors["root_backoff"][places]
+            links[rows] = above.link(places) if level else 0
+        return backoffs, links
+
+    def _first(self, level: int, places: Tensor) -> Tensor:
+        return self.records[level - 1].first(places) if level else self._tensors["root_first"][places]
+
+
+def load_ngram(lm: str | Path | WordModel) -> WordModel:
+    """Load a trie, an ARPA file (.gz too) or a KenLM binary; a model is returned as is.
+
+    Raises:
+        LanguageModelError: the file cannot be read.
+    """
+    if isinstance(lm, WordModel):
+        return lm
+    if _kind(Path(lm)) == "kenlm" and KenlmBinary(Path(lm)).is_probing:
+        return KenlmModel(lm)
+    return NgramModel.load(lm)
+
+
+def read_ngrams(path: Path, folder: Path | None = None, report: Report = ignore) -> NgramTable:
+    """Read the n-grams of an ARPA file (.gz too) or a KenLM trie. folder: for temporary files.
+
+    Raises:
+        LanguageModelError: the file cannot be read, or is a trie already.
+    """
+    kind = _kind(path)
+    if kind == "trie":
+        raise LanguageModelError(f"{path}: expected an ARPA file or a KenLM binary, got a .trie already")
+    return read_kenlm_trie(path, folder, report) if kind == "kenlm" else read_arpa(path, folder, report)
+
+
+def _kind(path: Path) -> Literal["trie", "kenlm", "arpa"]:
+    try:
+        with path.open("rb") as file:
+            start = file.read(8 + len(_HEADER))
+    except OSError as error:
+        raise LanguageModelError(f"{path}: expected a language model, got {cause_of(error)}") from error
+    if start[8:] == _HEADER:
+        return "trie"
+    return "kenlm" if start.startswith(MAGIC[:32]) else "arpa"
+
+
+def _opened(path: Path) -> NgramModel:
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+            return NgramModel(tensors, file.metadata() or {})
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        reason = cause_of(error) if isinstance(error, OSError) else f"a damaged one ({error})"
+        raise LanguageModelError(f"{path}: expected an n-gram trie, got {reason}") from error
 
 
 def ngram_folder() -> Path:
@@ -52,127 +338,343 @@ def _entry(path: Path) -> Path:
 
 
 def _source(path: Path) -> dict[str, str]:
-    status = path.stat()
-    return {
-        "path": str(path.resolve()),
-        "bytes": str(status.st_size),
-        "changed_ns": str(status.st_mtime_ns),
-    }
+    status, whole = path.stat(), str(path.resolve())
+    return {"path": whole, "bytes": str(status.st_size), "changed_ns": str(status.st_mtime_ns)}
 
 
-def _cached(path: Path) -> Trie | None:
+def _cached(path: Path) -> NgramModel | None:
     try:
-        trie, about = open_trie(_entry(path))
-        return trie if _source(path).items() <= about.items() else None
+        model = _opened(_entry(path))
+        return model if _source(path).items() <= model.about.items() else None
     except (OSError, LanguageModelError) as error:
         logger.debug("%s: not from the cache (%s)", path, error)
         return None
 
 
-def _remove_orphans() -> None:
-    for entry in ngram_folder().glob("*"):
-        with suppress(OSError, SafetensorError):
-            with safe_open(entry, framework="pt") as opened:
-                source = (opened.metadata() or {}).get("path", "")
-            if entry.suffix != ".trie" or not Path(source).exists():
-                entry.unlink()
+def _put_into_cache(path: Path, arrays: Arrays, about: Mapping[str, str]) -> None:
+    try:
+        ngram_folder().mkdir(parents=True, exist_ok=True)
+        for entry in ngram_folder().glob("*"):  # of files that are gone
+            with suppress(OSError, SafetensorError):
+                with safe_open(entry, framework="pt") as opened:
+                    source = (opened.metadata() or {}).get("path", "")
+                if entry.suffix != ".trie" or not Path(source).exists():
+                    entry.unlink()
+        write_trie(_entry(path), arrays, {**about, **_source(path)})
+    except OSError as error:
+        logger.debug("%s: not put into the cache (%s)", path, error)
 
 
-class NgramModel(WordIds):
-    """A back-off n-gram model; its tokens are the words of its vocabulary.
+@dataclass(slots=True)
+class _Level:
+    """The n-grams of an order, sorted.
 
-    States are (N,) int64: the node of the longest known context. Words are looked up in any Unicode form;
-    callers fold case. Unknown words get the id of <unk>.
+    keys: (n,) place of the context * n_tokens + last word. weights, backoff: natural logs. links: (n,) as in
+    the records. The highest order has no back-off and no links: (0,).
     """
 
-    def __init__(self, trie: Trie) -> None:
-        self.trie = trie
-        self.order = trie.order
-        self.unknown = trie.unknown
-        self._begin = trie.begin + 1 if trie.records else 0
-        self._device = torch.device("cpu")
+    keys: Ints
+    weights: Floats
+    backoff: Floats
+    links: Ints
 
-    @classmethod
-    def load(cls, path: str | Path) -> NgramModel:
-        """Load a trie, an ARPA file (.gz too) or a KenLM trie.
 
-        Raises:
-            LanguageModelError: the file cannot be read.
-        """
-        path = Path(path)
-        if is_trie(path):
-            return cls(open_trie(path)[0])
-        return cls._converted(path, read_kenlm_trie) if is_kenlm_binary(path) else cls.from_arpa(path)
+def build_trie(
+    table: NgramTable, *, bits: int = 32, folder: Path | None = None, report: Report = ignore
+) -> tuple[Arrays, dict[str, str]]:
+    """Sort and pack n-grams; return the arrays and the metadata of a file.
 
-    @classmethod
-    def from_arpa(cls, path: str | Path) -> NgramModel:
-        """Read an ARPA file, plain or .gz.
+    bits: of log-probabilities and back-offs, 8 or 32. folder: for temporary files, if the n-grams are many.
+    Contexts that are no n-grams are added; they score as backing off does, as in KenLM.
 
-        Raises:
-            LanguageModelError: as `read_arpa`.
-        """
-        return cls._converted(Path(path), read_arpa)
+    Raises:
+        LanguageModelError: an n-gram that stands twice.
+    """
+    table = _with_unknown(table)
+    n_tokens = len(table.words)
+    roots, *levels = _Sorter(table, folder, report).levels()
+    starts = np.cumsum([1, n_tokens, *(len(level.keys) for level in levels)]).tolist()
+    sizes = [n_tokens, *(len(level.keys) for level in levels)]
+    firsts = [_firsts(level, n, n_tokens, folder) for level, n in zip(levels, sizes, strict=False)]
+    arrays: Arrays = {
+        "text": np.array(bytearray("\n".join(table.words).encode()), np.uint8),
+        "root_weights": roots.weights,
+        "root_backoff": roots.backoff,
+        "root_first": firsts[0] if firsts else np.zeros(n_tokens + 1, np.int64),
+    }
+    bounds = roots.weights.copy()
+    rises = max(float(table.orders[0].backoff.max()), 0.0) * math.log(10)
+    bits_of = []
+    for place, level in enumerate(levels):
+        books = {} if bits == 32 else _quantized(level)
+        first = firsts[place + 1] if place + 1 < len(levels) else None
+        packed, widths = _packed(level, first, books, n_tokens, starts[place + 1] if place else 1, folder)
+        arrays |= {f"{name}_{place + 2}": array for name, array in {**packed, **books}.items()}
+        bits_of.append([len(level.keys), *widths])
+        for rows in blocks(len(level.keys)):
+            np.maximum.at(bounds, level.keys[rows] % n_tokens, level.weights[rows])
+        rises += max(float(level.backoff.max(initial=0.0)), 0.0)
+        report("packing", place + 1, len(levels))
+    arrays["bounds"] = bounds + np.float32(rises)
+    ids = {word: place for place, word in enumerate(table.words) if word[:1] == "<"}
+    ids = {"<unk>": ids.get("<UNK>", -1)} | ids
+    special = {"unknown": "<unk>", "begin": "<s>", "end": "</s>"}
+    about = {"kind": KIND, "records": json.dumps(bits_of)}
+    return arrays, about | {name: str(ids.get(word, -1)) for name, word in special.items()}
 
-    @classmethod
-    def _converted(cls, path: Path, read: Callable[[Path], NgramTable]) -> NgramModel:
-        cached = _cached(path)
-        if cached is not None:
-            return cls(cached)
-        table = read(path)
-        try:
-            arrays, about = build_trie(table)
-        except LanguageModelError as error:
-            raise LanguageModelError(f"{path}: {error}") from error
-        if path.stat().st_size >= LEAST_BYTES:
-            try:
-                ngram_folder().mkdir(parents=True, exist_ok=True)
-                _remove_orphans()
-                write_trie(_entry(path), arrays, about | _source(path))
-            except OSError as error:
-                logger.debug("%s: not put into the cache (%s)", path, error)
-        return cls(trie_of({name: torch.from_numpy(array) for name, array in arrays.items()}, about))
 
-    @cached_property
-    def vocabulary(self) -> Mapping[str, int]:
-        words = self.trie.words()
-        return dict(zip(words, range(len(words)), strict=True)) | {"<unk>": self.unknown}
+def _with_unknown(table: NgramTable) -> NgramTable:
+    if {"<unk>", "<UNK>"} & set(table.words):
+        return table
+    roots, last = table.orders[0], len(table.words)
+    unknown = Ngrams(
+        words=np.append(roots.words, np.array([[last]], np.int32), axis=0),
+        log10=np.append(roots.log10, np.float32(MISSING_UNKNOWN_LOG10)),
+        backoff=np.append(roots.backoff, np.float32(0)),
+    )
+    return NgramTable([*table.words, "<unk>"], (unknown, *table.orders[1:]))
 
-    @property
-    def n_tokens(self) -> int:
-        return self.trie.n_tokens
 
-    def to(self, device: torch.device) -> NgramModel:
-        if device.type == "cpu":
-            return self
-        moved = copy(self)
-        moved._device, moved.__dict__["_lookups"] = device, self.trie.table().to(device)
-        return moved
+class _Sorter:
+    def __init__(self, table: NgramTable, folder: Path | None, report: Report) -> None:
+        self._orders = list(table.orders)
+        self._n_tokens = len(table.words)
+        self._folder = folder
+        self._report = report
+        roots, keys = table.orders[0], np.arange(len(table.words))
+        self._levels = [_Level(keys, roots.log10 * _LN10, roots.backoff * _LN10, np.zeros_like(keys))]
 
-    @cached_property
-    def _lookups(self) -> BackoffTable | Trie:
-        is_large = self.trie.n_ngrams > UNPACKED_NGRAMS
-        return self.trie if is_large and self.trie.native is not None else self.trie.table()
+    def levels(self) -> list[_Level]:
+        while len(self._levels) < len(self._orders):
+            ngrams = self._orders[len(self._levels)]
+            contexts = scratch(len(ngrams.log10), np.int64, self._folder)
+            missing = []
+            for rows in blocks(len(contexts)):
+                contexts[rows] = self._contexts(ngrams.words[rows, :-1])
+                missing.append(ngrams.words[rows, :-1][contexts[rows] < 0])
+                self._report(f"sorting {ngrams.words.shape[1]}-grams", rows.stop, len(contexts))
+            if any(map(len, missing)):
+                self._add(np.unique(np.concatenate(missing), axis=0))
+            else:
+                self._levels.append(self._level(ngrams, contexts))
+        return self._levels
 
-    def start(self, n: int) -> Tensor:
-        return torch.full((n,), self._begin, device=self._device)
+    def _add(self, contexts: SmallInts) -> None:
+        """Add contexts to the n-grams of their order, without a probability, and forget its level."""
+        self._levels.pop()
+        old = self._orders[contexts.shape[1] - 1]
+        self._orders[contexts.shape[1] - 1] = Ngrams(
+            words=np.concatenate((old.words, contexts)),
+            log10=np.concatenate((old.log10, np.full(len(contexts), np.nan, np.float32))),
+            backoff=np.concatenate((old.backoff, np.zeros(len(contexts), np.float32))),
+        )
 
-    def null_context(self, n: int) -> Tensor:
-        return torch.zeros(n, dtype=torch.int64, device=self._device)
+    def _contexts(self, words: SmallInts) -> Ints:
+        places = words[:, 0].astype(np.int64)
+        for level, word in zip(self._levels[1:], words.T[1:], strict=True):
+            exists = places >= 0
+            places[exists] = self._find(level, places[exists], word[exists])
+        return places
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if tokens is None:
-            return self._lookups.row_weights(states), states
-        return self._lookups.follow(states, tokens)
+    def _find(self, level: _Level, contexts: Ints, words: SmallInts | Ints) -> Ints:
+        """Return the places of n-grams, -1 for missing ones."""
+        if not len(level.keys):
+            return np.full(len(contexts), -1)
+        wanted = contexts * self._n_tokens + words
+        order = wanted.argsort()  # a sorted search is kind to the cache
+        places = np.empty(len(wanted), np.int64)
+        places[order] = np.searchsorted(level.keys, wanted[order])
+        places.clip(max=len(level.keys) - 1, out=places)
+        return np.where(level.keys[places] == wanted, places, -1)
 
-    def finish(self, states: Tensor) -> Tensor:
-        """Return the log-probability (N,) of </s>; 0 for a model without it."""
-        if self.trie.end < 0:
-            return torch.zeros(states.shape, device=states.device)
-        return self._lookups.follow(states, torch.full_like(states, self.trie.end))[0]
+    def _level(self, ngrams: Ngrams, contexts: Ints) -> _Level:
+        n, order = ngrams.words.shape
+        for rows in blocks(n):
+            contexts[rows] = contexts[rows] * self._n_tokens + ngrams.words[rows, -1]
+        sorting = _sorting(contexts, self._folder)
+        n_inner = 0 if order == len(self._orders) else n
+        keys, links = scratch(n, np.int64, self._folder), scratch(n_inner, np.int64, self._folder)
+        weights, backoff = (scratch(size, np.float32, self._folder) for size in (n, n_inner))
+        last = -1
+        for rows in blocks(n):
+            chosen = sorting[rows]
+            block = contexts[chosen]
+            if last == block[0] or (block[1:] == block[:-1]).any():
+                raise LanguageModelError(f"expected each {order}-gram once, got one twice")
+            last = int(block[-1])
+            keys[rows] = block
+            weights[rows] = ngrams.log10[chosen] * _LN10
+            if n_inner:
+                backoff[rows] = ngrams.backoff[chosen] * _LN10
+                self._link(block, weights[rows], links[rows])
+        return _Level(keys, weights, backoff, links)
 
-    def automaton(self) -> Automaton:
-        """Raises: OptionError: the kernels package is not installed."""
-        if self.trie.native is None:
-            raise OptionError("the CTC search needs the native kernels (pip install ./kernels)")
-        ids = np.arange(self.n_tokens, dtype=np.int64)
-        return Automaton(ids, root_weights=self.trie.bounds.numpy(), trie=self.trie.native, owner=self.trie)
+    def _link(self, keys: Ints, weights: Floats, links: Ints) -> None:
+        """Fill in links (n,), and weights (n,) that are NaN."""
+        contexts, words = np.divmod(keys, self._n_tokens)
+        above = self._levels[-1]
+        backed_off, links[:] = self._follow(above.links[contexts], words)
+        absent = np.isnan(weights)
+        weights[absent] = (above.backoff[contexts] + backed_off)[absent]
+
+    def _follow(self, nodes: Ints, words: Ints) -> tuple[Floats, Ints]:
+        starts = np.cumsum([0, 1, *(len(level.keys) for level in self._levels)])
+        nodes, targets = nodes.copy(), np.zeros(len(words), np.int64)
+        weights, is_open = np.zeros(len(words), np.float32), np.ones(len(words), np.bool_)
+        for place in reversed(range(len(self._levels))):
+            here = np.flatnonzero(is_open & (nodes >= starts[place]))
+            contexts = nodes[here] - starts[place]
+            found = self._find(self._levels[place], contexts, words[here])
+            exists = found >= 0
+            hit, missed, above = here[exists], here[~exists], self._levels[place - 1]
+            weights[hit] += self._levels[place].weights[found[exists]]
+            targets[hit] = starts[place + 1] + found[exists]
+            is_open[hit] = False
+            weights[missed] += above.backoff[contexts[~exists]]
+            nodes[missed] = above.links[contexts[~exists]]
+        return weights, targets
+
+
+def _sorting(keys: Ints, folder: Path | None) -> Ints:
+    """Return the indices that sort keys (n,), at most about `SORTED_AT_ONCE` of them at once in memory."""
+    n_parts = -(-len(keys) // SORTED_AT_ONCE)
+    if n_parts <= 1:
+        return keys.argsort()
+    sample = np.sort(keys[:: len(keys) // _SAMPLE + 1])
+    edges = [0, *(int(sample[len(sample) * part // n_parts]) for part in range(1, n_parts)), 2**63 - 1]
+    order, n_sorted = scratch(len(keys), np.int64, folder), 0
+    for low, high in itertools.pairwise(edges):
+        parts = [
+            rows.start + np.flatnonzero((keys[rows] >= low) & (keys[rows] < high))
+            for rows in blocks(len(keys))
+        ]
+        part = np.concatenate(parts)
+        order[n_sorted : n_sorted + len(part)] = part[keys[part].argsort()]
+        n_sorted += len(part)
+    return order
+
+
+def _firsts(level: _Level, n_contexts: int, n_tokens: int, folder: Path | None) -> Ints:
+    first = scratch(n_contexts + 1, np.int64, folder)
+    for rows in blocks(len(first)):
+        first[rows] = np.searchsorted(level.keys, np.arange(rows.start, rows.stop) * n_tokens)
+    return first
+
+
+def _quantized(level: _Level) -> dict[str, Floats]:
+    """Replace values by those of codebooks, which are returned."""
+    books = {}
+    for name, values in (("weights", level.weights), ("backoffs", level.backoff)):
+        if name == "weights" or len(level.links):
+            book = books[name] = _codebook(values)
+            borders = (book[1:] + book[:-1]) / 2
+            for rows in blocks(len(values)):
+                values[rows] = book[np.searchsorted(borders, values[rows])]
+    return books
+
+
+def _codebook(values: Floats) -> Floats:
+    """Return 256 ascending values that approximate many: 0 and -inf exactly, and the means of bins.
+
+    The bins are as wide as the cube root of the density asks for (Panter and Dite 1951), then moved to their
+    means (Lloyd 1982).
+    """
+    sample = np.sort(values[:: len(values) // _SAMPLE + 1])
+    exact = [value for value in (-np.inf, 0.0) if (sample == value).any()]
+    rest = sample[~np.isin(sample, exact)].astype(np.float64)
+    n_free = _CODES - len(exact)
+    means = np.unique(rest)
+    if len(means) > n_free:
+        sums = np.concatenate(([0.0], rest.cumsum()))
+        density, borders = np.histogram(rest, n_free)
+        widths = np.concatenate(([0.0], np.cbrt(density).cumsum()))
+        borders = np.interp(np.linspace(0, widths[-1], n_free + 1), widths, borders)
+        edges = np.concatenate(([0], np.searchsorted(rest, borders[1:-1]), [len(rest)]))
+        for _ in range(20):
+            counts = np.diff(edges)
+            means = np.diff(sums[edges])[counts > 0] / counts[counts > 0]
+            inner = np.searchsorted(rest, (means[1:] + means[:-1]) / 2)
+            edges = np.concatenate(([0], inner, [len(rest)]))
+    book = np.unique(np.concatenate((exact, means)).astype(np.float32))
+    return np.pad(book, (0, _CODES - len(book)), mode="edge") if len(book) else np.zeros(_CODES, np.float32)
+
+
+def _packed(
+    level: _Level,
+    first: Ints | None,
+    books: Mapping[str, Floats],
+    n_tokens: int,
+    n_nodes: int,
+    folder: Path | None,
+) -> tuple[Arrays, list[int]]:
+    """Pack the records of a level; return them and their fields' bits.
+
+    first: the places of the first children, and their end; None: of the highest order. n_nodes: of shorter
+    contexts, for the links; 1: no links.
+    """
+    n = len(level.keys)
+    value_bits = 8 if books else 32
+    widths = [max((n_tokens - 1).bit_length(), 1), value_bits, 0, 0, 0]
+    high: Ints = np.zeros(1, np.int64)
+    if first is not None:
+        n_children = int(first[-1])
+        low_bits = min(range(33), key=lambda bits: n * bits + 64 * (n_children >> bits))
+        widths[2:] = [value_bits, (n_nodes - 1).bit_length(), low_bits]
+        high = np.searchsorted(first, np.arange((n_children >> low_bits) + 1) << low_bits)
+    n_bytes = ((n + 1) * sum(widths) + 7) // 8
+    words = scratch(n_bytes // 4 + 3, np.int32, folder)
+    words[-3:] = 0
+    packed = words.view(np.uint8)
+    for rows in blocks(n + 1):
+        inside = slice(rows.start, min(rows.stop, n))
+        columns = [level.keys[inside] % n_tokens, _codes(level.weights[inside], books.get("weights"))]
+        if first is not None:
+            columns += [_codes(level.backoff[inside], books.get("backoffs")), level.links[inside]]
+            columns.append(first[rows] & ((1 << widths[4]) - 1))
+        block = _bits(columns, widths, rows.stop - rows.start)
+        start = rows.start * sum(widths) // 8
+        packed[start : start + len(block)] = block
+    return {"words": words, "high": high}, widths
+
+
+def _codes(values: Floats, book: Floats | None) -> Ints:
+    if book is None:
+        return values.view(np.uint32).astype(np.int64)
+    return np.searchsorted(book, values)
+
+
+def _bits(columns: Sequence[Ints], widths: Sequence[int], n: int) -> npt.NDArray[np.uint8]:
+    """Pack columns (n,) of widths in bits, lowest bit first; missing values at the end are 0."""
+    spread = np.zeros((n, sum(widths)), np.uint8)
+    place = 0
+    for column, width in zip(columns, widths, strict=False):  # the highest order has two columns
+        if width:
+            values = column.astype("<i8").view(np.uint8).reshape(-1, 8)
+            bits = np.unpackbits(values, axis=1, count=width, bitorder="little")
+            spread[: len(bits), place : place + width] = bits
+        place += width
+    return np.packbits(spread.ravel(), bitorder="little")
+
+
+def write_trie(path: Path, arrays: Arrays, about: Mapping[str, str]) -> None:
+    """Write a safetensors file without copying the arrays, as safetensors' own writer does.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    names = {np.dtype(np.int64): "I64", np.dtype(np.float32): "F32", np.dtype(np.int32): "I32"}
+    header: dict[str, object] = {"__metadata__": dict(about)}
+    end = 0
+    placed = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # aligned
+    for name in placed:
+        array = arrays[name]
+        span = [end, end + array.nbytes]
+        header[name] = {"dtype": names.get(array.dtype, "U8"), "shape": array.shape, "data_offsets": span}
+        end = span[1]
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in placed:
+            for start in range(0, len(arrays[name]), 2**22):
+                file.write(np.ascontiguousarray(arrays[name][start : start + 2**22]).data)
