@@ -46,7 +46,7 @@ from benchmarks.ctc.sides import (
 from benchmarks.ctc.texts import frequencies, letters_of, rate_of, shown, write_ngrams
 from benchmarks.harness.report import benchmark_parser, show_heads, show_json, show_row
 from sottovoce.api import Model, load_model
-from sottovoce.cli.ctc_decode import recorded_emissions
+from sottovoce.cli.ctc import recorded_emissions
 from sottovoce.ctc import CtcFusionOptions
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.lm.ngram import NgramModel

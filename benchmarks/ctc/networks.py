@@ -44,7 +44,7 @@ from benchmarks.harness.report import benchmark_parser, resident_bytes, show_jso
 from recipes.phonemes.network import PhonemeNetwork
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.cli.ctc_decode import RememberedWords, recorded_emissions
+from sottovoce.cli.ctc import RememberedWords, recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.tuning import RANGES, Weights, folds_of, tune

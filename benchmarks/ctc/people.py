@@ -36,7 +36,7 @@ from benchmarks.harness import clips as human_clips
 from benchmarks.harness.report import benchmark_parser, show_heads, show_json, show_row
 from recipes.ctc_head.material import human_clips_of, is_spelt
 from sottovoce.api import Model, load_model
-from sottovoce.cli.ctc_decode import recorded_emissions
+from sottovoce.cli.ctc import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.ngram import NgramModel

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from benchmarks.harness.clips import Clip
 from sottovoce.audio.io import load_audio
-from sottovoce.cli.measures import mixed_with
+from sottovoce.cli.evaluate import mixed_with
 from sottovoce.evaluation.wer import split_units
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Samples

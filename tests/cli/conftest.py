@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.cli import transcribe_files
+from sottovoce.cli import transcribe
 
 
 @pytest.fixture
@@ -23,4 +23,4 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(_: object) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr(transcribe_files, "open_model", opened)
+    monkeypatch.setattr(transcribe, "open_model", opened)

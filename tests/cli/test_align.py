@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.cli.align import read_text
-from sottovoce.cli.find import time
+from sottovoce.cli.align import read_text, time
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.types import Transcript

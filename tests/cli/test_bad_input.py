@@ -195,3 +195,37 @@ def test_one_line_says_what_is_wrong(
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     assert told.lower() in lines[0].lower()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "transcribe missing.wav",
+        "transcribe missing.wav -o talk.srt --second-model small",
+        "detect-language missing.wav --timeline",
+        "align missing.wav file",
+        "find missing.wav word",
+        "plot missing.wav -o talk.png",
+        "karaoke missing.wav -o talk.mp4",
+        "stream missing.wav",
+        "batch missing talk.jsonl",
+        "bench missing.wav --model base,small",
+        "ctc missing.wav --model base",
+        "ctc tune missing.jsonl --model base",
+        "eval wer missing.jsonl",
+        "eval language ja.jsonl --noise missing.wav",
+    ],
+)
+def test_inputs_are_read_before_a_model_is_fetched(
+    call: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetched(*_: object, **__: object) -> None:
+        raise AssertionError("a model was fetched")
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sottovoce.api.load_model", fetched)
+    monkeypatch.setattr("sottovoce.models.sources.find.resolve", fetched)
+    assert run(call.split()) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ")
+    assert "missing" in line

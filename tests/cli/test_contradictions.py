@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.cli.flags import check_exclusive
 from sottovoce.cli.invocation import Invocation
 from sottovoce.cli.main import run
 from sottovoce.cli.options import means_file
@@ -26,7 +25,6 @@ def options_of(words: str) -> TranscribeOptions:
     names = ["-h", "--help"]  # as the whole command line has them: click keeps what it once looked at
     typed = ["x.wav", *words.split()]
     context = transcribe.make_context("transcribe", typed, obj=Invocation(), help_option_names=names)
-    check_exclusive(context, EXCLUSIVE)
     return transcribe_options({name: raw for name, raw in context.params.items() if name != "files"})
 
 

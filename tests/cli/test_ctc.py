@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.cli.ctc_decode import RememberedWords, Utterances
+from sottovoce.cli.ctc import DecoderOptions, RememberedWords, Utterances
 from sottovoce.cli.main import run
-from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder
 from sottovoce.ctc.options import read_config
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.runtime.registry import RuntimeChoice
 
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 pytestmark = pytest.mark.usefixtures("kernels")
 LABELS = ["-", "a", "b", "c", "|"]
 ARPA = "\\data\\\nngram 1=5\n\n\\1-grams:\n-5 <unk>\n-99 <s>\n-0.5 </s>\n-0.3 ab\n-3 ac\n\n\\end\\\n"
@@ -339,7 +339,7 @@ def test_emissions_of_a_model_are_pytorchs(folder: Path, monkeypatch: pytest.Mon
         return RuntimeChoice("torch", "")
 
     monkeypatch.setattr("sottovoce.api.choose_runtime", choose)
-    run(["ctc", str(folder / "none.wav"), "--model", "nano"])
+    run(["ctc", str(CLIP), "--model", "nano"])
     assert asked == ["torch"]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sottovoce.cli.evaluate import latencies, mixed_with
 from sottovoce.cli.main import run
-from sottovoce.cli.measures import latencies, mixed_with
 from sottovoce.evaluation.latency import LiveRun
 from sottovoce.evaluation.manifest import LabelledSpan, ManifestEntry
 from sottovoce.types import Word

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.main import cli, run
+from sottovoce.cli.options import SectionedCommand
 
 SHORT = {
     "-h": {"--help"},

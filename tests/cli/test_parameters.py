@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 import pytest
 
-from sottovoce.cli.flags import Clock, Finite, read_list
+from sottovoce.cli.options import Clock, Finite, read_list
 from sottovoce.errors import OptionError
+from sottovoce.options.schema import Option
 
 
 @pytest.mark.parametrize(
@@ -32,14 +33,18 @@ def test_what_is_no_time(text: str) -> None:
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "x"])
 def test_what_is_no_number(text: str) -> None:
     with pytest.raises(click.BadParameter, match="expected a number"):
-        Finite().convert(text, None, None)
+        number().convert(text, None, None)
     with pytest.raises(OptionError, match="--x: expected"):
         read_list("numbers", "--x", f"1,{text}")
 
 
+def number(**bounds: float) -> Finite:
+    return Finite(Option("", kind="number", **bounds))  # type: ignore[arg-type]
+
+
 def test_ranges() -> None:
-    assert Finite(0, 1).convert("1", None, None) == 1.0
-    for kind, text in [(Finite(0), "-0.1"), (Finite(0, 1), "1.1"), (Finite(above=0), "0")]:
+    assert number(least=0, most=1).convert("1", None, None) == 1.0
+    for kind, text in [(number(least=0), "-0.1"), (number(most=1), "1.1"), (number(above=0), "0")]:
         with pytest.raises(click.BadParameter):
             kind.convert(text, None, None)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sottovoce.cli.main import run
-from sottovoce.cli.transcribe_files import FORMAT as PART_FORMAT
-from sottovoce.cli.transcribe_files import PartWriter, read_part
+from sottovoce.cli.transcribe import FORMAT as PART_FORMAT
+from sottovoce.cli.transcribe import PartWriter, read_part
 from sottovoce.offline.resume import ResumePoint, SeekPlace, TranscriptionState
 from sottovoce.types import Segment
 from tests.audio.media import wav_bytes
@@ -41,7 +41,7 @@ def words_of(recording: Path, folder: Path, options: list[str]) -> list[str]:
 
 AT_POINT = """
 import os
-from sottovoce.cli.transcribe_files import PartWriter
+from sottovoce.cli.transcribe import PartWriter
 note = PartWriter.note
 def note_and_end(self, point):
     note(self, point)

@@ -21,9 +21,9 @@ import pytest
 from rich.console import Console
 
 from sottovoce.audio.io import load_audio
-from sottovoce.cli import live
-from sottovoce.cli.live import EmittedWords, LiveView, append_log, caught_up, file_pieces, n_joined
+from sottovoce.cli import stream
 from sottovoce.cli.main import run
+from sottovoce.cli.stream import EmittedWords, LiveView, append_log, caught_up, file_pieces, n_joined
 from sottovoce.errors import OptionError
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.types import SAMPLE_RATE, Final, LanguageChanged, Partial, Samples, Unstable, Word
@@ -206,7 +206,7 @@ def test_pieces_that_a_thread_reads_come_in_order_with_their_error() -> None:
 
 
 def test_a_long_recording_through_a_pipe_waits_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_WAITING", 16)
+    monkeypatch.setattr(stream, "MOST_WAITING", 16)
     n_read = 0
 
     def pieces() -> Iterator[Samples]:

@@ -15,8 +15,8 @@ from typing import TypeAlias, cast
 import click
 
 from sottovoce.api import Model, load_model
-from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.main import cli
+from sottovoce.cli.options import SectionedCommand
 from sottovoce.cli.transcribe import SECTIONS
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import pytest
 
-from sottovoce.cli.flags import LIBRARY, flag, read_values
 from sottovoce.cli.invocation import Invocation
+from sottovoce.cli.options import LIBRARY, SectionedCommand
 from sottovoce.cli.transcribe import transcribe, transcribe_options
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
@@ -103,7 +103,7 @@ def test_a_flag_sets_its_field_as_python_does(option: Option) -> None:
         words = ["--no-read-again"]
     given = call(*BESIDE.get(option.key, []), *words)
     if option.key == "task":
-        assert read_values(given)["task"] == value
+        assert given["task"] == value
         return
     (owner,) = (one for one in owners(given) if type(one).__name__ == option.owner)
     if option.key == "speakers":
@@ -171,19 +171,18 @@ ANOTHER = options_of(WithAnother)[-1]
 def test_a_new_option_is_a_flag_a_field_and_part_of_forms_by_its_declaration(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = flag(ANOTHER)(click.Command("try"))
-    typed = command.make_context("try", ["--loudness", "0.75"]).params
-    by_flag = made(WithAnother, read_values(typed, [ANOTHER]))
+    command = SectionedCommand("try", sections={"Search": [ANOTHER]})
+    by_flag = made(WithAnother, command.make_context("try", ["--loudness", "0.75"]).params)
     form = read_form(Fields([("loudness_thold", "0.75")]), "whisper_cpp", [ANOTHER])
     assert WithAnother(loudness=0.75) == by_flag == made(WithAnother, form)
-    assert made(WithAnother, read_values(command.make_context("try", []).params, [ANOTHER])).loudness == 0.5
+    assert made(WithAnother, command.make_context("try", []).params).loudness == 0.5
     shown = command.get_help(click.Context(command))
     assert "--loudness NUMBER" in shown
     assert "How loud words are written." in shown
 
 
 def test_its_range_holds_everywhere() -> None:
-    command = flag(ANOTHER)(click.Command("try"))
+    command = SectionedCommand("try", sections={"Search": [ANOTHER]})
     with pytest.raises(OptionError, match="loudness: expected 0 to 2, got 3"):
         WithAnother(loudness=3)
     with pytest.raises(click.BadParameter, match="expected a number from 0 to 2, got '3'"):

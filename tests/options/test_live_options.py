@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from sottovoce.cli.flags import read_values
 from sottovoce.cli.stream import stream
 from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
@@ -42,7 +41,7 @@ def test_a_flag_sets_its_field_as_python_does(option: Option) -> None:
     words = [str(option.flags), f"{value}"]
     given = stream.make_context("stream", ["-", *words], help_option_names=["-h", "--help"]).params
     owner = OWNERS[option.owner]
-    chosen = made(owner, read_values(given, options_of(owner)))
+    chosen = made(owner, given)
     assert getattr(chosen, option.field) == value != option.default
     assert chosen == changed(owner(), {option.key: value})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.api import Model
-from sottovoce.cli.ctc_decode import recorded_emissions
+from sottovoce.cli.ctc import recorded_emissions
 from sottovoce.ctc import CtcDecoder
 from sottovoce.evaluation.wer import count_edits
 from sottovoce.text.normalize import plain

@@ -12,7 +12,7 @@ import pytest
 
 from sottovoce.archive.results import list_recordings
 from sottovoce.cli.align import read_text as text_to_align
-from sottovoce.cli.ctc_decode import read_emissions
+from sottovoce.cli.ctc import read_emissions
 from sottovoce.cli.serve import read_toml
 from sottovoce.ctc.labels import labels_of
 from sottovoce.ctc.options import read_priors

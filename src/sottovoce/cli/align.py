@@ -1,16 +1,16 @@
-"""`sottovoce align`, `karaoke` and `plot`: commands that need word times."""
+"""`sottovoce align`, `find`, `karaoke` and `plot`: commands that need word times."""
 
 from __future__ import annotations
 
+import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from sottovoce.cli.documents import documents_of, with_output_file
-from sottovoce.cli.flags import Clock, SectionedCommand, given_as, grouped, typed_options
 from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import (
     LANGUAGE,
@@ -18,22 +18,27 @@ from sottovoce.cli.options import (
     MODEL,
     OUTPUT_DIR,
     OUTPUT_FORMAT,
+    Clock,
     ModelOptions,
     OutputOptions,
-    open_model,
+    SectionedCommand,
+    grouped,
+    is_typed,
 )
-from sottovoce.cli.progress import for_each_file, source_of
+from sottovoce.cli.progress import for_each_file, source_of, with_model
 from sottovoce.errors import OptionError
 from sottovoce.formats.ass import check_video, write_karaoke
 from sottovoce.formats.base import info_of
-from sottovoce.formats.files import load_text, parse_text
+from sottovoce.formats.files import READABLE, load_text, load_transcript, parse_text
 from sottovoce.formats.output import STANDARD_OUTPUT, label_of
+from sottovoce.formats.paragraphs import clock
 from sottovoce.options.align import AlignOptions
-from sottovoce.options.schema import Option, options_of
+from sottovoce.options.schema import Option, made, options_of
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
+    from sottovoce.alignment.phrases import Match
     from sottovoce.api import Model
     from sottovoce.audio.io import AudioSource
 
@@ -65,24 +70,23 @@ def align(context: click.Context, /, recording: str, text: str, language: str | 
     TEXT is a text file, whose lines and sentences become segments, or a transcript (json, srt, vtt) with
     times to refine; `-` reads either from standard input. Every segment has its words with times.
     """
-    output = given_as(OutputOptions, given, quiet=True)
-    output = with_output_file([recording], output, typed_options(context))
-    options = given_as(AlignOptions, given)
+    output = made(OutputOptions, given, quiet=True)
+    output = with_output_file([recording], output, has_format=is_typed(context, "output_format"))
     if recording == text == "-":
         raise OptionError("standard input: expected '-' for the recording or the text, got both")
-    documents = documents_of([recording], output, given_as(WriterOptions, given))
+    documents = documents_of([recording], output, made(WriterOptions, given))
     script = read_text(text)
-    model = open_model(given_as(ModelOptions, given))
     invocation = invocation_of(context)
 
-    def work(name: str) -> None:
+    def work(model: Model, name: str) -> None:
+        options = made(AlignOptions, given)
         aligned = model.align(source_of(name), script, language=language, options=options)
         invocation.interrupts.check()
         begun = documents.info(name, aligned.model)
         info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)
         documents.write(name, aligned, info)
 
-    return for_each_file([recording], work, invocation=invocation)
+    return with_model([recording], made(ModelOptions, given), work, invocation=invocation)
 
 
 def read_text(name: str) -> str | Transcript:
@@ -98,27 +102,93 @@ def transcript_with_words(
     return model.align(source, text, language=None if language == "auto" else language)
 
 
+NOT_FOUND = 1
+"""Exit code without a match, as in grep."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindOptions:
+    least_score: float = Option(
+        "Least similarity of the words and the phrase; 1 is equal letters.", most=1.0, above=0.0
+    ).as_field(0.7)
+    json: bool = Option("One JSON document for each place.").as_field(False)
+
+
+FIND_SECTIONS = {"Model": MODEL, "Language": (LANGUAGE,), "Search": options_of(FindOptions)}
+
+
+@click.command(cls=SectionedCommand, sections=FIND_SECTIONS)
+@click.argument("recording")
+@click.argument("phrase")
+@click.pass_context
+def find(context: click.Context, /, recording: str, phrase: str, language: str, **given: object) -> int:
+    """Find a spoken phrase: start, end, similarity, and the words.
+
+    RECORDING is transcribed first; a transcript (json, srt, vtt) is searched directly. Words are compared by
+    their letters, so misrecognised words are found too. The exit code is 1 if nothing is found.
+    """
+    from sottovoce.alignment.phrases import find_phrase
+
+    options, invocation = made(FindOptions, given), invocation_of(context)
+    # Fail early for a phrase without letters.
+    find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=options.least_score)
+    n_found = 0
+
+    def show(matches: list[Match], name: str) -> None:
+        nonlocal n_found
+        n_found += len(matches)
+        for match in matches:
+            click.echo(match_json(match, name, phrase) if options.json else match_line(match))
+        if not matches and not options.json:
+            click.echo(f"{name}: no match for '{phrase}'", err=True)
+
+    def in_recording(model: Model, name: str) -> None:
+        show(model.find(source_of(name), phrase, least_score=options.least_score, language=language), name)
+
+    def in_transcript(name: str) -> None:
+        show(find_phrase(load_transcript(name), phrase, least_score=options.least_score), name)
+
+    if Path(recording).suffix.lower() in READABLE:
+        code = for_each_file([recording], in_transcript, invocation=invocation)
+    else:
+        code = with_model([recording], made(ModelOptions, given), in_recording, invocation=invocation)
+    return code or (0 if n_found else NOT_FOUND)
+
+
+def match_line(match: Match) -> str:
+    return f"{time(match.start)} - {time(match.end)}  {match.score:4.0%}  {match.text}"
+
+
+def match_json(match: Match, name: str, phrase: str) -> str:
+    entry = {
+        "file": name,
+        "phrase": phrase,
+        "start": round(match.start, 3),
+        "end": round(match.end, 3),
+        "score": match.score,
+        "text": match.text,
+    }
+    return json.dumps(entry, ensure_ascii=False)
+
+
+def time(seconds: float) -> str:
+    hundredths = round(seconds * 100)
+    return f"{clock(hundredths // 100)}.{hundredths % 100:02}"
+
+
 VIDEO = (
-    click.option("-o", "--output", required=True, metavar="FILE", help="Video file: .mp4, .mkv or .mov."),
-    click.option(
-        "--text",
+    click.Option(["-o", "--output"], required=True, metavar="FILE", help="Video file: .mp4, .mkv or .mov."),
+    Option(
+        "Text or transcript (json, srt, vtt), which is aligned instead of transcribed.",
+        key="text",
         metavar="FILE",
-        help="Text or transcript (json, srt, vtt), which is aligned instead of transcribed.",
     ),
-    click.option(
-        "--size", default="1280x720", show_default=True, metavar="WIDTHxHEIGHT", help="Size of the picture."
-    ),
-    click.option(
-        "--background",
-        default="#101418",
-        show_default=True,
-        metavar="#RRGGBB",
-        help="Colour of the background.",
-    ),
+    Option("Size of the picture.", key="size", default="1280x720", metavar="WIDTHxHEIGHT"),
+    Option("Colour of the background.", key="background", default="#101418", metavar="#RRGGBB"),
 )
 
 
-@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGE, "Video": VIDEO})
+@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": (LANGUAGE,), "Video": VIDEO})
 @click.argument("recording")
 @click.pass_context
 def karaoke(
@@ -142,33 +212,31 @@ def karaoke(
     path = Path(output)
     check_video(path, size, background, Path(recording))
     script = None if text is None else read_text(text)
-    model = open_model(given_as(ModelOptions, given))
     invocation = invocation_of(context)
 
-    def work(name: str) -> None:
+    def work(model: Model, name: str) -> None:
         transcript = transcript_with_words(model, name, script, language)
         invocation.interrupts.check()
         write_karaoke(transcript, Path(name), path, size=size, background=background)
 
-    return for_each_file([recording], work, invocation=invocation)
+    return with_model([recording], made(ModelOptions, given), work, invocation=invocation)
 
 
 PICTURE = (
-    click.option("-o", "--output", required=True, metavar="FILE", help="Picture file: .png, .svg or .pdf."),
-    click.option(
-        "--panels",
+    click.Option(["-o", "--output"], required=True, metavar="FILE", help="Picture file: .png, .svg or .pdf."),
+    Option(
+        "mel, speech, language, attention, confidence or all.",
+        key="panels",
         default="all",
-        show_default=True,
         metavar="PANEL[,PANEL…]",
-        help="mel, speech, language, attention, confidence or all.",
     ),
-    click.option("--offset", type=Clock(), metavar="TIME", help="Start of the part. [the beginning]"),
-    click.option("--duration", type=Clock(), metavar="TIME", help="Length of the part, at most 30 s. [30]"),
-    click.option("--text", metavar="FILE", help="Text of the part; it is aligned instead of transcribed."),
+    click.Option(["--offset"], type=Clock(), metavar="TIME", help="Start of the part. [the beginning]"),
+    click.Option(["--duration"], type=Clock(), metavar="TIME", help="Length of the part, at most 30 s. [30]"),
+    Option("Text of the part; it is aligned instead of transcribed.", key="text", metavar="FILE"),
 )
 
 
-@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGE, "Picture": PICTURE})
+@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": (LANGUAGE,), "Picture": PICTURE})
 @click.argument("recording")
 @click.pass_context
 def plot(
@@ -198,12 +266,11 @@ def plot(
         raise OptionError(f"--duration: expected 0.1 to {LONGEST_S:g} s, got {duration_s:g}")
     script = None if text is None else read_text(text)
     start_s = offset or 0.0
-    model = open_model(given_as(ModelOptions, given))
 
-    def work(name: str) -> None:
+    def work(model: Model, name: str) -> None:
         samples = load_audio(source_of(name), start_s, duration_s)
         transcript = transcript_with_words(model, samples, script, language)
         label = label_of("standard input" if name == "-" else Path(name).name)
         draw(collect(model, samples, transcript, name=label, start_s=start_s), path, shown)
 
-    return for_each_file([recording], work, invocation=invocation_of(context))
+    return with_model([recording], made(ModelOptions, given), work, invocation=invocation_of(context))

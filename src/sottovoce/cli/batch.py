@@ -10,23 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.flags import SectionedCommand, check_exclusive, given_as, grouped
 from sottovoce.cli.invocation import Invocation, invocation_of, one_line
-from sottovoce.cli.options import MODEL, FusionOptions, ModelOptions, open_model
-from sottovoce.cli.transcribe import (
-    CONTEXT,
-    EXCLUSIVE,
-    FALLBACK,
-    LANGUAGE,
-    SEARCH,
+from sottovoce.cli.options import (
+    MODEL,
     SPEAKERS,
-    SPEECH,
-    STYLE,
-    WORDS,
-    transcribe_options,
+    FusionOptions,
+    ModelOptions,
+    SectionedCommand,
+    grouped,
+    open_model,
 )
+from sottovoce.cli.transcribe import DECODING, EXCLUSIVE, LANGUAGE, WORDS, transcribe_options
 from sottovoce.errors import OptionError
-from sottovoce.options.schema import Option, options_of
+from sottovoce.options.schema import Option, made, options_of
 from sottovoce.types import Task
 
 if TYPE_CHECKING:
@@ -60,19 +56,15 @@ class TableOptions:
 TABLE = options_of(TableOptions)
 SECTIONS = {
     "Model": MODEL,
-    "Language": LANGUAGE,
-    "Style": STYLE,
+    **LANGUAGE,
     "Table": (*WORDS, *grouped("Table", of=TABLE)),
     "Speakers": SPEAKERS,
     "More than one process": grouped("Ray", of=TABLE),
-    "Speech": SPEECH,
-    "Search": SEARCH,
-    "When a result looks wrong": FALLBACK,
-    "Context": CONTEXT,
+    **DECODING,
 }
 
 
-@click.command(cls=SectionedCommand, sections=SECTIONS)
+@click.command(cls=SectionedCommand, sections=SECTIONS, exclusive=EXCLUSIVE)
 @click.argument("source", metavar="INPUT")
 @click.argument("output", metavar="OUTPUT")
 @click.pass_context
@@ -86,22 +78,21 @@ def batch(
     text, language, duration, model, segments, and turns with --speakers. Recordings that have a row are
     skipped.
     """
-    check_exclusive(context, EXCLUSIVE)
     from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
     from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.names import default_model
 
-    fusion = given_as(FusionOptions, given)
-    if fusion.hotwords or fusion.vocabulary_from or fusion.lm or fusion.grammar:
+    fusion = made(FusionOptions, given)
+    if fusion.hotwords or fusion.is_used:
         raise OptionError(
             "--hotwords, --vocabulary-from, --lm and --grammar: not supported by batch; "
             "use `sottovoce transcribe`"
         )
-    model = given_as(ModelOptions, given)
+    model = made(ModelOptions, given)
     if model.model is None:
         model = replace(model, model=default_model(choose_device(model.device).type))
     items = list_recordings(source)
-    table = given_as(TableOptions, given)
+    table = made(TableOptions, given)
     actors = actors_of(table) if table.ray else None
     options = transcribe_options({**given, "language": language, "task": task})
     options = replace(options, decoding=replace(options.decoding, task=task))
@@ -110,6 +101,14 @@ def batch(
         left = left_to_do(items, results, again=table.retry_failed)
         rows = rows_of(left, model, chosen, actors, table.ray_address) if left else iter(())
         return _write(rows, results, items, left, invocation_of(context))
+
+
+def actors_of(table: TableOptions) -> Replicas:
+    from sottovoce.server.ray_cluster import parse_range
+    from sottovoce.server.settings import Replicas
+
+    least, most = parse_range("--actors", table.actors)
+    return Replicas(least, most, table.cpus_per_actor, table.gpus_per_actor)
 
 
 def rows_of(
@@ -126,14 +125,6 @@ def rows_of(
         return transcribe_items(open_model(model), items, batch)
     connect(ray_address)
     return transcribe_on_ray(items, partial(open_model, model), batch, actors)
-
-
-def actors_of(table: TableOptions) -> Replicas:
-    from sottovoce.server.ray_cluster import parse_range
-    from sottovoce.server.settings import Replicas
-
-    least, most = parse_range("--actors", table.actors)
-    return Replicas(least, most, table.cpus_per_actor, table.gpus_per_actor)
 
 
 def _write(
@@ -171,9 +162,8 @@ def _write(
                 n_failed += 1
                 console.print(f"[red]error:[/red] {one_line(str(row['error']))}", soft_wrap=True)
             bar.update(task, advance=1, hours=f"{seconds / 3600:.1f} h")
-    n_done = len(left) - n_failed
-    before = len(items) - len(left)
-    summary = f"{n_done} transcribed ({seconds / 3600:.2f} h), {n_failed} failed, {before} there before"
+    n_done, n_before = len(left) - n_failed, len(items) - len(left)
+    summary = f"{n_done} transcribed ({seconds / 3600:.2f} h), {n_failed} failed, {n_before} there before"
     console.print(summary, soft_wrap=True)
     if not n_failed:
         return 0

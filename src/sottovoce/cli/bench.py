@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -16,11 +17,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.cli.flags import SectionedCommand, given_as
-from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, beam_size, open_model
+from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, SectionedCommand, beam_size, open_model
 from sottovoce.cli.progress import source_of
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.options.schema import Option, options_of
+from sottovoce.options.schema import Option, made, options_of
+from sottovoce.types import SAMPLE_RATE
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -34,8 +35,8 @@ CHOSEN = ("model", "dtype", "backend")
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """Measurements and repeats."""
-
+    language: str
+    beam_size: int
     repeats: int = Option("Repeats of each measurement.", least=1).as_field(3)
     seconds: float = Option(
         "Length of the recording to use, from its start; at least 0.1.", least=LEAST_S
@@ -43,11 +44,9 @@ class MeasureOptions:
     no_live: bool = Option("Skip the live session.").as_field(False)
     live: bool = Option("Only the live session and the encoder mode.").as_field(False)
     json: bool = Option("One JSON document for each model instead of a table.").as_field(False)
-    language: str = "auto"
-    beam_size: int = 5
 
 
-MEASURE = (*LANGUAGE, *beam_size(5), *options_of(MeasureOptions))
+MEASURE = (LANGUAGE, beam_size(5), *options_of(MeasureOptions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Measured:
 
 @click.command(cls=SectionedCommand, sections={"Model": MODEL, "Measure": MEASURE})
 @click.argument("file", required=False)
-def bench(file: str | None, **given: object) -> None:
+def bench(file: str | None, language: str, beam_size: int, **given: object) -> None:
     """Measure the speed of models on this machine.
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
@@ -68,31 +67,40 @@ def bench(file: str | None, **given: object) -> None:
     encoder mode of weights without a known one, and stores it for live sessions. --model, --dtype and
     --backend take several values, separated by commas.
     """
-    options = given_as(MeasureOptions, given)
+    options = made(MeasureOptions, given, language=language, beam_size=beam_size)
     if options.live and (options.no_live or file is None):
         raise OptionError("--live: expected FILE, and not --no-live")
-    model = given_as(ModelOptions, given)
-    chosen = product(_several(model.model), _names(model.dtype), _names(model.backend))
+    model = made(ModelOptions, given)
+    names: Sequence[str | None] = [None] if model.model is None else _names(model.model)
+    chosen = product(names, _names(model.dtype), _names(model.backend))
     models = [replace(model, model=name, dtype=dtype, backend=backend) for name, dtype, backend in chosen]
-    _check(models)
+    for one in models:
+        _check(one)
     samples = None if file is None else _beginning(file, options.seconds)
+    for one in models:
+        _resolve(one)
     found: dict[str, list[Measured]] = {}
-    n_rows = _n_measures(samples is not None, options) * len(models)
+    n_of_file = 0 if file is None else 1 + (not options.no_live)
+    n_rows = 5 if options.live else 7 + int(beam_size > 1) + n_of_file
     bar = click.progressbar(
-        length=n_rows, label="measures", file=sys.stderr, hidden=not sys.stderr.isatty(), show_eta=False
+        length=n_rows * len(models),
+        label="measures",
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+        show_eta=False,
     )
     with bar:
         for one in models:
             for measured in measures(one, options, samples):
                 found.setdefault(_label(one), []).append(measured)
                 bar.update(1)
-    if options.json:
-        for one, (runtime, *rows) in zip(models, found.values(), strict=True):
-            named = {name: getattr(one, name) for name in CHOSEN}
-            numbers = {row.name: row.numbers for row in rows}
-            click.echo(json.dumps({**named, "runtime": runtime.shown, "measures": numbers}))
+    if not options.json:
+        _print(found)
         return
-    _print(found)
+    for one, (runtime, *rows) in zip(models, found.values(), strict=True):
+        named = {name: getattr(one, name) for name in CHOSEN}
+        numbers = {row.name: row.numbers for row in rows}
+        click.echo(json.dumps({**named, "runtime": runtime.shown, "measures": numbers}))
 
 
 def measures(opened: ModelOptions, options: MeasureOptions, samples: Samples | None) -> Iterator[Measured]:
@@ -136,7 +144,6 @@ def _of_timing(name: str, timing: Timing) -> Measured:
 
 def _transcribed(model: Model, samples: Samples, options: MeasureOptions) -> Measured:
     from sottovoce.evaluation.speed import timed
-    from sottovoce.types import SAMPLE_RATE
 
     beam = options.beam_size if options.beam_size > 1 else None
 
@@ -185,8 +192,6 @@ def _live(model: Model, samples: Samples, language: str, encoder: EncoderMode | 
     """Measure a live session at the shortest interval of updates that keeps up. encoder: None: the model's
     mode.
     """
-    import statistics
-
     from sottovoce.evaluation.latency import run_live
     from sottovoce.runtime.update_interval import BUSY, INTERVALS_S
     from sottovoce.streaming.options import StreamOptions
@@ -229,7 +234,6 @@ def _print(found: Mapping[str, list[Measured]]) -> None:
 
 def _beginning(file: str, seconds: float) -> Samples:
     from sottovoce.audio.io import load_audio
-    from sottovoce.types import SAMPLE_RATE
 
     samples = load_audio(source_of(file))[: round(seconds * SAMPLE_RATE)]
     if len(samples) < LEAST_S * SAMPLE_RATE:
@@ -237,21 +241,21 @@ def _beginning(file: str, seconds: float) -> Samples:
     return samples
 
 
-def _check(models: Iterable[ModelOptions]) -> None:
+def _check(options: ModelOptions) -> None:
     from sottovoce.models.devices import choose_device, choose_number_format
-    from sottovoce.models.sources.find import Sources, resolve
     from sottovoce.runtime.registry import check_runtime
 
-    for one in models:
-        choose_number_format(one.dtype, choose_device(one.device))
-        check_runtime(one.backend)
-        if one.model is not None:
-            folder = Path(one.model_dir).expanduser() if one.model_dir else None
-            resolve(one.model, Sources(folder, one.revision, one.local_only))
+    choose_number_format(options.dtype, choose_device(options.device))
+    check_runtime(options.backend)
 
 
-def _several(text: str | None) -> list[str | None]:
-    return [None] if text is None else [*_names(text)]
+def _resolve(options: ModelOptions) -> None:
+    """Fetch a model before any is measured."""
+    from sottovoce.models.sources.find import Sources, resolve
+
+    if options.model is not None:
+        folder = Path(options.model_dir).expanduser() if options.model_dir else None
+        resolve(options.model, Sources(folder, options.revision, options.local_only))
 
 
 def _names(text: str) -> list[str]:
@@ -261,11 +265,6 @@ def _names(text: str) -> list[str]:
             f"--model, --dtype and --backend: expected different names between commas, got '{text}'"
         )
     return names
-
-
-def _n_measures(has_file: bool, options: MeasureOptions) -> int:
-    of_file = 1 + (not options.no_live) if has_file else 0
-    return 5 if options.live else 7 + int(options.beam_size > 1) + of_file
 
 
 def _rounded(ms: float) -> str:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from sottovoce.cli.documents import Documents, documents_of, with_output_file
-from sottovoce.cli.flags import SectionedCommand, given_as, typed_options
 from sottovoce.cli.invocation import invocation_of
-from sottovoce.cli.options import COLOUR_CONFIDENCE, LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT, OutputOptions
+from sottovoce.cli.options import (
+    COLOUR_CONFIDENCE,
+    LAYOUT,
+    OUTPUT_DIR,
+    OUTPUT_FORMAT,
+    OutputOptions,
+    SectionedCommand,
+    is_typed,
+)
 from sottovoce.cli.progress import Progress, for_each_file
 from sottovoce.cli.transcribe import REGROUP
 from sottovoce.errors import OptionError
@@ -21,29 +27,26 @@ from sottovoce.formats.files import load_transcript, parse_transcript
 from sottovoce.formats.output import STANDARD_INPUT, label_of
 from sottovoce.formats.plain import RttmWriter
 from sottovoce.offline.regroup import parse_rules, regrouped
-from sottovoce.options.schema import Option
+from sottovoce.options.schema import Option, made
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Transcript
 
-CONVERTED = (
-    OUTPUT_FORMAT,
-    OUTPUT_DIR,
-    replace(
-        COLOUR_CONFIDENCE,
-        help="Colour words on the terminal by their probability, if known.",
+SECTIONS = {
+    "Output": (
+        *(OUTPUT_FORMAT, OUTPUT_DIR),
+        replace(COLOUR_CONFIDENCE, help="Colour words on the terminal by their probability, if known."),
     ),
-)
-WORDS = (
-    replace(
-        REGROUP,
-        help="Split and merge segments, such as 'split pause=0.5 after=.?!; merge letters=80' (needs words).",
+    "Layout": (
+        replace(REGROUP, help=REGROUP.help.replace("(needs --word-timestamps)", "(needs words)")),
+        *LAYOUT,
+        Option(
+            "html: the recording to play.", key="recording", metavar="FILE", unset="the page asks for a file"
+        ),
     ),
-    *LAYOUT,
-    Option("html: the recording to play.", key="recording", metavar="FILE", unset="the page asks for a file"),
-)
+}
 
 
-@click.command(cls=SectionedCommand, sections={"Output": CONVERTED, "Layout": WORDS})
+@click.command(cls=SectionedCommand, sections=SECTIONS)
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.pass_context
 def convert(
@@ -61,18 +64,23 @@ def convert(
     place single words need a transcript with words. Documents are named as by `transcribe`: talk.srt for
     talk.json.
     """
-    output = given_as(OutputOptions, given, quiet=True)
-    output = with_output_file(files, output, typed_options(context))
-    layout = given_as(WriterOptions, given)
+    output = made(OutputOptions, given, quiet=True)
+    output = with_output_file(files, output, has_format=is_typed(context, "output_format"))
+    layout = made(WriterOptions, given)
     rules = () if regroup is None else parse_rules(regroup)
     documents = documents_of(files, output, layout, has_speakers=True)  # each file shows whether it has them
     needs_words = bool(rules) or layout.need_words
-    played = None if documents.folder is None else recording_of(files, recording, output)
+    played = Path(recording) if recording is not None and documents.folder is not None else None
+    if documents.folder is not None and recording is None and output.embed_audio:
+        raise OptionError("--embed-audio: needs --recording")
+    if played is not None and len(set(files)) > 1:
+        raise OptionError(f"--recording: expected one transcript, got {len(set(files))}")
     invocation = invocation_of(context)
 
     def work(name: str) -> None:
         invocation.interrupts.check()
-        transcript = load_transcript(name) if name != STANDARD_INPUT else read_standard_input()
+        is_piped = name == STANDARD_INPUT
+        transcript = read_standard_input() if is_piped else load_transcript(name)
         if needs_words and any(segment.words is None for segment in transcript.segments):
             raise OptionError(
                 f"transcript '{name}': expected words with times, got none "
@@ -80,7 +88,7 @@ def convert(
             )
         if rules:
             transcript = replace(transcript, segments=tuple(regrouped(transcript.segments, rules)))
-        info = info_of(transcript, None if name == STANDARD_INPUT else label_of(Path(name).name))
+        info = info_of(transcript, None if is_piped else label_of(Path(name).name))
         if played is not None:
             info = documents.with_recording(replace(info, source=label_of(played.name)), played)
         chosen = documents_for(documents, name, transcript, wants_all=output.output_format == "all")
@@ -102,19 +110,6 @@ def documents_for(documents: Documents, name: str, transcript: Transcript, *, wa
     if not wants_all:
         raise OptionError(f"transcript '{name}': expected speakers for output format 'rttm', got none")
     return replace(documents, writers=others)
-
-
-def recording_of(files: Sequence[str], name: str | None, output: OutputOptions) -> Path | None:
-    """Return the recording for a page's player. Raises: OptionError for several transcripts, or none to
-    embed.
-    """
-    if name is None and output.embed_audio:
-        raise OptionError("--embed-audio: needs --recording")
-    if name is None:
-        return None
-    if len(set(files)) > 1:
-        raise OptionError(f"--recording: expected one transcript, got {len(set(files))}")
-    return Path(name)
 
 
 def read_standard_input() -> Transcript:

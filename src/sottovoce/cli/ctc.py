@@ -1,36 +1,102 @@
-"""`sottovoce ctc`: options; `ctc_decode` does the work. Imports nothing heavy, so that `--help` is fast."""
+"""`sottovoce ctc`: decoding of CTC emissions; `tune` chooses weights by the word error rate. Imports nothing
+heavy, so that `--help` is fast.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import click
 
-from sottovoce.cli.flags import (
-    Given,
-    SectionedCommand,
-    check_exclusive,
-    given_as,
-    grouped,
-    read_values,
-    typed_options,
+from sottovoce.cli.invocation import invocation_of
+from sottovoce.cli.options import SectionedCommand, grouped, is_typed
+from sottovoce.ctc.labels import LabelList
+from sottovoce.ctc.options import (
+    CtcFusionOptions,
+    CtcOptions,
+    DecoderConfig,
+    chosen_values,
+    of_emissions,
+    of_search,
+    of_words,
+    read_config,
+    read_priors,
+    write_config,
 )
-from sottovoce.cli.options import DecoderOptions
-from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, DecoderConfig
-from sottovoce.errors import OptionError, SottovoceError
-from sottovoce.options.schema import Option, options_of
-from sottovoce.types import Hypothesis, Word
+from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
+from sottovoce.options.schema import Option, Values, changed, made, options_of
+from sottovoce.text.files import read_lines
+from sottovoce.types import FRAMES_PER_SECOND, Hypothesis, Word
 
 if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from sottovoce.api import Model
+    from sottovoce.ctc import CtcDecoder
     from sottovoce.ctc.decoder import StreamUpdate
+    from sottovoce.ctc.tuning import Counts, Range, Weights
+    from sottovoce.evaluation.wer import ErrorCounts, ErrorRate
+    from sottovoce.lm.base import WordModel
+    from sottovoce.lm.boosting import Hotwords
+    from sottovoce.lm.lexicon import Lexicon
+    from sottovoce.lm.neural import History, WordLanguageModel
 
-if TYPE_CHECKING:
-    from sottovoce.ctc.tuning import Range
+    Decode: TypeAlias = Callable[[list[Tensor], Sequence[int]], list[list[Hypothesis]]]
+
+Lines: TypeAlias = "Sequence[Mapping[str, object]]"
+"""JSON lines of an utterance."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderOptions:
+    """Options beside those of `DecoderConfig`."""
+
+    config: Path | None = of_emissions(
+        "decoder.toml of `ctc tune`; flags take precedence.", kind="file"
+    ).as_field(None)
+    model: str | None = of_emissions(
+        "Model with a CTC head, such as nano; FILES are then recordings."
+    ).as_field(None)
+    logits: bool = of_emissions("FILES contain logits: apply log_softmax first.").as_field(False)
+    device: str = of_search("Device of --neural-lm: cpu, cuda or cuda:N.").as_field("cpu")
+    threads: int | None = of_search("Processor threads.", unset="default: PyTorch's", least=1).as_field(None)
+    vocabulary_from: tuple[Path, ...] = of_words(
+        "Documents (PDF, DOCX, text) whose rare words are boosted too.", kind="file", many=True
+    ).as_field(())
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    nbest: int = Option("Hypotheses per utterance.", least=1).as_field(1)
+    greedy: bool = Option("Take the most probable path instead of searching.").as_field(False)
+    batch_size: int = Option("Utterances decoded together.", least=1).as_field(8)
+    stream: bool = Option(
+        "Decode each utterance as a stream; print a line for each chunk that changes the text."
+    ).as_field(False)
+    chunk_ms: float = Option("Milliseconds of a chunk.", above=0.0).as_field(80.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    tune: str | None = Option(
+        "Weights to tune: `NAME` or `NAME=LOW..HIGH`, separated by commas; also beam_size.",
+        unset="those of the given models",
+    ).as_field(None)
+    decodings: int = Option("Decodings of the set in a search.", least=2).as_field(64)
+    folds: int = Option("Folds of the cross-validation.", least=1).as_field(5)
+    seed: int = Option("Random seed of the search.", least=0).as_field(0)
+    output: Path | None = Option("The decoder.toml to write.", short="-o", kind="file").as_field(None)
+
 
 DECODER = tuple(
     option
@@ -40,33 +106,10 @@ DECODER = tuple(
 SECTIONS = {
     heading: grouped(heading, of=DECODER) for heading in ("Emissions", "Search", "Language models", "Words")
 }
-OUTPUT = (
-    Option("Hypotheses per utterance.", key="nbest", kind="integer", default=1, least=1),
-    Option("Take the most probable path instead of searching.", key="greedy", kind="flag"),
-    Option("Utterances decoded together.", key="batch_size", kind="integer", default=8, least=1),
-    Option(
-        "Decode each utterance as a stream; print a line for each chunk that changes the text.",
-        key="stream",
-        kind="flag",
-    ),
-    Option("Milliseconds of a chunk.", key="chunk_ms", kind="number", default=80.0, above=0.0),
-)
-TUNING = (
-    Option(
-        "Weights to tune: `NAME` or `NAME=LOW..HIGH`, separated by commas; also beam_size.",
-        key="tune",
-        unset="those of the given models",
-    ),
-    Option("Decodings of the set in a search.", key="decodings", kind="integer", default=64, least=2),
-    Option("Folds of the cross-validation.", key="folds", kind="integer", default=5, least=1),
-    Option("Random seed of the search.", key="seed", kind="integer", default=0, least=0),
-    Option("The decoder.toml to write.", key="output", short="-o", kind="file"),
-)
 EXCLUSIVE = {
     "model": ("labels", "blank", "frame_ms", "logits"),
     "greedy": ("lm", "label_lm", "lexicon", "hotwords", "vocabulary_from", "neural_lm", "nbest", "stream"),
 }
-"""Mutually exclusive options."""
 
 
 class _DecodeByDefault(click.Group):
@@ -89,78 +132,64 @@ def ctc() -> None:
     """
 
 
-@ctc.command("decode", cls=SectionedCommand, sections={**SECTIONS, "Output": OUTPUT})
+def typed_values(context: click.Context, given: Values) -> dict[str, object]:
+    return {option.key: given[option.key] for option in DECODER if is_typed(context, option.param)}
+
+
+@ctc.command(
+    "decode",
+    cls=SectionedCommand,
+    sections={**SECTIONS, "Output": options_of(DecodeOptions)},
+    exclusive=EXCLUSIVE,
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.pass_context
-def decode(
-    context: click.Context,
-    /,
-    files: tuple[Path, ...],
-    nbest: int,
-    greedy: bool,
-    batch_size: int,
-    stream: bool,
-    chunk_ms: float,
-    **given: object,
-) -> int:
+def decode(context: click.Context, /, files: tuple[Path, ...], **given: object) -> int:
     """Decode FILES into one JSON line per hypothesis, best first.
 
     FILES: .npy, .npz or .csv; - is an .npy from standard input; a.npy,b.npy are the same utterances of
     several networks. With --model, FILES are recordings.
     """
-    check_exclusive(context, EXCLUSIVE)
-    from sottovoce.cli.ctc_decode import Utterances, decoded, streamed
+    options, chosen = made(DecoderOptions, given), made(DecodeOptions, given)
+    readable: Sequence[Path] = files
+    if options.model is not None:
+        from sottovoce.cli.progress import read_headers
 
-    utterances = Utterances.opened(given_as(DecoderOptions, given), _typed(context, given))
-    found: Iterator[tuple[str, Iterator[dict[str, object]] | SottovoceError]]
-    if stream:
-        updates = streamed(utterances, files, nbest, chunk_ms)
-        found = (
-            (name, one if isinstance(one, SottovoceError) else _stream_lines(name, one))
-            for name, one in updates
-        )
-    else:
-        lists = decoded(utterances, files, nbest, batch_size, greedy)
-        found = ((name, one if isinstance(one, SottovoceError) else _lines(name, one)) for name, one in lists)
-    n_failed = 0
-    for _, lines in found:
-        if isinstance(lines, SottovoceError):
-            if len(files) == 1:
-                raise lines
-            click.echo(f"error: {lines}", err=True)
-            n_failed += 1
-            continue
-        for line in lines:
-            click.echo(json.dumps(line, ensure_ascii=False))
-    return int(n_failed > 0)
+        headers = read_headers(list(map(str, files)), invocation_of(context))
+        readable = [path for path in files if str(path) in headers]
+    n_failed = len(files) - len(readable)
+    if readable:
+        utterances = Utterances.opened(options, typed_values(context, given))
+        for lines in (streamed if chosen.stream else decoded)(utterances, readable, chosen):
+            if isinstance(lines, SottovoceError):
+                if len(files) == 1:
+                    raise lines
+                click.echo(f"error: {lines}", err=True)
+                n_failed += 1
+                continue
+            for line in lines:
+                click.echo(json.dumps(line, ensure_ascii=False))
+    return 2 if n_failed == len(files) == 1 else int(n_failed > 0)
 
 
-def _typed(context: click.Context, given: Given) -> dict[str, object]:
-    """Return the values of the options that were typed, by key."""
-    values, typed = read_values(given, DECODER), typed_options(context)
-    return {option.key: values[option.key] for option in DECODER if option.param in typed}
-
-
-def _stream_lines(name: str, update: StreamUpdate) -> Iterator[dict[str, object]]:
-    """Yield the line of a chunk with new or committed words, or the final lines."""
+def _update_lines(name: str, update: StreamUpdate) -> Lines:
+    """Return the line of a chunk with new or committed words, or the final lines."""
     if update.is_final:
-        yield from _lines(name, update.hypotheses)
-    elif update.changes_text or update.committed:
-        yield {
-            "id": name,
-            "time": round(update.time_s, 3),
-            "text": update.text,
-            "revised": update.n_revised,
-            "committed": [_word(word) for word in update.committed],
-            "alternatives": [
-                {"text": one.text, "score": round(one.score, 5), "posterior": round(one.posterior or 0.0, 5)}
-                for one in update.hypotheses
-            ],
-        }
-
-
-def _lines(name: str, found: Sequence[Hypothesis]) -> Iterator[dict[str, object]]:
-    return (_line(name, rank, hypothesis) for rank, hypothesis in enumerate(found))
+        return _lines(name, update.hypotheses)
+    if not (update.changes_text or update.committed):
+        return []
+    line = {
+        "id": name,
+        "time": round(update.time_s, 3),
+        "text": update.text,
+        "revised": update.n_revised,
+        "committed": [_word(word) for word in update.committed],
+        "alternatives": [
+            {"text": one.text, "score": round(one.score, 5), "posterior": round(one.posterior or 0.0, 5)}
+            for one in update.hypotheses
+        ],
+    }
+    return [line]
 
 
 def _word(word: Word) -> dict[str, object]:
@@ -172,62 +201,49 @@ def _word(word: Word) -> dict[str, object]:
     }
 
 
-def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:
-    return {
-        "id": name,
-        "rank": rank,
-        "text": hypothesis.text,
-        "score": round(hypothesis.score, 5),
-        "acoustic_score": round(hypothesis.acoustic_score, 5),
-        "lm_score": round(hypothesis.lm_score, 5),
-        "posterior": None if hypothesis.posterior is None else round(hypothesis.posterior, 5),
-        "unfinished": hypothesis.is_unfinished,
-        "words": [_word(word) for word in hypothesis.words],
-        "tokens": list(hypothesis.tokens),
-    }
+def _lines(name: str, found: Sequence[Hypothesis]) -> Lines:
+    return [
+        {
+            "id": name,
+            "rank": rank,
+            "text": hypothesis.text,
+            "score": round(hypothesis.score, 5),
+            "acoustic_score": round(hypothesis.acoustic_score, 5),
+            "lm_score": round(hypothesis.lm_score, 5),
+            "posterior": None if hypothesis.posterior is None else round(hypothesis.posterior, 5),
+            "unfinished": hypothesis.is_unfinished,
+            "words": [_word(word) for word in hypothesis.words],
+            "tokens": list(hypothesis.tokens),
+        }
+        for rank, hypothesis in enumerate(found)
+    ]
 
 
-@ctc.command("tune", cls=SectionedCommand, sections={"Tuning": TUNING, **SECTIONS})
+@ctc.command(
+    "tune",
+    cls=SectionedCommand,
+    sections={"Tuning": options_of(TuneOptions), **SECTIONS},
+    exclusive=EXCLUSIVE,
+)
 @click.argument("manifest", type=click.Path(path_type=Path))
 @click.pass_context
-def tune(
-    context: click.Context,
-    /,
-    manifest: Path,
-    tune: str | None,
-    decodings: int,
-    folds: int,
-    seed: int,
-    output: Path | None,
-    **given: object,
-) -> None:
+def tune(context: click.Context, /, manifest: Path, **given: object) -> None:
     """Choose the weights of a decoder on a development set, and write its decoder.toml.
 
     Prints one JSON line: word error rates before and after, and by cross-validation with a 95 % interval.
     MANIFEST: JSON lines with "emissions" (or "file", with --model) and "text"; utterances of one "speaker"
     stay in one fold.
     """
-    check_exclusive(context, EXCLUSIVE)
-    from sottovoce.cli.ctc_decode import Utterances, tunable, tuned
-    from sottovoce.ctc.options import write_config
-
-    utterances = Utterances.opened(given_as(DecoderOptions, given), _typed(context, given))
-    ranges = _ranges(tune, tunable(utterances.config, utterances.options.vocabulary_from))
+    chosen, typed = made(TuneOptions, given), typed_values(context, given)
+    rows = listed(manifest)
+    utterances = Utterances.opened(made(DecoderOptions, given), typed)
+    ranges = _ranges(chosen.tune, tunable(utterances.config, utterances.options.vocabulary_from))
     hidden = not sys.stderr.isatty()
-    with click.progressbar(
-        length=decodings * (folds + 1), label="tune", file=sys.stderr, hidden=hidden
-    ) as bar:
-        found = tuned(
-            utterances,
-            manifest,
-            ranges,
-            n_folds=folds,
-            n_decodings=decodings,
-            seed=seed,
-            progress=lambda: bar.update(1),
-        )
-    if output is not None:
-        write_config(output, found.config)
+    length = chosen.decodings * (chosen.folds + 1)
+    with click.progressbar(length=length, label="tune", file=sys.stderr, hidden=hidden) as bar:
+        found = tuned(utterances, rows, ranges, chosen, progress=lambda: bar.update(1))
+    if chosen.output is not None:
+        write_config(chosen.output, utterances.config_with(found.weights))
     held_out = found.held_out
     row = {
         "wer": _rounded(found.after.rate),
@@ -244,7 +260,7 @@ def _rounded(rate: float | None) -> float | None:
     return None if rate is None else round(rate, 4)
 
 
-def _ranges(text: str | None, tunable: tuple[str, ...]) -> dict[str, Range]:
+def _ranges(text: str | None, tunable: Sequence[str]) -> dict[str, Range]:
     """Read `--tune`. Raises: OptionError."""
     from sottovoce.ctc.tuning import RANGES
 
@@ -263,3 +279,385 @@ def _ranges(text: str | None, tunable: tuple[str, ...]) -> dict[str, Range]:
             except ValueError:
                 raise OptionError(f"--tune: expected {name}=LOW..HIGH, got '{part.strip()}'") from None
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class EmissionSource:
+    """Emissions (T, V) of an utterance, of each network."""
+
+    name: str
+    networks: tuple[Tensor, ...]
+
+    @property
+    def values(self) -> Tensor:
+        return self.networks[0]
+
+
+def read_emissions(path: Path) -> Iterator[EmissionSource]:
+    """Yield the utterances of a file: (T, V) or (B, T, V) of an npy, each array of an npz, or the rows of a
+    csv (commas or semicolons, no header). "-" is an npy from standard input.
+
+    Raises: InputError.
+    """
+    import numpy as np
+
+    expected = "emissions as .npy, .npz or .csv"
+    try:
+        if str(path) == "-":
+            whole = io.BytesIO(sys.stdin.buffer.read())
+            yield from _utterances("-", np.load(whole, allow_pickle=False))
+        elif path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                for name in archive.files:
+                    yield from _utterances(f"{path}#{name}", archive[name])
+        elif path.suffix == ".npy":
+            yield from _utterances(str(path), np.load(path, allow_pickle=False))
+        elif path.suffix == ".csv":
+            lines = read_lines(path, expected, InputError)
+            rows = csv.reader(lines, delimiter=";" if ";" in "".join(lines[:1]) else ",")
+            cells = [[float(cell) for cell in row if cell.strip()] for row in rows if row]
+            yield from _utterances(str(path), np.array(cells, np.float32))
+        else:
+            raise ValueError(f"a file that ends in {path.suffix!r}")
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path}: expected {expected}, got {cause_of(error)}") from error
+
+
+def _utterances(
+    name: str, values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+) -> Iterator[EmissionSource]:
+    import torch
+
+    if values.ndim not in (2, 3):
+        raise ValueError(f"an array of shape {values.shape}")
+    for row, utterance in enumerate(values if values.ndim == 3 else values[None]):
+        named = f"{name}[{row}]" if values.ndim == 3 else name
+        yield EmissionSource(named, (torch.from_numpy(utterance.astype("float32")),))
+
+
+def recorded_emissions(path: Path, model: Model) -> EmissionSource:
+    from sottovoce.audio.io import load_audio
+    from sottovoce.audio.mel import log_mel
+    from sottovoce.models.ctc_head import emissions_of_recording
+
+    if model.ctc_head is None:
+        raise OptionError(
+            f"--model: expected a model with a CTC head (nano and base have one), got {model.name}"
+        )
+    dims = model.backend.dims
+    values = emissions_of_recording(
+        model.ctc_head,
+        log_mel(load_audio(path), dims.n_mels, model.backend.device),
+        n_audio_ctx=dims.n_audio_ctx,
+        n_tail_frames=round(model.backend.tail_s * FRAMES_PER_SECOND),
+    )
+    return EmissionSource(str(path), (values,))
+
+
+@dataclass(frozen=True, slots=True)
+class Utterances:
+    options: DecoderOptions
+    config: DecoderConfig
+    model: Model | None
+    labels: LabelList
+
+    @classmethod
+    def opened(cls, options: DecoderOptions, typed: Mapping[str, object]) -> Utterances:
+        """Open the model or the labels. typed: values by key that take precedence over `options.config`."""
+        import torch
+
+        from sottovoce.api import load_model
+        from sottovoce.models.devices import choose_device
+
+        if isinstance(priors := typed.get("label_priors"), Path):
+            typed = {**typed, "label_priors": read_priors(priors)}
+        config = changed(DecoderConfig() if options.config is None else read_config(options.config), typed)
+        choose_device(options.device)
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        # Weights and penalties were tuned on the states of PyTorch's encoder.
+        model = None if options.model is None else load_model(options.model, backend="torch")
+        if model is not None and model.ctc_head is not None:
+            own = LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
+            return cls(options, config, model, own)
+        if model is not None or config.labels is None:
+            raise OptionError("--labels: expected a file of labels (or --model with a CTC head), got none")
+        return cls(options, config, model, config.label_list())
+
+    def of(self, path: Path) -> Iterator[EmissionSource]:
+        """Yield the utterances of a path, or of comma-separated paths of several networks."""
+        if self.model is not None:
+            yield recorded_emissions(path, self.model)
+            return
+        paths = [path] if path.exists() else [Path(part) for part in str(path).split(",")]
+        for found in itertools.zip_longest(*map(read_emissions, paths)):
+            sources = [source for source in found if source is not None]
+            if len(sources) < len(paths):
+                raise InputError(
+                    f"{path}: expected equal numbers of utterances of each network, got fewer of one"
+                )
+            networks = tuple(source.values for source in sources)
+            if self.options.logits:
+                networks = tuple(values.log_softmax(dim=-1) for values in networks)
+            if len({len(values) for values in networks}) > 1:
+                lengths = ", ".join(str(len(values)) for values in networks)
+                raise InputError(f"{path}: expected equal numbers of frames of each network, got {lengths}")
+            yield EmissionSource(",".join(source.name for source in sources), networks)
+
+    def of_all(self, paths: Sequence[Path]) -> Iterator[EmissionSource | SottovoceError]:
+        for path in paths:
+            try:
+                yield from self.of(path)
+            except SottovoceError as error:
+                yield error
+
+    def decoder(
+        self,
+        n_best: int,
+        lm: WordModel | None = None,
+        *,
+        lexicon: Lexicon | None = None,
+        neural_lm: WordLanguageModel | None = None,
+    ) -> CtcDecoder:
+        """Make the decoder. lm, lexicon, neural_lm: loaded already."""
+        from sottovoce.ctc import CtcDecoder
+
+        config = self.config
+        return CtcDecoder(
+            *self.labels,
+            lm=config.lm if lm is None else lm,
+            label_lm=config.label_lm,
+            lexicon=config.lexicon if lexicon is None else lexicon,
+            neural_lm=config.neural_lm if neural_lm is None else neural_lm,
+            hotwords=self._hotwords(),
+            n_best=n_best,
+            unknown_words=config.unknown_words,
+            fusion=config.fusion,
+            options=config.options,
+            device=self.options.device,
+        )
+
+    def _hotwords(self) -> Hotwords | None:
+        from sottovoce.formats.document_words import with_vocabulary
+
+        documents, weight = self.options.vocabulary_from, self.config.fusion.hotword_weight
+        return with_vocabulary(self.config.hotwords, documents, default_weight=weight)
+
+    def config_with(self, weights: Mapping[str, float]) -> dict[str, object]:
+        """Return the `decoder.toml` of this decoder with other weights."""
+        found = chosen_values(self.config)
+        found["labels"] = self.config.labels if self.model is None else self.labels.names
+        found["blank"] = self.labels.blank
+        if self.options.vocabulary_from:
+            found["hotwords"] = self._hotwords()
+        if self.config.neural_lm is not None and Path(self.config.neural_lm).exists():
+            found["neural_lm"] = Path(self.config.neural_lm)
+        return {**found, **weights}
+
+
+def decoded(
+    utterances: Utterances, files: Sequence[Path], options: DecodeOptions
+) -> Iterator[Lines | SottovoceError]:
+    """Yield the lines, or the error, of every utterance in order."""
+    decoder = utterances.decoder(options.nbest)
+
+    def greedy(batch: list[Tensor], lengths: Sequence[int]) -> list[list[Hypothesis]]:
+        return [[found] for found in decoder.greedy(batch, lengths)]
+
+    together = partial(_together, greedy if options.greedy else decoder.decode)
+    waiting: list[EmissionSource] = []
+    for source in utterances.of_all(files):
+        if isinstance(source, EmissionSource):
+            waiting.append(source)
+        if isinstance(source, SottovoceError) or len(waiting) == options.batch_size:
+            yield from together(waiting)
+            waiting = []
+        if isinstance(source, SottovoceError):
+            yield source
+    yield from together(waiting)
+
+
+def streamed(
+    utterances: Utterances, files: Sequence[Path], options: DecodeOptions
+) -> Iterator[Lines | SottovoceError]:
+    """Yield the lines of every update of the utterances, decoded in chunks, or their errors."""
+    import torch
+
+    decoder = utterances.decoder(options.nbest)
+    n_frames = max(1, round(options.chunk_ms / 1000 / utterances.config.options.frame_s))
+    for source in utterances.of_all(files):
+        if isinstance(source, SottovoceError):
+            yield source
+            continue
+        chunks = zip(*(torch.split(values, n_frames) for values in source.networks), strict=True)
+        try:
+            for update in decoder.stream(map(list, chunks)):
+                yield _update_lines(source.name, update)
+        except InputError as error:
+            yield InputError(f"{source.name}: {error}")
+
+
+def _together(decode: Decode, sources: Sequence[EmissionSource]) -> Iterator[Lines | SottovoceError]:
+    """Yield the lines of utterances, decoded in a batch if all of them can be."""
+    if len({(source.values.shape[1], len(source.networks)) for source in sources}) == 1 < len(sources):
+        try:
+            lists = _decode(decode, sources)
+        except InputError:
+            pass
+        else:
+            yield from (_lines(source.name, found) for source, found in zip(sources, lists, strict=True))
+            return
+    for source in sources:
+        try:
+            yield _lines(source.name, _decode(decode, [source])[0])
+        except InputError as error:
+            yield InputError(f"{source.name}: {error}")
+
+
+def _decode(decode: Decode, sources: Sequence[EmissionSource]) -> list[list[Hypothesis]]:
+    from torch.nn.utils.rnn import pad_sequence
+
+    networks = [
+        pad_sequence(list(rows), batch_first=True)
+        for rows in zip(*(source.networks for source in sources), strict=True)
+    ]
+    return decode(networks, [len(source.values) for source in sources])
+
+
+class RememberedWords:
+    """Caches the scores of a neural model, which do not depend on weights."""
+
+    def __init__(self, model: WordLanguageModel) -> None:
+        self._model = model
+        self._words: dict[tuple[History, str], float] = {}
+        self._ends: dict[History, float] = {}
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
+        new = [pair for pair in pairs if pair not in self._words]
+        self._words.update(self._model.score_words(new) if new else {})
+        return {pair: self._words[pair] for pair in pairs}
+
+    def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
+        new = [history for history in histories if history not in self._ends]
+        self._ends.update(self._model.score_ends(new) if new else {})
+        return {history: self._ends[history] for history in histories}
+
+
+class TunedDecoder(NamedTuple):
+    """before, after: errors with the first and the chosen weights. held_out: by cross-validation, with a 95 %
+    interval; None with fewer than two folds.
+    """
+
+    weights: Mapping[str, float]
+    before: ErrorRate
+    after: ErrorRate
+    held_out: ErrorRate | None
+    n_decodings: int
+
+
+def tunable(config: DecoderConfig, documents: Sequence[Path]) -> tuple[str, ...]:
+    """Return the weights that have an effect. documents: whose words are boosted."""
+    has_unknown = config.lexicon is None if config.unknown_words is None else config.unknown_words
+    has_hotwords = bool(config.hotwords or documents)
+    applies = {
+        "acoustic_scale": bool(config.lm or config.label_lm or config.neural_lm) or has_hotwords,
+        "blank_penalty": True,
+        "lm_weight": config.lm is not None,
+        "label_lm_weight": config.label_lm is not None,
+        "word_score": True,
+        "unknown_score": has_unknown and bool(config.lm or config.lexicon),
+        "neural_weight": config.neural_lm is not None,
+        "lm_kept": bool(config.neural_lm and config.lm),
+        "hotword_weight": has_hotwords,
+    }
+    return tuple(name for name, does in applies.items() if does)
+
+
+def tuned(
+    utterances: Utterances,
+    rows: Sequence[TuningRow],
+    ranges: Mapping[str, Range],
+    options: TuneOptions,
+    *,
+    progress: Callable[[], None],
+) -> TunedDecoder:
+    """Choose weights by the word errors of a development set.
+
+    progress: called after each decoding of the set.
+    Raises: InputError.
+    """
+    import numpy as np
+
+    from sottovoce.ctc import load_ngram
+    from sottovoce.ctc.tuning import folds_of, tune
+    from sottovoce.evaluation.wer import ErrorCounts, ScoreOptions, count_edits, error_rate
+    from sottovoce.lm.neural import CausalWordModel
+    from sottovoce.text.normalize import composed
+
+    sources = [next(utterances.of(row.path)) for row in rows]
+    references = [composed(row.text).split() for row in rows]
+    config, fusion = utterances.config, utterances.config.fusion
+    lm, lexicon = None if config.lm is None else load_ngram(config.lm), None
+    neural_lm = None
+    if config.neural_lm is not None:
+        neural_lm = RememberedWords(
+            CausalWordModel.load(config.neural_lm, dtype=fusion.neural_dtype, cache_mb=fusion.neural_cache_mb)
+        )
+    known: dict[tuple[float, ...], list[ErrorCounts]] = {}
+
+    def errors(weights: Weights) -> Counts:
+        nonlocal lexicon
+        weighted = replace(utterances, config=changed(config, weights))
+        decoder = weighted.decoder(1, lm, lexicon=lexicon, neural_lm=neural_lm)
+        lexicon = decoder.lexicon  # spellings do not depend on weights
+        texts = [composed(best[0].text if best else "") for best in _decode(decoder.decode, sources)]
+        counts = [count_edits(wanted, text.split()) for wanted, text in zip(references, texts, strict=True)]
+        known[tuple(weights.values())] = counts
+        progress()
+        return np.array([each.n_errors for each in counts], np.int64)
+
+    own = {
+        one.field: getattr(part, one.field)
+        for part in (fusion, config.options)
+        for one in options_of(type(part))
+    }
+    start = {name: own[name] for name in ranges}
+    folds = folds_of([row.speaker for row in rows], options.folds)
+    best = tune(errors, start, ranges, folds, n_decodings=options.decodings, seed=options.seed)
+    before, after = (
+        error_rate(known[tuple(each.values())], ScoreOptions()) for each in (start, best.weights)
+    )
+    held_out = None
+    if best.held_out is not None:
+        # The interval needs errors and sizes alone.
+        pairs = zip(best.held_out.tolist(), map(len, references), strict=True)
+        counts = [ErrorCounts(hits=size - n, substitutions=n) for n, size in pairs]
+        held_out = error_rate(counts, ScoreOptions())
+    return TunedDecoder(best.weights, before, after, held_out, best.n_decodings)
+
+
+class TuningRow(NamedTuple):
+    path: Path
+    text: str
+    speaker: str
+
+
+def listed(manifest: Path) -> list[TuningRow]:
+    """Read a development set; utterances without a speaker have one each. Raises: ManifestError."""
+    rows: list[TuningRow] = []
+    for number, line in enumerate(read_lines(manifest, "JSON lines", ManifestError), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            path = manifest.parent / str(row.get("emissions") or row["file"])
+            rows.append(TuningRow(path, str(row["text"]), str(row.get("speaker") or f"line {number}")))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise ManifestError(
+                f"{manifest}, line {number}: expected JSON with 'emissions' and 'text', got {error}"
+            ) from error
+    if not rows:
+        raise ManifestError(f"{manifest}: expected at least one utterance, got none")
+    return rows

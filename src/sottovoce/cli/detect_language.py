@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter, defaultdict
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.flags import SectionedCommand, given_as
 from sottovoce.cli.invocation import invocation_of
-from sottovoce.cli.options import MODEL, ModelOptions, open_model
-from sottovoce.cli.progress import Progress, for_each_file, source_of
-from sottovoce.options.schema import Option
+from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand
+from sottovoce.cli.progress import source_of, with_model
+from sottovoce.options.schema import Option, made
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -45,21 +45,24 @@ def detect_language(
 
     The rules are those of `transcribe`: one language over several windows, or with --timeline all changes.
     """
-    model = open_model(given_as(ModelOptions, given))
-    look = languages_over_time if timeline else detection
-    return for_each_file(
+
+    def work(model: Model, name: str) -> None:
+        found = (languages_over_time if timeline else detection)(model, name, languages)
+        click.echo(json.dumps({"file": name, **found}, ensure_ascii=False))
+
+    return with_model(
         files,
-        lambda name: click.echo(json.dumps(look(model, name, languages), ensure_ascii=False)),
+        made(ModelOptions, given),
+        work,
         invocation=invocation_of(context),
-        progress=Progress(len(files), quiet=sys.stdout.isatty()),
+        quiet=sys.stdout.isatty(),
     )
 
 
 def detection(model: Model, name: str, languages: str | None) -> dict[str, object]:
     found = model.detect_language(source_of(name), languages=languages)
-    likely = sorted(found.probabilities.items(), key=lambda item: -item[1])[:5]
+    likely = Counter(found.probabilities).most_common(5)
     return {
-        "file": name,
         "language": found.language,
         "probability": round(found.probability, 4),
         "probabilities": {language: round(probability, 4) for language, probability in likely},
@@ -70,12 +73,10 @@ def detection(model: Model, name: str, languages: str | None) -> dict[str, objec
 
 def languages_over_time(model: Model, name: str, languages: str | None) -> dict[str, object]:
     spans = list(model.language_spans(source_of(name), languages=languages))
-    seconds: dict[str, float] = {}
+    seconds: dict[str, float] = defaultdict(float)
     for span in spans:
-        seconds[span.language] = seconds.get(span.language, 0.0) + span.end - span.start
-    rounded = [{**asdict(span), "probability": round(span.probability, 4)} for span in spans]
+        seconds[span.language] += span.end - span.start
     return {
-        "file": name,
-        "language": max(seconds, key=lambda language: seconds[language]) if seconds else None,
-        "timeline": rounded,
+        "language": max(seconds, key=lambda language: seconds[language], default=None),
+        "timeline": [{**asdict(span), "probability": round(span.probability, 4)} for span in spans],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,9 +133,10 @@ def documents_of(
     return Documents(writers, paths, shown, page, output.embed_audio, terminal)
 
 
-def with_output_file(files: Sequence[str], output: OutputOptions, typed: Collection[str]) -> OutputOptions:
-    """Add the path of the only document if `-o` names a file. Raises: OptionError for several inputs, or
-    another format.
+def with_output_file(files: Sequence[str], output: OutputOptions, *, has_format: bool) -> OutputOptions:
+    """Add the path of the only document if `-o` names a file. has_format: --output-format was typed.
+
+    Raises: OptionError for several inputs, or another format.
     """
     name = output.output_dir
     if name is None or name == STANDARD_OUTPUT or not means_file(name):
@@ -143,7 +144,7 @@ def with_output_file(files: Sequence[str], output: OutputOptions, typed: Collect
     if len(set(files)) > 1:
         raise OptionError(f"output '{name}': expected one input for one file, got {len(set(files))}")
     wanted = format_named(name)
-    if "output_format" in typed:
+    if has_format:
         wanted = output.output_format.strip()
         check_extension(name, wanted)
     elif wanted is None:
@@ -189,8 +190,6 @@ def terminal_writer(by_confidence: bool) -> TerminalWriter:
 
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
-
-
 CONFIDENCE = ((0.5, "red"), (0.7, "dark_orange"), (0.85, "yellow"), (0.95, "green_yellow"))
 
 

@@ -1,23 +1,37 @@
-"""`sottovoce eval`: measurements over a manifest. Imports nothing heavy, so that `--help` is fast."""
+"""`sottovoce eval`: errors, languages, switches and latency over a manifest. Imports nothing heavy, so that
+`--help` is fast.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.flags import Given, flag, given_as, read_list
-from sottovoce.cli.options import MODEL, ModelOptions, open_model
+from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand, open_model
+from sottovoce.errors import ManifestError
+from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
 from sottovoce.formats.output import writable_folder
-from sottovoce.options.live import Switching
-from sottovoce.options.schema import Option
-from sottovoce.text.languages import LanguageChoice
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.live import Switching, without_parallel
+from sottovoce.options.schema import Option, Values, made
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.text.languages import UNSPACED, LanguageChoice
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
+    from sottovoce.evaluation.language_scores import SwitchScores
+    from sottovoce.evaluation.latency import LiveRun, ReferenceSegment
+    from sottovoce.evaluation.wer import ScoredUtterance
+    from sottovoce.language.probe import LanguageProbe
+    from sottovoce.streaming.options import StreamOptions
+    from sottovoce.types import Samples, Word
 
 SET = (
     Option("Number of recordings to use, spread over the list.", key="limit", kind="integer", least=1),
@@ -40,7 +54,12 @@ LIVE = (
     ),
 )
 PROBE = (
-    Option("Window widths of the probe in seconds.", key="widths", default="0.5,1,1.5,2,3,5"),
+    Option(
+        "Window widths of the probe in seconds.",
+        key="widths",
+        kind="numbers",
+        default=(0.5, 1, 1.5, 2, 3, 5),
+    ),
     Option("Noise recording to mix in. Repeatable.", key="noise", many=True, metavar="FILE"),
     Option("Signal-to-noise ratio in dB.", key="snr_db", kind="number", default=10.0),
 )
@@ -59,10 +78,10 @@ THRESHOLDS = (
     Option(
         "Distances from the end of the audio within which words wait, in 20 ms frames.",
         key="frame_thresholds",
-        default="10,25,50,100",
+        kind="numbers",
+        default=(10, 25, 50, 100),
     ),
 )
-Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 @click.group("eval")
@@ -70,104 +89,286 @@ def evaluate() -> None:
     """Measure a model over a manifest (JSON lines: file, language, text, segments)."""
 
 
-def with_options(*groups: Sequence[Option]) -> Callable[[Decorated], Decorated]:
-    def decorate(command: Decorated) -> Decorated:
-        for option in reversed([option for group in groups for option in group]):
-            command = flag(option)(command)
-        return click.argument("manifest", type=click.Path(dir_okay=False))(command)
+def measure(*options: Option) -> Callable[[Callable[..., None]], click.Command]:
+    """Add a command with the options of every measurement, and others."""
+    sections = {"Model": MODEL, "Measurement": (*SET, *options)}
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        with_argument = click.argument("manifest", type=click.Path(dir_okay=False))(function)
+        return evaluate.command(cls=SectionedCommand, sections=sections)(with_argument)
 
     return decorate
 
 
-def set_up(given: Given, languages: str) -> tuple[Model, tuple[str, ...]]:
-    model = open_model(given_as(ModelOptions, given))
-    choice = LanguageChoice.parse(languages, model.languages)
-    return model, (choice.fixed,) if choice.fixed else choice.allowed or model.languages
+def set_up(
+    manifest: str, given: Values, *, spoken: bool = False, single: bool = False
+) -> tuple[Model, list[ManifestEntry], Sequence[str]]:
+    """Load the model, and choose recordings. Return also the languages to choose from.
+
+    spoken: only recordings with a text. single: only those in one language.
+    """
+    entries = read_manifest(manifest)
+    model = open_model(made(ModelOptions, given))
+    choice = LanguageChoice.parse(given["languages"], model.languages)
+    languages = (choice.fixed,) if choice.fixed else choice.allowed or model.languages
+    entries = [
+        entry
+        for entry in entries
+        if entry.languages and set(entry.languages) <= set(languages) and (entry.text or not spoken)
+    ]
+    if single:
+        entries = [entry for entry in entries if entry.language is not None]
+    if not entries:
+        kind = "recordings of one language each" if single else "recordings"
+        raise ManifestError(f"{manifest}: expected {kind} in {', '.join(languages)}, got none")
+    n_used = min(given["limit"] or len(entries), len(entries))
+    step = len(entries) / n_used
+    return model, [entries[int(i * step)] for i in range(n_used)], languages
 
 
 def say(document: Mapping[str, object]) -> None:
     click.echo(json.dumps(document, ensure_ascii=False, indent=1))
 
 
-@evaluate.command()
-@with_options(MODEL, SET)
-def wer(manifest: str, limit: int | None, languages: str, **given: object) -> None:
+@measure()
+def wer(manifest: str, **given: object) -> None:
     """Measure word, character and mixed error rates of offline transcripts."""
-    from sottovoce.cli.measures import chosen_entries, error_rates
+    from sottovoce.evaluation.wer import score
 
-    model, allowed = set_up(given, languages)
-    entries = chosen_entries(manifest, limit, allowed, spoken=True)
-    say({"model": model.name, **error_rates(model, entries, allowed)})
+    model, entries, languages = set_up(manifest, given, spoken=True)
+    utterances = [scored(entry, offline(model, entry, languages)[0]) for entry in entries]
+    say({"model": model.name, **score(utterances).to_dict()})
 
 
-@evaluate.command()
-@with_options(MODEL, SET, PROBE)
+def offline(model: Model, entry: ManifestEntry, languages: Sequence[str]) -> tuple[str, list[Word]]:
+    options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
+    language = entry.language or ",".join(languages)
+    found = model.transcribe(str(entry.path), language=language, word_timestamps=True, options=options)
+    segments = list(found)
+    return "".join(s.text for s in segments).strip(), [word for s in segments for word in s.words or ()]
+
+
+def scored(entry: ManifestEntry, text: str) -> ScoredUtterance:
+    from sottovoce.evaluation.wer import ScoredUtterance
+
+    return ScoredUtterance(entry.text, text, entry.language or entry.languages or None)
+
+
+@measure(*PROBE)
 def language(
-    manifest: str,
-    limit: int | None,
-    languages: str,
-    widths: str,
-    noise: tuple[str, ...],
-    snr_db: float,
-    **given: object,
+    manifest: str, noise: Sequence[str], snr_db: float, widths: Sequence[float], **given: object
 ) -> None:
     """Measure the language accuracy of the probe for each window width, on recordings in one language."""
     from sottovoce.audio.io import load_audio
-    from sottovoce.cli.measures import chosen_entries, language_accuracy
+    from sottovoce.evaluation.language_scores import LanguageScores
+    from sottovoce.language.probe import LanguageProbe
 
-    model, allowed = set_up(given, languages)
-    entries = chosen_entries(manifest, limit, allowed, single=True)
-    widths_s = read_list("numbers", "--widths", widths)
     noises = [load_audio(path) for path in noise]
-    rows = language_accuracy(model, entries, allowed, widths=widths_s, noises=noises, snr_db=snr_db)
-    n_recordings, snr = len(entries), snr_db if noises else None
-    say({"model": model.name, "n_recordings": n_recordings, "snr_db": snr, "widths": rows})
+    model, entries, languages = set_up(manifest, given, single=True)
+    probe = LanguageProbe(model.backend, model.tokenizer, languages)
+    scores = {width: LanguageScores() for width in widths}
+    for i, entry in enumerate(entries):
+        audio = load_audio(str(entry.path), duration_s=30.0)
+        if noises:
+            audio = mixed_with(audio, noises[i % len(noises)], snr_db)
+        for width, detected in probed(model, probe, audio, widths):
+            scores[width].add(entry.language or "", detected)
+    rows = [
+        {
+            "width_s": width,
+            "n": one.n,
+            "accuracy": one.accuracy,
+            "interval": one.interval(),
+            "by_language": one.by_language,
+        }
+        for width, one in scores.items()
+    ]
+    snr = snr_db if noises else None
+    say({"model": model.name, "n_recordings": len(entries), "snr_db": snr, "widths": rows})
 
 
-@evaluate.command()
-@with_options(MODEL, SET, LIVE, SWITCHING)
-def switching(
-    manifest: str,
-    limit: int | None,
-    languages: str,
-    chunk_ms: int,
-    audio_max_len: float,
-    switching: Switching,
-    plots: str | None,
-    **given: object,
-) -> None:
+def probed(
+    model: Model, probe: LanguageProbe, audio: Samples, widths: Sequence[float]
+) -> list[tuple[float, str]]:
+    """Detect the language of every window of each width."""
+    from sottovoce.audio.mel import log_mel, window_features
+
+    mel = log_mel(audio, model.backend.dims.n_mels, model.backend.device)
+    n_frames = mel.shape[1] // 2
+    encoded = model.backend.encode(window_features([mel], 2 * (n_frames + n_frames % 2)))
+    sizes = [(width, round(50 * width)) for width in widths]
+    spans = [(width, (at, at + n)) for width, n in sizes for at in range(0, n_frames - n + 1, n)]
+    found = probe.detect_spans(encoded, [span for _, span in spans])
+    return [
+        (width, probe.languages[int(one.probabilities.argmax())])
+        for (width, _), one in zip(spans, found, strict=True)
+    ]
+
+
+def mixed_with(audio: Samples, noise: Samples, snr_db: float) -> Samples:
+    """Mix speech with noise (repeated if short) at a signal-to-noise ratio."""
+    import numpy as np
+
+    repeated = np.resize(noise, len(audio))
+    power = float(np.mean(repeated**2)) or 1.0
+    gain = math.sqrt(float(np.mean(audio**2)) / power / 10 ** (snr_db / 10))
+    return (audio + gain * repeated).astype(np.float32)
+
+
+def stream_options(given: Values) -> StreamOptions:
+    from sottovoce.streaming.options import StreamOptions
+
+    return StreamOptions(chunk_s=given["chunk_ms"] / 1000, audio_max_len_s=given["audio_max_len"])
+
+
+@measure(*LIVE, *SWITCHING)
+def switching(manifest: str, switching: Switching, plots: str | None, **given: object) -> None:
     """Measure change points, delays, false switches and mixed error rates of live sessions."""
-    from sottovoce.cli.measures import chosen_entries, stream_options, switch_scores
-    from sottovoce.options.live import without_parallel
-    from sottovoce.pictures import require_plots
+    from sottovoce.audio.io import load_audio
+    from sottovoce.evaluation.language_scores import NO_SCORES, score_switches
+    from sottovoce.evaluation.latency import run_live
+    from sottovoce.evaluation.wer import ScoreOptions, by_span, score
+    from sottovoce.pictures import plot_timeline, require_plots
 
     if plots:
         require_plots()
         writable_folder(Path(plots))
-    model, allowed = set_up(given, languages)
-    entries = chosen_entries(manifest, limit, allowed)
-    mode = without_parallel(switching)
-    found = switch_scores(model, entries, allowed, stream_options(chunk_ms, audio_max_len), mode, plots)
-    say({"model": model.name, "mode": mode, **found})
+    model, entries, languages = set_up(manifest, given)
+    mode, stream = without_parallel(switching), stream_options(given)
+    wide = narrow = NO_SCORES
+    utterances, parts = [], []
+    for entry in entries:
+        session = model.session(languages, switching=mode, stream=stream)
+        run = run_live(session, load_audio(str(entry.path)), chunk_s=stream.chunk_s)
+        spans = [(span.start_s, span.end_s, span.language) for span in entry.spans]
+        wide += score_switches(run.switches, spans, duration_s=run.duration_s)
+        narrow += score_switches(run.switches, spans, duration_s=run.duration_s, tolerance_s=0.5)
+        if entry.text:
+            utterances.append(scored(entry, run.text))
+            parts += by_span(entry.spans, run.text)
+        if plots:
+            plot_timeline(
+                Path(plots) / f"{entry.id.replace('/', '-')}.png",
+                session.languages,
+                session.timeline.frames,
+                spans=entry.spans,
+                switches=run.switches,
+                words=run.words,
+            )
+    quick = ScoreOptions(n_resamples=0)
+    split = score(parts, quick).by_language if parts else {}
+    say(
+        {
+            "model": model.name,
+            "mode": mode,
+            "within_1_s": _shown(wide),
+            "within_0.5_s": _shown(narrow),
+            "errors": score(utterances, quick).to_dict() if utterances else None,
+            "errors_by_spoken_language": {code: found.to_dict() for code, found in split.items()},
+        }
+    )
 
 
-@evaluate.command()
-@with_options(MODEL, SET, LIVE, THRESHOLDS)
-def latency(
-    manifest: str,
-    limit: int | None,
-    languages: str,
-    chunk_ms: int,
-    audio_max_len: float,
-    frame_thresholds: str,
-    **given: object,
-) -> None:
+def _shown(scores: SwitchScores) -> dict[str, object]:
+    return {
+        "true": scores.n_true,
+        "found": scores.n_found,
+        "precision": round(scores.precision, 3),
+        "recall": round(scores.recall, 3),
+        "f1": round(scores.f1, 3),
+        "median_delay_s": scores.median_delay_s,
+        "false_per_hour": round(scores.false_switches_per_hour, 1),
+        "flaps": scores.n_flaps,
+    }
+
+
+@measure(*LIVE, *THRESHOLDS)
+def latency(manifest: str, frame_thresholds: Sequence[float], **given: object) -> None:
     """Measure errors and latency of live sessions for each frame threshold; the language is given."""
-    from sottovoce.cli.measures import chosen_entries, latency_by_threshold, stream_options
+    from sottovoce.audio.io import load_audio
+    from sottovoce.evaluation.latency import run_live
 
-    model, allowed = set_up(given, languages)
-    entries = chosen_entries(manifest, limit, allowed, spoken=True, single=True)
-    thresholds = read_list("numbers", "--frame-thresholds", frame_thresholds)
-    stream = stream_options(chunk_ms, audio_max_len)
-    found = latency_by_threshold(model, entries, allowed, thresholds, stream)
-    say({"model": model.name, "n_recordings": len(entries), "chunk_ms": chunk_ms, **found})
+    model, entries, languages = set_up(manifest, given, spoken=True, single=True)
+    whole = [offline(model, entry, languages) for entry in entries]
+    stream = stream_options(given)
+    rows = []
+    for threshold in frame_thresholds:
+        runs = []
+        for entry in entries:
+            chosen = replace(stream, frame_threshold=threshold)
+            session = model.session(entry.language or "en", switching="off", stream=chosen)
+            runs.append(run_live(session, load_audio(str(entry.path)), chunk_s=stream.chunk_s))
+        rows.append({"frame_threshold": threshold, **latencies(entries, whole, runs)})
+    say(
+        {
+            "model": model.name,
+            "n_recordings": len(entries),
+            "chunk_ms": given["chunk_ms"],
+            "offline": _rates_of(entries, [text for text, _ in whole]),
+            "live": rows,
+        }
+    )
+
+
+def latencies(
+    entries: Sequence[ManifestEntry], whole: Sequence[tuple[str, list[Word]]], runs: Sequence[LiveRun]
+) -> dict[str, object]:
+    """Compute error rates, lags and word latencies.
+
+    Word latency: emission minus the word's end in the offline alignment, for words in both.
+    """
+    from sottovoce.evaluation.latency import laal, stream_laal, word_latencies
+
+    names, suffixes = ("laal", "stream_laal", "word_latency"), ("_s", "_aware_s")
+    values: dict[str, list[float]] = {name + suffix: [] for name in names for suffix in suffixes}
+    for entry, (_, words), run in zip(entries, whole, runs, strict=True):
+        n_reference = len(_units(entry.text, entry.language))
+        ours = [_plain(word.word, entry.language) for word in run.words]
+        theirs, ends = [_plain(word.word, entry.language) for word in words], [word.end for word in words]
+        for suffix, times_s in zip(suffixes, (run.delays_s, run.elapsed_s), strict=True):
+            values["laal" + suffix].append(laal(times_s, run.duration_s, n_reference))
+            values["stream_laal" + suffix].append(stream_laal(ours, times_s, _segments(entry)))
+            values["word_latency" + suffix] += word_latencies(ours, times_s, theirs, ends)
+    audio_s = sum(run.duration_s for run in runs)
+    return {
+        **_rates_of(entries, [run.text for run in runs]),
+        **{name: _mean(found) for name, found in values.items()},
+        "n_words_timed": len(values["word_latency_s"]),
+        "real_time_factor": round(sum(run.compute_s for run in runs) / audio_s, 3),
+    }
+
+
+def _segments(entry: ManifestEntry) -> list[ReferenceSegment]:
+    from sottovoce.evaluation.latency import ReferenceSegment
+
+    code = entry.language
+    return [
+        ReferenceSegment(
+            tuple(_plain(unit, code) for unit in _units(span.text, code)), span.start_s, span.end_s
+        )
+        for span in entry.spans
+        if span.text
+    ]
+
+
+def _rates_of(entries: Sequence[ManifestEntry], texts: Sequence[str]) -> dict[str, float | None]:
+    from sottovoce.evaluation.wer import ScoreOptions, score
+
+    utterances = [scored(entry, text) for entry, text in zip(entries, texts, strict=True)]
+    overall = score(utterances, ScoreOptions(n_resamples=0)).overall
+    return {"wer": overall.wer.rate, "mer": overall.mer.rate}
+
+
+def _units(text: str, language: str | None) -> list[str]:
+    return [*"".join(text.split())] if language in UNSPACED else text.split()
+
+
+def _plain(word: str, language: str | None) -> str:
+    from sottovoce.text.normalize import normalizer_for
+
+    return normalizer_for(language)(word).strip()
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    numbers = [value for value in values if not math.isnan(value)]
+    return round(statistics.fmean(numbers), 3) if numbers else None

@@ -40,7 +40,13 @@ class Interrupts:
     @contextmanager
     def handled(self) -> Iterator[None]:
         """Handle the signals within the block, unless ignored or handled otherwise; not in other threads."""
-        before = {number: signal.getsignal(number) for number in _signals() if _is_free(number)}
+        is_main = threading.current_thread() is threading.main_thread()
+        usual = (signal.default_int_handler, signal.SIG_DFL)
+        before = {
+            number: handler
+            for number in signal.Signals
+            if is_main and number.name in WORDS and (handler := signal.getsignal(number)) in usual
+        }
         try:
             for number in before:
                 signal.signal(number, self._handle)
@@ -113,17 +119,6 @@ def drops_exceptions(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _signals() -> list[signal.Signals]:
-    if threading.current_thread() is not threading.main_thread():
-        return []
-    return [number for number in signal.Signals if number.name in WORDS]
-
-
-def _is_free(number: signal.Signals) -> bool:
-    default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
-    return signal.getsignal(number) is default
 
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)

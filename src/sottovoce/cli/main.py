@@ -11,9 +11,9 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Literal, Protocol, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO
 
 import click
 
@@ -25,25 +25,21 @@ if TYPE_CHECKING:
 
 
 COMMANDS = {
-    "transcribe": ("sottovoce.cli.transcribe", "transcribe", "Transcribe recordings into text files."),
-    "batch": ("sottovoce.cli.batch", "batch", "Transcribe an archive into one table."),
-    "stream": ("sottovoce.cli.stream", "stream", "Transcribe live: microphone, standard input, or a file."),
-    "detect-language": (
-        "sottovoce.cli.detect_language",
-        "detect_language",
-        "Detect the language, or languages over time.",
-    ),
-    "align": ("sottovoce.cli.align", "align", "Find the times of the words of a text."),
-    "find": ("sottovoce.cli.find", "find", "Find a spoken phrase."),
-    "convert": ("sottovoce.cli.convert", "convert", "Convert transcripts to other formats."),
-    "plot": ("sottovoce.cli.align", "plot", "Draw the spectrogram, words and languages."),
-    "karaoke": ("sottovoce.cli.align", "karaoke", "Make a video with highlighted words."),
-    "serve": ("sottovoce.cli.serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
-    "models": ("sottovoce.cli.models", "models", "List, inspect, fetch and convert models."),
-    "ctc": ("sottovoce.cli.ctc", "ctc", "Decode CTC emissions with language models."),
-    "lm": ("sottovoce.cli.lm", "lm", "Make n-gram models for --lm."),
-    "bench": ("sottovoce.cli.bench", "bench", "Measure the speed of models on this machine."),
-    "eval": ("sottovoce.cli.evaluate", "evaluate", "Measure errors, latency and language over a manifest."),
+    "transcribe": ("transcribe", "transcribe", "Transcribe recordings into text files."),
+    "batch": ("batch", "batch", "Transcribe an archive into one table."),
+    "stream": ("stream", "stream", "Transcribe live: microphone, standard input, or a file."),
+    "detect-language": ("detect_language", "detect_language", "Detect the language, or languages over time."),
+    "align": ("align", "align", "Find the times of the words of a text."),
+    "find": ("align", "find", "Find a spoken phrase."),
+    "convert": ("convert", "convert", "Convert transcripts to other formats."),
+    "plot": ("align", "plot", "Draw the spectrogram, words and languages."),
+    "karaoke": ("align", "karaoke", "Make a video with highlighted words."),
+    "serve": ("serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
+    "models": ("models", "models", "List, inspect, fetch and convert models."),
+    "ctc": ("ctc", "ctc", "Decode CTC emissions with language models."),
+    "lm": ("lm", "lm", "Make n-gram models for --lm."),
+    "bench": ("bench", "bench", "Measure the speed of models on this machine."),
+    "eval": ("evaluate", "evaluate", "Measure errors, latency and language over a manifest."),
 }
 """Module, attribute and help line by name, so that the help imports nothing heavy."""
 
@@ -60,7 +56,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(f"sottovoce.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return with_common_options(command)
 
@@ -143,81 +139,57 @@ def say_usage(error: click.ClickException) -> None:
 
 def prepare_standard_streams() -> None:
     sys.stdin = sys.stdin or _stand_in(0, os.O_WRONLY, "r")
-    sys.stdout = _rewrapped(sys.stdout or _stand_in(1, os.O_RDONLY, "w"), StandardOutput)
-    sys.stderr = _rewrapped(sys.stderr or _stand_in(2, os.O_WRONLY, "w"), StandardError)
+    sys.stdout = _guarded(sys.stdout or _stand_in(1, os.O_RDONLY, "w"), _output_failed)
+    sys.stderr = _guarded(sys.stderr or _stand_in(2, os.O_WRONLY, "w"), lambda _, error: None)
 
 
-class StandardOutput(io.TextIOWrapper):
-    """Standard output that raises one error if it cannot be written.
+class GuardedStream(io.BufferedIOBase):
+    """The bytes of a standard stream. failed: is called with its descriptor and an error of writing."""
 
-    If the reader has gone (`| head`), the call ends without an error.
-    """
-
-    def write(self, text: str, /) -> int:
-        if text != "":  # click probes a stream with an empty write, and drops errors
-            with self.failing_once():
-                super().write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self.failing_once():
-            super().flush()
-
-    @property
-    def buffer(self) -> StandardBytes:  # type: ignore[override]
-        return StandardBytes(self, super().buffer)
-
-    @contextmanager
-    def failing_once(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            discard(self)  # buffered output would fail again at exit
-            if isinstance(error, BrokenPipeError):
-                raise click.exceptions.Exit(0) from None
-            raise OutputError(f"standard output: cannot be written ({cause_of(error)})") from error
-
-
-class _Bytes(Protocol):
-    def write(self, data: bytes, /) -> object: ...
-
-    def flush(self) -> object: ...
-
-
-class StandardBytes(io.BufferedIOBase):
-    def __init__(self, stream: StandardOutput, below: _Bytes) -> None:
-        self._stream = stream
+    def __init__(self, below: BinaryIO, failed: Callable[[int, OSError], None]) -> None:
         self._below = below
+        self._failed = failed
 
     def write(self, data: ReadableBuffer, /) -> int:
-        with self._stream.failing_once():
-            self._below.write(bytes(data))
-            self._below.flush()
-        return len(memoryview(data))
+        size = memoryview(data).nbytes
+        if size:  # click probes a stream with an empty write, and drops errors
+            with self._guard():
+                self._below.write(data)
+        return size
 
     def flush(self) -> None:
-        with self._stream.failing_once():
+        with self._guard():
             self._below.flush()
+
+    @property
+    def name(self) -> str:
+        return self._below.name
 
     def writable(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return self._below.fileno()
 
-class StandardError(io.TextIOWrapper):
-    def write(self, text: str, /) -> int:
-        with suppress(OSError):
-            super().write(text)
-        return len(text)
+    def isatty(self) -> bool:
+        return self._below.isatty()
 
-    def flush(self) -> None:
-        with suppress(OSError):
-            super().flush()
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._failed(self.fileno(), error)
 
 
-def discard(stream: TextIO) -> None:
+def _output_failed(descriptor: int, error: OSError) -> None:
+    """Raise one error; if the reader has gone (`| head`), the call ends without one."""
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, stream.fileno())
+    os.dup2(null, descriptor)  # buffered output would fail again at exit
     os.close(null)
+    if isinstance(error, BrokenPipeError):
+        raise click.exceptions.Exit(0) from None
+    raise OutputError(f"standard output: cannot be written ({cause_of(error)})") from error
 
 
 def _stand_in(descriptor: int, flags: int, mode: Literal["r", "w"]) -> TextIO:
@@ -232,13 +204,13 @@ def _stand_in(descriptor: int, flags: int, mode: Literal["r", "w"]) -> TextIO:
     return io.TextIOWrapper(open(descriptor, f"{mode}b", closefd=False))
 
 
-def _rewrapped(stream: TextIO, kind: type[io.TextIOWrapper]) -> TextIO:
+def _guarded(stream: TextIO, failed: Callable[[int, OSError], None]) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     line_buffering, write_through = stream.line_buffering, stream.write_through
     encoding = stream.encoding if stream.isatty() else "utf-8"
-    return kind(
-        stream.detach(),
+    return io.TextIOWrapper(
+        GuardedStream(stream.detach(), failed),
         encoding=encoding,
         errors="backslashreplace",
         line_buffering=line_buffering,

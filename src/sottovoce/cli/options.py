@@ -1,35 +1,256 @@
-"""Options that several commands share. Imports nothing heavy, so that `--help` is fast."""
+"""How declared options become flags, and the options that several commands share.
+
+Imports nothing heavy, so that `--help` is fast.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, TypeAlias
 
-from sottovoce.cli.flags import LIBRARY, Given, flag_of, grouped, value_of
-from sottovoce.ctc.options import of_emissions, of_search, of_words
+import click
+from click.core import ParameterSource
+
 from sottovoce.errors import OptionError
 from sottovoce.formats.files import FORMATS
+from sottovoce.formats.paragraphs import clock
 from sottovoce.lm import HOTWORD_WEIGHT
-from sottovoce.options.fallback import DeferralOptions
-from sottovoce.options.live import SWITCH_CERTAINTY, Captions, Switching
-from sottovoce.options.schema import Option, changed, options_of
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import DeferralOptions, FallbackOptions
+from sottovoce.options.schema import SAME, Option, Values, changed, options_of
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.types import Task
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadOptions
+from sottovoce.options.writer import WriterOptions
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.audio.io import AudioSource
     from sottovoce.lm.fusion import ShallowFusion
-    from sottovoce.options.transcribe import TranscribeOptions
     from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
     from sottovoce.types import Samples, Segment
 
+Flag: TypeAlias = Option | click.Option
+Exclusive: TypeAlias = Mapping[str, Sequence[str]]
+"""Names of options, each with those that it excludes."""
 
-PATH_BEGINNINGS = ("/", "./", "../", "~")
-TEXT_ENDINGS = (".txt", ".tsv", ".csv")
+
+class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
+    """A finite number in the range of an option."""
+
+    name = "number"
+
+    def __init__(self, option: Option) -> None:
+        self._option = option
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = math.nan
+        if not (math.isfinite(number) and self._option.holds(number)):
+            bounds = (("from", "least"), ("above", "above"), ("to", "most"))
+            limits = [(word, getattr(self._option, name)) for word, name in bounds]
+            words = [f"{word} {limit:g}" for word, limit in limits if limit is not None]
+            self.fail(f"expected {' '.join(['a number', *words])}, got '{value}'", param, ctx)
+        return number
+
+
+class Clock(click.ParamType):  # type: ignore[type-arg]
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds_of(str(value))
+        except ValueError:
+            self.fail(f"expected seconds or h:mm:ss, got '{value}'", param, ctx)
+
+
+def seconds_of(text: str) -> float:
+    *higher, last = text.strip().split(":")
+    parts = [*map(float, map(int, higher)), float(last)]
+    if len(parts) > 3 or not all(0 <= part < math.inf for part in parts) or max(parts[1:], default=0) >= 60:
+        raise ValueError(text)
+    seconds = 0.0
+    for part in parts:
+        seconds = seconds * 60 + part
+    return seconds
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+LISTS: Mapping[str, tuple[Callable[[str], float], str]] = {
+    "numbers": (_finite, "numbers"),
+    "integers": (int, "whole numbers"),
+    "times": (seconds_of, "seconds or h:mm:ss"),
+}
+
+
+def read_list(kind: str, option: str, text: str) -> tuple[float, ...]:
+    """Read values of a kind of `LISTS`, separated by commas. Raises: OptionError."""
+    read, expected = LISTS[kind]
+    try:
+        return tuple(read(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        raise OptionError(f"{option}: expected {expected} separated by commas, got '{text}'") from None
+
+
+def parameter(option: Option) -> click.Option:
+    """Return the flag of a declared option."""
+    long = option.flags
+    assert long is not None, f"{option.key}: has no flag"
+    default = option.default if option.cli_default is SAME else option.cli_default
+    if isinstance(default, tuple):
+        default = ",".join(f"{one:g}" for one in default) or None
+    elif option.kind == "time" and isinstance(default, float):
+        default = clock(default)
+    short, *others = option.short.split() or ("",)
+    names = [name for name in (short, long, *others, option.param) if name]
+    unset = f" [{option.unset}]" if option.unset and default is None else ""
+    text = f"{option.help}{unset}" or None
+    if option.kind == "flag" and option.switch:
+        names = [f"{long}/--no-{long.removeprefix('--')}", option.param]
+        return click.Option(names, default=default, show_default=default is not None, help=text)
+    if option.kind == "flag":
+        return click.Option(names, is_flag=True, help=text)
+    metavar = option.metavar or None
+    if option.many:
+        return click.Option(names, type=_type(option), multiple=True, help=text, metavar=metavar)
+    is_shown = default not in (None, "")
+    return click.Option(
+        names, type=_type(option), default=default, show_default=is_shown, help=text, metavar=metavar
+    )
+
+
+def _type(option: Option) -> click.ParamType | type:  # type: ignore[type-arg]
+    match option.kind:
+        case "integer" if option.is_ranged:
+            least, most = (None if one is None else int(one) for one in (option.least, option.most))
+            return click.IntRange(least, most)
+        case "integer":
+            return int
+        case "number":
+            return Finite(option)
+        case "choice":
+            return click.Choice(list(option.choices))
+        case "time":
+            return Clock()
+        case "file":
+            return click.Path(path_type=Path)
+        case _:
+            return str
+
+
+def _read(option: Option, raw: object) -> object:
+    if raw is None:
+        return None
+    if option.kind in LISTS:
+        return read_list(option.kind, str(option.flags), str(raw))
+    if option.kind == "texts":
+        return tuple(word.strip() for word in str(raw).split(","))
+    value = not raw if option.negated else raw
+    if option.kind == "time":
+        option.check(value, str(option.flags))
+    return option.reads(value) if option.reads is not None else value
+
+
+class SectionedCommand(click.Command):
+    """A command with sections of options, which gets the values of declared ones by their keys.
+
+    exclusive: an option with its default value counts as unset.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        sections: Mapping[str, Sequence[Flag]],
+        exclusive: Exclusive | None = None,
+        callback: Callable[..., object] | None = None,
+        help: str | None = None,
+        params: list[click.Parameter] | None = None,
+        context_settings: MutableMapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(name, context_settings=context_settings, callback=callback, params=params, help=help)
+        self.exclusive = exclusive or {}
+        self.sections: dict[str, list[click.Option]] = {}
+        self.declared: list[Option] = []
+        for heading, flags in sections.items():
+            self.declared += [one for one in flags if isinstance(one, Option)]
+            self.sections[heading] = [parameter(one) if isinstance(one, Option) else one for one in flags]
+            self.params += self.sections[heading]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        left = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            self._check_exclusive(ctx)
+            for option in self.declared:
+                ctx.params[option.key] = _read(option, ctx.params.pop(option.param, None))
+        return left
+
+    def _check_exclusive(self, ctx: click.Context) -> None:
+        defaults = {param.name: param.default for param in self.params}
+        given = {name for name in ctx.params if is_typed(ctx, name) and ctx.params[name] != defaults[name]}
+        for name, others in self.exclusive.items():
+            for other in others:
+                if name in given and other in given:
+                    raise OptionError(f"{flag_of(name)}: cannot be combined with {flag_of(other)}")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sectioned = [param for params in self.sections.values() for param in params]
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        rest = [option for option in options if option not in sectioned]
+        for heading, params in [*self.sections.items(), ("Other", rest)]:
+            records = [record for param in params if (record := param.get_help_record(ctx))]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+def is_typed(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def grouped(*groups: str, of: Iterable[Option]) -> tuple[Option, ...]:
+    options = tuple(of)
+    return tuple(option for group in groups for option in options if option.group == group)
+
+
+LIBRARY = tuple(
+    option
+    for owner in (
+        *(TranscribeOptions, VadOptions, SpeakerOptions),
+        *(DecodingOptions, FallbackOptions, WriterOptions),
+    )
+    for option in options_of(owner)
+    if option.flags is not None
+)
+"""Options of recordings."""
+BY_KEY = {option.key: option for option in LIBRARY}
+TASK = (BY_KEY["task"],)
+
+
+def of_library(*groups: str) -> tuple[Option, ...]:
+    return grouped(*groups, of=LIBRARY)
+
+
+def beam_size(default: int) -> Option:
+    return replace(BY_KEY["beam_size"], cli_default=default, reads=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +286,24 @@ class ModelOptions:
 
 
 MODEL = options_of(ModelOptions)
-LANGUAGE = (
-    Option(
-        "Language of the recording, as for `transcribe`.",
-        key="language",
-        short="-l",
-        default="auto",
-        metavar="auto|CODE[,CODE…]",
-    ),
+LANGUAGE = Option(
+    "Language of the recording, as for `transcribe`.",
+    key="language",
+    short="-l",
+    default="auto",
+    metavar="auto|CODE[,CODE…]",
 )
-TASK = grouped("Task")
+
+
+def open_model(options: ModelOptions) -> Model:
+    import torch
+
+    from sottovoce.api import load_model
+
+    named = asdict(options)
+    if n_threads := named.pop("threads"):
+        torch.set_num_threads(n_threads)
+    return load_model(named.pop("model"), **named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +342,10 @@ class FusionOptions:
     def prompt(self) -> str | None:
         return None if is_file(self.hotwords) else self.hotwords
 
+    @property
+    def is_used(self) -> bool:
+        return bool(self.lm or self.grammar or self.phrase_file or self.vocabulary_from)
+
     def check(self, beam_size: int, temperatures: Sequence[float] = (0.0,)) -> None:
         """Check that the decoding can use these models.
 
@@ -122,58 +355,36 @@ class FusionOptions:
             raise OptionError(
                 f"--hotwords: expected words or an existing file of phrases, got {self.hotwords}"
             )
-        is_used = self.lm or self.grammar or self.phrase_file or self.vocabulary_from
-        if is_used and (beam_size == 1 or all(temperatures)):
+        if self.is_used and (beam_size == 1 or all(temperatures)):
             got = "--beam-size 1" if beam_size == 1 else "no temperature of 0"
             raise OptionError(
                 f"--lm, --grammar, --vocabulary-from and a file of --hotwords: need a beam search, got {got}"
             )
 
+    def of(self, model: Model) -> ShallowFusion | None:
+        """Load the language models, if there are any."""
+        if not self.is_used:
+            return None
+        from sottovoce.formats.document_words import with_vocabulary
+        from sottovoce.lm.grammar import Grammar
+
+        weight, documents = self.hotword_weight, self.vocabulary_from
+        return model.fusion(
+            lm=self.lm,
+            lm_weight=self.lm_weight,
+            hotwords=with_vocabulary(
+                self.phrase_file, documents, default_weight=weight, tokenizer=model.tokenizer
+            ),
+            hotword_weight=weight,
+            grammar=Grammar.read(self.grammar, self.grammar_rule) if self.grammar else None,
+            grammar_penalty=self.grammar_penalty,
+        )
+
 
 FUSION = options_of(FusionOptions)
 DEFERRAL = options_of(DeferralOptions)
-
-
-def beam_size(default: int) -> tuple[Option]:
-    (size,) = (option for option in LIBRARY if option.key == "beam_size")
-    return (replace(size, cli_default=default),)
-
-
-def open_model(options: ModelOptions) -> Model:
-    import torch
-
-    from sottovoce.api import load_model
-
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    return load_model(
-        options.model,
-        device=options.device,
-        dtype=options.dtype,
-        backend=options.backend,
-        gpu_memory=options.gpu_memory,
-        model_dir=options.model_dir,
-        revision=options.revision,
-        local_only=options.local_only,
-    )
-
-
-def fusion_of(model: Model, options: FusionOptions) -> ShallowFusion | None:
-    phrase_file, documents = options.phrase_file, options.vocabulary_from
-    if options.lm is None and phrase_file is None and not documents and options.grammar is None:
-        return None
-    from sottovoce.formats.document_words import with_vocabulary
-    from sottovoce.lm.grammar import Grammar
-
-    weight = options.hotword_weight
-    return model.fusion(
-        lm=options.lm,
-        lm_weight=options.lm_weight,
-        hotwords=with_vocabulary(phrase_file, documents, default_weight=weight, tokenizer=model.tokenizer),
-        hotword_weight=weight,
-        grammar=Grammar.read(options.grammar, options.grammar_rule) if options.grammar else None,
-        grammar_penalty=options.grammar_penalty,
-    )
+PATH_BEGINNINGS = ("/", "./", "../", "~")
+TEXT_ENDINGS = (".txt", ".tsv", ".csv")
 
 
 def is_file(text: str | None) -> bool:
@@ -213,37 +424,44 @@ class OutputOptions:
 
 
 OUTPUT_FORMAT, OUTPUT_DIR, QUIET, COLOUR_CONFIDENCE, EMBED_AUDIO = options_of(OutputOptions)
-LAYOUT = (*grouped("Layout"), EMBED_AUDIO)
+LAYOUT = (*of_library("Layout"), EMBED_AUDIO)
 SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
 """Length of a known voice; more adds nothing."""
-VOICES = grouped("Speakers", of=[one for one in LIBRARY if one.key == "speaker_voices"])
-ENROLLED_VOICES = Option(
-    "A few seconds of one speaker's voice, to recognise them by name. Repeatable.",
-    key="known_voices",
-    flag="--known-voice",
-    many=True,
-    metavar="NAME=FILE",
+VOICES = BY_KEY["speaker_voices"]
+SPEAKERS = (
+    *of_library("Speakers"),
+    Option(
+        "A few seconds of one speaker's voice, to recognise them by name. Repeatable.",
+        key="known_voices",
+        flag="--known-voice",
+        many=True,
+        metavar="NAME=FILE",
+    ),
 )
 
 
-def speakers_of(given: Given) -> SpeakerOptions | None:
-    speakers, names = value_of(given, "speakers", str), value_of(given, "known_voices", tuple) or ()
-    if speakers is None:
-        if names:
+def speakers_of(given: Values) -> SpeakerOptions | None:
+    """Make the options of --speakers. Raises: OptionError; AudioError for the file of a voice."""
+    voices = given.get("known_voices", ())
+    if given["speakers"] is None:
+        if voices:
             raise OptionError("--known-voice: needs --speakers")
         return None
-    least, most = value_of(given, "min_speakers", int), value_of(given, "max_speakers", int)
+    from sottovoce.speakers.diarize import parse_speakers
+
+    options = parse_speakers(given["speakers"].strip())
+    assert isinstance(options, SpeakerOptions)
+    least, most = given.get("min_speakers"), given.get("max_speakers")
     if least is not None and most is not None and least > most:
         raise OptionError(f"--min-speakers: expected at most --max-speakers {most}, got {least}")
-    options = parsed_speakers(speakers)
-    if most is not None and options.n_speakers is not None and options.n_speakers > most:
+    if most is not None and (options.n_speakers or 0) > most:
         raise OptionError(f"--max-speakers: expected at least --speakers {options.n_speakers}, got {most}")
     bounds = {"min_speakers": least or options.least, "max_speakers": most or max(options.most, least or 0)}
-    chosen = {name: given[name] for name in ("speaker_engine", "speaker_voices")}
-    return replace(changed(options, {**bounds, **chosen}), known=enrolled_voices(names))
+    chosen = {name: given[name] for name in ("speaker_engine", "speaker_voices") if name in given}
+    return replace(changed(options, {**bounds, **chosen}), known=known_voices(voices))
 
 
-def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
+def known_voices(pairs: Sequence[str]) -> dict[str, Samples]:
     voices: dict[str, Samples] = {}
     for pair in pairs:
         name, _, path = (part.strip() for part in pair.partition("="))
@@ -266,20 +484,6 @@ def voice_of(path: str) -> Samples:
         got = "more" if seconds > LONGEST_VOICE_S else f"{seconds:.1f}"
         raise OptionError(f"--known-voice: expected {wanted} in {path}, got {got}")
     return samples
-
-
-def live_speakers_of(speakers: str | None, given: Given) -> SpeakerOptions | None:
-    if speakers is None:
-        return None
-    return changed(parsed_speakers(speakers), {"speaker_voices": given["speaker_voices"]})
-
-
-def parsed_speakers(value: str) -> SpeakerOptions:
-    from sottovoce.speakers.diarize import parse_speakers
-
-    options = parse_speakers(value.strip())
-    assert isinstance(options, SpeakerOptions)
-    return options
 
 
 KEY = "SOTTOVOCE_TRANSLATION_KEY"
@@ -312,13 +516,39 @@ class TranslationOptions:
         chat = ChatServer(self.translation_url, self.translation_model, os.environ.get(KEY) or None)
         return chat, Glossary() if self.glossary is None else Glossary.read(self.glossary)
 
+    def translation(self, task: object, files: Iterable[str] = ()) -> Translation | None:
+        """Choose the translator. Raises: OptionError."""
+        target = self.translate_to
+        if target is None:
+            return None
+        from sottovoce.text.languages import find_language
+        from sottovoce.translation.chat import ChatTranslator
+
+        code = find_language(target)
+        if task == "translate":
+            raise OptionError("--translate-to: cannot be combined with --task translate")
+        if (server := self.chat_server()) is not None:
+            chat, glossary = server
+            return Translation(code, ChatTranslator(chat, code, glossary))
+        if code != "en":
+            raise OptionError(
+                f"--translate-to {target}: needs --translation-url; Whisper translates only into English"
+            )
+        for name in ("translation_model", "glossary"):
+            if getattr(self, name) is not None:
+                raise OptionError(f"{flag_of(name)}: needs --translation-url")
+        if "-" in files:
+            raise OptionError("--translate-to en: expected a file, which is read twice, got standard input")
+        return Translation(code, None)
+
 
 TRANSLATION = options_of(TranslationOptions)
-SERVER = TRANSLATION[1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
+    """translator: None: Whisper translates."""
+
     target: str
     translator: ChatTranslator | None
 
@@ -330,105 +560,3 @@ class Translation:
         from sottovoce.translation.whisper_translate import with_english
 
         return iter(with_english(model, source, list(segments), options))
-
-
-def translation_of(
-    options: TranslationOptions, task: object, files: Iterable[str] = ()
-) -> Translation | None:
-    target = options.translate_to
-    if target is None:
-        return None
-    from sottovoce.text.languages import find_language
-    from sottovoce.translation.chat import ChatTranslator
-
-    code = find_language(target)
-    if task == "translate":
-        raise OptionError("--translate-to: cannot be combined with --task translate")
-    if (server := options.chat_server()) is not None:
-        chat, glossary = server
-        return Translation(code, ChatTranslator(chat, code, glossary))
-    if code != "en":
-        raise OptionError(
-            f"--translate-to {target}: needs --translation-url; Whisper translates only into English"
-        )
-    for name in ("translation_model", "glossary"):
-        if getattr(options, name) is not None:
-            raise OptionError(f"{flag_of(name)}: needs --translation-url")
-    if "-" in files:
-        raise OptionError("--translate-to en: expected a file, which is read twice, got standard input")
-    return Translation(code, None)
-
-
-@dataclass(frozen=True, slots=True)
-class FileOptions:
-    language: str = Option(
-        "One language; auto: detect it, and follow clear changes; a list: follow changes among these.",
-        short="-l",
-        metavar="auto|CODE[,CODE…]",
-    ).as_field("auto")
-    regroup: str | None = Option(
-        "Split and merge segments, such as 'split pause=0.5 after=.?!; merge letters=80' "
-        "(needs --word-timestamps).",
-        metavar="RULES",
-    ).as_field(None)
-    no_fallback: bool = Option("Use only the first temperature.").as_field(False)
-    skip_existing: bool = Option("Skip recordings whose documents all exist.").as_field(False)
-    fresh: bool = Option("Start interrupted recordings again instead of continuing them.").as_field(False)
-    print_special: bool = Option("Include timestamps and other special tokens in txt.").as_field(False)
-    processors: int = Option(
-        "Processes for one recording, which is split at pauses; each loads the model.", least=1
-    ).as_field(1)
-    second_model: str | None = Option(
-        "A larger model that decodes uncertain parts again; a line reports how much that was.",
-        metavar="NAME|PATH",
-    ).as_field(None)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamFlags:
-    mic: bool = Option("Record from the microphone (extra `mic`).").as_field(False)
-    realtime: bool = Option(
-        "Real-time input: of several late updates only the newest is done (default of real-time pipes)."
-    ).as_field(False)
-    unaware: bool = Option("Do all updates, however late (default of files).").as_field(False)
-    input_format: str | None = Option(
-        "Format of samples without a header: FFmpeg's name, rate and channels, such as mulaw "
-        "or s16le:44100:2.",
-        unset="a container, or s16le at 16 kHz",
-        metavar="NAME[:RATE[:CHANNELS]]",
-    ).as_field(None)
-    chunk_ms: int = Option("Audio between two updates.", least=10).as_field(250)
-    encoder: Literal["auto", "whole", "exact"] = Option(
-        "Audio encoded in an update: auto: the newest; whole: all that is kept; exact: 30 s, as trained.",
-        choices=("auto", "whole", "exact"),
-    ).as_field("auto")
-    no_vad: bool = Option("Decode silence too, without voice activity detection.").as_field(False)
-    jsonl: bool = Option("Print one JSON event a line.").as_field(False)
-    unstable: bool = Option("Same as --captions revisable.").as_field(False)
-    save_audio: str | None = None
-    log_path: str | None = None
-    languages: str | None = None
-    switching: Switching = "restart"
-    switch_certainty: float = SWITCH_CERTAINTY
-    captions: Captions = "firm"
-    speakers: str | None = None
-    beam_size: int = 5
-    task: Task = "transcribe"
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderOptions:
-    """Options of `sottovoce ctc` beside those of `sottovoce.ctc.options.DecoderConfig`."""
-
-    config: Path | None = of_emissions(
-        "decoder.toml of `ctc tune`; flags take precedence.", kind="file"
-    ).as_field(None)
-    model: str | None = of_emissions(
-        "Model with a CTC head, such as nano; FILES are then recordings."
-    ).as_field(None)
-    logits: bool = of_emissions("FILES contain logits: apply log_softmax first.").as_field(False)
-    device: str = of_search("Device of --neural-lm: cpu, cuda or cuda:N.").as_field("cpu")
-    threads: int | None = of_search("Processor threads.", unset="default: PyTorch's", least=1).as_field(None)
-    vocabulary_from: tuple[Path, ...] = of_words(
-        "Documents (PDF, DOCX, text) whose rare words are boosted too.", kind="file", many=True
-    ).as_field(())

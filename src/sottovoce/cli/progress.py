@@ -1,11 +1,12 @@
-"""Processing of several files; progress on standard error."""
+"""The inputs of a call, one after the other, with progress on standard error."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,9 +14,60 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from sottovoce.cli.invocation import Invocation, is_out_of_memory, one_line
-from sottovoce.errors import OutputError, SottovoceError
+from sottovoce.cli.options import ModelOptions, open_model
+from sottovoce.errors import AudioError, OutputError, SottovoceError
 from sottovoce.formats.paragraphs import clock
 from sottovoce.types import Segment
+
+if TYPE_CHECKING:
+    from sottovoce.api import Model
+    from sottovoce.audio.io import AudioInfo
+
+
+def with_model(
+    names: Sequence[str],
+    options: ModelOptions,
+    work: Callable[[Model, str], None],
+    *,
+    invocation: Invocation,
+    quiet: bool = False,
+) -> int:
+    """Process recordings with a model, which is loaded if one of them can be read. Return the exit code."""
+    headers = read_headers(names, invocation)
+    readable = [name for name in names if name in headers]
+    if not readable:
+        return exit_code(len(names), len(names))
+    model = open_model(options)
+    return for_each_file(
+        readable,
+        lambda name: work(model, name),
+        invocation=invocation,
+        progress=Progress(len(readable), quiet=quiet),
+        n_refused=len(names) - len(readable),
+    )
+
+
+def read_headers(
+    names: Sequence[str],
+    invocation: Invocation,
+    audio_track: int | str | None = None,
+    input_format: str | None = None,
+) -> Mapping[str, AudioInfo | None]:
+    """Read the headers of recordings; None for a pipe. An unreadable one is an error line, and left out."""
+    from sottovoce.audio.io import probe_audio
+
+    progress = Progress(len(names))
+    headers: dict[str, AudioInfo | None] = {}
+    for name in dict.fromkeys(names):
+        try:
+            is_pipe = name == "-" or (os.path.exists(name) and not os.path.isfile(name))
+            if is_pipe and not os.path.isdir(name):
+                headers[name] = None
+            else:
+                headers[name] = probe_audio(name, audio_track=audio_track, input_format=input_format)
+        except AudioError as error:
+            progress.failed(str(error), invocation.trace())
+    return headers
 
 
 def for_each_file(
@@ -44,7 +96,10 @@ def for_each_file(
             except (SottovoceError, MemoryError, RuntimeError) as error:
                 progress.failed(failure_line(error, name, advice), invocation.trace())
                 n_failed += 1
-                free_memory()
+                if "torch" in sys.modules:  # else nothing was allocated
+                    from sottovoce.models.devices import empty_cache
+
+                    empty_cache()
             progress.end()
     return exit_code(n_failed + n_refused, len(files) + n_refused + n_skipped)
 
@@ -65,12 +120,6 @@ def failure_line(error: Exception, name: str, advice: str) -> str:
     if isinstance(error, SottovoceError):
         return str(error)
     raise error
-
-
-def free_memory() -> None:
-    torch = sys.modules.get("torch")  # not imported: nothing was allocated
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
 
 
 class Progress:

@@ -13,18 +13,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.flags import Flag, Given, SectionedCommand, given_as, read_values, value_of
 from sottovoce.cli.invocation import Invocation, invocation_of
-from sottovoce.cli.options import MODEL, SERVER, ModelOptions, TranslationOptions, beam_size, open_model
+from sottovoce.cli.options import (
+    MODEL,
+    TRANSLATION,
+    Flag,
+    ModelOptions,
+    SectionedCommand,
+    TranslationOptions,
+    beam_size,
+    grouped,
+    open_model,
+)
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
-from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.server.settings import (
     API_KEYS,
     ENVIRONMENT,
@@ -45,13 +54,7 @@ from sottovoce.text.files import read_text
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
-    from sottovoce.server.server import Server
 
-SETTINGS = tuple(
-    option
-    for owner in (Listening, ModelSettings, Access, ServerLimits, Work, JobSettings, ServerSettings)
-    for option in options_of(owner)
-)
 FIXED = ("backend", "model_dir", "local_only")
 """Model options without a flag here; HF_HOME, XDG_CACHE_HOME and HF_HUB_OFFLINE set them."""
 EXTRA = frozenset(
@@ -64,79 +67,69 @@ it after every operation.
 """
 
 
-def declared(owner: type) -> tuple[Option, ...]:
-    """Return the options of settings, with default times as h:mm:ss."""
-    return tuple(
-        replace(option, cli_default=clock(option.default))
-        if option.kind == "time" and isinstance(option.default, float)
-        else option
-        for option in options_of(owner)
-    )
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Options from which settings are made."""
+
+    wyoming: str | None = Option(
+        "Address for Wyoming (Home Assistant), which has no authentication.",
+        unset="off",
+        group="Address",
+        metavar="tcp://HOST:PORT",
+    ).as_field(None)
+    also_model: tuple[str, ...] = Option(
+        "Another model for requests, loaded at the first one, optionally under another NAME. "
+        "OpenAI's names mean --model unless given here. Repeatable.",
+        group="Model",
+        metavar="[NAME=]MODEL",
+        many=True,
+    ).as_field(())
+    second_model: str | None = Option(
+        "A larger model that decodes uncertain parts of recordings again; loaded at the start.",
+        group="Model",
+        metavar="NAME|PATH",
+    ).as_field(None)
+    jobs_dir: str | None = Option(
+        "Accept jobs (/v1/jobs), and keep recordings and results in this folder.",
+        unset="off",
+        group="Jobs",
+        metavar="DIR",
+    ).as_field(None)
+    replicas: str | None = Option(
+        "Number of servers on a Ray cluster (RAY_ADDRESS, or a new one on this machine; extra "
+        "`ray`); Ray chooses from MIN-MAX by connections. Each has --threads processors, or "
+        "one.",
+        unset="one server without Ray",
+        group="Replicas",
+        metavar="N|MIN-MAX",
+    ).as_field(None)
 
 
-def clock(seconds: float) -> str:
-    """Write seconds as h:mm:ss, or m:ss below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
-
-
-SECTIONS: dict[str, tuple[Flag, ...]] = {
+OWN = options_of(ServeOptions)
+TLS = click.Option(
+    ["--tls"],
+    nargs=2,
+    metavar="CERTIFICATE KEY",
+    help="PEM files of the certificate and its key, for https.",
+)
+SECTIONS: Mapping[str, tuple[Flag, ...]] = {
     "Address": (
-        *declared(Listening),
-        click.option(
-            "--tls",
-            nargs=2,
-            metavar="CERTIFICATE KEY",
-            help="PEM files of the certificate and its key, for https.",
-        ),
-        Option(
-            "Address for Wyoming (Home Assistant), which has no authentication.",
-            unset="off",
-            key="wyoming",
-            metavar="tcp://HOST:PORT",
-        ),
-        *declared(ServerSettings),
+        *options_of(Listening),
+        TLS,
+        *grouped("Address", of=OWN),
+        *options_of(ServerSettings),
     ),
     "Model": (
         *(option for option in MODEL if option.key not in FIXED),
-        Option(
-            "Another model for requests, loaded at the first one, optionally under another NAME. "
-            "OpenAI's names mean --model unless given here. Repeatable.",
-            key="also_model",
-            metavar="[NAME=]MODEL",
-            many=True,
-        ),
-        Option(
-            "A larger model that decodes uncertain parts of recordings again; loaded at the start.",
-            key="second_model",
-            metavar="NAME|PATH",
-        ),
-        *declared(ModelSettings),
-        *beam_size(5),
+        *grouped("Model", of=OWN),
+        *options_of(ModelSettings),
+        beam_size(5),
     ),
-    "Access": declared(Access),
-    "Limits": (*declared(ServerLimits), *declared(Work)),
-    "Jobs": (
-        Option(
-            "Accept jobs (/v1/jobs), and keep recordings and results in this folder.",
-            unset="off",
-            key="jobs_dir",
-            metavar="DIR",
-        ),
-        *declared(JobSettings),
-    ),
-    "Translation of live speech": SERVER,
-    "More than one machine": (
-        Option(
-            "Number of servers on a Ray cluster (RAY_ADDRESS, or a new one on this machine; extra "
-            "`ray`); Ray chooses from MIN-MAX by connections. Each has --threads processors, or "
-            "one.",
-            unset="one server without Ray",
-            key="replicas",
-            metavar="N|MIN-MAX",
-        ),
-        *declared(Replicas),
-    ),
+    "Access": options_of(Access),
+    "Limits": (*options_of(ServerLimits), *options_of(Work)),
+    "Jobs": (*grouped("Jobs", of=OWN), *options_of(JobSettings)),
+    "Translation of live speech": TRANSLATION[1:],
+    "More than one machine": (*grouped("Replicas", of=OWN), *options_of(Replicas)),
 }
 
 
@@ -159,26 +152,26 @@ def serve(context: click.Context, /, **given: object) -> int:
     return serve_app(given, invocation_of(context))
 
 
-def serve_app(given: Given, invocation: Invocation) -> int:
+def serve_app(given: Values, invocation: Invocation) -> int:
     """Serve until a signal; return the exit code: 0 after Ctrl-C, 143 after SIGTERM.
 
     Raises: OptionError, MissingExtraError, and the errors of loading the model.
     """
     before = set(threading.enumerate())
-    model = given_as(ModelOptions, given)
+    model = made(ModelOptions, given)
     paths = model_paths(given)
     settings = settings_of(given, list(paths))
     open_named = partial(open_one, model, paths)
-    replicas = value_of(given, "replicas", str)
-    if replicas is not None:
-        return serve_on_ray(given, replicas, model.threads or 1, settings, open_named, invocation)
-    server = make_server(settings, open_named)
+    if given["replicas"] is not None:
+        return serve_on_ray(given, settings, open_named, invocation)
+    with needing_extra():
+        from sottovoce.server.server import Server
     from sottovoce.runtime.batching import THREAD_NAME
     from sottovoce.server.decode_pool import THREAD_NAME as DECODING
     from sottovoce.server.telemetry import log_as_json
 
-    names = (THREAD_NAME, DECODING)
-
+    warn_if_open(settings)
+    server = Server(settings, open_named, partial(say_where, settings))
     log_as_json(logging.DEBUG if invocation.verbosity else logging.INFO)
     sys.setswitchinterval(SWITCH_S)
     server.services.ends_process = True
@@ -187,7 +180,8 @@ def serve_app(given: Given, invocation: Invocation) -> int:
     code = 0 if is_polite else 128 + int(server.ended_by or 0)
     if server.broken_by is not None:
         code = 1
-    if any(thread.name.startswith(names) for thread in set(threading.enumerate()) - before):
+    begun = set(threading.enumerate()) - before
+    if any(thread.name.startswith((THREAD_NAME, DECODING)) for thread in begun):
         sys.stderr.flush()
         os._exit(code)  # the interpreter's own end would tear that thread out of the model, and crash
     return code
@@ -199,25 +193,19 @@ def open_one(options: ModelOptions, paths: Mapping[str, str], name: str) -> Mode
 
 
 def serve_on_ray(
-    given: Given,
-    counted: str,
-    n_processors: int,
-    settings: ServerSettings,
-    open_named: Callable[[str], Model],
-    invocation: Invocation,
+    given: Values, settings: ServerSettings, open_named: Callable[[str], Model], invocation: Invocation
 ) -> int:
     """Serve as replicas of a Ray cluster until a signal. Raises: OptionError, MissingExtraError."""
     if settings.listening.port == 0:
         raise OptionError("--replicas: expected a fixed --port for all machines, got 0")
-    if settings.wyoming:
-        raise OptionError("--replicas: cannot be combined with --wyoming, which needs one process")
-    if settings.jobs:
-        raise OptionError("--replicas: cannot be combined with --jobs-dir, which needs one process")
+    for flag, is_used in (("--wyoming", settings.wyoming), ("--jobs-dir", settings.jobs)):
+        if is_used:
+            raise OptionError(f"--replicas: cannot be combined with {flag}, which needs one process")
     with needing_extra():
         from sottovoce.server.ray_cluster import parse_range
         from sottovoce.server.ray_replicas import serving_on_ray
-    least, most = parse_range("--replicas", counted)
-    replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(n_processors))
+    least, most = parse_range("--replicas", given["replicas"])
+    replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(given["threads"] or 1))
     warn_if_open(settings)
     with serving_on_ray(settings, open_named, replicas):
         say_where(settings, settings.listening.port)
@@ -244,15 +232,13 @@ def needing_extra() -> Iterator[None]:
 
 def warn_if_open(settings: ServerSettings) -> None:
     """Warn if other machines can use the server without a key."""
-    listening = settings.listening
+    listening, wyoming = settings.listening, settings.wyoming
     if not listening.is_loopback and not settings.access.has_keys:
         click.echo(
             f"warning: {listening.host} is open to everybody who can reach it: set {API_KEYS}", err=True
         )
-    if settings.wyoming and not settings.wyoming.is_loopback:
-        click.echo(
-            f"warning: Wyoming at {settings.wyoming.host} is open to everybody who can reach it", err=True
-        )
+    if wyoming and not wyoming.is_loopback:
+        click.echo(f"warning: Wyoming at {wyoming.host} is open to everybody who can reach it", err=True)
 
 
 def say_where(settings: ServerSettings, port: int) -> None:
@@ -261,56 +247,42 @@ def say_where(settings: ServerSettings, port: int) -> None:
     click.echo(f"listening on {listening.scheme}://{host}:{port}", err=True)
 
 
-def make_server(settings: ServerSettings, open_named: Callable[[str], Model]) -> Server:
-    with needing_extra():
-        from sottovoce.server.server import Server
-    warn_if_open(settings)
-    return Server(settings, open_named, partial(say_where, settings))
-
-
-def settings_of(given: Given, names: list[str]) -> ServerSettings:
+def settings_of(given: Values, names: list[str]) -> ServerSettings:
     """Make the settings. names: of the models, the default one first. Raises: OptionError."""
-    values = read_values(given, SETTINGS)
-    second, wyoming = value_of(given, "second_model", str), value_of(given, "wyoming", str)
-    certificate, key = value_of(given, "tls", tuple) or (None, None)
-    others = [split_name(entry) for entry in value_of(given, "also_model", tuple) or ()]
-    server = given_as(TranslationOptions, given).chat_server()
-    folder = value_of(given, "jobs_dir", str)
+    options = made(ServeOptions, given)
+    certificate, key = given["tls"] or (None, None)
+    others = [split_name(entry) for entry in options.also_model]
+    server = made(TranslationOptions, given).chat_server()
     keys = dict.fromkeys(key.strip() for key in os.environ.get(API_KEYS, "").split(",") if key.strip())
+    secret = os.environ.get(WEBHOOK_SECRET)
+    jobs = None
+    if options.jobs_dir:
+        signed = secret and secret_of(WEBHOOK_SECRET, secret)
+        most_mb = given["max_uploads_mb"]
+        jobs = made(JobSettings, given, folder=options.jobs_dir, most_mb=most_mb, webhook_secret=signed)
     return made(
         ServerSettings,
-        values,
+        given,
         models=made(
             ModelSettings,
-            values,
+            given,
             model=names[0],
             others=tuple(name_of(path) for _, path in others),
             aliases={alias: name_of(path) for alias, path in others if alias},
             beam_size=given["beam_size"],
-            second=second and name_of(second),
+            second=options.second_model and name_of(options.second_model),
         ),
-        listening=made(Listening, values, certificate=certificate, key=key),
-        wyoming=wyoming_address(wyoming) if wyoming else None,
-        access=made(Access, values, api_keys=tuple(keys)),
-        limits=made(ServerLimits, values, session_s=values["max_duration"]),
+        listening=made(Listening, given, certificate=certificate, key=key),
+        wyoming=wyoming_address(options.wyoming) if options.wyoming else None,
+        access=made(Access, given, api_keys=tuple(keys)),
+        limits=made(ServerLimits, given, session_s=given["max_duration"]),
         translation=TranslationSettings(*server) if server else None,
-        jobs=jobs(folder, values) if folder else None,
-        work=made(Work, values, threads=given["threads"]),
+        jobs=jobs,
+        work=made(Work, given, threads=given["threads"]),
     )
 
 
-def jobs(folder: str, values: Mapping[str, object]) -> JobSettings:
-    secret = os.environ.get(WEBHOOK_SECRET)
-    return made(
-        JobSettings,
-        values,
-        folder=folder,
-        most_mb=values["max_uploads_mb"],
-        webhook_secret=secret and secret_of(WEBHOOK_SECRET, secret),
-    )
-
-
-def model_paths(given: Given) -> dict[str, str]:
+def model_paths(given: Values) -> dict[str, str]:
     """Map names to paths; the name of a file or folder is the last part of its path.
 
     Raises: OptionError for two of the same name.
@@ -318,15 +290,14 @@ def model_paths(given: Given) -> dict[str, str]:
     from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.names import default_model
 
-    options = given_as(ModelOptions, given)
-    default = options.model or default_model(choose_device(options.device).type)
+    options = made(ServeOptions, given)
+    default = given["model"] or default_model(choose_device(given["device"]).type)
+    others = [("--also-model", split_name(entry)[1]) for entry in options.also_model]
+    second = [("--second-model", options.second_model)] if options.second_model else []
     found: dict[str, str] = {}
-    second = [path] if (path := value_of(given, "second_model", str)) else []
-    also = value_of(given, "also_model", tuple) or ()
-    for path in (default, *(split_name(entry)[1] for entry in also), *second):
+    for flag, path in (("--model", default), *others, *second):
         name = name_of(path)
         if found.setdefault(name, path) != path:
-            flag = "--second-model" if path in second else "--also-model"
             raise OptionError(f"{flag} '{path}': has the same name as '{found[name]}'")
     return found
 
@@ -356,23 +327,21 @@ def defaults(command: click.Command, path: str) -> Mapping[str, object]:
     Raises: BadParameter for an unreadable file and for an unknown name.
     """
     parameters = {
-        name.removeprefix("--"): option.name
+        name.removeprefix("--"): str(option.name)
         for option in command.params
         if isinstance(option, click.Option) and option.expose_value
         for name in (*option.opts, *option.secondary_opts)
         if name.startswith("--")
     }
-    found = {name.replace("_", "-"): value for name, value in read_toml(path).items()}
-    for name, value in found.items():
-        if name not in parameters:
-            raise click.BadParameter(
-                f"'{path}': expected names of options, got '{name}'", param_hint="--config"
-            )
-        if isinstance(value, dict):
-            raise click.BadParameter(
-                f"'{path}': expected a value for '{name}', got a table", param_hint="--config"
-            )
-    return {str(parameters[name]): value for name, value in found.items()}
+    found: dict[str, object] = {}
+    for key, value in read_toml(path).items():
+        name = key.replace("_", "-")
+        wanted = "names of options" if name not in parameters else f"a value for '{name}'"
+        if name not in parameters or isinstance(value, dict):
+            got = f"'{name}'" if name not in parameters else "a table"
+            raise click.BadParameter(f"'{path}': expected {wanted}, got {got}", param_hint="--config")
+        found[parameters[name]] = value
+    return found
 
 
 def read_toml(path: str) -> dict[str, object]:

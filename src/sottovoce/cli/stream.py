@@ -1,47 +1,116 @@
-"""`sottovoce stream`: options; `live` does the work. Imports nothing heavy, so that `--help` is fast."""
+"""`sottovoce stream`: live transcription of a file, standard input or the microphone.
+
+Imports nothing heavy, so that `--help` is fast.
+"""
 
 from __future__ import annotations
 
-import click
+import itertools
+import os
+import queue
+import sys
+import threading
+import time
+import wave
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from sottovoce.cli.flags import SectionedCommand, check_exclusive, grouped
-from sottovoce.cli.invocation import invocation_of
-from sottovoce.cli.options import FUSION, MODEL, TASK, TRANSLATION, VOICES, StreamFlags, beam_size
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from sottovoce.cli.invocation import Interrupts, invocation_of
+from sottovoce.cli.options import (
+    FUSION,
+    MODEL,
+    TASK,
+    TRANSLATION,
+    VOICES,
+    FusionOptions,
+    ModelOptions,
+    SectionedCommand,
+    Translation,
+    TranslationOptions,
+    beam_size,
+    grouped,
+    open_model,
+    speakers_of,
+)
+from sottovoce.errors import OptionError, TranslationError, cause_of
+from sottovoce.formats.document import event_line, json_text
+from sottovoce.formats.output import label_of
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
-from sottovoce.options.schema import options_of
+from sottovoce.options.schema import Option, Values, made, options_of
+from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.vad import VadStreamOptions
+from sottovoce.runtime.update_interval import UpdateIntervalController
+from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
+from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
+
+if TYPE_CHECKING:
+    from sottovoce.api import Model
+    from sottovoce.streaming.session import Session
+
+Show = Callable[[Sequence[Event]], None]
+MOST_WAITING = 2048
+"""Limit of a queue of audio from a pipe."""
+LATE_S, JOINED_S = 0.5, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFlags:
+    mic: bool = Option("Record from the microphone (extra `mic`).").as_field(False)
+    realtime: bool = Option(
+        "Real-time input: of several late updates only the newest is done (default of real-time pipes)."
+    ).as_field(False)
+    unaware: bool = Option("Do all updates, however late (default of files).").as_field(False)
+    input_format: str | None = Option(
+        "Format of samples without a header: FFmpeg's name, rate and channels, such as mulaw "
+        "or s16le:44100:2.",
+        unset="a container, or s16le at 16 kHz",
+        metavar="NAME[:RATE[:CHANNELS]]",
+    ).as_field(None)
+    chunk_ms: int = Option("Audio between two updates.", least=10).as_field(250)
+    encoder: Literal["auto", "whole", "exact"] = Option(
+        "Audio encoded in an update: auto: the newest; whole: all that is kept; exact: 30 s, as trained.",
+        choices=("auto", "whole", "exact"),
+    ).as_field("auto")
+    no_vad: bool = Option("Decode silence too, without voice activity detection.").as_field(False)
+    jsonl: bool = Option("Print one JSON event a line.").as_field(False)
+    unstable: bool = Option("Same as --captions revisable.").as_field(False)
+
 
 MIC, REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, JSONL, UNSTABLE = options_of(StreamFlags)
-SOURCES = (
-    *(MIC, REALTIME, UNAWARE, INPUT_FORMAT),
-    click.option("--save-audio", type=click.Path(dir_okay=False), help="Save the audio as a WAV file."),
+SAVE_AUDIO = click.Option(
+    ["--save-audio"], type=click.Path(dir_okay=False), help="Save the audio as a WAV file."
+)
+LOG = click.Option(
+    ["--log", "log_path"],
+    type=click.Path(dir_okay=False),
+    help="Append a SimulEval-style line for each recording.",
 )
 LIVE = (*options_of(LiveOptions), *options_of(LiveDecodingOptions), *options_of(VadStreamOptions))
-POLICY = (*grouped("When words are said", of=LIVE), CHUNK_MS, ENCODER, *grouped("Padding", of=LIVE))
-VAD = (NO_VAD, *grouped("Edges", of=LIVE))
-SINKS = (
-    *(JSONL, *grouped("Captions", of=LIVE), UNSTABLE),
-    click.option(
-        "--log",
-        "log_path",
-        type=click.Path(dir_okay=False),
-        help="Append a SimulEval-style line for each recording.",
-    ),
-)
+POLICY = "When words are said"
 SECTIONS = {
     "Model": MODEL,
-    "Source": SOURCES,
+    "Source": (MIC, REALTIME, UNAWARE, INPUT_FORMAT, SAVE_AUDIO),
     "Language": (*grouped("Language", of=LIVE), *TASK),
-    "Search": (*beam_size(5), *FUSION),
-    "When words are said": POLICY,
-    "Speech": VAD,
-    "Speakers": (*grouped("Speakers", of=LIVE), *VOICES),
+    "Search": (beam_size(5), *FUSION),
+    POLICY: (*grouped(POLICY, of=LIVE), CHUNK_MS, ENCODER, *grouped("Padding", of=LIVE)),
+    "Speech": (NO_VAD, *grouped("Edges", of=LIVE)),
+    "Speakers": (*grouped("Speakers", of=LIVE), VOICES),
     "Translation": TRANSLATION,
-    "Output": SINKS,
+    "Output": (JSONL, *grouped("Captions", of=LIVE), UNSTABLE, LOG),
 }
 
 
-@click.command(cls=SectionedCommand, sections=SECTIONS)
+@click.command(cls=SectionedCommand, sections=SECTIONS, exclusive={"realtime": ("unaware",)})
 @click.argument("source", required=False, metavar="FILE|-")
 @click.pass_context
 def stream(context: click.Context, /, source: str | None, **given: object) -> int:
@@ -51,7 +120,455 @@ def stream(context: click.Context, /, source: str | None, **given: object) -> in
     Ctrl-C ends the recording; the audio received by then is still transcribed. SIGTERM and SIGHUP do the
     same, with the exit codes 143 and 129.
     """
-    check_exclusive(context, {"realtime": ("unaware",)})
-    from sottovoce.cli.live import transcribe_live
-
     return transcribe_live(source, given, invocation_of(context).interrupts)
+
+
+def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -> int:
+    """Transcribe one live recording; return the exit code. Raises: SottovoceError."""
+    flags, fusion = made(StreamFlags, given), made(FusionOptions, given)
+    log_path, copy = given["log_path"], given["save_audio"]
+    check(source, flags, log_path, copy)
+    fusion.check(given["beam_size"])
+    translation = made(TranslationOptions, given).translation(given["task"])
+    speakers = speakers_of(given)
+    with ExitStack() as stack:
+        pieces = source_pieces(source, flags)
+        comes_in_time = not flags.unaware and (flags.realtime or source is None or is_pipe(source))
+        controller = UpdateIntervalController(time.monotonic()) if comes_in_time else None
+        if controller is not None:
+            pieces = caught_up(pieces, controller)
+        if copy:
+            pieces = stack.enter_context(WaveRecorder(Path(copy))).through(pieces)
+        model = open_model(made(ModelOptions, given))
+        translator, pieces = live_translator(translation, model, pieces)
+        session = open_session(model, given, flags, fusion, speakers)
+        show: Show = write_lines if flags.jsonl else stack.enter_context(LiveView()).show
+        if translator is not None:
+            show = TranslatedView(translator, None if flags.jsonl else show)
+        emitted = run(session, pieces, show, interrupts, controller)
+    if log_path:
+        append_log(Path(log_path), emitted, source or "microphone")
+    return interrupts.exit_code if emitted.is_polite_end else 0
+
+
+def check(source: str | None, flags: StreamFlags, log_path: str | None, copy: str | None) -> None:
+    """Check a live call before its model is loaded.
+
+    Raises: OptionError; AudioError for an unreadable recording, except a pipe.
+    """
+    from sottovoce.audio.io import check_reading, probe_audio
+
+    if bool(source) == flags.mic:
+        raise OptionError("stream: expected one of FILE, - or --mic")
+    if copy and source and os.path.realpath(copy) == os.path.realpath(source):
+        raise OptionError(f"--save-audio '{copy}': expected another file than the recording")
+    if log_path:
+        log = Path(log_path)
+        is_file = log.is_file() or (not log.exists() and log.parent.is_dir())
+        if not is_file or not os.access(log if log.exists() else log.parent, os.W_OK):
+            raise OptionError(f"--log '{log}': cannot be written")
+    check_reading(None, flags.input_format)
+    if source and not is_pipe(source):
+        probe_audio(source, input_format=flags.input_format)
+
+
+def open_session(
+    model: Model,
+    given: Values,
+    flags: StreamFlags,
+    fusion: FusionOptions,
+    speakers: SpeakerOptions | None,
+) -> Session:
+    from sottovoce.models.backend import EXACT
+    from sottovoce.streaming.options import SessionOptions, StreamOptions
+
+    vad = made(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
+    whole = model.backend.encoder_mode.whole()
+    stream = made(
+        StreamOptions,
+        given,
+        chunk_s=flags.chunk_ms / 1000,
+        static_prompt=" ".join(term for term in (given["static_prompt"], fusion.prompt) if term),
+        encoder={"auto": None, "whole": whole, "exact": EXACT}[flags.encoder],
+        fusion=fusion.of(model),
+    )
+    return model.session(
+        given["languages"],
+        switching=given["switching"],
+        following=SessionOptions(switch_certainty=given["switch_certainty"]),
+        vad=False if flags.no_vad else vad,
+        captions=given["captions"],
+        unstable=flags.unstable,
+        stream=stream,
+        speakers=speakers,
+    )
+
+
+def is_pipe(source: str) -> bool:
+    return source == "-" or Path(source).is_fifo()
+
+
+def source_pieces(source: str | None, flags: StreamFlags) -> Iterator[Samples]:
+    from sottovoce.audio.io import load_audio, read_live
+    from sottovoce.audio.microphone import Microphone
+
+    n_samples = round(flags.chunk_ms * SAMPLE_RATE / 1000)
+    chunk_s = n_samples / SAMPLE_RATE
+    with ExitStack() as stack:
+        if source is None:
+            chunks = iter(stack.enter_context(Microphone(chunk_s=chunk_s)))
+        elif source == "-":
+            # Unbuffered: a buffered read waits until it is full.
+            stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+            chunks = read_live(stream, input_format=flags.input_format, chunk_s=chunk_s)
+        elif is_pipe(source):
+            pipe = stack.enter_context(open(source, "rb", buffering=0))
+            chunks = read_live(pipe, input_format=flags.input_format, chunk_s=chunk_s, name=source)
+        else:
+            audio = load_audio(source, input_format=flags.input_format)
+            yield from file_pieces(audio, n_samples, realtime=flags.realtime)
+            return
+        for chunk in chunks:
+            yield chunk.samples
+
+
+def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
+    """Yield a recording in pieces; realtime: each at the time of its last sample."""
+    began = time.monotonic()
+    for start in range(0, len(audio), n_samples):
+        piece = audio[start : start + n_samples]
+        if realtime:
+            due = began + (start + len(piece)) / SAMPLE_RATE
+            time.sleep(max(0.0, due - time.monotonic()))
+        yield piece
+
+
+def caught_up(
+    pieces: Iterator[Samples], controller: UpdateIntervalController | None = None
+) -> Generator[Samples, None, None]:
+    """Yield pieces of audio; those that arrived in real time during the previous step are joined.
+
+    A thread reads ahead. controller: chooses from the delays how much is joined.
+    """
+    import numpy as np
+
+    came: queue.Queue[tuple[Samples, float] | BaseException | None] = queue.Queue(MOST_WAITING)
+    is_left = threading.Event()
+
+    def give(item: tuple[Samples, float] | BaseException | None) -> None:
+        while not is_left.is_set():
+            with suppress(queue.Full):
+                came.put(item, timeout=0.5)
+                return
+
+    def read() -> None:
+        came_s = 0.0
+        try:
+            for piece in pieces:
+                if is_left.is_set():
+                    break
+                # Pieces that wait for a slot arrived faster than they are processed.
+                came_s = came_s if came.full() else time.monotonic()
+                give((piece, came_s))
+            give(None)
+        except BaseException as error:  # raised again in the main thread
+            give(error)
+
+    reader = threading.Thread(target=read, name="sottovoce-source", daemon=True)
+    reader.start()
+    waiting: deque[tuple[Samples, float]] = deque()
+    end: BaseException | None = None
+    is_open = True
+    pace = RealTime()
+
+    def least_s() -> float:
+        return controller.interval_s if controller is not None and controller.is_stretched else 0.0
+
+    def is_due() -> bool:
+        return bool(waiting) and sum(len(piece) for piece, _ in waiting) >= least_s() * SAMPLE_RATE
+
+    try:
+        while is_open or waiting:
+            while is_open and len(waiting) < MOST_WAITING and not (is_due() and came.empty()):
+                try:
+                    received = came.get(timeout=0.5)  # a limit lets Ctrl-C through on every platform
+                except queue.Empty:
+                    continue
+                if isinstance(received, tuple):
+                    waiting.append(received)
+                else:
+                    is_open, end = False, received
+            if waiting:
+                now_s, came_s = time.monotonic(), waiting[0][1]
+                joined = [waiting.popleft()[0] for _ in range(n_joined(waiting, now_s, least_s()))]
+                audio = np.concatenate(joined)
+                is_live = pace.add(came_s, len(audio))
+                yield audio
+                if controller is not None and is_live:
+                    controller.note_wait(now_s - came_s)
+                    controller.note_work(time.monotonic() - now_s, time.monotonic())
+        if end is not None:
+            raise end
+    finally:
+        is_left.set()
+        reader.join(1.0)  # the thread closes a microphone; a pipe may block for long
+
+
+class RealTime:
+    """Whether audio has arrived at no more than twice real time."""
+
+    def __init__(self) -> None:
+        self._first_s: float | None = None
+        self._n_samples = 0
+
+    def add(self, came_s: float, n_samples: int) -> bool:
+        """Add a piece; return whether all before it came in real time."""
+        self._first_s = came_s if self._first_s is None else self._first_s
+        is_live = self._n_samples > 0 and came_s - self._first_s >= self._n_samples / SAMPLE_RATE / 2
+        self._n_samples += n_samples
+        return is_live
+
+
+def n_joined(waiting: Sequence[tuple[Samples, float]], now_s: float, least_s: float = 0.0) -> int:
+    """Return how many of the waiting pieces, with their times of arrival, are processed as one.
+
+    Pieces of least_s seconds; if the first one is late and they arrived at no more than twice real time,
+    pieces of `JOINED_S`. Faster input (`cat FILE |`) is never joined, so its result does not depend on the
+    machine.
+    """
+    first_s, last_s = waiting[0][1], waiting[-1][1]
+    seconds = [n / SAMPLE_RATE for n in itertools.accumulate(len(piece) for piece, _ in waiting)]
+    if now_s - first_s <= LATE_S or last_s - first_s < (seconds[-1] - seconds[0]) / 2:
+        return min(len(waiting), 1 + bisect_left(seconds, least_s))
+    return max(1, bisect_right(seconds, JOINED_S))
+
+
+def write_lines(events: Sequence[Event]) -> None:
+    for event in events:
+        sys.stdout.write(event_line(event))
+    sys.stdout.flush()
+
+
+@dataclass(slots=True)
+class EmittedWords:
+    """words: each with its times of emission, in audio and since the start."""
+
+    words: list[tuple[Word, float, float]] = field(default_factory=list)
+    n_samples: int = 0
+    is_polite_end: bool = False
+
+    def take(self, events: Sequence[Event], elapsed_s: float) -> None:
+        for event in events:
+            if isinstance(event, Partial):
+                self.words += [(word, event.emission_time, elapsed_s) for word in event.words]
+
+
+def run(
+    session: Session,
+    pieces: Iterator[Samples],
+    show: Show,
+    interrupts: Interrupts,
+    controller: UpdateIntervalController | None = None,
+) -> EmittedWords:
+    """Push every piece and show the events; an interrupt ends the recording and finalises it.
+
+    controller: drops late updates of real-time audio; None: every update is done.
+    """
+    import numpy as np
+
+    emitted = EmittedWords()
+    began = time.monotonic()
+
+    def take(events: Sequence[Event]) -> None:
+        emitted.take(events, time.monotonic() - began)
+        show(events)
+
+    try:
+        for piece in pieces:
+            interrupts.check()
+            with interrupts.deferred():  # an interrupt half-way would lose committed text
+                emitted.n_samples += len(piece)
+                is_greedy = controller is not None and controller.is_greedy
+                newest_only = controller is not None
+                take(session.push(np.ascontiguousarray(piece), newest_only=newest_only, greedy=is_greedy))
+    except KeyboardInterrupt:
+        interrupts.take()
+        emitted.is_polite_end = interrupts.is_polite_end
+        click.echo(f"{interrupts.word}: transcribing the rest", err=True)
+    take(session.close())
+    return emitted
+
+
+def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
+    from sottovoce.evaluation.latency import LogLine
+
+    words, delays, elapsed = zip(*emitted.words, strict=True) if emitted.words else ((), (), ())
+    texts = tuple(word.word.strip() for word in words)
+    try:
+        index = len(path.read_bytes().splitlines()) if path.exists() else 0
+        line = LogLine(index, texts, delays, elapsed, emitted.n_samples / SAMPLE_RATE, label_of(source))
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line.to_json() + "\n")
+    except OSError as error:
+        raise OptionError(f"--log '{path}': cannot be written ({cause_of(error)})") from error
+
+
+class WaveRecorder:
+    """Writes 16-bit mono audio; a context manager. Interrupted recordings are valid files.
+
+    Existing content stays until the first piece arrives. If the disk is full, the error comes at the end.
+    Raises: OptionError for a path that cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: wave.Wave_write | None = None
+        self._raw: BinaryIO | None = None
+        self._fault: OptionError | None = None
+        was_there = path.exists()
+        with self._fault_kept():
+            path.open("ab").close()
+            if not was_there:
+                path.unlink()
+        if self._fault is not None:
+            raise self._fault
+
+    def __enter__(self) -> WaveRecorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._fault_kept(), ExitStack() as stack:
+            if self._raw is not None:
+                stack.callback(self._raw.close)
+            if self._file is not None:
+                self._file.close()
+        if kind is None and self._fault is not None:
+            raise self._fault
+
+    def through(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
+        for piece in pieces:
+            if self._fault is None:
+                with self._fault_kept():
+                    self._file = self._file or self._begun()
+                    self._file.writeframes((piece.clip(-1.0, 1.0) * 32767).astype("<i2").tobytes())
+            yield piece
+
+    def _begun(self) -> wave.Wave_write:
+        self._raw = self._path.open("wb")
+        file = wave.open(self._raw, "wb")  # noqa: SIM115
+        file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+        return file
+
+    @contextmanager
+    def _fault_kept(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            message = f"recording '{self._path}': cannot be written ({cause_of(error)})"
+            self._fault = self._fault or OptionError(message)
+
+
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+
+class LiveView:
+    """Shows text as it grows, on a terminal; a context manager."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        # with FORCE_COLOR rich treats a pipe as a terminal, and redraws lines
+        self._console = console or Console(force_terminal=sys.stdout.isatty())
+        self._live = Live(console=self._console, transient=True, auto_refresh=False)
+        self._line = Text()
+        self._unstable = Text()
+        self._colours: dict[str, str] = {}
+
+    def __enter__(self) -> LiveView:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def show(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._take(event)
+        if self._console.is_terminal:
+            self._live.update(self._line + self._unstable, refresh=True)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Partial):
+            self._line.append(event.text, style=self._colour(event.language))
+            self._unstable = Text()
+        elif isinstance(event, Unstable):
+            self._unstable = Text(event.text, style=f"dim {self._colour(event.language)}")
+        elif isinstance(event, Final):
+            tag = f"[{event.language} {event.start:7.2f}-{event.end:7.2f}] "
+            self._line, self._unstable = Text(), Text()
+            if self._console.is_terminal:
+                self._live.update(self._line)
+            spoken = Text(spoken_text(event), self._colour(event.language))
+            self._console.print(Text.assemble((tag, "dim"), spoken), soft_wrap=True)
+        elif isinstance(event, LanguageChanged) and event.source is not None:
+            self._unstable = Text()
+
+    def _colour(self, language: str) -> str:
+        return self._colours.setdefault(language, COLOURS[len(self._colours) % len(COLOURS)])
+
+
+def spoken_text(event: Final) -> str:
+    """Return the text of an utterance, with the names of its speakers if they are known."""
+    if not any(word.speaker for word in event.words):
+        return event.text
+    parts = itertools.groupby(event.words, key=lambda word: word.speaker)
+    texts = ((speaker or "?", "".join(word.word for word in words).strip()) for speaker, words in parts)
+    return "  ".join(f"{speaker}: {text}" for speaker, text in texts)
+
+
+def live_translator(
+    translation: Translation | None, model: Model, pieces: Iterator[Samples]
+) -> tuple[LiveTranslator | None, Iterator[Samples]]:
+    if translation is None:
+        return None, pieces
+    if translation.translator is not None:
+        return LiveTranslator(translation.translator), pieces
+    from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
+
+    own = WhisperTranslator(model)
+    return LiveTranslator(own, N_NEW_WORDS), own.tee(pieces)
+
+
+@dataclass(slots=True)
+class TranslatedView:
+    """Shows events at once, and their translations later. show: None writes JSON lines.
+
+    A failed translation is one line on standard error.
+    """
+
+    translator: LiveTranslator
+    show: Show | None
+    _seq: Iterator[int] = field(default_factory=itertools.count, init=False)
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if self.show is None:
+                sys.stdout.write(event_line(replace(event, seq=next(self._seq))))
+            else:
+                self.show([event])
+        sys.stdout.flush()
+        for event, is_newest in mark_newest(events):
+            try:
+                for translation in self.translator.take(event, is_newest=is_newest):
+                    self._write(translation, event)
+                    sys.stdout.flush()
+            except TranslationError as error:
+                click.echo(f"error: {error}", err=True)
+
+    def _write(self, translation: LiveTranslation, event: Event) -> None:
+        if self.show is None:
+            sys.stdout.write(json_text({**translation.document, "seq": next(self._seq)}) + "\n")
+        elif isinstance(event, Final) and translation.text != event.text.strip():
+            # Else the speech is in the target language.
+            times = f"[{translation.language} {translation.start:7.2f}-{translation.end:7.2f}]"
+            click.echo(f"{times} {translation.text}")

@@ -1,75 +1,139 @@
-"""`sottovoce transcribe`: options; `transcribe_files` does the work. Imports nothing heavy, so that `--help`
-is fast.
+"""`sottovoce transcribe`: recordings into documents; repeating the call resumes interrupted recordings.
+
+Part files are JSON lines: a header with recording, model and options, then segments and, after every window,
+a resume point. An incomplete line is ignored. Imports nothing heavy, so that `--help` is fast.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
+
 import click
 
-from sottovoce.cli.flags import (
-    Given,
-    SectionedCommand,
-    check_exclusive,
-    given_as,
-    grouped,
-    read_values,
-    typed_options,
-    value_of,
-)
-from sottovoce.cli.invocation import invocation_of
+from sottovoce.cli.invocation import Invocation, invocation_of
 from sottovoce.cli.options import (
     COLOUR_CONFIDENCE,
     DEFERRAL,
-    ENROLLED_VOICES,
     FUSION,
     LAYOUT,
     MODEL,
     OUTPUT_DIR,
     OUTPUT_FORMAT,
     QUIET,
+    SPEAKERS,
     TASK,
     TRANSLATION,
-    FileOptions,
     FusionOptions,
+    ModelOptions,
     OutputOptions,
+    SectionedCommand,
+    Translation,
+    TranslationOptions,
+    is_file,
+    is_typed,
+    of_library,
+    open_model,
     speakers_of,
 )
-from sottovoce.errors import OptionError
+from sottovoce.errors import AudioError, OptionError, cause_of
+from sottovoce.formats.output import STANDARD_OUTPUT
+from sottovoce.formats.paragraphs import clock
+from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.schema import changed, made, options_of
+from sottovoce.options.fallback import DeferralOptions, FallbackOptions
+from sottovoce.options.schema import Option, Values, changed, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.options.writer import WriterOptions
 from sottovoce.text.disfluency import check_cleanable, check_verbatim
-from sottovoce.text.languages import LanguageChoice, language_codes
+from sottovoce.text.languages import LanguageChoice, language_codes, language_name
+from sottovoce.types import Segment
 
-OF_FILES = options_of(FileOptions)
-SPOKEN, REGROUP, NO_FALLBACK, SKIP_EXISTING, FRESH, PRINT_SPECIAL, PROCESSORS, SECOND_MODEL = OF_FILES
-LANGUAGE = (SPOKEN, *grouped("Language"), *TASK)
-WORDS = (*grouped("Words"), REGROUP)
-SPEECH = grouped("Speech")
-SPEAKERS = (*grouped("Speakers"), ENROLLED_VOICES)
-SEARCH = (*grouped("Search"), *FUSION)
-FALLBACK = (*grouped("Fallback"), NO_FALLBACK)
-CONTEXT = grouped("Context")
-STYLE = grouped("Style")
-OUTPUT = (
-    *(OUTPUT_FORMAT, OUTPUT_DIR, SKIP_EXISTING, FRESH, QUIET, COLOUR_CONFIDENCE, PRINT_SPECIAL),
-    *LAYOUT,
+if TYPE_CHECKING:
+    from sottovoce.api import Model
+    from sottovoce.archive.multiprocess import MultiprocessTranscription
+    from sottovoce.audio.io import AudioInfo
+    from sottovoce.cli.documents import Documents
+    from sottovoce.cli.progress import Progress
+    from sottovoce.lm.fusion import ShallowFusion
+    from sottovoce.offline.resume import ResumePoint
+    from sottovoce.offline.transcriber import SecondModel
+    from sottovoce.offline.transcription import FileTranscription
+
+logger = logging.getLogger(__name__)
+FORMAT = "sottovoce part 1"
+ENDING = ".part"
+SYNC_S = 5.0
+READ_WITH = (
+    *("model", "second_model", "defer_logprob", "defer_word", "device", "dtype", "backend", "model_dir"),
+    *("revision", "lm", "lm_weight", "hotwords", "hotword_weight", "vocabulary_from"),
+    *("grammar", "grammar_rule", "grammar_penalty"),
 )
+"""Other options that change the text; the files that they name are compared too."""
+ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
+MOST_PLACES, MOST_NAMED = 5, 3
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    language: str = Option(
+        "One language; auto: detect it, and follow clear changes; a list: follow changes among these.",
+        short="-l",
+        metavar="auto|CODE[,CODE…]",
+    ).as_field("auto")
+    regroup: str | None = Option(
+        "Split and merge segments, such as 'split pause=0.5 after=.?!; merge letters=80' "
+        "(needs --word-timestamps).",
+        metavar="RULES",
+    ).as_field(None)
+    no_fallback: bool = Option("Use only the first temperature.").as_field(False)
+    skip_existing: bool = Option("Skip recordings whose documents all exist.").as_field(False)
+    fresh: bool = Option("Start interrupted recordings again instead of continuing them.").as_field(False)
+    print_special: bool = Option("Include timestamps and other special tokens in txt.").as_field(False)
+    processors: int = Option(
+        "Processes for one recording, which is split at pauses; each loads the model.", least=1
+    ).as_field(1)
+    second_model: str | None = Option(
+        "A larger model that decodes uncertain parts again; a line reports how much that was.",
+        metavar="NAME|PATH",
+    ).as_field(None)
+
+
+SPOKEN, REGROUP, NO_FALLBACK, SKIP_EXISTING, FRESH, PRINT_SPECIAL, PROCESSORS, SECOND_MODEL = options_of(
+    FileOptions
+)
+WORDS = (*of_library("Words"), REGROUP)
+DECODING = {
+    "Speech": of_library("Speech"),
+    "Search": (*of_library("Search"), *FUSION),
+    "When a result looks wrong": (*of_library("Fallback"), NO_FALLBACK),
+    "Context": of_library("Context"),
+}
+LANGUAGE = {"Language": (SPOKEN, *of_library("Language"), *TASK), "Style": of_library("Style")}
 SECTIONS = {
     "Model": (*MODEL, SECOND_MODEL, *DEFERRAL),
-    "Language": LANGUAGE,
-    "Style": STYLE,
-    "Times": (*grouped("Times"), *WORDS),
-    "Speech": SPEECH,
+    **LANGUAGE,
+    "Times": (*of_library("Times"), *WORDS),
+    "Speech": DECODING["Speech"],
     "Workers": (PROCESSORS,),
     "Speakers": SPEAKERS,
-    "Search": SEARCH,
-    "When a result looks wrong": FALLBACK,
-    "Context": CONTEXT,
+    **DECODING,
     "Translation": TRANSLATION,
-    "Output": OUTPUT,
+    "Output": (
+        *(OUTPUT_FORMAT, OUTPUT_DIR, SKIP_EXISTING, FRESH, QUIET, COLOUR_CONFIDENCE, PRINT_SPECIAL),
+        *LAYOUT,
+    ),
 }
 EXCLUSIVE = {
     "processors": (
@@ -82,7 +146,7 @@ EXCLUSIVE = {
 }
 
 
-@click.command(cls=SectionedCommand, sections=SECTIONS)
+@click.command(cls=SectionedCommand, sections=SECTIONS, exclusive=EXCLUSIVE)
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.pass_context
 def transcribe(context: click.Context, /, files: tuple[str, ...], **given: object) -> int:
@@ -92,30 +156,32 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: objec
     extension, talk.mp3.srt and talk.wav.srt, or their folder, monday-talk.mp3.srt and friday-talk.mp3.srt. A
     recording given twice has one document. Documents are UTF-8, in files and in pipes.
     """
-    check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.documents import with_output_file
-    from sottovoce.cli.transcribe_files import transcribe_files
 
-    output = with_output_file(files, given_as(OutputOptions, given), typed_options(context))
+    output = made(OutputOptions, given)
+    output = with_output_file(files, output, has_format=is_typed(context, "output_format"))
     return transcribe_files(files, given, transcribe_options(given), output, invocation_of(context))
 
 
-def transcribe_options(given: Given) -> TranscribeOptions:
-    values = read_values(given)
-    vad = _vad(values)
-    implies_vad = values["batch_size"] != 1 or values["channels"] == "apart" or vad is not None
-    values["mode"] = "vad" if implies_vad else values["mode"] or "seek"
-    _check_style(values)
-    if values["initial_prompt"] and values["max_context"] == 0 and not values["carry_initial_prompt"]:
+def transcribe_options(given: Values) -> TranscribeOptions:
+    vad = [option.key for option in options_of(VadOptions) if given.get(option.key) is not None]
+    implies_vad = given["batch_size"] != 1 or given["channels"] == "apart" or vad
+    language = LanguageChoice.parse(given["language"], language_codes()).fixed
+    if language is not None and given["task"] == "transcribe":
+        if given["verbatim"]:
+            check_verbatim(language)
+        if given["clean"]:
+            check_cleanable(language)
+    if given["initial_prompt"] and given["max_context"] == 0 and not given["carry_initial_prompt"]:
         raise OptionError("--initial-prompt: needs --carry-initial-prompt, or --max-context above 0")
-    prompt = given_as(FusionOptions, given).prompt
-    tried = value_of(values, "temperature", tuple) or ()
+    prompt, tried = made(FusionOptions, given).prompt, given["temperature"]
     options = made(
         TranscribeOptions,
-        values,
-        decoding=made(DecodingOptions, values, hotwords=prompt, task="transcribe"),
-        fallback=made(FallbackOptions, values, temperatures=tried[:1] if values["no_fallback"] else tried),
-        vad=vad,
+        given,
+        mode="vad" if implies_vad else given["mode"] or "seek",
+        decoding=made(DecodingOptions, given, hotwords=prompt, task="transcribe"),
+        fallback=made(FallbackOptions, given, temperatures=tried[:1] if given["no_fallback"] else tried),
+        vad=changed(WINDOW_VAD, {key: given[key] for key in vad}) if vad else None,
         speakers=speakers_of(given),
     )
     if options.audio_filter is not None or options.input_format is not None:
@@ -125,16 +191,389 @@ def transcribe_options(given: Given) -> TranscribeOptions:
     return options
 
 
-def _vad(values: Given) -> VadOptions | None:
-    given = {one.key: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
-    return changed(WINDOW_VAD, given) if given else None
+PartHeader: TypeAlias = Mapping[str, str | int]
+"""Format of a part file, and the conditions under which it is valid."""
 
 
-def _check_style(values: Given) -> None:
-    language = LanguageChoice.parse(value_of(values, "language", str), language_codes()).fixed
-    if language is None or values["task"] == "translate":
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """is_foreign: not a part file, and left alone. matches: recording, model and options are the same.
+    n_bytes: up to the last resume point.
+    """
+
+    is_foreign: bool = False
+    matches: bool = False
+    segments: Sequence[Segment] = ()
+    point: ResumePoint | None = None
+    n_bytes: int = 0
+
+
+def read_part(path: Path, header: PartHeader) -> StoredPart | None:
+    try:
+        with path.open("rb") as file:
+            first = _row(file.readline())
+            if first is None or first.get("format") != FORMAT:
+                return StoredPart(is_foreign=True)
+            return _read_rows(file) if first == header else StoredPart()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OptionError(f"part file '{path}': cannot be read ({cause_of(error)})") from error
+
+
+def _read_rows(file: BinaryIO) -> StoredPart:
+    from sottovoce.offline.resume import ResumePoint, segment_of_json
+
+    segments: list[Segment] = []
+    found = StoredPart(matches=True)
+    n_bytes = file.tell()
+    for line in file:
+        n_bytes += len(line)
+        row = _row(line)
+        if row is None:
+            break
+        try:
+            if "segment" in row:
+                segments.append(segment_of_json(cast(Mapping[str, object], row["segment"])))
+            else:
+                point = ResumePoint.of_json(row["point"])
+                found = StoredPart(False, True, tuple(segments), point, n_bytes)
+        except (KeyError, TypeError, ValueError, OptionError):
+            break
+    return found
+
+
+def _row(line: bytes) -> dict[str, object] | None:
+    try:
+        row = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+@dataclass(slots=True)
+class PartWriter:
+    """Writes a part file: everything up to each resume point at once. n_bytes: size of the file to append to;
+    0 starts a new one. Write failures are a warning.
+    """
+
+    path: Path
+    header: PartHeader
+    n_bytes: int = 0
+    _lines: list[str] = field(default_factory=list)
+    _point: ResumePoint | None = None
+    _file: BinaryIO | None = None
+    _has_failed: bool = False
+    _synced_s: float = 0.0
+
+    def add(self, segment: Segment) -> None:
+        from sottovoce.offline.resume import segment_to_json
+
+        self._lines.append(_line({"segment": segment_to_json(segment)}))
+
+    def note(self, point: ResumePoint | None) -> None:
+        if point is None or point is self._point or self._has_failed:
+            return
+        self._point = point
+        lines = [*self._lines, _line({"point": point.to_json()})]
+        self._lines.clear()
+        try:
+            self._file = self._file or self._opened()
+            self._file.write("".join(lines).encode())
+            self._file.flush()
+            if time.monotonic() - self._synced_s >= SYNC_S:
+                os.fsync(self._file.fileno())
+                self._synced_s = time.monotonic()
+        except OSError as error:
+            self._has_failed = True
+            logger.warning("%s: nothing is kept in case of a break (%s)", self.path, cause_of(error))
+
+    def _opened(self) -> BinaryIO:
+        file = self.path.open("r+b" if self.n_bytes else "wb")
+        file.truncate(self.n_bytes)
+        file.seek(self.n_bytes)
+        if not self.n_bytes:
+            file.write(_line(self.header).encode())
+        return file
+
+    def close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        self.close()
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def recorded(transcription: FileTranscription, writer: PartWriter) -> Iterator[Segment]:
+    for segment in transcription:
+        writer.note(transcription.resume_point)  # which lies before this segment
+        writer.add(segment)
+        yield segment
+    writer.note(transcription.resume_point)
+
+
+def _line(row: Mapping[str, object]) -> str:
+    return json.dumps(row) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class TranscribeRun:
+    """State shared by all files of a call. given: its options."""
+
+    model: Model
+    loaded: ModelOptions
+    options: TranscribeOptions
+    files: FileOptions
+    fusion: ShallowFusion | None
+    second: SecondModel | None
+    documents: Documents
+    progress: Progress
+    invocation: Invocation
+    translation: Translation | None
+    rules: Sequence[Rule]
+    headers: Mapping[str, AudioInfo | None]
+    given: Values
+
+    def part_header(self, name: str) -> PartHeader | None:
+        """Return the header that a part file has to match; None if the input cannot be resumed."""
+        if not self.options.is_resumable or self.files.processors > 1 or not os.path.isfile(name):
+            return None
+        about = os.stat(name)
+        named = {one: _with_files(self.given[one]) for one in READ_WITH}
+        return {
+            "format": FORMAT,
+            "version": version("sottovoce"),
+            "model": self.model.name,
+            "options": f"{named!r} {self.options!r}",
+            "size_bytes": about.st_size,
+            "changed_ns": about.st_mtime_ns,
+        }
+
+    def clock(self, point: ResumePoint) -> str:
+        return clock(point.position + self.options.offset_s)
+
+
+def _with_files(value: object) -> object:
+    values = value if isinstance(value, tuple | list) else [value]
+    files = [os.stat(one) for one in map(str, values) if is_file(one)]
+    return value, [(one.st_size, one.st_mtime_ns) for one in files]
+
+
+def transcribe_files(
+    names: Sequence[str],
+    given: Values,
+    options: TranscribeOptions,
+    output: OutputOptions,
+    invocation: Invocation,
+) -> int:
+    """Transcribe every file; return the exit code. Raises: SottovoceError."""
+    from sottovoce.cli.documents import documents_of
+    from sottovoce.cli.progress import Progress, exit_code, for_each_file, read_headers
+
+    files, fusion = made(FileOptions, given), made(FusionOptions, given)
+    loaded = made(ModelOptions, given)
+    fusion.check(given["beam_size"] or 1, options.fallback.temperatures)
+    if files.processors > 1 and "-" in names:
+        raise OptionError("--processors: expected a file, which every process reads, got standard input")
+    if files.processors > 1 and fusion.phrase_file is not None:
+        raise OptionError("--processors: cannot be combined with a file of --hotwords")
+    if files.print_special and output.output_format != "txt":
+        raise OptionError("--print-special: needs --output-format txt")
+    rules = () if files.regroup is None else parse_rules(files.regroup)
+    if rules and not options.needs_words:
+        raise OptionError("--regroup: needs --word-timestamps")
+    translation = made(TranslationOptions, given).translation(given["task"], names)
+    has_speakers = (
+        options.speakers is not None or options.channels != "mixed" or options.decoding.speaker_turns
+    )
+    if "rttm" in output.output_format.split(",") and not has_speakers:
+        raise OptionError("output format 'rttm': needs --speakers, --channels or --tinydiarize")
+    documents = documents_of(
+        names,
+        output,
+        made(WriterOptions, given),
+        has_words=options.needs_words,
+        has_speakers=has_speakers,
+    )
+    inputs = documents.inputs(names)
+    skipped = [name for name in inputs if files.skip_existing and documents.are_there(name)]
+    if skipped:
+        Progress(len(inputs)).note(skipped_line(skipped, len(inputs)))
+        for name in skipped:
+            logger.info("%s: skipped, its documents are there", name)
+    wanted = [name for name in inputs if name not in skipped]
+    headers = read_headers(wanted, invocation, options.audio_track, options.input_format)
+    left = [name for name in wanted if name in headers]
+    n_refused = len(wanted) - len(left)
+    if not left:
+        return exit_code(n_refused, len(inputs))
+    model = open_model(loaded)
+    run = TranscribeRun(
+        model=model,
+        loaded=loaded,
+        options=model.options(files.language, given["task"], None, None, options),
+        files=files,
+        fusion=fusion.of(model),
+        second=second_of(files, loaded, fusion, made(DeferralOptions, given)),
+        documents=documents,
+        progress=Progress(len(left), quiet=documents.is_text_on_terminal),
+        invocation=invocation,
+        translation=translation,
+        rules=rules,
+        headers=headers,
+        given=given,
+    )
+    return for_each_file(
+        left,
+        partial(transcribe_file, run=run),
+        progress=run.progress,
+        invocation=invocation,
+        advice=ADVICE,
+        n_refused=n_refused,
+        n_skipped=len(skipped),
+    )
+
+
+def second_of(
+    files: FileOptions, loaded: ModelOptions, fusion: FusionOptions, deferral: DeferralOptions
+) -> SecondModel | None:
+    if files.second_model is None:
+        return None
+    model = open_model(replace(loaded, model=files.second_model))
+    return model.as_second(deferral, fusion.of(model))
+
+
+@contextmanager
+def resuming(name: str, run: TranscribeRun) -> Iterator[tuple[StoredPart, PartWriter | None]]:
+    """Read what is stored of a recording, and write what follows; None: it cannot be resumed."""
+    header, place = run.part_header(name), run.documents.places(name)[0]
+    if header is None or str(place) == STANDARD_OUTPUT:
+        yield StoredPart(), None
         return
-    if values["verbatim"]:
-        check_verbatim(language)
-    if values["clean"]:
-        check_cleanable(language)
+    path = Path(f"{place}{ENDING}")
+    stored = read_part(path, header)
+    if stored is not None and stored.is_foreign:
+        run.progress.note(f"{name}: '{path}' is another program's; nothing is kept in case of a break")
+        yield StoredPart(), None
+        return
+    if stored is not None and (run.files.fresh or stored.point is None):
+        if run.files.fresh:
+            run.progress.note(f"{name}: begun anew")
+        elif not stored.matches:
+            run.progress.note(f"{name}: begun anew, '{path}' is of another recording, model or other options")
+        stored = None
+    if stored is not None and stored.point is not None:
+        run.progress.note(f"{name}: going on at {run.clock(stored.point)}")
+    stored = stored or StoredPart()
+    writer = PartWriter(path, header, stored.n_bytes)
+    try:
+        yield stored, writer
+    except AudioError:
+        writer.remove()  # the same call would fail again
+        raise
+    except KeyboardInterrupt:
+        kept = read_part(path, header)  # an interrupt may have come in the middle of a line
+        if kept is not None and kept.point is not None:
+            at = run.clock(kept.point)
+            run.progress.note(f"{name}: the same call goes on at {at} ('{path}' has what was read)")
+        raise
+    finally:
+        writer.close()
+    writer.remove()
+
+
+def begin(
+    name: str, run: TranscribeRun, resume: ResumePoint | None
+) -> FileTranscription | MultiprocessTranscription:
+    if run.files.processors > 1:
+        from sottovoce.archive.multiprocess import transcribe_parts
+
+        load = partial(open_model, run.loaded)
+        return transcribe_parts(run.model, load, name, run.options, run.files.processors)
+    from sottovoce.cli.progress import source_of
+
+    return run.model.transcribe(
+        source_of(name), options=run.options, fusion=run.fusion, second=run.second, resume=resume
+    )
+
+
+def transcribe_file(name: str, run: TranscribeRun) -> None:
+    from sottovoce.offline.transcription import FileTranscription, spoken_most
+
+    info = run.headers[name]
+    if info is not None and len(info.tracks) > 1:
+        run.progress.note(track_line(info))
+    with resuming(name, run) as (stored, part), ExitStack() as stack:
+        transcription = begin(name, run, stored.point)
+        stack.callback(transcription.close)
+        raw: Iterable[Segment] = transcription
+        if part is not None and isinstance(transcription, FileTranscription):
+            raw = chain(stored.segments, recorded(transcription, part))
+        outputs = stack.enter_context(run.documents.opened(name))
+        begun = replace(run.documents.info(name, run.model.name), token_text=run.model.tokenizer.token_text)
+        segments = regrouped(raw, run.rules) if run.rules else raw
+        if run.translation is not None:
+            begun = replace(begun, translation=run.translation.target)
+            segments = run.translation.of(segments, run.model, name, run.options)
+        for writer, output in outputs:
+            output.write(writer.begin(begun))
+        for segment in segments:
+            run.invocation.interrupts.check()
+            if run.files.print_special:
+                text = run.model.tokenizer.decode_with_timestamps(segment.tokens)
+                segment = replace(segment, text=text, words=None)
+            for writer, output in outputs:
+                output.write(writer.segment(segment))
+            run.progress.segment(segment, transcription.position, transcription.duration)
+        run.invocation.interrupts.check()
+        language = transcription.language
+        if stored.segments and isinstance(transcription, FileTranscription):
+            language = spoken_most([*stored.segments, *transcription.segments])
+        ended = replace(
+            begun,
+            language=language,
+            duration=transcription.duration,
+            turns=transcription.turns,
+            unread=transcription.unread,
+            language_probability=transcription.language_probability,
+            language_probabilities=transcription.language_probabilities,
+        )
+        for writer, output in outputs:
+            output.write(writer.end(ended))
+        for note in summary_of(transcription, run):
+            run.progress.note(f"{name}: {note}")
+
+
+def summary_of(
+    transcription: FileTranscription | MultiprocessTranscription, run: TranscribeRun
+) -> Iterator[str]:
+    second_s = getattr(transcription, "second_s", 0.0)
+    if second_s > 0.0:
+        duration_s = transcription.duration
+        share = f" of {duration_s:.1f} s ({second_s / duration_s:.0%})" if duration_s else ""
+        yield f"{second_s:.1f} s{share} were in doubt and read by {run.files.second_model}"
+    if unread := transcription.unread:
+        total = sum(end - start for start, end in unread)
+        places = ", ".join(f"{clock(start)}-{clock(end)}" for start, end in unread[:MOST_PLACES])
+        more = ", …" if len(unread) > MOST_PLACES else ""
+        yield f"no words found in {total:.1f} s of speech: {places}{more}"
+    among = ", ".join(run.options.decoding.allowed_languages)
+    for code, seconds in transcription.outside_languages.items():
+        yield f"{seconds:.1f} s sound like {language_name(code)} ({code}), which is not among {among}"
+    if run.options.decoding.speaker_turns and len(transcription.turns) < 2:
+        yield "no change of speaker was marked: --tinydiarize needs a checkpoint that has learnt to"
+
+
+def skipped_line(skipped: Sequence[str], n_inputs: int) -> str:
+    named = ", ".join(skipped[:MOST_NAMED])
+    more = f" and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
+    return f"{len(skipped)} of {n_inputs} skipped, their documents are there: {named}{more}"
+
+
+def track_line(info: AudioInfo) -> str:
+    others = ", ".join(str(track) for track in info.tracks if track != info.track)
+    return f"{info.name}: audio track {info.track} of {len(info.tracks)}; others: {others} (--audio-track)"

@@ -158,3 +158,9 @@ MOST_RECORDINGS = 512
 def free_bytes(device: torch.device) -> float:
     """Return the free memory of a CUDA device in bytes; infinite for others, which do not tell."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+
+
+def empty_cache() -> None:
+    """Give the memory that PyTorch keeps for later tensors back to the CUDA devices in use."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()

@@ -127,12 +127,12 @@ class Option:
     def check(self, value: object, name: str = "") -> None:
         """Check a value; None is valid. Raises: OptionError that uses the name."""
         for one in value if isinstance(value, tuple) else (value,):
-            if one is not None and not self._holds(one):
+            if one is not None and not self.holds(one):
                 shown = f"'{one}'" if self.choices else f"{one:g}" if name else one
                 called = name or self.called or self.field
                 raise OptionError(f"{called}: expected {self._range}, got {shown}")
 
-    def _holds(self, value: object) -> bool:
+    def holds(self, value: object) -> bool:
         if self.choices:
             return value in self.choices
         assert isinstance(value, int | float), f"{self.key}: expected a number, got {value!r}"

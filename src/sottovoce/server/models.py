@@ -20,6 +20,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.compact import compact_languages
+from sottovoce.models.devices import empty_cache
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.sources.names import REPOSITORIES, published_repository
 from sottovoce.server.errors import ApiError
@@ -325,8 +326,7 @@ def free_memory(unloaded: list[Scheduler]) -> None:
     while unloaded:
         unloaded.pop().join(JOIN_TIMEOUT_S)
     gc.collect()  # a model and its parts refer to each other
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
+    empty_cache()
 
 
 def expected_languages(name: str) -> tuple[str, ...]:
