@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sottovoce.audio.live_container import LiveContainer
+from sottovoce.audio.container import LiveContainer
 from sottovoce.types import Samples
 
 

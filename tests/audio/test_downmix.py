@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sottovoce.audio.container import ContainerDecoder
+from sottovoce.audio.container import ContainerDecoder, MediaFile
 from sottovoce.audio.downmix import Downmix
-from sottovoce.audio.io import CheckedFile, load_audio, load_channels
+from sottovoce.audio.io import load_audio, load_channels
 from sottovoce.audio.recording import Recording
 from sottovoce.types import Samples
 from tests.audio.media import encoded_bytes, from_live, speechlike, wav_bytes
@@ -199,6 +199,6 @@ def test_blocks_of_a_decoder_hold_all_samples() -> None:
     """The downmix and the channels of a frame come out of two resamplers: none is ahead at the end."""
     a = speechlike(44_100)
     data = encoded_bytes(np.stack([a, a]), rate=44_100, container="flac", codec="flac", layout="stereo")
-    decoder = ContainerDecoder(CheckedFile(io.BytesIO(data), "a"), "a")
+    decoder = ContainerDecoder(MediaFile(io.BytesIO(data), "a"))
     assert sum(block.shape[1] for block in decoder.blocks()) == len(libswresample(data))
     decoder.close()

@@ -11,8 +11,8 @@ import av
 import numpy as np
 import pytest
 
+from sottovoce.audio.container import MOST_AT_ONCE_S, THREAD_NAME, LiveContainer
 from sottovoce.audio.io import load_audio
-from sottovoce.audio.live_container import MOST_AT_ONCE_S, THREAD_NAME, LiveContainer
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.audio.media import from_live

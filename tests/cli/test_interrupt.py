@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from sottovoce.audio.io import CheckedFile
+from sottovoce.audio.container import MediaFile
 from sottovoce.cli.invocation import Interrupts
 
 POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -65,7 +65,7 @@ def test_an_interrupt_is_raised_where_it_falls() -> None:
 
 def test_a_callback_of_libav_ends_first() -> None:
     """libav takes an exception in `read` for a damaged file, and goes on."""
-    file = CheckedFile(InterruptedFile(b"abcd"), "name")
+    file = MediaFile(InterruptedFile(b"abcd"), "name")
     with Interrupts().handled():
         assert file.read(4) == b"abcd"
         with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.subtitles import LONGEST_RUN, Cue, ReadableCues, ends_with, one_line
 from sottovoce.options.writer import WriterOptions
 from sottovoce.text.languages import SENTENCE_ENDS
-from sottovoce.text.width import width
+from sottovoce.text.normalize import width
 from sottovoce.types import Segment, Word
 
 SPEED = 17.0

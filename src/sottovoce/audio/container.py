@@ -14,8 +14,8 @@ ten seconds or to the beginning, or more than an hour ahead; in MPEG-TS and Ogg 
 timeline at the end of the sound so far. Formats without time stamps (MP3, ADTS, FLAC, WAV) are joined end to
 end.
 
-`seek_before` reaches a part at the same sample positions: it seeks to a little before, lets the decoder
-settle for half a second, and starts where the grids of 16 kHz and of the source meet.
+A part is reached at the same sample positions: the decoder seeks to a little before, settles for half a
+second, and starts where the grids of 16 kHz and of the source meet.
 """
 
 from __future__ import annotations
@@ -24,23 +24,28 @@ import codecs
 import logging
 import math
 import os
+import queue
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, TypeAlias, cast
 
 import av
 import numpy as np
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
-from sottovoce.audio.downmix import Pcm16, Pcm16Resampler
+from sottovoce.audio.downmix import Pcm16Resampler
 from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.text.languages import language_code
 from sottovoce.types import SAMPLE_RATE, Samples
+
+logger = logging.getLogger(__name__)
+
 
 HEAD_BYTES = 4096
 TELEPHONE_RATE = 8_000
@@ -169,6 +174,162 @@ def _is_text(head: bytes) -> bool:
     return all(letter.isprintable() or letter.isspace() or letter == "\x1b" for letter in text)
 
 
+_PAGE = re.compile(rb"OggS\0([\0-\7])", re.DOTALL)
+_HEADER_BYTES = 6
+_BEGINS_STREAM = 2
+"""Page flag; within a link, pages that begin a stream precede all others."""
+_SCANNED_BYTES = 2**20
+
+
+class Readable(Protocol):
+    """A source of bytes; seekable if it has `seekable`, `seek` and `tell`, as an open file."""
+
+    def read(self, n_bytes: int, /) -> bytes: ...
+
+
+class MediaFile:
+    """The bytes of a source for libav, which end where the next link of chained Ogg begins.
+
+    Positions count from the source's initial one; several may read one seekable source by turns.
+    owned: `close` closes the source. head: the bytes from the beginning that `read_ahead` has seen.
+    """
+
+    def __init__(self, file: Readable, name: str, *, owned: bool = False) -> None:
+        self.label = name  # not `name`, by which libav would guess the format
+        self._file = cast(BinaryIO, file)
+        self._owned = owned
+        self._is_seekable = is_seekable(self._file)
+        self._begin = self._file.tell() if self._is_seekable else 0
+        self.n_read = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Go back to the beginning of a seekable source."""
+        self._place = 0
+        self._ahead = b""
+        """Bytes of the source from the place on."""
+        self._magic = b""
+        self._scanned = 0
+        """End of the bytes searched for the next link."""
+        self._tail = b""
+        self._is_within = False
+        """A page that begins no stream was seen: the next that begins one starts a link."""
+        self._next_link: int | None = None
+        self._is_first = True
+
+    def close(self) -> None:
+        if self._owned:
+            self._file.close()
+
+    def seekable(self) -> bool:
+        return self._is_seekable and self._is_first
+
+    @property
+    def head(self) -> bytes:
+        return self._ahead
+
+    def read_ahead(self, n_bytes: int) -> bool:
+        """Read at most up to n_bytes of `head`, without consuming them. False: nothing came."""
+        piece = self._fetch(n_bytes - len(self._ahead))
+        self._ahead += piece
+        return bool(piece)
+
+    def read(self, n_bytes: int) -> bytes:
+        if self._next_link is not None and self._place < self._next_link + _HEADER_BYTES:
+            n_bytes = min(n_bytes, self._next_link - self._place)
+            if n_bytes <= 0:
+                return b""
+        self._ahead = self._ahead or self._fetch(n_bytes)
+        data, self._ahead = self._ahead[:n_bytes], self._ahead[n_bytes:]
+        self._magic += data[: 4 - len(self._magic)]
+        n_scanned = self._scanned - self._place
+        # libav also reads the end of a file, which may hold other links than the next.
+        if self._magic == b"OggS" and self._next_link is None and 0 <= n_scanned < len(data):
+            self._scan(data[n_scanned:])
+            if self._next_link is not None:
+                data = data[: max(0, self._next_link - self._place)]
+        self._place += len(data)
+        return data
+
+    def _fetch(self, n_bytes: int) -> bytes:
+        try:
+            if self._is_seekable:
+                self._file.seek(self._begin + self._place + len(self._ahead))
+            received = self._file.read(n_bytes)
+        except (OSError, ValueError) as error:
+            raise AudioError(f"{self.label}: expected a readable file, got {refusal(error)}") from error
+        if not isinstance(received, bytes | bytearray | memoryview):
+            got = "nothing yet (non-blocking)" if received is None else type(received).__name__
+            raise AudioError(f"{self.label}: expected bytes from read(), got {got}")
+        self.n_read += len(received)
+        return bytes(received)  # libav trusts the length, so more than n_bytes wait in `_ahead`
+
+    def _scan(self, data: bytes) -> None:
+        joined = self._tail + data
+        for page in _PAGE.finditer(joined):
+            begins_stream = page[1][0] & _BEGINS_STREAM
+            if begins_stream and self._is_within:
+                self._next_link = self._scanned - len(self._tail) + page.start()
+                self._ahead = joined[page.start() :] + self._ahead
+                return
+            self._is_within = self._is_within or not begins_stream
+        self._tail = joined[1 - _HEADER_BYTES :]
+        self._scanned += len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._ahead = b""
+        if whence == os.SEEK_END:
+            self._place = self._file.seek(offset, whence) - self._begin
+        else:
+            self._place = offset + (self._place if whence == os.SEEK_CUR else 0)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def is_chained(self) -> bool:
+        """Return whether another link follows; reads up to it and needs a seekable file."""
+        place = self._place
+        self.seek(0)
+        while self._magic == b"OggS" and self.read(_SCANNED_BYTES):
+            pass
+        self.seek(place)
+        return self._next_link is not None
+
+    def next_link(self) -> bool:
+        """Go on to the next link of chained Ogg. False: this was the last one."""
+        if self._magic != b"OggS":
+            return False
+        if self._next_link is None and self.seekable():
+            self.seek(self._scanned)
+        while self.read(_SCANNED_BYTES):
+            pass
+        if self._next_link is None:
+            return False
+        if self.seekable():
+            self.seek(self._next_link)
+        self._place = self._scanned = self._next_link
+        self._next_link, self._is_within, self._is_first, self._tail = None, False, False, b""
+        return True
+
+
+def is_seekable(file: BinaryIO) -> bool:
+    try:
+        return file.seekable()
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def refusal(error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "nothing of that name"
+    if isinstance(error, IsADirectoryError):
+        return "a directory"
+    if isinstance(error, PermissionError):
+        return "no permission to read it"
+    return f"'{cause_of(error)}'"
+
+
 JITTER_S = 0.1
 STEADY_S = 0.5
 MOST_GAP_S = 3600.0
@@ -202,6 +363,7 @@ class Timeline:
         self._trimmed_s = 0.0
         self._first_change_s = 0.0
         self._n_restarts = 0
+        self._restarts = False
         self._is_damaged = False
         self.silences: list[tuple[float, float]] = []
 
@@ -217,17 +379,14 @@ class Timeline:
         stamp = frame.time
         if stamp is None:
             return 0.0
-        late_s = 0.0
-        if _name(container) in STAMPED_FORMATS and container.start_time is not None:
+        late_s = swallowed_s = 0.0
+        if _format(container) in STAMPED_FORMATS and container.start_time is not None:
             late_s = stamp - container.start_time / av.time_base
-            swallowed_s = 0.0
             if stream.start_time is not None and stream.time_base is not None:
                 swallowed_s = stamp - float(stream.start_time * stream.time_base)
-            if late_s - (swallowed_s if 0.0 < swallowed_s < SWALLOWED_S else 0.0) <= JITTER_S:
-                late_s = 0.0
-        if late_s > self._most_gap_s:
+        self._n_restarts += late_s > self._most_gap_s
+        if late_s - swallowed_s * (0.0 < swallowed_s < SWALLOWED_S) <= JITTER_S or late_s > self._most_gap_s:
             late_s = 0.0
-            self._n_restarts += 1
         self._origin_s = stamp - late_s - self.end_s
         return late_s
 
@@ -240,10 +399,10 @@ class Timeline:
     def placed(
         self, frames: Iterator[av.AudioFrame], container: InputContainer, stream: AudioStream
     ) -> Iterator[av.AudioFrame]:
-        if _name(container) not in STAMPED_FORMATS:
+        if _format(container) not in STAMPED_FORMATS:
             yield from frames
             return
-        restarts = _name(container) in RESTARTING_FORMATS
+        self._restarts = _format(container) in RESTARTING_FORMATS
         held: deque[av.AudioFrame] = deque()
         for frame in frames:
             if self._origin_s is None:
@@ -253,25 +412,19 @@ class Timeline:
                     yield from self._silence(late_s, frame)
             if held or abs(self._deviation_s(frame, self._next_s)) > JITTER_S:
                 held.append(frame)
-                yield from self._settled(held, restarts=restarts, is_end=False)
+                yield from self._settled(held, is_end=False)
             else:
                 yield from self._following(frame)
-        yield from self._settled(held, restarts=restarts, is_end=True)
+        yield from self._settled(held, is_end=True)
         self._origin_s = None
 
     def changes(self) -> str | None:
         found = []
         if self._late_s:
             found.append(f"the audio begins at {self._late_s:.2f} s")
-        if self._filled_s or self._trimmed_s:
-            done = [
-                f"{seconds:.2f} s {what}"
-                for seconds, what in (
-                    (self._filled_s, "of missing sound are silence"),
-                    (self._trimmed_s, "of overlapping sound are trimmed"),
-                )
-                if seconds
-            ]
+        filled = f"{self._filled_s:.2f} s of missing sound are silence" if self._filled_s else ""
+        trimmed = f"{self._trimmed_s:.2f} s of overlapping sound are trimmed" if self._trimmed_s else ""
+        if done := list(filter(None, (filled, trimmed))):
             found.append(f"by its time stamps {' and '.join(done)}, first at {self._first_change_s:.2f} s")
         if self._n_restarts:
             times = "once" if self._n_restarts == 1 else f"{self._n_restarts} times"
@@ -284,9 +437,7 @@ class Timeline:
         stamp = frame.time
         return 0.0 if stamp is None or self._origin_s is None else stamp - self._origin_s - place_s
 
-    def _settled(
-        self, held: deque[av.AudioFrame], *, restarts: bool, is_end: bool
-    ) -> Iterator[av.AudioFrame]:
+    def _settled(self, held: deque[av.AudioFrame], *, is_end: bool) -> Iterator[av.AudioFrame]:
         while held:
             jump_s = self._deviation_s(held[0], self._next_s)
             if abs(jump_s) <= JITTER_S:
@@ -302,7 +453,7 @@ class Timeline:
                 before_last_s = length_s - held[-1].samples / held[-1].sample_rate
                 steady_s = self._deviation_s(held[-1], self._next_s + before_last_s)
                 if jump_s < 0 or abs(steady_s - jump_s) <= min(JITTER_S, before_last_s / 2):
-                    yield from self._jump(jump_s, held[0], restarts=restarts)
+                    yield from self._jump(jump_s, held[0])
                 else:
                     self._is_damaged = True
                 yield from self._following(held.popleft())
@@ -318,13 +469,13 @@ class Timeline:
             length_s += frame.samples / frame.sample_rate
         return len(held), length_s
 
-    def _jump(self, jump_s: float, frame: av.AudioFrame, *, restarts: bool) -> Iterator[av.AudioFrame]:
+    def _jump(self, jump_s: float, frame: av.AudioFrame) -> Iterator[av.AudioFrame]:
         stamp = frame.time or 0.0
         if jump_s > 0:
             is_new = jump_s > self._most_gap_s or self._filled_s + jump_s > MOST_FILLED_S
         else:
             is_back = self._next_s + jump_s <= JITTER_S or -jump_s > MOST_OVERLAP_S
-            is_new = is_back or (restarts and stamp < self._last_stamp_s - JITTER_S)
+            is_new = is_back or (self._restarts and stamp < self._last_stamp_s - JITTER_S)
         if is_new:
             self._origin_s = stamp - self._next_s
             self._n_restarts += 1
@@ -369,7 +520,7 @@ class Timeline:
         yield frame
 
 
-def _name(container: InputContainer) -> str:
+def _format(container: InputContainer) -> str:
     return container.format.name.split(",")[0]
 
 
@@ -486,116 +637,6 @@ def _frame_at(n_before: int, frames: Iterator[av.AudioFrame], rate: int) -> av.A
     return None
 
 
-logger = logging.getLogger(__name__)
-
-_PAGE = re.compile(rb"OggS\0([\0-\7])", re.DOTALL)
-_HEADER_BYTES = 6
-_BEGINS_STREAM = 2
-"""Page flag; within a link, pages that begin a stream precede all others."""
-_SCANNED_BYTES = 2**20
-
-
-class ByteFile(Protocol):
-    """A file for libav: `read` returns at most n_bytes, and none only at the end."""
-
-    @property
-    def n_read(self) -> int: ...
-
-    def read(self, n_bytes: int) -> bytes: ...
-
-    def seek(self, offset: int, whence: int = 0) -> int: ...
-
-    def tell(self) -> int: ...
-
-    def seekable(self) -> bool: ...
-
-
-class OggLinks:
-    """A file for libav that ends where the next link of chained Ogg begins."""
-
-    def __init__(self, file: ByteFile) -> None:
-        self._file = file
-        self._place = 0
-        self._magic = b""
-        self._scanned = 0
-        """End of the bytes searched for the next link."""
-        self._tail = b""
-        self._rest = b""
-        self._is_within = False
-        """A page that begins no stream was seen: the next that begins one starts a link."""
-        self._next_link: int | None = None
-        self._is_first = True
-
-    @property
-    def n_read(self) -> int:
-        return self._file.n_read
-
-    def seekable(self) -> bool:
-        return self._file.seekable() and self._is_first
-
-    def read(self, n_bytes: int) -> bytes:
-        if self._next_link is not None and self._place < self._next_link + _HEADER_BYTES:
-            n_bytes = min(n_bytes, self._next_link - self._place)
-            if n_bytes <= 0:
-                return b""
-        data = self._rest[:n_bytes] or self._file.read(n_bytes)
-        self._rest = self._rest[n_bytes:]
-        self._magic += data[: 4 - len(self._magic)]
-        n_scanned = self._scanned - self._place
-        # libav also reads the end of a file, which may hold other links than the next.
-        if self._magic == b"OggS" and self._next_link is None and 0 <= n_scanned < len(data):
-            self._scan(data[n_scanned:])
-            if self._next_link is not None:
-                data = data[: max(0, self._next_link - self._place)]
-        self._place += len(data)
-        return data
-
-    def _scan(self, data: bytes) -> None:
-        joined = self._tail + data
-        for page in _PAGE.finditer(joined):
-            begins_stream = page[1][0] & _BEGINS_STREAM
-            if begins_stream and self._is_within:
-                self._next_link = self._scanned - len(self._tail) + page.start()
-                self._rest = joined[page.start() :] + self._rest
-                return
-            self._is_within = self._is_within or not begins_stream
-        self._tail = joined[1 - _HEADER_BYTES :]
-        self._scanned += len(data)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._rest = b""
-        self._place = self._file.seek(offset, whence)
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
-
-    def is_chained(self) -> bool:
-        """Return whether another link follows; reads up to it and needs a seekable file."""
-        place = self._place
-        self.seek(0)
-        while self._magic == b"OggS" and self.read(_SCANNED_BYTES):
-            pass
-        self.seek(place)
-        return self._next_link is not None
-
-    def next(self) -> bool:
-        """Go on to the next link of an unseekable file; False without one."""
-        if self._magic != b"OggS":
-            return False
-        if self._next_link is None and self.seekable():
-            self.seek(self._scanned)
-        while self.read(_SCANNED_BYTES):
-            pass
-        if self._next_link is None:
-            return False
-        if self.seekable():
-            self.seek(self._next_link)
-        self._place = self._scanned = self._next_link
-        self._next_link, self._is_within, self._is_first, self._tail = None, False, False, b""
-        return True
-
-
 UNKNOWN_LANGUAGES = ("", "und", "unk", "mis", "zxx", "mul")
 
 
@@ -615,27 +656,16 @@ ONLY_TRACK = AudioTrack(1)
 
 
 def track_named(tracks: Sequence[AudioTrack], request: int | str, name: str) -> AudioTrack:
-    number = _track_number(request)
-    if number is None:
-        code = language_code(str(request))
-        if code is None:
-            raise OptionError(f"audio track: expected a number from 1 or a language, got '{request}'")
-        found = [one for one in tracks if one.language and language_code(one.language) == code]
-    else:
-        found = [one for one in tracks if one.number == number]
-    if not found:
-        there = ", ".join(map(str, tracks))
-        raise AudioError(f"{name}: expected an audio track among {there}; got '{request}'")
-    return found[0]
-
-
-def _track_number(request: int | str) -> int | None:
     text = str(request).strip()
-    if not text.lstrip("-").isdecimal() or not text.isascii():
-        return None
-    if int(text) < 1:
+    number = int(text) if text.isascii() and text.lstrip("-").isdecimal() else None
+    code = language_code(text) if number is None else None
+    if (number is None and code is None) or (number is not None and number < 1):
         raise OptionError(f"audio track: expected a number from 1 or a language, got '{request}'")
-    return int(text)
+    for track in tracks:
+        if track.number == number or (code and track.language and language_code(track.language) == code):
+            return track
+    there = ", ".join(map(str, tracks))
+    raise AudioError(f"{name}: expected an audio track among {there}; got '{request}'")
 
 
 # Errors of libav's decoders and PyAV's wrappers on damaged input (FFmpegError itself has several bases).
@@ -659,77 +689,113 @@ class AudioInfo:
     tracks: tuple[AudioTrack, ...] = (ONLY_TRACK,)
 
 
-class ContainerDecoder:
+@dataclass(frozen=True, slots=True)
+class SourceRequest:
+    """How to read a source; see `open_audio`.
+
+    start_sample: at 16 kHz. raw: format of headerless samples, or None. most_gap_s: longest gap filled with
+    silence.
+    """
+
+    keep_channels: bool = False
+    audio_track: int | str | None = None
+    start_sample: int = 0
+    raw: RawFormat | None = None
+    warned: set[str] = field(default_factory=set)
+    most_gap_s: float = MOST_GAP_S
+
+
+class BlockSource:
+    """A recording that yields blocks (n_channels, n) float32 at 16 kHz once, front to back.
+
+    first_sample: of `blocks` in the recording.
+    """
+
+    info: AudioInfo
+    first_sample = 0
+
+    def blocks(self) -> Iterator[Samples]:
+        raise NotImplementedError
+
+    def warnings(self) -> list[str]:
+        return []
+
+    def silences(self) -> list[tuple[float, float]]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class ContainerDecoder(BlockSource):
     """Decodes an audio track of a container to 16 kHz, mixed to mono or all channels.
 
-    raw: the format of headerless samples. most_gap_s: longest gap filled with silence. Other arguments:
-    `open_audio`.
+    It begins at or shortly before the start of the request where the format has positions, else at the
+    beginning; closing it closes the file too.
 
     Raises: AudioError for an unknown format or missing track; OptionError for an invalid track.
     """
 
-    def __init__(
-        self,
-        file: ByteFile,
-        name: str,
-        *,
-        keep_channels: bool = False,
-        audio_track: int | str | None = None,
-        raw: RawFormat | None = None,
-        most_gap_s: float = MOST_GAP_S,
-        warned: set[str] | None = None,
-    ) -> None:
-        self._name = name
-        self._audio_track = audio_track
-        self._file = OggLinks(file)
-        self._container = _open_container(self._file, name, raw)
+    def __init__(self, file: MediaFile, request: SourceRequest | None = None) -> None:
+        self._file = file
+        self._name = file.label
+        self._request = request or SourceRequest()
+        self._open()
+        if not self._seek(self._request.start_sample):  # the position is uncertain
+            self._container.close()
+            self._file.restart()
+            self._open()
+
+    def _open(self) -> None:
+        self._open_container(self._request.audio_track, self._request.raw)
         try:
-            self._stream = _audio_stream(self._container, name, audio_track)
-            self.info = _info(self._container, self._stream, name)
-            self._is_alone = len(self._container.streams) == 1
-            self._has_one_duration = self._container.format.name.startswith(("matroska", "flv"))
-            if len(self.info.tracks) > 1:
-                logger.info("%s: audio track %s of %d", name, self.info.track, len(self.info.tracks))
+            self.info = _info(self._container, self._stream, self._name)
         except BaseException:
             self._container.close()
             raise
-        self._resampler = Pcm16Resampler(name, keep_channels=keep_channels, warned=warned)
-        self._timeline = Timeline(most_gap_s=most_gap_s)
+        self._is_alone = len(self._container.streams) == 1
+        self._has_one_duration = _format(self._container) in ("matroska", "flv")
+        if len(self.info.tracks) > 1:
+            logger.info("%s: audio track %s of %d", self._name, self.info.track, len(self.info.tracks))
+        request = self._request
+        self._resampler = Pcm16Resampler(
+            self._name, keep_channels=request.keep_channels, warned=request.warned
+        )
+        self._timeline = Timeline(most_gap_s=request.most_gap_s)
         self._n_damaged = 0
         self._n_unread_links = 0
         self._n_input_samples = 0
         self._truncation: str | None = None
         self._sought: Iterator[av.AudioFrame] | None = None
-        self.first_sample = 0
-        self.owned_file: BinaryIO | None = None
 
-    def seek(self, start_sample: int) -> bool:
-        """Seek to `first_sample`, at or shortly before `start_sample` (16 kHz), before anything is decoded.
+    def _open_container(self, track: int | str | None, raw: RawFormat | None) -> None:
+        self._container = _open_container(self._file, raw)
+        try:
+            self._stream = _audio_stream(self._container, self._name, track)
+        except BaseException:
+            self._container.close()
+            raise
 
-        first_sample stays 0 in formats without positions, and near the beginning. False: the position is not
-        exact, and the decoder is spent.
-        """
-        has_positions = self._container.format.name.split(",")[0] in SEEKABLE_FORMATS
+    def _seek(self, start_sample: int) -> bool:
+        has_positions = self._file.seekable() and _format(self._container) in SEEKABLE_FORMATS
         if not has_positions or start_sample < SHORTEST_SEEK_S * SAMPLE_RATE:
             return True
-        found = None if self._file.is_chained() else self._frames_before(start_sample)
+        start_s = start_sample / SAMPLE_RATE
+        try:
+            if self._file.is_chained():
+                return False
+            found = seek_before(self._container, self._stream, start_s, self._decoded_frames, self._timeline)
+        except (*_DAMAGE, OSError, EOFError):
+            return False
         self._n_damaged = 0
         if found is not None:
             self.first_sample, self._sought = found
             self._resampler.next_sample = self.first_sample
         return found is not None
 
-    def _frames_before(self, start_sample: int) -> tuple[int, Iterator[av.AudioFrame]] | None:
-        start_s = start_sample / SAMPLE_RATE
-        try:
-            return seek_before(self._container, self._stream, start_s, self._decoded_frames, self._timeline)
-        except (*_DAMAGE, OSError, EOFError):
-            return None
-
     def close(self) -> None:
         self._container.close()
-        if self.owned_file is not None:
-            self.owned_file.close()
+        self._file.close()
 
     def blocks(self) -> Iterator[Samples]:
         """Decode to the end: blocks (n_channels, n) float32, 16-bit values / 32768.
@@ -737,23 +803,17 @@ class ContainerDecoder:
         Raises: AudioError if nothing can be decoded, or samples are NaN or infinite.
         """
         n_samples = 0
-        for block in self._resampled():
+        for block in self._resampler.resampled(self._frames()):
             n_samples += len(block)
             yield block.T.astype(np.float32) / np.float32(32768.0)
         self._check_length(n_samples)
 
-    def _resampled(self) -> Iterator[Pcm16]:
-        for frame in self._frames():
-            yield from self._resampler.push(frame)
-        yield from self._resampler.flush()
-
     def warnings(self) -> list[str]:
-        damaged = f"left out {self._n_damaged} damaged packets" if self._n_damaged else None
-        unread = f"left out {self._n_unread_links} streams of a chained file that cannot be read"
+        damaged, unread = self._n_damaged, self._n_unread_links
         found = [
             self._truncation,
-            damaged,
-            unread if self._n_unread_links else None,
+            f"left out {damaged} damaged packets" if damaged else None,
+            f"left out {unread} streams of a chained file that cannot be read" if unread else None,
             self._timeline.changes(),
         ]
         return [warning for warning in found if warning]
@@ -762,30 +822,23 @@ class ContainerDecoder:
         return list(self._timeline.silences)
 
     def _frames(self) -> Iterator[av.AudioFrame]:
-        for frame in self._placed_frames():
+        for frame in self._placed_frames() if self._sought is None else self._sought:
             self._check_finite(frame)
             self._n_input_samples += frame.samples
             yield frame
 
     def _placed_frames(self) -> Iterator[av.AudioFrame]:
-        if self._sought is not None:
-            yield from self._sought
-            return
         yield from self._timeline.placed(self._decoded_frames(), self._container, self._stream)
-        while self._file.next():
-            if self._open_link():
+        while self._file.next_link():
+            self._container.close()
+            try:
+                self._open_container(
+                    None if self._request.audio_track is None else self.info.track.number, None
+                )
+            except AudioError:
+                self._n_unread_links += 1
+            else:
                 yield from self._timeline.placed(self._decoded_frames(), self._container, self._stream)
-
-    def _open_link(self) -> bool:
-        self._container.close()
-        try:
-            self._container = _open_container(self._file, self._name, None)
-            track = None if self._audio_track is None else self.info.track.number
-            self._stream = _audio_stream(self._container, self._name, track)
-        except AudioError:
-            self._n_unread_links += 1
-            return False
-        return True
 
     def _decoded_frames(self) -> Iterator[av.AudioFrame]:
         for packet in self._packets():
@@ -828,22 +881,20 @@ class ContainerDecoder:
 
         Only the track's own duration counts: the sound of a film may end before its picture.
         """
-        if n_samples == 0 and self._sought is None:
+        if self._sought is not None:
+            return
+        if n_samples == 0:
             damaged = f", {self._n_damaged} damaged packets" if self._n_damaged else ""
             raise AudioError(f"{self._name}: expected audio, got no samples ({self.info.codec}{damaged})")
         decoded_s, declared_s = n_samples / SAMPLE_RATE, self.info.duration_s
         is_own = self._is_alone or (self._stream.duration is not None and not self._has_one_duration)
-        if (
-            self._sought is None
-            and is_own
-            and not self._timeline.is_joined
-            and declared_s is not None
-            and decoded_s < min(declared_s - 1.0, 0.9 * declared_s)
-        ):
+        if declared_s is None or not is_own or self._timeline.is_joined:
+            return
+        if decoded_s < min(declared_s - 1.0, 0.9 * declared_s):
             self._truncation = f"truncated? It declares {declared_s:.1f} s and holds {decoded_s:.1f} s"
 
 
-def _open_container(file: ByteFile, name: str, raw: RawFormat | None) -> InputContainer:
+def _open_container(file: MediaFile, raw: RawFormat | None) -> InputContainer:
     options = {**_NO_PROTOCOLS, **({} if raw is None else raw.options)}
     raw_name = None if raw is None else raw.name
     try:
@@ -851,10 +902,9 @@ def _open_container(file: ByteFile, name: str, raw: RawFormat | None) -> InputCo
     except AudioError:
         raise
     except (*_DAMAGE, OSError, EOFError) as error:
-        if file.n_read == 0:
-            raise AudioError(f"{name}: expected an audio or video file, got 0 bytes") from error
         pipe = "" if file.seekable() else " (from a pipe: some formats, like MP4, must be given as a file)"
-        raise AudioError(f"{name}: expected an audio or video file, got {_cause(error)}{pipe}") from error
+        got = f"{_cause(error)}{pipe}" if file.n_read else "0 bytes"
+        raise AudioError(f"{file.label}: expected an audio or video file, got {got}") from error
 
 
 def _cause(error: BaseException) -> str:
@@ -891,17 +941,11 @@ def _tracks(container: InputContainer) -> tuple[AudioTrack, ...]:
 def _info(container: InputContainer, stream: AudioStream, name: str) -> AudioInfo:
     codec = stream.codec_context
     try:
-        duration_s = _declared_duration_s(container, stream)
         tracks = _tracks(container)
-        return AudioInfo(
-            name,
-            codec.name,
-            int(codec.sample_rate or 0),
-            int(codec.channels or 0),
-            duration_s,
-            tracks[list(container.streams.audio).index(stream)],
-            tracks,
-        )
+        track = tracks[list(container.streams.audio).index(stream)]
+        rate, n_channels = int(codec.sample_rate or 0), int(codec.channels or 0)
+        duration_s = _declared_duration_s(container, stream)
+        return AudioInfo(name, codec.name, rate, n_channels, duration_s, track, tracks)
     except _DAMAGE as error:
         raise AudioError(f"{name}: expected a readable header, got {_cause(error)}") from error
 
@@ -922,3 +966,98 @@ def _declared_duration_s(container: InputContainer, stream: AudioStream) -> floa
     else:
         return None
     return duration_s if duration_s > 0 else None
+
+
+MOST_AT_ONCE_S = 5.0
+"""A few bytes may hold hours of silence."""
+MOST_BLOCKS = 32
+THREAD_NAME = "sottovoce-container"
+_Decoded: TypeAlias = "Samples | AudioError | bool"
+"""True: more input is needed; False: the container has ended."""
+
+
+class LiveContainer:
+    """Decodes the bytes of a container, cut anywhere, to 16 kHz mono: `feed` a piece, then `take` until it is
+    used up. Not thread-safe; FFmpeg's reads block, so each container has a thread.
+    """
+
+    def __init__(self, name: str = "live audio") -> None:
+        self._name = name
+        self._fed: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._decoded: queue.Queue[_Decoded] = queue.Queue(MOST_BLOCKS)
+        self._thread: threading.Thread | None = None
+        self._rest = b""
+        self._is_read = False
+        self._is_pending = False
+        self._is_over = False
+        self._is_dropped = False
+
+    def feed(self, piece: bytes) -> None:
+        if self._is_over or not piece:
+            return
+        self._is_pending = True
+        if self._thread is None:
+            self._rest = piece
+            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+            self._thread.start()
+        else:
+            self._fed.put(piece)
+
+    def take(self) -> tuple[Samples, bool]:
+        """Return samples (n,) float32, and whether the fed bytes hold more.
+
+        Raises: AudioError for data that is no container, or has no audio.
+        """
+        parts: list[Samples] = [np.zeros(0, np.float32)]
+        while self._is_pending and sum(map(len, parts)) < MOST_AT_ONCE_S * SAMPLE_RATE:
+            found = self._decoded.get()
+            if isinstance(found, AudioError):
+                raise found
+            if isinstance(found, bool):
+                self._is_pending, self._is_over = False, not found
+            else:
+                parts.append(found)
+        return np.concatenate(parts), self._is_pending
+
+    def end(self) -> None:
+        if self._thread is not None and not self._is_over:
+            self._is_pending = True
+            self._fed.put(b"")
+
+    def close(self) -> None:
+        self._is_dropped = True
+        self._fed.put(b"")
+        while not self._decoded.empty():  # the thread may wait for a free slot
+            self._decoded.get()
+        if self._thread is not None:
+            self._thread.join()
+
+    def read(self, n_bytes: int, /) -> bytes:
+        if not self._rest and not self._is_read and not self._is_dropped:
+            self._hand(True)
+            self._rest = self._fed.get()
+            self._is_read = not self._rest
+        given, self._rest = self._rest[:n_bytes], self._rest[n_bytes:]
+        return given
+
+    def _run(self) -> None:
+        try:
+            file = MediaFile(self, self._name)
+            decoder = ContainerDecoder(file, SourceRequest(most_gap_s=MOST_LIVE_GAP_S))
+            try:
+                for block in decoder.blocks():
+                    if self._is_dropped:
+                        break
+                    self._hand(block[0])
+                for warning in decoder.warnings():
+                    logger.warning("%s: %s", self._name, warning)
+            finally:
+                decoder.close()
+        except AudioError as error:
+            self._hand(error)
+        finally:
+            self._hand(False)
+
+    def _hand(self, decoded: _Decoded) -> None:
+        if not self._is_dropped:
+            self._decoded.put(decoded)

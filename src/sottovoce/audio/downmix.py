@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -35,14 +35,15 @@ S = TypeVar("S", np.int16, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class _Block(Generic[S]):
-    """Samples mixed (n,) and channels (n_channels, n); energy of mixed; products (n_channels, n_channels) of
-    channels.
+    """Samples mixed (n,) and channels (n_channels, n), and products (n_channels, n_channels) of channels.
+
+    energies (3,): of mixed, of its rounding, and that of uncorrelated channels.
     """
 
     mixed: npt.NDArray[S]
     channels: npt.NDArray[S]
-    energy: float
     products: npt.NDArray[np.float64]
+    energies: npt.NDArray[np.float64]
 
 
 class Downmix(Generic[S]):
@@ -89,11 +90,13 @@ class Downmix(Generic[S]):
 
     def _take(
         self, mixed: npt.NDArray[S], channels: npt.NDArray[S], *, is_last: bool = False
-    ) -> list[npt.NDArray[S]]:
+    ) -> Iterator[npt.NDArray[S]]:
         levels, mix = channels.astype(np.float64), mixed.astype(np.float64)
-        self._waiting.append(_Block(mixed, channels, float(mix @ mix), levels @ levels.T))
+        products = levels @ levels.T
+        rounding = ROUNDING * len(mixed) if mixed.dtype.kind == "i" else 0.0
+        energies = np.array([mix @ mix, rounding, self._weights**2 @ np.diag(products)])
+        self._waiting.append(_Block(mixed, channels, products, energies))
         self._next_sample += len(mixed)
-        done = []
         while self._waiting:
             stretch = list(self._waiting)[:N_SUSTAINED]
             if self._changes(stretch[:1]):
@@ -102,44 +105,31 @@ class Downmix(Generic[S]):
                 if self._changes(stretch):
                     self._kept = () if self._kept else self._best_channels(stretch)
                     self._log()
-            done.append(self._mix(self._waiting.popleft()))
-        return done
+            yield self._mix(self._waiting.popleft())
 
     def _changes(self, stretch: list[_Block[S]]) -> bool:
-        sounding = [block for block in stretch if self._has_sound(block)]
-        changed = [block for block in sounding if self._is_across([block])]
-        return self._is_across(stretch) and 2 * len(changed) > len(sounding)
+        sounding = [one for one in stretch if CANCELLED * one.energies[2] > one.energies[1]]
+        n_changed = sum(self._is_across([block]) for block in sounding)
+        return self._is_across(stretch) and 2 * n_changed > len(sounding)
 
     def _is_across(self, blocks: list[_Block[S]]) -> bool:
-        energies = [self._energies(block) for block in blocks]
-        energy, rounding, uncorrelated = np.sum(energies, axis=0).tolist()
+        energy, rounding, uncorrelated = np.sum([block.energies for block in blocks], axis=0).tolist()
         if self._kept:
             return bool(energy - rounding > INTACT * uncorrelated)
         return bool(energy + rounding < CANCELLED * uncorrelated)
 
-    def _has_sound(self, block: _Block[S]) -> bool:
-        _, rounding, uncorrelated = self._energies(block)
-        return CANCELLED * uncorrelated > rounding
-
-    def _energies(self, block: _Block[S]) -> tuple[float, float, float]:
-        rounding = ROUNDING * len(block.mixed) if block.mixed.dtype.kind == "i" else 0.0
-        return block.energy, rounding, float(self._weights**2 @ np.diag(block.products))
-
     def _best_channels(self, stretch: list[_Block[S]]) -> tuple[int, ...]:
         products = np.sum([block.products for block in stretch], axis=0)
 
-        def energy(kept: Sequence[int]) -> float:
+        def energy(kept: Sequence[int], products: npt.NDArray[np.float64]) -> float:
             weights = self._weights[list(kept)]
             return float(weights @ products[np.ix_(kept, kept)] @ weights / weights.sum() ** 2)
 
-        def uncorrelated(kept: Sequence[int]) -> float:
-            weights = self._weights[list(kept)]
-            return float(weights**2 @ np.diag(products)[list(kept)] / weights.sum() ** 2)
-
+        uncorrelated = np.diag(np.diag(products))
         kept = tuple(int(channel) for channel in np.flatnonzero(self._weights))
-        while len(kept) > 1 and energy(kept) <= INTACT * uncorrelated(kept):
+        while len(kept) > 1 and energy(kept, products) <= INTACT * energy(kept, uncorrelated):
             fewer = [tuple(one for one in kept if one != left_out) for left_out in reversed(kept)]
-            kept = max(fewer, key=energy)
+            kept = max(fewer, key=lambda some: energy(some, products))
         return kept
 
     def _mix(self, block: _Block[S]) -> npt.NDArray[S]:
@@ -171,28 +161,27 @@ class Pcm16Resampler:
     next_sample: position of the next frame, at 16 kHz.
     """
 
-    def __init__(self, name: str, *, keep_channels: bool, warned: set[str] | None) -> None:
+    def __init__(self, name: str, *, keep_channels: bool, warned: set[str]) -> None:
         self.next_sample = 0
-        self._warned: set[str] = set() if warned is None else warned
+        self._warned = warned
         self._name = name
         self._keep_channels = keep_channels
-        self._source: tuple[str, str, int] | None = None
-        self._n_channels = 1
+        self._n_channels = 0
         self._channels: av.AudioResampler | None = None
         self._mono: av.AudioResampler | None = None
         self._downmix: Downmix[np.int16] | None = None
 
-    def push(self, frame: av.AudioFrame) -> list[Pcm16]:
-        source = (frame.format.name, frame.layout.name, frame.sample_rate)
-        if source == self._source:
-            return self._resampled(frame)
-        rest = self.flush()
-        self._start(frame)
-        self._source = source
-        return rest + self._resampled(frame)
-
-    def flush(self) -> list[Pcm16]:
-        return [] if self._source is None else self._resampled(None)
+    def resampled(self, frames: Iterable[av.AudioFrame]) -> Iterator[Pcm16]:
+        """Yield blocks (n, n_channels) that are not empty, of all frames."""
+        source = None
+        for frame in frames:
+            own = (frame.format.name, frame.layout.name, frame.sample_rate)
+            if own != source:
+                yield from self._block(None)
+                self._start(frame)
+                source = own
+            yield from self._block(frame)
+        yield from self._block(None)
 
     def _start(self, frame: av.AudioFrame) -> None:
         n_channels = frame.layout.nb_channels
@@ -201,7 +190,7 @@ class Pcm16Resampler:
                 f"{self._name}: expected {MIN_RATE} to {MAX_RATE} Hz and 1 to {MAX_CHANNELS} channels, "
                 f"got {frame.sample_rate} Hz and {n_channels} channels"
             )
-        if self._keep_channels and self._source is not None and n_channels != self._n_channels:
+        if self._keep_channels and n_channels != (self._n_channels or n_channels):
             raise AudioError(
                 f"{self._name}: expected {self._n_channels} channels to the end, got {n_channels} on the way"
             )
@@ -220,7 +209,7 @@ class Pcm16Resampler:
             self._mono = _resampler_to("mono")
         self._downmix = Downmix(weights, self._name, first_sample=self.next_sample, warned=self._warned)
 
-    def _resampled(self, frame: av.AudioFrame | None) -> list[Pcm16]:
+    def _block(self, frame: av.AudioFrame | None) -> Iterator[Pcm16]:
         channels = _resampled(self._channels, frame, self._n_channels)
         mono = _resampled(self._mono, frame, 1)
         block = mono if self._channels is None else channels
@@ -229,7 +218,8 @@ class Pcm16Resampler:
                 mono = np.rint(channels.mean(axis=1, keepdims=True)).astype(np.int16)
             block = self._downmix.push(mono[:, 0], channels.T, is_last=frame is None)[:, None]
         self.next_sample += len(block)
-        return [block] if len(block) else []
+        if len(block):
+            yield block
 
 
 def _resampler_to(layout: str) -> av.AudioResampler:
@@ -256,51 +246,11 @@ def downmix_weights(layout: str) -> tuple[float, ...] | None:
     return tuple(mixed[:, 0] / 2**14)
 
 
-class FloatResampler:
-    """Resamples (n_channels, n) float32 to 16 kHz, each channel by itself.
+class FloatMixer:
+    """Resamples (n_channels, n) float32 to 16 kHz, each channel by itself, and mixes them to (1, n) by their
+    mean (`Downmix`) unless keep_channels. warned: see `Downmix`.
 
     Raises: AudioError for a rate outside 1 to 768 kHz.
-    """
-
-    def __init__(self, sample_rate: int, n_channels: int, name: str) -> None:
-        if not MIN_RATE <= sample_rate <= MAX_RATE:
-            raise AudioError(f"{name}: expected {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate} Hz")
-        self._rate = sample_rate
-        self._n_channels = n_channels
-        self._channels = (
-            []
-            if sample_rate == SAMPLE_RATE
-            else [av.AudioResampler("flt", "mono", SAMPLE_RATE) for _ in range(n_channels)]
-        )
-
-    def push(self, samples: Samples) -> Samples:
-        """Resample (n_channels, n) float32; the output lags a few samples."""
-        if not self._channels:
-            return samples
-        return self._resampled([self._frame(row) for row in samples])
-
-    def flush(self) -> Samples:
-        if not self._channels:
-            return np.zeros((self._n_channels, 0), np.float32)
-        return self._resampled([None] * self._n_channels)
-
-    def _frame(self, samples: Samples) -> av.AudioFrame:
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="flt", layout="mono")
-        frame.sample_rate = self._rate
-        return frame
-
-    def _resampled(self, frames: Sequence[av.AudioFrame | None]) -> Samples:
-        rows = []
-        for resampler, frame in zip(self._channels, frames, strict=True):
-            parts = [out.to_ndarray()[0] for out in resampler.resample(frame)]
-            rows.append(np.concatenate([np.zeros(0, np.float32), *parts]))
-        return np.stack(rows)
-
-
-class FloatMixer:
-    """Resamples (n_channels, n) float32 to 16 kHz and mixes them to (1, n) by their mean (`Downmix`).
-
-    Raises: as `FloatResampler`.
     """
 
     def __init__(
@@ -309,22 +259,43 @@ class FloatMixer:
         n_channels: int,
         name: str,
         *,
+        keep_channels: bool = False,
         first_sample: int = 0,
         warned: set[str] | None = None,
     ) -> None:
-        self._is_mono = n_channels == 1
-        self._resampler = FloatResampler(sample_rate, 1 if self._is_mono else n_channels + 1, name)
-        weights = (1 / n_channels,) * n_channels
-        self._downmix: Downmix[np.float32] = Downmix(weights, name, first_sample=first_sample, warned=warned)
+        if not MIN_RATE <= sample_rate <= MAX_RATE:
+            raise AudioError(f"{name}: expected {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate} Hz")
+        self._rate = sample_rate
+        self._downmix: Downmix[np.float32] | None = None
+        if n_channels > 1 and not keep_channels:
+            weights = (1 / n_channels,) * n_channels
+            self._downmix = Downmix(weights, name, first_sample=first_sample, warned=warned)
+        n_rows = n_channels + (self._downmix is not None)
+        self._resamplers = [av.AudioResampler("flt", "mono", SAMPLE_RATE) for _ in range(n_rows)]
 
     def push(self, samples: Samples) -> Samples:
-        """Mix (n_channels, n) float32; the output lags at most 0.5 s."""
-        if self._is_mono:
-            return self._resampler.push(samples)
-        mean = samples.mean(axis=0, keepdims=True, dtype=np.float32)
-        mean, channels = np.split(self._resampler.push(np.concatenate((mean, samples))), [1])
-        return self._downmix.push(mean[0], channels)[None]
+        """Convert (n_channels, n) float32; the output lags a few samples, mixed at most 0.5 s."""
+        rows = samples
+        if self._downmix is not None:
+            rows = np.concatenate((samples.mean(axis=0, keepdims=True, dtype=np.float32), samples))
+        if self._rate != SAMPLE_RATE:
+            frames = [
+                av.AudioFrame.from_ndarray(np.ascontiguousarray(row)[None], "flt", "mono") for row in rows
+            ]
+            for frame in frames:
+                frame.sample_rate = self._rate
+            rows = self._resampled(frames)
+        return rows if self._downmix is None else self._downmix.push(rows[0], rows[1:])[None]
 
     def flush(self) -> Samples:
-        rest = self._resampler.flush()
-        return rest if self._is_mono else self._downmix.push(rest[0], rest[1:], is_last=True)[None]
+        rows: Samples = np.zeros((len(self._resamplers), 0), np.float32)
+        if self._rate != SAMPLE_RATE:
+            rows = self._resampled([None] * len(self._resamplers))
+        return rows if self._downmix is None else self._downmix.push(rows[0], rows[1:], is_last=True)[None]
+
+    def _resampled(self, frames: Sequence[av.AudioFrame | None]) -> Samples:
+        rows = []
+        for resampler, frame in zip(self._resamplers, frames, strict=True):
+            parts = [out.to_ndarray()[0] for out in resampler.resample(frame)]
+            rows.append(np.concatenate([np.zeros(0, np.float32), *parts]))
+        return np.stack(rows)

@@ -102,30 +102,28 @@ class RecordingFeatures:
         but detects the language of a short recording with silence as padding. Raises: OptionError for a
         window that is empty, was dropped, or begins after the end.
         """
-        last = start + n_frames if end is None else min(end, start + n_frames)
-        self._read_to(last)
-        last = min(last, self._frames.end)
-        if not self._frames.start <= start < last:
-            raise OptionError(
-                f"window: expected a start in [{self._frames.start}, {last}), got {start} (frames of 10 ms)"
-            )
-        maximum = None if self._normalization == "window" else self._maximum
-        frames = self._frames.slice(start, last)
+        frames = self._slice("window", start, start + n_frames if end is None else min(end, start + n_frames))
+        n_content = frames.shape[1]
         if fill == "silence":
-            tail = self._tail if last == self._frames.end else None
+            tail = self._tail if start + n_content == self._frames.end else None
             frames = _with_silence(frames, tail, n_frames)
-        features = window_features([frames], n_frames, maximum=maximum)
-        return Features(features.mel, (last - start,))
+        maximum = None if self._normalization == "window" else self._maximum
+        return Features(window_features([frames], n_frames, maximum=maximum).mel, (n_content,))
 
     def log_mel(self, start: int, end: int) -> Tensor:
         """Return un-normalised frames [start, end), clipped to the recording: (n_mels, n) float32.
 
         Raises: OptionError for frames that were dropped or lie after the end.
         """
+        return self._slice("log_mel", start, end)
+
+    def _slice(self, name: str, start: int, end: int) -> Tensor:
         self._read_to(end)
         last = min(end, self._frames.end)
         if not self._frames.start <= start < last:
-            raise OptionError(f"log_mel: expected a start in [{self._frames.start}, {last}), got {start}")
+            raise OptionError(
+                f"{name}: expected a start in [{self._frames.start}, {last}), got {start} (frames of 10 ms)"
+            )
         return self._frames.slice(start, last)
 
     def is_blank(self, start: int, end: int) -> bool:
@@ -191,7 +189,7 @@ class RecordingFeatures:
             if is_held:
                 self._frames.append(frames)
             else:
-                self._frames.clear()
+                self._frames = _FrameQueue()
         if not is_held:
             self._reader = self._recording.open()
             self._mel.reset()
@@ -215,34 +213,28 @@ def _with_silence(frames: Tensor, tail: Tensor | None, n_frames: int) -> Tensor:
 
 class _FrameQueue:
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self._blocks: deque[Tensor] = deque()
-        self._first = 0  # frame at which the first block begins
+        self._blocks: deque[tuple[int, Tensor]] = deque()
+        """Each with its first frame."""
         self.start = 0
         self.end = 0
 
     def append(self, frames: Tensor) -> None:
         if frames.shape[1]:
-            self._blocks.append(frames)
+            self._blocks.append((self.end, frames))
             self.end += frames.shape[1]
-            self._release()
+            self.drop_before(self.start)
 
     def drop_before(self, frame: int) -> None:
         self.start = max(frame, self.start)
-        self._release()
-
-    def _release(self) -> None:
-        while self._blocks and self._first + self._blocks[0].shape[1] <= self.start:
-            self._first += self._blocks.popleft().shape[1]
+        while self._blocks and self._blocks[0][0] + self._blocks[0][1].shape[1] <= self.start:
+            self._blocks.popleft()
 
     def slice(self, start: int, end: int) -> Tensor:
-        parts = []
-        first = self._first
-        for block in self._blocks:
-            last = first + block.shape[1]
-            if first < end and last > start:
-                parts.append(block[:, max(0, start - first) : end - first])
-            first = last
-        return torch.cat(parts, dim=1)
+        return torch.cat(
+            [
+                block[:, max(0, start - first) : end - first]
+                for first, block in self._blocks
+                if first < end and first + block.shape[1] > start
+            ],
+            dim=1,
+        )

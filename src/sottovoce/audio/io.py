@@ -6,46 +6,60 @@ Every unreadable source raises an AudioError of one line that names it.
 from __future__ import annotations
 
 import io
+import logging
+import math
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias, cast
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 
+import av
 import numpy as np
 import numpy.typing as npt
+from av.filter import Graph
 
 from sottovoce.audio.container import (
     HEAD_BYTES,
-    MOST_GAP_S,
+    MOST_LIVE_GAP_S,
     ONLY_TRACK,
     AudioInfo,
+    BlockSource,
     ContainerDecoder,
+    MediaFile,
     RawFormat,
+    SourceRequest,
     format_of_ending,
     is_container,
+    no_sound,
+    read_input_format,
+    refusal,
     track_named,
 )
-from sottovoce.audio.downmix import FloatMixer, FloatResampler
-from sottovoce.audio.samples import as_channels, is_tensor, tensor_array
-from sottovoce.errors import AudioError, cause_of
-from sottovoce.types import SAMPLE_RATE, Samples
+from sottovoce.audio.downmix import FloatMixer
+from sottovoce.audio.samples import as_channels, chunk_samples, is_tensor, tensor_array
+from sottovoce.errors import AudioError, OptionError, cause_of
+from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 
 if TYPE_CHECKING:
     from torch import Tensor
-import logging
-import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import replace
-from fractions import Fraction
 
-import av
-from av.filter import Graph
+logger = logging.getLogger(__name__)
 
-from sottovoce.audio.container import MOST_LIVE_GAP_S, no_sound, read_input_format
-from sottovoce.errors import OptionError
-from sottovoce.types import AudioChunk
+__all__ = [
+    "AudioInfo",
+    "AudioReader",
+    "AudioSource",
+    "load_audio",
+    "load_channels",
+    "open_audio",
+    "probe_audio",
+    "read_live",
+    "read_pcm",
+    "source_name",
+]
 
 PlainSource: TypeAlias = str | os.PathLike[str] | BinaryIO | bytes | npt.NDArray[np.generic]
 AudioSource: TypeAlias = "PlainSource | Tensor"
@@ -59,41 +73,6 @@ def plain_source(source: AudioSource) -> PlainSource:
     return tensor_array(source, "audio") if is_tensor(source) else cast(PlainSource, source)
 
 
-class BlockSource(Protocol):
-    """A recording that yields blocks (n_channels, n) float32 at 16 kHz once, front to back.
-
-    first_sample: of `blocks` in the recording.
-    """
-
-    @property
-    def info(self) -> AudioInfo: ...
-
-    @property
-    def first_sample(self) -> int: ...
-
-    def blocks(self) -> Iterator[Samples]: ...
-
-    def warnings(self) -> list[str]: ...
-
-    def silences(self) -> list[tuple[float, float]]: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SourceRequest:
-    """How to read a source; see `open_audio`. start_sample: at 16 kHz. raw: format of headerless samples;
-    None: by extension.
-    """
-
-    keep_channels: bool = False
-    audio_track: int | str | None = None
-    start_sample: int = 0
-    raw: RawFormat | None = None
-    warned: set[str] = field(default_factory=set)
-    most_gap_s: float = MOST_GAP_S
-
-
 def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
     """Open any AudioSource; sample_rate applies to arrays only.
 
@@ -104,14 +83,14 @@ def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int
     if isinstance(source, np.ndarray):
         track_named((ONLY_TRACK,), request.audio_track or 1, name)
         return ArraySource(source, name, request, sample_rate=sample_rate)
-    if isinstance(source, str | os.PathLike):
-        if os.fspath(source) == "-":
-            return open_container(sys.stdin.buffer, name, request, owned=False)
-        return open_container(open_path(source), name, request, owned=True)
+    if isinstance(source, str | os.PathLike) and os.fspath(source) != "-":
+        return open_container(MediaFile(open_path(source), name, owned=True), request)
     if isinstance(source, bytes):
-        return open_container(io.BytesIO(source), name, request, owned=True)
+        return open_container(MediaFile(io.BytesIO(source), name), request)
+    if isinstance(source, str | os.PathLike):
+        return open_container(MediaFile(sys.stdin.buffer, name), request)
     if callable(getattr(source, "read", None)):
-        return open_container(source, name, request, owned=False)
+        return open_container(MediaFile(source, name), request)
     raise AudioError(
         f"expected a path, a binary file, bytes, an array or a tensor as audio, got {type(source).__name__}"
     )
@@ -133,136 +112,43 @@ def _shown(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
-def open_container(file: BinaryIO, name: str, request: SourceRequest, *, owned: bool) -> ContainerDecoder:
-    """Open a container, and seek near the start of the request if possible.
-
-    owned: closing the decoder closes the file.
-    """
+def open_container(file: MediaFile, request: SourceRequest) -> ContainerDecoder:
+    """Open a container, or headerless samples by their extension. The decoder closes the file."""
     try:
-        begin = file.tell() if is_seekable(file) else None
-        raw = request.raw or (None if begin is None else _format_of_ending(file, name, begin))
-        decoder = _decoder(file, name, request, raw)
-        if begin is not None and not decoder.seek(request.start_sample):  # the position is uncertain
-            decoder.close()
-            file.seek(begin)
-            decoder = _decoder(file, name, request, raw)
+        ending = format_of_ending(file.label) if request.raw is None and file.seekable() else None
+        if ending is not None:
+            file.read_ahead(HEAD_BYTES)
+            request = request if is_container(file.head) else replace(request, raw=ending)
+        return ContainerDecoder(file, request)
     except BaseException:
-        if owned:
-            file.close()
+        file.close()
         raise
-    decoder.owned_file = file if owned else None
-    return decoder
 
 
-def _decoder(file: BinaryIO, name: str, request: SourceRequest, raw: RawFormat | None) -> ContainerDecoder:
-    return ContainerDecoder(
-        CheckedFile(file, name),
-        name,
-        keep_channels=request.keep_channels,
-        audio_track=request.audio_track,
-        raw=raw,
-        warned=request.warned,
-        most_gap_s=request.most_gap_s,
-    )
-
-
-def _format_of_ending(file: BinaryIO, name: str, begin: int) -> RawFormat | None:
-    found = format_of_ending(name)
-    if found is not None:
-        try:
-            head = file.read(HEAD_BYTES)
-            file.seek(begin)
-        except (OSError, ValueError) as error:
-            raise AudioError(f"{name}: expected a readable file, got {_refusal(error)}") from error
-        if is_container(head):
-            return None
-    return found
-
-
-class CheckedFile:
-    """Makes a file object safe for libav, which trusts the length that `read` returns.
-
-    Positions count from the file's initial one.
-    """
-
-    def __init__(self, file: BinaryIO, name: str) -> None:
-        self._file = file
-        self._name = name
-        self._surplus = b""
-        self._is_seekable = is_seekable(file)
-        self._begin = file.tell() if self._is_seekable else 0
-        self.n_read = 0
-
-    def seekable(self) -> bool:
-        return self._is_seekable
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, n_bytes: int) -> bytes:
-        try:
-            received = self._surplus or self._file.read(n_bytes)
-        except (OSError, ValueError) as error:
-            raise AudioError(f"{self._name}: expected a readable file, got {_refusal(error)}") from error
-        if not isinstance(received, bytes | bytearray | memoryview):
-            got = "nothing yet (non-blocking)" if received is None else type(received).__name__
-            raise AudioError(f"{self._name}: expected bytes from read(), got {got}")
-        self._surplus = bytes(received[n_bytes:])
-        self.n_read += min(len(received), n_bytes)
-        return bytes(received[:n_bytes])
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._surplus = b""
-        return self._file.seek(offset + self._begin if whence == 0 else offset, whence) - self._begin
-
-    def tell(self) -> int:
-        return self._file.tell() - self._begin
-
-
-def is_seekable(file: BinaryIO) -> bool:
-    try:
-        return file.seekable()
-    except (AttributeError, OSError, ValueError):
-        return False
-
-
-class ArraySource:
+class ArraySource(BlockSource):
     def __init__(
         self, array: npt.NDArray[np.generic], name: str, request: SourceRequest, *, sample_rate: int
     ) -> None:
-        self._samples = channels = as_channels(array, name)
+        self._samples = as_channels(array, name)
+        n_channels, n_samples = self._samples.shape
         # Whole seconds: there the grid of 16 kHz meets that of every other rate.
-        whole_s = channels.shape[1] // sample_rate if sample_rate > 0 else 0
-        self._first_s = min(max(0, request.start_sample // SAMPLE_RATE - 1), whole_s)
+        self._first_s = min(max(0, request.start_sample // SAMPLE_RATE - 1), n_samples // max(1, sample_rate))
         self.first_sample = self._first_s * SAMPLE_RATE
-        duration_s = channels.shape[1] / sample_rate if sample_rate > 0 else None
-        self.info = AudioInfo(name, array.dtype.name, sample_rate, channels.shape[0], duration_s)
-        self._resampler: FloatResampler | FloatMixer
-        if request.keep_channels:
-            self._resampler = FloatResampler(sample_rate, len(channels), name)
-        else:
-            self._resampler = FloatMixer(
-                sample_rate,
-                len(channels),
-                name,
-                first_sample=self.first_sample,
-                warned=request.warned,
-            )
+        self._resampler = FloatMixer(
+            sample_rate,
+            n_channels,
+            name,
+            keep_channels=request.keep_channels,
+            first_sample=self.first_sample,
+            warned=request.warned,
+        )
+        self.info = AudioInfo(name, array.dtype.name, sample_rate, n_channels, n_samples / sample_rate)
 
     def blocks(self) -> Iterator[Samples]:
         step, first = 10 * self.info.sample_rate, self._first_s * self.info.sample_rate
         for start in range(first, self._samples.shape[1], step):
             yield self._resampler.push(self._samples[:, start : start + step])
         yield self._resampler.flush()
-
-    def warnings(self) -> list[str]:
-        return []
-
-    def silences(self) -> list[tuple[float, float]]:
-        return []
-
-    def close(self) -> None:
-        pass
 
 
 def open_path(path: str | os.PathLike[str]) -> BinaryIO:
@@ -272,37 +158,12 @@ def open_path(path: str | os.PathLike[str]) -> BinaryIO:
         file = open(path, "rb")  # noqa: SIM115 - the source owns it
         size = os.fstat(file.fileno()).st_size
     except (OSError, ValueError) as error:
-        raise AudioError(f"{name}: expected an audio or video file, got {_refusal(error)}") from error
+        raise AudioError(f"{name}: expected an audio or video file, got {refusal(error)}") from error
     if size == 0 and os.path.isfile(path):
         file.close()
         raise AudioError(f"{name}: expected an audio or video file, got an empty one (0 bytes)")
     return file
 
-
-def _refusal(error: OSError | ValueError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "nothing of that name"
-    if isinstance(error, IsADirectoryError):
-        return "a directory"
-    if isinstance(error, PermissionError):
-        return "no permission to read it"
-    return f"'{cause_of(error)}'"
-
-
-__all__ = [
-    "AudioInfo",
-    "AudioReader",
-    "AudioSource",
-    "load_audio",
-    "load_channels",
-    "open_audio",
-    "probe_audio",
-    "read_live",
-    "read_pcm",
-    "source_name",
-]
-
-logger = logging.getLogger(__name__)
 
 CHUNK_S = 5.0
 QUIET = 4 / 32768
@@ -576,8 +437,7 @@ def open_audio(
     OptionError for bad options.
     """
     start, end = _span(start_s, duration_s)
-    if not chunk_s * SAMPLE_RATE >= 1:
-        raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
+    chunk_samples(chunk_s)
     chain = None if audio_filter is None else AudioFilter(audio_filter)
     warned = set() if warned is None else warned
     is_apart = keep_channels or channel is not None
@@ -652,8 +512,10 @@ def read_live(
     The pipe holds a container, 16-bit mono PCM at 16 kHz, or samples of an input_format
     (`read_input_format`). Raises: AudioError for data without sound; OptionError for an unknown input format.
     """
-    file = _Pipe(stream)
-    if input_format is None and not file.is_container():
+    file, raw = MediaFile(stream, name), _raw_format(input_format)
+    while raw is None and not is_container(file.head):
+        if len(file.head) < HEAD_BYTES and file.read_ahead(HEAD_BYTES):
+            continue
         if (found := no_sound(file.head)) is not None:
             raise AudioError(
                 f"{name}: expected a sound file or 16-bit PCM at 16 kHz (other PCM needs an input format), "
@@ -661,33 +523,9 @@ def read_live(
             )
         yield from read_pcm(cast(BinaryIO, file), chunk_s=chunk_s, name=name)
         return
-    request = SourceRequest(raw=_raw_format(input_format), most_gap_s=MOST_LIVE_GAP_S)
-    opened = open_container(cast(BinaryIO, file), name, request, owned=False)
-    with AudioReader(opened, chunk_s=chunk_s, warned=request.warned) as reader:
+    request = SourceRequest(raw=raw, most_gap_s=MOST_LIVE_GAP_S)
+    with AudioReader(open_container(file, request), chunk_s=chunk_s, warned=request.warned) as reader:
         yield from reader
-
-
-class _Pipe:
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._is_at_end = False
-        self.head = b""
-
-    def is_container(self) -> bool:
-        while not (found := is_container(self.head)) and len(self.head) < HEAD_BYTES and not self._is_at_end:
-            piece = self._stream.read(HEAD_BYTES - len(self.head))
-            self.head += piece
-            self._is_at_end = not piece
-        return found
-
-    def read(self, n_bytes: int) -> bytes:
-        if not self.head:
-            return self._stream.read(n_bytes)
-        given, self.head = self.head[:n_bytes], self.head[n_bytes:]
-        return given
-
-    def seekable(self) -> bool:
-        return False
 
 
 def _raw_format(input_format: str | None) -> RawFormat | None:
@@ -704,7 +542,7 @@ def read_pcm(
     """
     if sample_rate < 1 or not chunk_s * sample_rate >= 1:
         raise OptionError(f"expected a positive rate and chunk, got {sample_rate} Hz and {chunk_s} s")
-    resampler = FloatResampler(sample_rate, 1, name)
+    resampler = FloatMixer(sample_rate, 1, name)
 
     def resampled() -> Iterator[Samples]:
         for block in _pcm_blocks(stream, 2 * round(chunk_s * sample_rate), name):

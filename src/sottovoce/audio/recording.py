@@ -11,16 +11,17 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import BinaryIO, cast
 
 import numpy as np
 
+from sottovoce.audio.container import is_seekable
 from sottovoce.audio.io import (
     AudioReader,
     AudioSource,
     PlainSource,
     Span,
-    is_seekable,
     open_audio,
     open_path,
     plain_source,
@@ -55,26 +56,29 @@ class Recording:
         self.name = name or source_name(source)
         self.declared_s: float | None = None
         """Declared duration of the whole recording, once opened, or None."""
-        self._audio_track = audio_track
-        self._input_format = input_format
-        self._warned: set[str] = set()
+        self._open = partial(
+            open_audio,
+            sample_rate=sample_rate,
+            audio_track=audio_track,
+            input_format=input_format,
+            warned=set[str](),
+        )
         self._start_s: float | None = None
         self._duration_s: float | None = None
-        self._sample_rate = sample_rate
         self._channel = channel
         self._audio_filter = audio_filter
         self._silent: Sequence[Span] = ()
         self._reader: AudioReader | None = None
         self._spool: BinaryIO | None = None
         self._n_readings = 0
-        if reread and _is_pipe(source):
+        self._is_pipe = _is_pipe(source) and not reread
+        if _is_pipe(source) and reread:
             source = self._spool = _spooled(source, self.name)
         self._source = source
-        self._is_pipe = not reread and _is_pipe(source)
         # A file object is reread from its initial position.
-        self._position = (
-            None if isinstance(source, str | os.PathLike | bytes | np.ndarray) else _position(source)
-        )
+        self._position: int | None = None
+        if not isinstance(source, str | os.PathLike | bytes | np.ndarray) and is_seekable(source):
+            self._position = source.tell()
 
     def open(self) -> AudioReader:
         """Start a reading. Raises: AudioError as `open_audio`, and for a second reading of a pipe."""
@@ -93,17 +97,13 @@ class Recording:
         if self._position is not None:
             cast(BinaryIO, self._source).seek(self._position)
         self._n_readings += 1
-        reader = open_audio(
+        reader = self._open(
             self._source,
-            sample_rate=self._sample_rate,
             channel=channel,
             keep_channels=keep_channels,
             audio_filter=audio_filter,
-            audio_track=self._audio_track,
-            input_format=self._input_format,
             start_s=self._start_s,
             duration_s=self._duration_s,
-            warned=self._warned,
         )
         self.declared_s = reader.recording_s
         return reader
@@ -126,8 +126,6 @@ class Recording:
         """Return the same recording for a concurrent reader; close it before this one."""
         other = copy(self)
         other._spool = None
-        if self._position is not None:
-            other._source = cast(BinaryIO, FileView(cast(BinaryIO, self._source), self._position))
         return other
 
     def channels(self, silent: Sequence[Sequence[Span]] | None = None) -> list[Recording]:
@@ -164,38 +162,6 @@ class Recording:
         self.close()
 
 
-class FileView:
-    def __init__(self, file: BinaryIO, position: int) -> None:
-        self._file = file
-        self._position = position
-
-    def read(self, n_bytes: int = -1) -> bytes:
-        before = self._file.tell()
-        try:
-            self._file.seek(self._position)
-            found = self._file.read(n_bytes)
-            self._position += len(found)
-        finally:
-            self._file.seek(before)
-        return found
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence == os.SEEK_END:
-            before = self._file.tell()
-            offset += self._file.seek(0, os.SEEK_END)
-            self._file.seek(before)
-        elif whence == os.SEEK_CUR:
-            offset += self._position
-        self._position = offset
-        return offset
-
-    def tell(self) -> int:
-        return self._position
-
-    def seekable(self) -> bool:
-        return True
-
-
 def _is_pipe(source: PlainSource) -> bool:
     if isinstance(source, bytes | np.ndarray):
         return False
@@ -205,20 +171,16 @@ def _is_pipe(source: PlainSource) -> bool:
     return not is_seekable(source)
 
 
-def _position(file: BinaryIO) -> int | None:
-    return file.tell() if is_seekable(file) else None
-
-
 def _spooled(source: PlainSource, name: str) -> BinaryIO:
-    copy = cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES))  # noqa: SIM115 - kept open
+    spool = cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES))  # noqa: SIM115 - kept open
     try:
         if isinstance(source, str | os.PathLike) and os.fspath(source) != "-":
             with open_path(source) as file:
-                shutil.copyfileobj(file, copy)
+                shutil.copyfileobj(file, spool)
         else:
-            shutil.copyfileobj(sys.stdin.buffer if isinstance(source, str) else cast(BinaryIO, source), copy)
+            shutil.copyfileobj(sys.stdin.buffer if isinstance(source, str) else cast(BinaryIO, source), spool)
     except (OSError, TypeError) as error:
-        copy.close()
+        spool.close()
         raise AudioError(f"{name}: expected a readable pipe, got '{cause_of(error)}'") from error
-    copy.seek(0)
-    return copy
+    spool.seek(0)
+    return spool

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.util import find_spec
-from itertools import islice, takewhile
 from pathlib import Path
 from threading import Lock
 from typing import Literal, Protocol
@@ -231,8 +230,11 @@ def speech_segments(
     cut at max_speech_s later pauses still count, and a cut within speech loses no window.
     """
     finder = SpeechFinder(options, model=model)
-    for samples in _sample_blocks(audio):
-        finder.push(samples)
+    if isinstance(audio, np.ndarray):
+        finder.push(as_samples(audio, "audio"))
+    else:
+        for chunk in audio:
+            finder.push(chunk.samples)
     return finder.finish()
 
 
@@ -240,17 +242,16 @@ class SpeechFinder:
     """Finds the speech of a recording while it is read, by the rules of `speech_segments`."""
 
     def __init__(self, options: VadOptions | None = None, *, model: SpeechModel | None = None) -> None:
-        self._options = options or VadOptions()
-        self._segmenter = _Segmenter(self._options)
+        self._segmenter = _Segmenter(options or VadOptions())
+        self._segmenters = [self._segmenter]
         self._windows = SpeechWindows(model or load_silero())
-        self._others: list[_Segmenter] = []
         self._is_finished = False
 
     def beside(self, options: VadOptions) -> SpeechFinder:
         """Return a finder with other options that shares probabilities; call it before the first samples."""
         other = copy(self)
-        other._options, other._segmenter = options, _Segmenter(options)
-        self._others.append(other._segmenter)
+        other._segmenter = _Segmenter(options)
+        self._segmenters.append(other._segmenter)
         return other
 
     def push(self, samples: Samples) -> None:
@@ -260,29 +261,28 @@ class SpeechFinder:
         if not self._is_finished:
             self._is_finished = True
             self._take(self._windows.finish())
-            for segmenter in (self._segmenter, *self._others):
+            for segmenter in self._segmenters:
                 segmenter.finish(self._windows.n_samples)
         return self.segments()
 
     def _take(self, probabilities: Sequence[float]) -> None:
-        for segmenter in (self._segmenter, *self._others):
+        for segmenter in self._segmenters:
             for probability in probabilities:
                 segmenter.push(probability)
 
     def segments(self, start_sample: int = 0, end_sample: int | None = None) -> list[SpeechSegment]:
         """Return the speech between two samples, cut to them and to the last sample read."""
-        last = self._windows.n_samples if end_sample is None else end_sample
+        n_samples = self._windows.n_samples
+        last = n_samples if end_sample is None else end_sample
         found = self._segmenter.segments(start_sample - SAMPLE_RATE, last + SAMPLE_RATE)
-        padded = _padded(found, self._windows.n_samples, self._options)
-        cut = [
-            SpeechSegment(max(start_sample, one.start_sample), min(last, one.end_sample)) for one in padded
-        ]
-        return [one for one in cut if one.start_sample < one.end_sample]
+        padded = _padded(found, n_samples, self._segmenter.options)
+        cut = [(max(start_sample, one.start_sample), min(last, one.end_sample)) for one in padded]
+        return [SpeechSegment(start, end) for start, end in cut if start < end]
 
 
 class _Segmenter:
     def __init__(self, options: VadOptions) -> None:
-        self._options = options
+        self.options = options
         self._position = 0
         self._segments: list[SpeechSegment] = []
         self._start: int | None = None
@@ -291,22 +291,28 @@ class _Segmenter:
 
     def push(self, probability: float) -> None:
         now, self._position = self._position, self._position + WINDOW_SAMPLES
-        if probability >= self._options.threshold:
+        if probability >= self.options.threshold:
             self._add_speech(now)
-        if self._start is not None and now - self._start > self._options.max_samples:
+        if self._start is not None and now - self._start > self.options.max_samples:
             self._cut(self._start, now)
-        if self._start is not None and probability < self._options.exit_threshold:
-            self._add_silence(self._start, now)
+        if self._start is not None and probability < self.options.exit_threshold:
+            if self._silence is None:
+                self._silence = now
+            if now - self._silence >= ms_to_samples(self.options.min_silence_ms):
+                self._close(self._start, self._silence)
 
     def finish(self, n_samples: int) -> None:
         if self._start is not None:
             self._close(self._start, n_samples)
 
     def segments(self, start: int, end: int) -> list[SpeechSegment]:
-        going_on = () if self._start is None else (SpeechSegment(self._start, self._position),)
+        """Return the segments that reach into samples [start, end), with the open one."""
         first = bisect_left(self._segments, start, key=lambda one: one.end_sample)
-        found = takewhile(lambda one: one.start_sample < end, islice(self._segments, first, None))
-        return [*found, *(one for one in going_on if one.start_sample < end and one.end_sample > start)]
+        last = bisect_left(self._segments, end, key=lambda one: one.start_sample)
+        found = self._segments[first:last]
+        if self._start is not None and self._start < end and self._position > start:
+            found.append(SpeechSegment(self._start, self._position))
+        return found
 
     def _add_speech(self, now: int) -> None:
         if self._start is None:
@@ -316,13 +322,7 @@ class _Segmenter:
         self._silence = None
 
     def _is_pause(self, n_samples: int) -> bool:
-        return n_samples > ms_to_samples(self._options.min_silence_at_max_speech_ms)
-
-    def _add_silence(self, start: int, now: int) -> None:
-        if self._silence is None:
-            self._silence = now
-        if now - self._silence >= ms_to_samples(self._options.min_silence_ms):
-            self._close(start, self._silence)
+        return n_samples > ms_to_samples(self.options.min_silence_at_max_speech_ms)
 
     def _cut(self, start: int, now: int) -> None:
         if self._pauses:
@@ -335,7 +335,7 @@ class _Segmenter:
             self._start, self._silence = (now if self._silence is None else None), None
 
     def _close(self, start: int, end: int) -> None:
-        if end - start > ms_to_samples(self._options.min_speech_ms):
+        if end - start > ms_to_samples(self.options.min_speech_ms):
             self._segments.append(SpeechSegment(start, end))
         self._start, self._silence, self._pauses = None, None, []
 
@@ -354,13 +354,6 @@ def _padded(segments: list[SpeechSegment], n_samples: int, options: VadOptions) 
         SpeechSegment(start - left, min(n_samples, end + right + overlap))
         for start, end, left, right in zip(starts, ends, before, after, strict=True)
     ]
-
-
-def _sample_blocks(audio: Samples | Iterable[AudioChunk]) -> Iterator[Samples]:
-    if isinstance(audio, np.ndarray):
-        yield as_samples(audio, "audio")
-    else:
-        yield from (chunk.samples for chunk in audio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,22 +408,16 @@ class VadStream:
         """
         if self._closed:
             raise SessionClosedError("VadStream.push: expected no audio after close(); call reset() first")
-        edges = []
-        for probability in self._windows.push(as_samples(samples, "pushed audio")):
-            edges += self._advance(probability)
-        return edges
+        probabilities = self._windows.push(as_samples(samples, "pushed audio"))
+        return [edge for probability in probabilities for edge in self._advance(probability)]
 
     def close(self) -> list[SpeechEdge]:
         """End the stream: classify the last partial window, and end ongoing speech."""
         if self._closed:
             return []
         self._closed = True
-        edges = []
-        for probability in self._windows.finish():
-            edges += self._advance(probability)
-        if self.is_speech:
-            edges.append(self._end(self.n_samples))
-        return edges
+        edges = [edge for probability in self._windows.finish() for edge in self._advance(probability)]
+        return [*edges, self._end(self.n_samples)] if self.is_speech else edges
 
     def _advance(self, probability: float) -> list[SpeechEdge]:
         first, self._position = self._position, self._position + WINDOW_SAMPLES

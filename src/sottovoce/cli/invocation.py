@@ -23,7 +23,7 @@ import click
 RETRY_S = 0.01
 SWALLOWED_S = 3.0
 """Delay after which an interrupt without effect is raised again."""
-FILES = "sottovoce.audio.io"
+FILES = "sottovoce.audio.container"
 """The module that libav calls; not imported here, so that `--help` is fast."""
 CALLBACKS = frozenset({"read", "seek", "tell", "seekable", "readable"})
 WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}

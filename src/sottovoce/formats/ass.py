@@ -130,11 +130,7 @@ def write_karaoke(
     size: str = "1280x720",
     background: str = "#101418",
 ) -> None:
-    """Write the video atomically.
-
-    transcript: with word times. recording: the file with the sound. Raises: OptionError with ffmpeg's
-    message.
-    """
+    """Write the video atomically. transcript: with word times. Raises: OptionError with ffmpeg's message."""
     check_video(path, size, background, recording)
     if not any(segment.words for segment in transcript.segments):
         raise OptionError(f"video '{path}': expected words with times, got none")

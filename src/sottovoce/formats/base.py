@@ -1,7 +1,6 @@
 """The interface of writers: begin a document, add segments one by one, end it.
 
-A writer converts each segment at once and keeps only what its format requires, as recordings may be hours
-long. A new format is a class of this interface, and one line of `WRITERS`.
+A new format is a class of this interface, and one line of `files.WRITERS`.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ Piece: TypeAlias = "str | bytes"
 
 @dataclass(frozen=True, slots=True)
 class TranscriptInfo:
-    """A recording without its segments; duration in seconds.
+    """A `Transcript` without its segments, whose fields may be unknown at the beginning.
 
-    Language and duration may be None at the beginning. audio, spectrogram: addresses for a page, relative or
-    `data:`. translation: language code of translations, or None. turns, unread, language_probability,
-    language_probabilities: as in a `Transcript`, known at the end. token_text: the text of a token id, or
-    None.
+    audio, spectrogram: addresses for a page, relative or `data:`. translation: language code of translations.
+    token_text: the text of a token id, or None.
     """
 
     model: str
@@ -51,10 +48,7 @@ class Writer(Protocol):
 
 
 def info_of(transcript: Transcript, source: str | None = None) -> TranscriptInfo:
-    """Return the model, language, duration and source of a transcript.
-
-    Translations have the language "und" (undetermined, BCP 47), since a transcript does not store theirs.
-    """
+    """Return the information of a transcript; translations have the language "und" (undetermined, BCP 47)."""
     is_translated = any(segment.translation is not None for segment in transcript.segments)
     return TranscriptInfo(
         model=transcript.model,
@@ -71,10 +65,7 @@ def info_of(transcript: Transcript, source: str | None = None) -> TranscriptInfo
 
 
 def write_transcript(writer: Writer, transcript: Transcript, *, source: str | None = None) -> str:
-    """Write the document of a transcript in a text format. source: the recording's name.
-
-    Raises: OptionError for a binary format, and as the writer.
-    """
+    """Write a document of text. source: the recording's name. Raises: OptionError for a binary format."""
     pieces = list(pieces_of(writer, transcript, info_of(transcript, source)))
     texts = [piece for piece in pieces if isinstance(piece, str)]
     if len(texts) < len(pieces):

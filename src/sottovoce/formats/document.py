@@ -2,10 +2,9 @@
 
 Written times are rounded to milliseconds and scores to six digits; scores that are not finite are null.
 
-Documents are read in the shapes of sottovoce, openai-whisper and compatible programs (WhisperX,
-whisper-timestamped, stable-ts, faster-whisper's segments, OpenAI's API), whisper.cpp and transformers. A word
-gets the space and punctuation of its segment's text. A missing start is the previous end, and a missing end
-the next start; consecutive words without times share the gap in proportion to their letters.
+Documents are read in the shapes of sottovoce, openai-whisper and compatible programs, whisper.cpp and
+transformers (docs/formats.md). Words get the space and punctuation of their segment's text; consecutive words
+without times share the gap in proportion to their letters.
 """
 
 from __future__ import annotations
@@ -166,10 +165,7 @@ def word_document(word: Word) -> dict[str, Json]:
 def _token_details(
     segment: Segment, text_of: Callable[[int], str | None] | None
 ) -> Iterator[dict[str, Json]]:
-    """Build `token_details`: an entry per token, without times for timestamps and unaligned tokens.
-
-    text_of: the text of an unaligned token id.
-    """
+    """Build `token_details`: an entry per token, without times for timestamps and unaligned tokens."""
     aligned = deque(token for word in segment.words or () for token in word.tokens)
     for token in segment.tokens:
         if aligned and aligned[0].id == token:
@@ -190,9 +186,7 @@ def _token_document(token: Token) -> dict[str, Json]:
 
 
 def json_text(value: Json) -> str:
-    """Encode as JSON on one line, without escaping letters. Raises: ValueError for a number that is not
-    finite.
-    """
+    """Encode as JSON on one line. Raises: ValueError for a number that is not finite."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
@@ -319,10 +313,7 @@ def transcript_of_json(document: object) -> Transcript:
 
 
 def _segment_rows(whole: Row) -> list[Row]:
-    """Return the segments with their words; OpenAI's API may list words for the whole recording.
-
-    Raises: ValueError for a text without times.
-    """
+    """Return the segments with their words; OpenAI's API may list words for the whole recording."""
     rows, words, text = _some_rows(whole, "segments"), _some_rows(whole, "words"), whole.get("text")
     if rows:
         return _with_words(rows, words) if words and not any(row.get("words") for row in rows) else rows

@@ -1,7 +1,6 @@
 """Words to boost, from documents: words that are frequent there and rare elsewhere.
 
-A word that is a single Whisper token, in lower case or capitalised, is common. Languages with fewer tokens
-have more rare words.
+A word that is a single Whisper token, in lower case or capitalised, is common.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ def vocabulary_from(
 ) -> list[str]:
     """Return the rare words of documents (PDF, DOCX, or text), most frequent first.
 
-    tokenizer: None: of multilingual models. most: limit of words. Raises: LanguageModelError for an
-    unreadable document, or one without such a word; MissingExtraError for a PDF without `pypdf` and a DOCX
-    without `python-docx`.
+    tokenizer: None: of multilingual models. Raises: LanguageModelError for an unreadable document, or one
+    without such a word; MissingExtraError.
     """
     named = [paths] if isinstance(paths, str | Path) else list(paths)
     texts = [composed(document_text(path)) for path in named]

@@ -94,8 +94,8 @@ def writers_for(
 ) -> list[Writer]:
     """Create writers for a list such as "srt,json", or "all"; each format once, in order.
 
-    "all" omits speaker formats unless has_speakers, binary formats unless has_files, and, with a warning,
-    formats whose package is not installed. Raises: as `writer_for`.
+    "all" omits formats of speakers unless has_speakers, binary ones unless has_files, and, with a warning,
+    those whose package is missing. Raises: as `writer_for`.
     """
     options = options or WriterOptions()
     wanted = [name.strip() for name in names.split(",")]

@@ -31,9 +31,9 @@ class Output:
 def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
     """Open an output for one document: a file (text as UTF-8), or standard output for "-".
 
-    The document appears when the block ends without an error (or KeyboardInterrupt); an interrupted run keeps
-    an earlier file. Pieces go out at once with `live` on standard output, and to paths that are no regular
-    file. Raises: OptionError if the path cannot be written.
+    The document appears when the block ends without an error; an interrupted run keeps an earlier file.
+    Pieces go out at once with `live` on standard output, and to paths that are no regular file. Raises:
+    OptionError if the path cannot be written.
     """
     if str(path) == STANDARD_OUTPUT:
         held: list[Piece] = []
@@ -156,7 +156,7 @@ def document_names(inputs: Sequence[str]) -> dict[str, str]:
     """Name the documents of each input, without extension: {input: name}.
 
     `talk` for talk.mp3; inputs that would share it become `talk.mp3` and `talk.wav`, then `monday-talk.mp3`
-    and `friday-talk.mp3` by their folders, and so on. Case is ignored, as in some file systems.
+    and `friday-talk.mp3` by their folders. Case is ignored, as in some file systems.
     """
     distinct: dict[str, str] = {}
     for name in inputs:

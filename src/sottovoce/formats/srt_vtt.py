@@ -40,10 +40,9 @@ class SrtWriter(CueWriter):
 class VttWriter(CueWriter):
     """WebVTT: hours only if needed, and text escaped as in section 3.1 of the specification.
 
-    Speakers are voices of cues (`<v A>`), on one line with single spaces. Where the language changes, a
-    comment gives the new one and its posterior: `NOTE language de 0.98`. openai-whisper leaves `&` and `<`
-    bare and shortens `-->`; nothing else differs. Source: https://www.w3.org/TR/webvtt1/, laid out as
-    openai-whisper's `WriteVTT`.
+    Speakers are voices of cues (`<v A>`). Where the language changes, a comment gives the new one and its
+    posterior: `NOTE language de 0.98`. Source: https://www.w3.org/TR/webvtt1/, laid out as openai-whisper's
+    `WriteVTT`.
     """
 
     extension = "vtt"
@@ -95,10 +94,7 @@ _VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t\n\f]+([^>]+)>")
 
 
 def transcript_of_cues(text: str) -> Transcript:
-    """Parse subtitles: a segment per cue with text, with its speaker from a voice (`<v Ann>`).
-
-    Raises: ValueError with the line of a malformed cue, or of text outside cues.
-    """
+    """Parse subtitles: a segment per cue with text. Raises: ValueError with the line of anything else."""
     subtitles = _Subtitles(text)
     segments: list[Segment] = []
     for cue, lines in subtitles.cues():

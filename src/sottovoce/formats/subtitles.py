@@ -1,14 +1,11 @@
 """Subtitle cues from segments: by openai-whisper's rules, laid out for reading, or in two languages.
 
-`CueMaker` gives the cues of openai-whisper (`whisper/utils.py`, `SubtitlesWriter`) for the same options.
-Widths count code points.
+`CueMaker` gives the cues of openai-whisper (`whisper/utils.py`, `SubtitlesWriter`); widths count code points.
 
-`ReadableCues` ends cues at sentences, clauses or pauses, and balances lines. Widths are terminal cells. A cue
-may outlast its last word, up to the next cue; no word is dropped. Source of the limits: Netflix, Timed Text
-Style Guide (42 characters a line, 2 lines, 5/6 to 7 seconds).
+`ReadableCues` ends cues at sentences, clauses or pauses, and balances lines; widths are terminal cells.
+Source of the limits: Netflix, Timed Text Style Guide (42 characters a line, 2 lines, 5/6 to 7 seconds).
 
-`BilingualCues` distributes a translation over the cues of its text by width; a much longer translation gets
-more lines.
+`BilingualCues` distributes a translation over the cues of its text by width.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.options.writer import WriterOptions
 from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
-from sottovoce.text.width import shared_out, width
+from sottovoce.text.normalize import shared_out, width
 from sottovoce.types import Segment, Word
 
 RIGHT_TO_LEFT_MARK = "\u200f"
@@ -146,10 +143,7 @@ def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
 
 
 def behind_speaker(speaker: str | None, text: str) -> str:
-    """Prefix the speaker: "A: Good morning." Line widths exclude the name.
-
-    A direction mark keeps the full stop of right-to-left text in place.
-    """
+    """Prefix the speaker: "A: Good morning." A mark keeps the full stop of right-to-left text in place."""
     if not speaker:
         return text
     mark = RIGHT_TO_LEFT_MARK if direction(text) == "rtl" else ""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from sottovoce.errors import OptionError
 from sottovoce.text.disfluency import DISFLUENCIES, PIECE, DisfluencyRules, clean_pieces
-from sottovoce.text.width import shared_out, width
+from sottovoce.text.normalize import shared_out, width
 from sottovoce.types import Segment, Word
 
 

@@ -21,7 +21,7 @@ import anyio.to_thread
 import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from sottovoce.audio.live_container import LiveContainer
+from sottovoce.audio.container import LiveContainer
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveOptions
 from sottovoce.server.admission import WatchedSession, overloaded

@@ -1,21 +1,15 @@
 """Disfluencies: prompts that make Whisper write them, and rules that remove them from text.
 
-Whisper omits most fillers, repetitions and broken-off words, but continues in the style of its prompt
-(docs/verbatim.md). `clean_text` removes them by rule:
-
-    Um, I I think we, we should, uh, go. -> I think we, we should, go.
-
-Only fillers and restarts in a table of the language are removed, and repetitions only if the sentence
-continues: "No, no, no." stays. Sounds that are also words (German "um" and "er", Italian "eh"), discourse
-words ("like", "also") and legitimate repetitions ("that that", "very very", numbers) are not in the tables. A
-language is listed once its rules changed next to nothing in edited text.
+`clean_text` removes them by rule: "Um, I I think we should, uh, go." becomes "I think we should, go." Only
+words in a table of the language are removed, and repetitions only if the sentence continues: "No, no, no."
+stays. Sounds that are also words (German "um"), discourse words ("like") and legitimate repetitions ("that
+that", numbers) are not in the tables. See docs/verbatim.md.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -53,26 +47,17 @@ def verbatim_tokens(tokenizer: Tokenizer) -> list[int]:
     return [] if prompt is None else tokenizer.encode(" " + prompt)
 
 
-@dataclass(frozen=True, slots=True)
 class DisfluencyRules:
-    """The rules of one language, in lower case.
+    """The rules of one language, in lower case; words are separated by spaces.
 
-    restarts: words whose immediate repetition is a restart ("the the"). openers: pronouns that may begin a
-    repeated phrase of two or three words ("it was it was"). parted: restarts only with punctuation between
-    ("to, to get"); parted_openers: likewise for phrases ("in the, in the house"). conjunctions: never part of
-    a repeated phrase ("again and again and again").
+    fillers: a regular expression. restarts: words whose repetition is a restart ("the the"). openers: may
+    begin a repeated phrase of two or three words ("it was it was"). conjunctions: restarts too, but never
+    part of a repeated phrase. parted, parted_openers: restarts and openers only with punctuation between
+    ("to, to get").
     """
 
-    fillers: re.Pattern[str]
-    restarts: frozenset[str]
-    openers: frozenset[str]
-    conjunctions: frozenset[str]
-    parted: frozenset[str]
-    parted_openers: frozenset[str]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         fillers: str,
         *,
         restarts: str,
@@ -80,30 +65,26 @@ class DisfluencyRules:
         conjunctions: str,
         parted_openers: str,
         parted: str = "",
-    ) -> DisfluencyRules:
-        return cls(
-            re.compile(fillers),
-            frozenset(f"{restarts} {conjunctions}".split()),
-            frozenset(openers.split()),
-            frozenset(conjunctions.split()),
-            frozenset(parted.split()),
-            frozenset(parted_openers.split()),
-        )
+    ) -> None:
+        self.restarts = frozenset(f"{restarts} {conjunctions}".split())
+        self._fillers = re.compile(fillers)
+        self.openers, self._parted_openers = frozenset(openers.split()), frozenset(parted_openers.split())
+        self._conjunctions, self._parted = frozenset(conjunctions.split()), frozenset(parted.split())
 
     def may_restart(self, words: Sequence[str], is_parted: bool) -> bool:
         if len(words) == 1:
-            return words[0] in self.restarts or (is_parted and words[0] in self.parted)
-        opens = words[0] in self.openers or (is_parted and words[0] in self.parted_openers)
-        return opens and self.conjunctions.isdisjoint(words) and len(set(words)) > 1
+            return words[0] in self.restarts or (is_parted and words[0] in self._parted)
+        opens = words[0] in self.openers or (is_parted and words[0] in self._parted_openers)
+        return opens and self._conjunctions.isdisjoint(words) and len(set(words)) > 1
 
     def is_filler(self, word: str) -> bool:
         """In capitals a filler is an abbreviation (ER, UM)."""
-        return not (word.isupper() and len(word) > 1) and bool(self.fillers.fullmatch(word.casefold()))
+        return not (word.isupper() and len(word) > 1) and bool(self._fillers.fullmatch(word.casefold()))
 
 
 DISFLUENCIES: Mapping[str, DisfluencyRules] = MappingProxyType(
     {
-        "en": DisfluencyRules.of(
+        "en": DisfluencyRules(
             r"u+h+|u+h*m+|e+rm*|h+m+|m{3,}",
             restarts="i i'm i've i'll i'd we we're we've we'll they they're they've the a an because if your "
             "our their it's there's he's she's you're",
@@ -113,7 +94,7 @@ DISFLUENCIES: Mapping[str, DisfluencyRules] = MappingProxyType(
             parted_openers="the a an if because your our their in on to of for with from at that this there "
             "when",
         ),
-        "de": DisfluencyRules.of(
+        "de": DisfluencyRules(
             r"ä+h*m+|[äö]+h+m*|e+h+m+|u+h+m*|h+m+|m{3,}",
             restarts="ich wir weil dass ob wenn ein eine einen einem einer im am zum zur vom beim von für in",
             openers="ich wir er sie es man du das",
@@ -121,49 +102,49 @@ DISFLUENCIES: Mapping[str, DisfluencyRules] = MappingProxyType(
             parted_openers="weil dass ob wenn ein eine einen im zum zur in der die den dem des ihr mit auf "
             "an zu bei aus nach über da",
         ),
-        "es": DisfluencyRules.of(
+        "es": DisfluencyRules(
             r"e+h+m*|e+m+|e{3,}|u+h*m+|u+h+|h+m+|m{3,}",
             restarts="yo el los las un porque de en con por para a su",
             openers="yo lo que se me te le nos",
             conjunctions="y o e u pero",
             parted_openers="el la los las un una porque en es como cuando si",
         ),
-        "fr": DisfluencyRules.of(
+        "fr": DisfluencyRules(
             r"e+u+h+m*|h+e+u+|u+h+m*|h+m+|m{3,}",
             restarts="je j'ai le les il ils on ce c'est de du des à dans pour avec sur par",
             openers="je j'ai il ils on ce c'est tu elle elles ça",
             conjunctions="et ou mais",
             parted_openers="le la les dans en que y nous vous",
         ),
-        "it": DisfluencyRules.of(
+        "it": DisfluencyRules(
             r"e+h+m+|u+h*m+|e{3,}|h+m+|m{3,}",
             restarts="io il i perché di del della dei delle nel nella al con per in",
             openers="io si mi che non",
             conjunctions="e ed o ma",
             parted_openers="il i lo la gli le un una perché è",
         ),
-        "nl": DisfluencyRules.of(
+        "nl": DisfluencyRules(
             r"u+h+m*|e+h+m*|e+u+h+m*|h+m+|m{3,}",
             restarts="ik we wij de omdat met naar mijn onze",
             openers="ik we wij hij ze zij je jij het dat",
             conjunctions="en maar",
             parted_openers="de een die er in op van voor te dit omdat",
         ),
-        "pl": DisfluencyRules.of(
+        "pl": DisfluencyRules(
             r"y{2,}m*|y+m+|e{3,}m*|e+h+m+|h+m+|m{3,}",
             restarts="ja my w z że do od dla przez po ten się",
             openers="ja my to on ona oni",
             conjunctions="i a ale lub",
             parted_openers="że w z do jest",
         ),
-        "pt": DisfluencyRules.of(
+        "pt": DisfluencyRules(
             r"e+h+m*|u+h+m*|h+m+|m{3,}",
             restarts="eu o os porque de do dos das com para por",
             openers="eu ele ela você que se",
             conjunctions="e ou mas",
             parted_openers="o os a as porque é",
         ),
-        "ru": DisfluencyRules.of(
+        "ru": DisfluencyRules(
             r"э+м+|э{2,}|х+м+|м{3,}",
             restarts="я мы они он она в с к у по из от для",
             openers="я мы они он она ты вы это",
@@ -184,18 +165,12 @@ PIECE = re.compile(r"\s*\S+(?:\s+$)?")
 PARTS = re.compile(r"([\W_]*)(.*?)([\W_]*)", re.DOTALL)
 
 
-@dataclass(slots=True)
 class _Piece:
-    index: int
-    lead: str
-    word: str
-    tail: str
-
-    @classmethod
-    def of(cls, index: int, text: str) -> _Piece:
+    def __init__(self, index: int, text: str) -> None:
         parts = PARTS.fullmatch(text)
         assert parts is not None, "the expression matches every text"
-        return cls(index, *parts.groups())
+        self.index = index
+        self.lead, self.word, self.tail = parts.groups()
 
     @property
     def text(self) -> str:
@@ -231,9 +206,9 @@ def check_cleanable(language: str) -> None:
 
 
 def clean_text(text: str, language: str) -> str:
-    """Remove fillers, repetitions and broken-off words; "" if nothing else remains.
+    """Remove fillers, repetitions and broken-off words. language: code or English name.
 
-    language: code or English name. Raises: OptionError for one without rules.
+    Raises: OptionError for a language without rules.
     """
     check_cleanable(language)
     pieces = PIECE.findall(text)
@@ -241,17 +216,16 @@ def clean_text(text: str, language: str) -> str:
 
 
 def clean_pieces(pieces: Sequence[str], rules: DisfluencyRules) -> dict[int, str]:
-    """Remove fillers and restarts from words with their punctuation and preceding space; return the rest by
-    index.
-    """
-    found = [_Piece.of(index, text) for index, text in enumerate(pieces)]
+    """Clean words with their punctuation and preceding space; return the remaining ones by index."""
+    found = [_Piece(index, text) for index, text in enumerate(pieces)]
     left = _without_fillers(found, rules)
     for piece in left:
         piece.word = _without_stutter(piece.word, rules)
     while (place := next(_restarts(left, rules), None)) is not None:
         _drop_restart(left, *place)
     if left and left[0].index > 0:  # keep the absence of a leading space
-        left[0].lead = _space_of(pieces[0]) + left[0].lead.lstrip()
+        space = pieces[0][: len(pieces[0]) - len(pieces[0].lstrip())]
+        left[0].lead = space + left[0].lead.lstrip()
     return {piece.index: piece.text for piece in left}
 
 
@@ -350,7 +324,3 @@ def _without_stutter(word: str, rules: DisfluencyRules) -> str:
     if len(parts) > 1 and len(folded) == 1 and folded <= rules.restarts:
         return parts[0]
     return word
-
-
-def _space_of(text: str) -> str:
-    return text[: len(text) - len(text.lstrip())]

@@ -27,7 +27,7 @@ _UNDECODED = re.compile("[\udc80-\udcff]")
 
 
 def text_lines(file: IO[bytes]) -> Iterator[str]:
-    """Yield the lines of a file, each ending with LF; the last one may have none.
+    """Yield the lines of a file with their LF.
 
     Raises: ValueError naming the line, for another encoding or a null character (except in UTF-16).
     """
@@ -51,10 +51,7 @@ def decode_text(data: bytes) -> str:
 def read_text(
     path: str | Path, expected: str, error: type[InputError] = OptionError, *, name: str | None = None
 ) -> str:
-    """Read a text file. expected: its description for errors.
-
-    Raises: the error given, for a file that cannot be read or is not text.
-    """
+    """Read a text file. expected: its description for errors. Raises: error, if it cannot be read as text."""
     try:
         with open(path, "rb", buffering=0) as file:
             return "".join(text_lines(file))

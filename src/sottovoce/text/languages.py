@@ -96,20 +96,14 @@ UNSPACED_LETTERS = (
 
 
 def language_codes(n_languages: int = 100) -> tuple[str, ...]:
-    """Return the codes of the first `n_languages`: `sot + 1 + index` is the token.
-
-    Raises: OptionError unless 0 <= n_languages <= 100.
-    """
+    """Return the codes of the first languages, in token order. Raises: OptionError outside 0 to 100."""
     if not 0 <= n_languages <= len(LANGUAGES):
         raise OptionError(f"number of languages: expected 0 to {len(LANGUAGES)}, got {n_languages}")
     return _CODES[:n_languages]
 
 
 def language_code(tag: str) -> str | None:
-    """Return the short code of a language name or tag: "de" for "German", "deu", "ger", "DE", "de-AT".
-
-    Whisper's code if it has the language, else that of the tag; None for text that is no tag.
-    """
+    """Return the short code of a name or tag: "de" for "German", "deu", "ger", "DE", "de-AT"; or None."""
     text = tag.strip().casefold()
     named = _by_name().get(text)
     if named is not None:
@@ -181,7 +175,7 @@ class LanguageChoice:
     def parse(cls, value: str | Sequence[str] | None, available: Sequence[str]) -> LanguageChoice:
         """Parse comma-separated text, or a list of codes or English names; None is "auto".
 
-        available: codes of the model. Raises: OptionError for another language, and for an empty list.
+        available: codes of the model. Raises: OptionError for others, and for an empty list.
         """
         words = (value or "auto").split(",") if isinstance(value, str) or value is None else list(value)
         names = [word.strip() for word in words if word.strip()]

@@ -1,13 +1,13 @@
-"""Unicode forms of equal text, and normalisation for scores.
+"""Unicode forms of equal text, display widths, and normalisation for scores.
 
-Words are compared in NFC ("é" is one character), but spelled in the form that a model's labels have, such as
-NFD ("e" and a combining accent). Scores also ignore letter case, punctuation and spelling variants. State the
-normaliser with every figure.
+Words are compared in NFC ("é" is one character), but spelled in the form of a model's labels, such as NFD
+("e" and a combining accent). Scores also ignore letter case, punctuation and spelling variants.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Literal, TypeAlias
 
 from sottovoce.errors import MissingExtraError, OptionError
-from sottovoce.text.languages import find_language
+from sottovoce.text.languages import UNSPACED_LETTERS, find_language
 
 MOST_FORMS = 8
 _MOST_MARKS = 3
@@ -52,9 +52,9 @@ def ids_by_form(names: Sequence[str]) -> dict[str, int]:
 
 
 def forms_of(text: str, characters: Collection[str]) -> list[str]:
-    """Return the equivalent forms of a text that use only given characters, at most `MOST_FORMS`.
+    """Return at most `MOST_FORMS` equivalent forms of a text in given characters, closest to NFC first.
 
-    The first one is closest to NFC. Letters that the characters cannot write stay in NFC.
+    Letters that the characters cannot write stay in NFC.
     """
     if text.isascii():
         return [text]
@@ -102,6 +102,34 @@ def _forms(letter: str) -> tuple[str, ...]:
     return tuple(sorted(dict.fromkeys(forms), key=len))
 
 
+_BREAKABLE = re.compile(rf"\s*(?:[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+)")
+
+
+def width(text: str) -> int:
+    """Return the number of terminal cells: 2 for wide characters, 0 for combining ones."""
+    return sum(map(_cells, text))
+
+
+def _cells(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf", "Cc"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
+    """Divide a text at its words into parts with widths in proportion to `widths`; a part may be empty."""
+    parts: list[list[str]] = [[] for _ in widths]
+    pieces = _BREAKABLE.findall(" ".join(text.splitlines()).strip())
+    ends = list(itertools.accumulate(widths))
+    total, done = max(1, width("".join(pieces))), 0
+    for piece in pieces:
+        middle = (done + width(piece) / 2) / total * ends[-1]
+        done += width(piece)
+        place = next((at for at, end in enumerate(ends) if middle <= end), len(ends) - 1)
+        parts[place].append(piece)
+    return parts
+
+
 Normalizer: TypeAlias = Callable[[str], str]
 Normalization: TypeAlias = Literal["whisper", "plain", "none"]
 
@@ -115,10 +143,9 @@ MARKED: frozenset[str] = frozenset(
 def normalizer_for(language: str | None, kind: Normalization = "whisper") -> Normalizer:
     """Choose the normaliser for texts of one language.
 
-    language: code or English name; None: several or unknown ones. kind: "whisper" is OpenAI's (English:
-    contractions, numbers and British spelling too), but languages in MARKED and None use "plain"; "none" only
-    joins spaces. Raises: MissingExtraError for "whisper" without the extra `eval`, OptionError for unknown
-    names. Source: appendix C of arXiv 2212.04356, package whisper-normalizer.
+    language: code or English name; None: several or unknown. kind: "whisper" is OpenAI's (arXiv 2212.04356,
+    appendix C), but languages in MARKED and None use "plain"; "none" only joins spaces. Raises:
+    MissingExtraError without the extra `eval`, OptionError for unknown names.
     """
     if kind not in ("whisper", "plain", "none"):
         raise OptionError(f"normalization: expected 'whisper', 'plain' or 'none', got '{kind}'")

@@ -48,8 +48,7 @@ BYTE_COST = 1.01
 class PieceTable:
     """A restricted vocabulary: the id of each allowed piece, including all 256 single bytes.
 
-    A small model may have trained only some hundred of Whisper's 50 000 text tokens
-    (`Checkpoint.trained_tokens`); prompts must avoid the untrained rows.
+    Prompts of a small model must avoid the rows that it has not trained (`Checkpoint.trained_tokens`).
     """
 
     ids: Mapping[bytes, int]
@@ -80,7 +79,7 @@ class PieceTable:
 class Tokenizer:
     """Ids and text of one vocabulary, with the language and task of the next transcript. Immutable.
 
-    n_vocab: rows of the model's embedding. pieces: the only text tokens that `encode` may use; None: all.
+    n_vocab: rows of the embedding. pieces: the text tokens that `encode` may use; None: all.
     """
 
     encoding: tiktoken.Encoding
@@ -94,8 +93,7 @@ class Tokenizer:
         """Create the tokenizer of a checkpoint.
 
         n_vocab: 51864 English-only, 51865 with 99 languages, 51866 with 100 (large-v3, turbo). language: code
-        or English name; None: to be detected (English-only: always "en"). Raises: OptionError for another
-        n_vocab, or a language or task that the model lacks.
+        or English name; None: to be detected. Raises: OptionError for anything that the model lacks.
         """
         if n_vocab not in (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100):
             raise OptionError(
@@ -249,11 +247,9 @@ class Tokenizer:
         return self.language not in UNSPACED
 
     def split_to_word_tokens(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Split into words and the tokens of each, by spaces and punctuation, or by character in languages
-        without spaces.
+        """Split into words and the tokens of each; into characters in languages without spaces.
 
-        Joined words equal `decode_with_timestamps(tokens)`, joined lists equal tokens. Equal to
-        openai-whisper on valid UTF-8.
+        Equal to openai-whisper on valid UTF-8.
         """
         characters = self._split_on_characters(tokens)
         words = self._join_words(characters) if self.splits_on_spaces else characters

@@ -21,7 +21,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
-from sottovoce.audio.live_container import LiveContainer
+from sottovoce.audio.container import LiveContainer
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.live import Captions, Eagerness, LiveDecodingOptions, LiveOptions
