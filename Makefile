@@ -1,10 +1,10 @@
-# sottovoce: make demo | test | check | check-docs | docs | sanitize | clips | live-tables | clean
+# sottovoce: make demo | test | check | check-docs | docs | sanitize | clips | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-fast check check-docs docs clips live-tables clean sanitize
+.PHONY: demo test test-fast check check-docs docs clips clean sanitize
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -69,8 +69,6 @@ sanitize: $(VENV)/test  ## the tests of the native kernels under address and und
 clips: $(VENV)/demo  ## make the demo's clips anew (needs espeak-ng, flite and pypinyin)
 	$(PIP) pypinyin
 	$(BIN)/python examples/make_clips.py
-
-include benchmarks/live/tables.mk  # live-tables
 
 clean:
 	rm -rf $(VENV) demo live build dist site

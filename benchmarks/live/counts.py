@@ -1,7 +1,6 @@
-"""What is counted on live runs: errors, loops, how late words come, and how right their times are.
+"""Counts of live runs: errors, loops, latency, and the accuracy of word times.
 
-Units are words, and characters of scripts without spaces, after the normalisation of `evaluation.wer`. Knows
-no model and no audio.
+Units are words, and characters of scripts without spaces, after the normalisation of `evaluation.wer`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from sottovoce.evaluation.wer import (
     count_errors,
     split_units,
 )
-from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.text.word_edits import align_words
 from sottovoce.types import Word
@@ -33,10 +31,6 @@ LONG_RATIO, LONG_UNITS = 1.5, 3
 """Half as many units again as were said, and no fewer than so many too many, are too long."""
 REMARK = re.compile(r"\[[^\]]*\]")
 BRACKETS = str.maketrans(dict.fromkeys("()[]{}<>（）", " "))
-SENTENCE = re.compile(rf"(?<=[{re.escape(''.join(SENTENCE_ENDS))}])[{re.escape(CLOSING_MARKS)}]*\s")
-"""What is between two sentences."""
-TAIL_S = 1.0
-"""Of speech: what the closing read writes."""
 SHORT_S = 0.04
 """No subtitle can show a word shorter than this."""
 
@@ -108,92 +102,6 @@ def n_repeated(item: Item, text: str) -> int:
     normalize, both = normalizer_for(item.language), utterance(item, text)
     said, heard = (Counter(split_units(normalize(one), "mixed")) for one in (both.reference, both.hypothesis))
     return sum(max(0, n - max(1, said[unit])) for unit, n in heard.items())
-
-
-def n_marks(text: str) -> int:
-    """Words of a text with a mark behind them."""
-    return sum(word.rstrip(CLOSING_MARKS).endswith(SENTENCE_ENDS + CLAUSE_ENDS) for word in text.split())
-
-
-def ended_units(text: str, language: str | None) -> list[tuple[str, bool]]:
-    """The units of a text, and whether a sentence ends behind each."""
-    found: list[tuple[str, bool]] = []
-    normalize = normalizer_for(language)
-    for sentence in SENTENCE.split(text):
-        units = split_units(normalize(sentence), "mixed")
-        found += [(unit, i == len(units) - 1) for i, unit in enumerate(units)]
-    if found and not text.rstrip().rstrip(CLOSING_MARKS).endswith(SENTENCE_ENDS):
-        found[-1] = found[-1][0], False
-    return found
-
-
-def ends_f1(texts: Sequence[str], others: Sequence[str], languages: Sequence[str]) -> float | None:
-    """F1 of sentence ends: shared are those behind words that both texts have aligned. None without one."""
-    n_shared = n_all = 0
-    for text, other, language in zip(texts, others, languages, strict=True):
-        ours, theirs = (ended_units(one, language) for one in (text, other))
-        aligned = align_words([unit for unit, _ in ours], [unit for unit, _ in theirs])
-        n_shared += sum(ours[i][1] and theirs[j][1] for i, j in aligned if i is not None and j is not None)
-        n_all += sum(ends for _, ends in (*ours, *theirs))
-    return 2 * n_shared / n_all if n_all else None
-
-
-def tail_errors(text: str, said: Sequence[Word], language: str | None) -> ErrorCounts:
-    """Errors in what was said in the last `TAIL_S` of speech, and in what was heard beside it."""
-    reference = timed_units(said, language)
-    first = sum(one.end_s <= said[-1].end - TAIL_S for one in reference) if said else 0
-    heard = split_units(normalizer_for(language)(text), "mixed")
-    hits = substitutions = deletions = insertions = n_before = 0
-    for i, j in align_words(heard, [one.text for one in reference]):
-        n_before += j is not None
-        if j is None:
-            insertions += n_before > first
-        elif j >= first and i is None:
-            deletions += 1
-        elif j >= first and i is not None:
-            hits += heard[i] == reference[j].text
-            substitutions += heard[i] != reference[j].text
-    return ErrorCounts(hits, substitutions, deletions, insertions)
-
-
-@dataclass(frozen=True, slots=True)
-class Endings:
-    """marks: for each hundred words. f1_file, f1_said: of sentence ends, beside the file's text and the
-    texts that were said, of those that end with a mark; None where none does. tail, n_tail: rate of errors
-    and number of units in the last second. closing_s, closing_p95_s: processor time from the end of speech
-    to its final; None for a file."""
-
-    marks: float
-    f1_file: float | None
-    f1_said: float | None
-    tail: float
-    n_tail: int
-    closing_s: float | None
-    closing_p95_s: float | None
-
-
-def endings(
-    items: Sequence[Item],
-    found: Sequence[Live] | Sequence[Whole],
-    wholes: Sequence[Whole],
-    said: Sequence[Sequence[Word]],
-) -> Endings:
-    """said: the words of each item with their times."""
-    texts, codes = [one.text for one in found], [item.language for item in items]
-    marked = [i for i, item in enumerate(items) if item.text.rstrip().endswith(SENTENCE_ENDS)]
-    known = [(texts[i], items[i].text, codes[i]) for i in marked]
-    tails = [tail_errors(text, words, code) for text, words, code in zip(texts, said, codes, strict=True)]
-    tail = sum(tails, ErrorCounts())
-    closing = [s for one in found if isinstance(one, Live) for s in one.run.closing_cpu_s]
-    return Endings(
-        marks=100 * sum(map(n_marks, texts)) / max(1, sum(len(text.split()) for text in texts)),
-        f1_file=ends_f1(texts, [whole.text for whole in wholes], codes),
-        f1_said=ends_f1(*zip(*known, strict=True)) if known else None,
-        tail=tail.rate or 0.0,
-        n_tail=tail.n_reference,
-        closing_s=median(closing),
-        closing_p95_s=float(np.quantile(closing, 0.95)) if closing else None,
-    )
 
 
 def n_first(run: LiveRun) -> int:

@@ -10,8 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.harness.report import apart, percent, seconds, show_table
-from benchmarks.live.counts import Endings, Summary, beside, endings, error_rate, errors, summary
-from benchmarks.live.plots import plot_curve
+from benchmarks.live.counts import Summary, beside, error_rate, errors, summary
 from benchmarks.live.runs import (
     Bench,
     Item,
@@ -27,7 +26,7 @@ from benchmarks.live.runs import (
 from benchmarks.live.simul import Simul
 from sottovoce.errors import OptionError
 
-HELP = """Words wrong, word latency, sentence ends and the closing read of live sessions on clips of people.
+HELP = """Words wrong and word latency of live sessions on clips of people.
 
 Takes the processor time that it measures: with base about half a second for each second of audio and
 setting, SimulStreaming four; 30 clips are some 3 minutes of audio. Latencies are not computation-aware: audio
@@ -54,10 +53,7 @@ class Side:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_clips(parser)
-    parser.add_argument("--texts", action="store_true", help="print what was said and heard, clip by clip")
     parser.add_argument("--simul", type=Path, metavar="CHECKOUT", help="also SimulStreaming, from there")
-    parser.add_argument("--simul-vac", action="store_true", help="with its voice activity controller")
-    parser.add_argument("--picture", type=Path, help="errors over latency, a line a program and interval")
 
 
 def run(given: argparse.Namespace) -> None:
@@ -72,15 +68,8 @@ def run(given: argparse.Namespace) -> None:
     found = {name: summary(items, lives, wholes) for name, lives in heard.items()}
     show(items, wholes, found)
     show_sets(items, wholes, heard)
-    said = [bench.spoken(given.model, item) for item in counted(items, "times")]
-    ends = {name: endings(items, lives, wholes, said) for name, lives in heard.items()}
-    show_endings({"file": endings(items, wholes, wholes, said)} | ends)
-    if given.texts:
-        show_texts(items, wholes, heard)
-    if given.picture:
-        plot_curve(given.picture, found, error_rate(items, [whole.text for whole in wholes]))
     audio_s = sum(live.run.duration_s for live in next(iter(heard.values())))
-    figures = {name: asdict(one) | asdict(ends[name]) for name, one in found.items()}
+    figures = {name: asdict(one) for name, one in found.items()}
     clips = {"part": given.part, "clips": len(items), "audio_s": round(audio_s, 1)}
     show_live_json("errors", settings(given), {**clips, "found": figures})
 
@@ -90,7 +79,7 @@ def sides(given: argparse.Namespace, bench: Bench) -> list[Side]:
     ours = [Side(one.name, partial(bench.live, one)) for one in settings(given)]
     if given.simul is None:
         return ours
-    simul = Simul(given.simul, given.model, bench.log, vac=given.simul_vac)
+    simul = Simul(given.simul, given.model, bench.log)
     asked = product(given.chunk_s, given.frame_thresholds or [SIMUL_THRESHOLD])
     return ours + [
         Side(simul.name(threshold, chunk_s), partial(simul.live, frame_threshold=threshold, chunk_s=chunk_s))
@@ -143,24 +132,6 @@ def show_sets(items: Sequence[Item], wholes: Sequence[Whole], heard: dict[str, l
         rows.append([name, *row])
     print()
     show_table(["errors", *(f"{g} ({len(at)})" for g, at in zip(groups, places, strict=True))], rows)
-
-
-def show_endings(found: dict[str, Endings]) -> None:
-    heads = ("marks a hundred words", "F1 of sentence ends, file", "said", "last second wrong", "closing cpu")
-    rows = []
-    for name, one in found.items():
-        f1 = ["" if value is None else f"{value:.2f}" for value in (one.f1_file, one.f1_said)]
-        closing = "" if one.closing_s is None else f"{one.closing_s:.2f} s, 95 % {one.closing_p95_s:.2f} s"
-        rows.append([name, f"{one.marks:.1f}", *f1, f"{percent(one.tail)} of {one.n_tail}", closing])
-    print()
-    show_table(["endings", *heads], rows)
-
-
-def show_texts(items: Sequence[Item], wholes: Sequence[Whole], heard: dict[str, list[Live]]) -> None:
-    for i, item in enumerate(items):
-        print(f"\n{item.name}\n  said: {item.text}\n  file: {wholes[i].text}")
-        for name, lives in heard.items():
-            print(f"  {name} ({errors(item, lives[i].text).n_errors} wrong): {lives[i].text}")
 
 
 def main() -> None:

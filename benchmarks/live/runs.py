@@ -16,7 +16,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -38,7 +37,6 @@ from benchmarks.harness.report import (
 )
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.errors import OptionError
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.latency import LiveRun, run_live
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
@@ -205,22 +203,9 @@ class Bench:
         run = run_live(session, item.samples(), chunk_s=setting.chunk_s)
         return asdict(run) | {"encoder_frames": self.n_encoded(setting) - before}
 
-    def spoken(self, model: str, item: Item) -> tuple[Word, ...]:
-        """The words that were said, with times from an alignment in float32; none where it fails."""
-        key = json.dumps({"program": "aligned", "model": model, "language": item.language}, sort_keys=True)
-        found = self.log.get(key, item.name)
-        if found is None:
-            found = {"words": []}
-            with suppress(OptionError):
-                aligner = self.model(model, "float32")
-                aligned = aligner.align(item.samples(), item.text, language=item.language)
-                found["words"] = [asdict(word) for one in aligned.segments for word in one.words or ()]
-            self.log.add(key, item.name, found)
-        return tuple(Word(**word) for word in found["words"])
-
-    def whole(self, model: str, item: Item, *, task: str = "transcribe") -> Whole:
+    def whole(self, model: str, item: Item) -> Whole:
         """The transcript of the whole recording in float32, greedy, its first language given."""
-        asked = {"program": "file", "model": model, "task": task, "language": item.language}
+        asked = {"program": "file", "model": model, "language": item.language}
         key = json.dumps(asked, sort_keys=True)
         found = self.log.get(key, item.name)
         if found is None:
@@ -229,7 +214,6 @@ class Bench:
                 self.model(model, "float32").transcribe(
                     item.samples(),
                     language=item.language,
-                    task=task,  # type: ignore[arg-type]
                     word_timestamps=True,
                 )
             )
@@ -370,7 +354,7 @@ def show_live_json(name: str, asked: Sequence[Setting], figures: Mapping[str, An
     show_json(f"live {name}", {"settings": [asdict(one) for one in asked], **figures})
 
 
-def _add_common(parser: argparse.ArgumentParser, switching: str, languages: str) -> None:
+def _add_common(parser: argparse.ArgumentParser) -> None:
     add_shared(parser)
     parser.add_argument("--log", type=Path, help="what was done so far: JSON lines that are added to")
     parser.add_argument("--model", default="base")
@@ -381,8 +365,8 @@ def _add_common(parser: argparse.ArgumentParser, switching: str, languages: str)
         "--chunk-s", type=listed(float), default=[0.25], metavar="S[,S…]", help="update intervals"
     )
     parser.add_argument("--beam-sizes", type=listed(int), default=[5], metavar="N[,N…]", help="1: greedy [5]")
-    parser.add_argument("--switching", choices=("off", "restart"), default=switching)
-    parser.add_argument("--languages", default=languages, metavar="given|auto|CODE,CODE")
+    parser.add_argument("--switching", choices=("off", "restart"), default="off")
+    parser.add_argument("--languages", default=GIVEN, metavar="given|auto|CODE,CODE")
     parser.add_argument(
         "--stream",
         nargs="+",
@@ -394,18 +378,13 @@ def _add_common(parser: argparse.ArgumentParser, switching: str, languages: str)
 
 def run_command(
     description: str,
-    add_arguments: Callable[[argparse.ArgumentParser], None] | None,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
     run: Callable[[argparse.Namespace], None],
-    follows: tuple[str, str] = ("off", GIVEN),
 ) -> None:
-    """Run a benchmark on what the command line says.
-
-    follows: the defaults of --switching and --languages.
-    """
+    """Run a benchmark with the arguments of the command line."""
     parser = benchmark_parser(description)
-    _add_common(parser, *follows)
-    if add_arguments is not None:
-        add_arguments(parser)
+    _add_common(parser)
+    add_arguments(parser)
     given = parser.parse_args()
     given.log = Log(given.log)
     given.stream = options_from(given.stream)

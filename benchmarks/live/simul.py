@@ -38,16 +38,16 @@ FRAMES_PER_WINDOW = 1500
 class Simul:
     """The program at several thresholds and update intervals, one process for each, and the log."""
 
-    def __init__(self, checkout: Path, model: str, log: Log, *, vac: bool = False) -> None:
-        self._checkout, self._model, self._log, self._vac = checkout, model, log, vac
+    def __init__(self, checkout: Path, model: str, log: Log) -> None:
+        self._checkout, self._model, self._log = checkout, model, log
         self._asked: tuple[float, float] | None = None
         self._pipe: Connection | None = None
 
     def name(self, threshold: float, chunk_s: float) -> str:
-        return f"SimulStreaming{' with VAC' if self._vac else ''}, {threshold:g} frames, {chunk_s:g} s"
+        return f"SimulStreaming, {threshold:g} frames, {chunk_s:g} s"
 
     def live(self, item: Item, *, frame_threshold: float, chunk_s: float) -> Live:
-        options = {"frame_threshold": frame_threshold, "chunk_s": chunk_s, "vac": self._vac}
+        options = {"frame_threshold": frame_threshold, "chunk_s": chunk_s}
         asked = {"program": "SimulStreaming", "model": self._model, "language": item.language, **options}
         key = json.dumps(asked, sort_keys=True)
         found = self._log.get(key, item.name)
@@ -68,19 +68,19 @@ class Simul:
             self._pipe.close()
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        given = (self._checkout, self._model, threshold, chunk_s, self._vac, language, other)
+        given = (self._checkout, self._model, threshold, chunk_s, language, other)
         context.Process(target=_serve, args=given, daemon=True).start()
         self._asked = (threshold, chunk_s)
 
 
 def _serve(
-    checkout: Path, model: str, threshold: float, chunk_s: float, vac: bool, language: str, pipe: Connection
+    checkout: Path, model: str, threshold: float, chunk_s: float, language: str, pipe: Connection
 ) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{model}.pt"
         save_openai(load_checkpoint(model), path, torch.float32)
-        program = _Program(checkout, path, threshold, chunk_s, vac=vac)
+        program = _Program(checkout, path, threshold, chunk_s)
     program.speaks(language)
     with contextlib.suppress(EOFError):  # nobody asks any more
         while True:
@@ -94,7 +94,7 @@ def _serve(
 class _Program:
     """Its classes, called as its own simulation from a file calls them, not computation-aware."""
 
-    def __init__(self, checkout: Path, weights: Path, threshold: float, chunk_s: float, *, vac: bool) -> None:
+    def __init__(self, checkout: Path, weights: Path, threshold: float, chunk_s: float) -> None:
         sys.path.insert(0, str(checkout))
         import simulstreaming_whisper
         from simulstreaming.whisper.simul_whisper import whisper
@@ -109,8 +109,6 @@ class _Program:
         given.log_level, given.logdir = "CRITICAL", None
         self._asr, self._online = simulstreaming_whisper.simul_asr_factory(given)
         self._step_s = chunk_s
-        if vac:
-            self._online, self._step_s = _with_vac(self._online, chunk_s), 0.04
         self._frames = 0
         self._asr.warmup(np.zeros(SAMPLE_RATE, np.float32))
         self._asr.model.model.encoder.register_forward_hook(self._count)
@@ -151,11 +149,3 @@ class _Program:
                 elapsed.append(clock)
         run = LiveRun(tuple(words), tuple(delays), tuple(elapsed), None, (), duration_s, compute, cpu)
         return asdict(run) | {"encoder_frames": self._frames}
-
-
-def _with_vac(online: Any, chunk_s: float) -> Any:
-    import silero_vad
-    from simulstreaming.whisper.whisper_streaming.vac_online_processor import VACOnlineASRProcessor
-
-    torch.hub.load = lambda *_, **__: (silero_vad.load_silero_vad(), None)
-    return VACOnlineASRProcessor(chunk_s, online)

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ PLAIN = (
     *(f"docs/{name}.md" for name in ("ctc-search", "serving", "protocol", "nano", "reference")),
 )
 """Pages that were rewritten in plain English."""
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 REPOSITORY = "https://github.com/sottovoce/sottovoce"
 
 
@@ -163,12 +165,45 @@ def test_commands_are_understood(line: str) -> None:
     command.make_parser(context).parse_args(words)
 
 
-def test_every_benchmark_that_a_page_names_is_there() -> None:
+def benchmark_commands() -> Iterator[tuple[str, str, str]]:
+    """Topic, name and arguments of each `python -m benchmarks …` of the pages."""
+    for page in PAGES:
+        whole = text(page)
+        code = [
+            line for match in FENCE.finditer(whole) for line in match[3].replace("\\\n", " ").splitlines()
+        ]
+        code += re.findall(r"`([^`]+)`", FENCE.sub("", whole))
+        for line in code:
+            yield from re.findall(r"python -m benchmarks\s+([a-z]+)\s+([a-z_]+)([^#|]*)", line)
+
+
+@cache
+def benchmark_options(path: Path) -> frozenset[str]:
+    """Options of a benchmark: those in its file, and in the files of benchmarks that it imports."""
+    is_passed_on = "parse_known_args" in text(path)
+    found = (
+        {flag for one in cli.get_command(click.Context(cli), "transcribe").params for flag in one.opts}
+        if is_passed_on
+        else set()
+    )
+    for node in ast.walk(ast.parse(text(path))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= set(OPTION.findall(node.value))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("benchmarks."):
+            module = (ROOT / str(node.module).replace(".", "/")).with_suffix(".py")
+            found |= benchmark_options(module) if module.exists() else set()
+    return frozenset(found)
+
+
+def test_every_benchmark_that_a_page_names_is_there_with_its_options() -> None:
     """Those of the past are named by their commit."""
-    named = set(re.findall(r"python -m benchmarks\s+([a-z]+)\s+([a-z_]+)", "\n".join(map(text, PAGES))))
-    assert len(named) > 20
-    there = {room: benchmarks(room) for room, _ in named}
-    assert [(room, name) for room, name in named if name not in there[room]] == []
+    named = set(benchmark_commands())
+    assert len(named) > 40
+    there = {topic: benchmarks(topic) for topic, _, _ in named}
+    assert [(topic, name) for topic, name, _ in named if name not in there[topic]] == []
+    paths = [(ROOT / "benchmarks" / topic / f"{name}.py", arguments) for topic, name, arguments in named]
+    options = [(path, option) for path, arguments in paths for option in OPTION.findall(arguments)]
+    assert [(path.name, option) for path, option in options if option not in benchmark_options(path)] == []
 
 
 @pytest.mark.parametrize(("page", "marks", "made"), TABLED)
