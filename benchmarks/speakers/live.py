@@ -26,7 +26,7 @@ from benchmarks.speakers.errors import n_right_speakers
 from benchmarks.speakers.turns import add_conversations, bare, matched, said_in, table
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import load_voice_encoder, make_diarizer
 from sottovoce.speakers.labels import SpeakerLabels
 from sottovoce.speakers.live_speakers import LiveSpeakers

@@ -30,8 +30,7 @@ from benchmarks.speakers.errors import DiarizationErrors, diarization_errors, n_
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import load_silero
-from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.speakers.diarize import ClusteringDiarizer, load_voice_encoder, make_diarizer
 from sottovoce.speakers.labels import SpeakerLabels

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from sottovoce.offline.pipeline import LanguageSpan
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
-    from sottovoce.options.align import AlignOptions
     from sottovoce.options.live import Captions, Switching
+    from sottovoce.options.transcribe import AlignOptions
     from sottovoce.options.vad import VadStreamOptions
     from sottovoce.speakers.diarize import Speakers
     from sottovoce.speakers.live_speakers import LiveSpeakers
@@ -246,7 +246,7 @@ class Model:
         from sottovoce.alignment.forced import CtcAligner, TextAligner
         from sottovoce.alignment.given_text import lines_of
         from sottovoce.audio.recording import Recording
-        from sottovoce.options.align import AlignOptions
+        from sottovoce.options.transcribe import AlignOptions
 
         options = options or AlignOptions()
         lines = lines_of(text)

@@ -58,14 +58,14 @@ class TranslationError(SottovoceError, ConnectionError):
 
 
 class MissingExtraError(SottovoceError, ImportError):
-    """An optional dependency is missing; the message has the command that installs its extra."""
+    """An optional dependency is missing; the message says how to install it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package '{package}': pip install {_with_extra(extra)}")
 
 
 def _with_extra(extra: str) -> str:
-    """Name this package with an extra for pip: from where it was installed, a checkout or the index."""
+    """Return an argument of `pip install`, from where this package was installed: a checkout or the index."""
     import json
     from importlib import metadata
     from urllib.parse import urlsplit
@@ -89,6 +89,6 @@ class SessionClosedError(SottovoceError, RuntimeError):
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the cause of an error for the end of a message, without number and path."""
+    """Return the cause of an error, without number and path."""
     reason = getattr(error, "strerror", None) or str(error)
     return str(reason).strip().split("\n")[0] or type(error).__name__

@@ -12,7 +12,7 @@ WIDEST_HEAD = 256
 
 
 def load_kernels(part: str) -> ModuleType:
-    """Import the package of native kernels, which chooses an instruction set, with its module `part`.
+    """Import the package of native kernels with its module `part`.
 
     Raises:
         ImportError: not installed, too old or not loadable.

@@ -1,9 +1,8 @@
 """The number of threads of PyTorch's operators in the calling thread.
 
 An OpenMP thread spins for milliseconds after an operator (`GOMP_SPINCOUNT`), on a core that the native
-kernels need. With the native kernels PyTorch's operators are small, so they run on one thread. OpenMP and
-MKL keep the number per calling thread, so that other threads are unaffected; `torch.set_num_threads` would
-also change the default of new threads.
+kernels need; beside these, PyTorch's operators are small, so they run on one thread. OpenMP and MKL keep the
+number per calling thread; `torch.set_num_threads` would also change the default of new threads.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LIBRARY = {"darwin": "libtorch_cpu.dylib", "win32": "torch_cpu.dll"}.get(sys.pl
 
 
 class _SetAside(threading.local):
-    """n_threads: of PyTorch in this thread outside of `one_torch_thread`; None: not inside."""
+    """n_threads: of this thread outside of `one_torch_thread`; None: not inside."""
 
     n_threads: int | None = None
 
@@ -31,7 +30,7 @@ _set_aside = _SetAside()
 
 
 def n_threads() -> int:
-    """Return PyTorch's number of threads in this thread, unaffected by `one_torch_thread`."""
+    """Return the number outside of `one_torch_thread`."""
     return _set_aside.n_threads or torch.get_num_threads()
 
 
@@ -80,7 +79,6 @@ def _operators_on(n: int) -> Iterator[None]:
 
 @cache
 def _setters() -> tuple[Callable[[int], int], Callable[[int], int]]:
-    """Return OpenMP's and MKL's per-thread setters, if available."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBRARY))
     except OSError:

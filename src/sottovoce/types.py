@@ -1,7 +1,4 @@
-"""Data types that the packages exchange.
-
-Times are seconds in the recording or stream; audio is mono float32 in [-1, 1] at 16 kHz.
-"""
+"""Data types that the packages exchange. Times are seconds in the recording or stream."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class AudioChunk:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Normalised log-mel windows: mel (B, n_mels, n_frames) float32; n_content_frames: of audio in each."""
+    """Normalised log-mel windows (B, n_mels, n_frames) float32, and the frames of audio in each."""
 
     mel: Tensor
     n_content_frames: tuple[int, ...]
@@ -53,7 +50,7 @@ class Features:
 class EncoderOutput:
     """Encoder states of a batch of windows.
 
-    states: (B, n_frames, d), 50 frames a second. n_content_frames: frames of audio in each row. cross_kv:
+    states: (B, n_frames, d), 50 frames a second. n_content_frames: of audio in each. cross_kv:
     cross-attention keys and values (B, n_head, n_frames, d_head) per decoder layer; None: computed when
     needed. log_weights: (B, n_frames) float32, added to the attention logits of frames that represent
     several; or None.
@@ -106,10 +103,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word as written, with the space before it.
-
-    tokens: that spell it; () if not computed. Comparisons ignore them.
-    """
+    """A word as written, with the space before it. tokens: () if not computed."""
 
     word: str
     start: float
@@ -124,10 +118,9 @@ class Word:
 class Hypothesis:
     """A CTC hypothesis of an utterance.
 
-    tokens: ids without blanks or repeats. score: natural log, for ranking; acoustic_score and lm_score: its
-    two parts. words, token_frames: of searches that compute times. posterior: share of the probability of the
-    final beam; None after a greedy search. is_unfinished: no complete hypothesis survived, and this one ends
-    inside a word of the lexicon.
+    tokens: ids without blanks or repeats. score: natural log, the sum of acoustic_score and lm_score. words,
+    token_frames: of searches that compute times. posterior: share of the probability of the final beam; None
+    after a greedy search. is_unfinished: it ends inside a word of the lexicon, as no complete one survived.
     """
 
     text: str
@@ -147,8 +140,8 @@ class Segment:
 
     tokens: text ids and timestamps. avg_logprob: mean natural log-probability of the tokens and the end.
     compression_ratio: bytes over zlib bytes of the text. no_speech_prob: at <|startoftranscript|>. words:
-    None if not timed. language_probability: posterior of its language among those allowed (docs/language.md);
-    None in a recording in one language, and where the text decided.
+    None if not timed. language_probability: posterior among the allowed languages; None in a recording in one
+    language, and where the text decided.
     """
 
     id: int
@@ -192,10 +185,9 @@ class TranscriptFiles(Protocol):
 class Transcript:
     """The transcript of a whole recording.
 
-    language: the most spoken one; "" without speech. language_probability: of the detected language among
-    those allowed; None if it was given. language_probabilities: of all languages of the model. turns: of
-    speakers, if requested. unread: skipped speech; None if not searched for. token_texts: of the ids in the
-    segments, if known; comparisons ignore them.
+    language: the most spoken one; "" without speech. language_probability: among the allowed languages; None
+    if it was given. language_probabilities: of all languages of the model. turns: of speakers, if requested.
+    unread: skipped speech; None if not searched for. token_texts: of the ids in the segments, if known.
     """
 
     segments: tuple[Segment, ...]
@@ -216,20 +208,13 @@ class Transcript:
 
     @classmethod
     def load(cls, path: str | Path) -> Transcript:
-        """Read a transcript: JSON, or subtitles (srt, vtt).
-
-        Raises:
-            OptionError: names the file, what was expected, and the invalid line of subtitles.
-        """
+        """Read a transcript: JSON, or subtitles (srt, vtt). Raises: OptionError."""
         return cls.files.load(path)
 
     def save(self, path: str | Path) -> None:
         """Write the transcript in the format of the name's ending; the file appears whole or not at all.
 
-        `.json` keeps everything but the tokens of words, which `.full.json` keeps too.
-
-        Raises:
-            OptionError: an unknown ending, or the file cannot be written.
+        `.json` keeps everything but the tokens of words, which `.full.json` keeps too. Raises: OptionError.
         """
         self.files.save(self, path)
 
@@ -238,7 +223,7 @@ class Transcript:
 class Partial:
     """Newly committed words, which are never revised.
 
-    seq: number of the event in its session. utterance: number that the events of an utterance share.
+    seq: number of the event in its session. utterance: number that its events share.
     """
 
     start: float
@@ -255,8 +240,7 @@ class Partial:
 class Final:
     """The end of an utterance, with its whole text.
 
-    allowed_mass: probability of the allowed languages among all of the model; low where another language is
-    spoken; None if the language was given.
+    allowed_mass: probability of the allowed languages among all of the model; None if the language was given.
     """
 
     start: float

@@ -13,7 +13,7 @@ from sottovoce.alignment.given_text import lines_of, units_of
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
-from sottovoce.options.align import AlignMethod, AlignOptions
+from sottovoce.options.transcribe import AlignMethod, AlignOptions
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"

@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.cli.main import run
 from sottovoce.offline import transcription
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer
 from sottovoce.types import SAMPLE_RATE, Turn
 from tests.audio.media import wav_bytes

@@ -21,10 +21,8 @@ from sottovoce.cli.transcribe import SECTIONS
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import Api, Option, options_of
-from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
 from sottovoce.options.vad import VadOptions
-from sottovoce.options.writer import WriterOptions
 from sottovoce.server.fields import FORM, LIVE
 
 DOCS = Path(__file__).parents[2] / "docs"

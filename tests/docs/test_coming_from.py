@@ -17,9 +17,8 @@ from sottovoce.cli.main import cli
 from sottovoce.models.devices import NUMBER_FORMATS
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.options.vad import VadOptions
-from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Word
 from tests.docs.command_tables import COMING, PROGRAMS, all_options, names_elsewhere, names_table, with_names
 

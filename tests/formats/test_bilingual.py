@@ -13,7 +13,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.files import writer_for
 from sottovoce.formats.subtitles import BilingualCues
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.normalize import shared_out, width
 from sottovoce.types import Segment, Transcript, Word
 from tests.formats.transcripts import module

@@ -15,7 +15,7 @@ from sottovoce.formats.base import write_document, write_transcript
 from sottovoce.formats.document import LOW_CONFIDENCE, JsonWriter, document, segment_document, word_document
 from sottovoce.formats.files import BINARY, FORMATS, writer_for, writers_for
 from sottovoce.formats.html import word_span
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 from tests.formats.transcripts import SCHEMA, module, spoken, transcripts
 

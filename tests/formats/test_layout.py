@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.subtitles import LONGEST_RUN, Cue, ReadableCues, ends_with, one_line
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.normalize import width
 from sottovoce.types import Segment, Word

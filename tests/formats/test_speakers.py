@@ -9,7 +9,7 @@ import pytest
 
 from sottovoce.formats.base import write_document, write_transcript
 from sottovoce.formats.files import FORMATS, writer_for
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Segment, Transcript, Turn, Word
 from tests.formats.transcripts import SCHEMA, module, shown
 

@@ -12,7 +12,7 @@ from sottovoce.formats.base import TranscriptInfo, write_transcript
 from sottovoce.formats.files import writer_for, writers_for
 from sottovoce.formats.srt_vtt import SrtWriter, VttWriter
 from sottovoce.formats.subtitles import Cue, CueMaker, timestamp
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 from tests.formats.transcripts import as_result, spoken
 

@@ -8,8 +8,7 @@ import pytest
 
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from tests.offline.transcribing import HELLO, TOKENIZER, WORLD, at, run, rustle
 from tests.runtime.fake import Script, ScriptedToken, SpokenLanguage
 

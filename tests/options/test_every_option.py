@@ -15,9 +15,8 @@ from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import ApiField, Option, check_options, made, options_of
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
-from sottovoce.options.writer import WriterOptions
 from sottovoce.server.apis.whisper_cpp import inference_request
 from sottovoce.server.app import APIS
 from sottovoce.server.errors import ApiError

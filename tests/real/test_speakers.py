@@ -11,7 +11,7 @@ from benchmarks.speakers.errors import diarization_errors
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import SottovoceError
-from sottovoce.options.speakers import Diarizer, SpeakerOptions
+from sottovoce.options.transcribe import Diarizer, SpeakerOptions
 from sottovoce.speakers.diarize import make_diarizer
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 

@@ -16,7 +16,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer, leaks, levels_db
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 from tests.audio.media import wav_bytes

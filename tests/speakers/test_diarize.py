@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.speakers.errors import diarization_errors
 from sottovoce.audio.recording import Recording
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow, assign_speakers, most_active
 from sottovoce.speakers.labels import letter, letter_index, name_turns
 from sottovoce.types import Turn

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
 from sottovoce.speakers.networks import Floats
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word

@@ -17,7 +17,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.errors import CheckpointError, ModelNotFoundError, SottovoceError
 from sottovoce.models.sources import package_index
 from sottovoce.models.sources.find import SourceError
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers import networks
 from sottovoce.speakers.diarize import load_voice_encoder
 from sottovoce.speakers.networks import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer, Speakers, make_diarizer, parse_speakers
 from tests.speakers.tones import ToneSpeakers, ToneVoices
 

@@ -13,7 +13,7 @@ import torch
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import MissingExtraError, ModelNotFoundError
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import PIPELINE, PyannoteDiarizer, make_diarizer
 from sottovoce.types import Turn
 

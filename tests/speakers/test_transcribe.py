@@ -13,7 +13,7 @@ from sottovoce import FallbackOptions, Model, TranscribeOptions
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer
 from sottovoce.types import Segment, Turn
 from tests.speakers.tones import ToneSpeakers, ToneVoices

@@ -32,9 +32,8 @@ from sottovoce.formats.base import info_of
 from sottovoce.formats.files import READABLE, load_text, load_transcript, parse_text
 from sottovoce.formats.output import STANDARD_OUTPUT, label_of
 from sottovoce.formats.paragraphs import clock
-from sottovoce.options.align import AlignOptions
 from sottovoce.options.schema import Option, made, options_of
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import AlignOptions, WriterOptions
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from sottovoce.formats.output import STANDARD_INPUT, label_of
 from sottovoce.formats.plain import RttmWriter
 from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import Option, made
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Transcript
 
 SECTIONS = {

@@ -30,7 +30,7 @@ from sottovoce.formats.output import (
 )
 from sottovoce.formats.paragraphs import clock
 from sottovoce.formats.plain import LineWriter
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 
 

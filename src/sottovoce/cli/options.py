@@ -22,10 +22,8 @@ from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import DeferralOptions, FallbackOptions
 from sottovoce.options.schema import SAME, Option, Values, changed, options_of
-from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
 from sottovoce.options.vad import VadOptions
-from sottovoce.options.writer import WriterOptions
 
 if TYPE_CHECKING:
     from sottovoce.api import Model

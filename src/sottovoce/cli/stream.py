@@ -47,7 +47,7 @@ from sottovoce.formats.document import event_line, json_text
 from sottovoce.formats.output import label_of
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, Values, made, options_of
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest

@@ -53,9 +53,8 @@ from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import DeferralOptions, FallbackOptions
 from sottovoce.options.schema import Option, Values, changed, made, options_of
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
-from sottovoce.options.writer import WriterOptions
 from sottovoce.text.disfluency import check_cleanable, check_verbatim
 from sottovoce.text.languages import LanguageChoice, language_codes, language_name
 from sottovoce.types import Segment

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sottovoce.formats.base import TranscriptInfo, Writer, write_document, write_transcript
 from sottovoce.formats.files import FORMATS, load_transcript, save_transcript, writer_for, writers_for
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 
 __all__ = [
     "FORMATS",

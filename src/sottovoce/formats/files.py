@@ -29,7 +29,7 @@ from sottovoce.formats.plain import (
 )
 from sottovoce.formats.srt_vtt import SrtWriter, VttWriter, has_cues, transcript_of_cues
 from sottovoce.formats.subtitles import CueWriter
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.files import decode_text, read_text
 from sottovoce.types import Transcript
 

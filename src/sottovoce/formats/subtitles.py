@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.text.normalize import shared_out, width
 from sottovoce.types import Segment, Word

@@ -15,7 +15,7 @@ from sottovoce.errors import AudioError
 from sottovoce.offline.regroup import part_of
 from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.transcriber import Segments
-from sottovoce.options.speakers import Diarizer
+from sottovoce.options.transcribe import Diarizer
 from sottovoce.runtime.calls import Runtime
 from sottovoce.speakers.channel_diarizer import leaks
 from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow

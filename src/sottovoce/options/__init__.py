@@ -1,3 +1,1 @@
-"""Every option, declared once: the dataclasses are the Python API; the command line, server and docs follow
-from their fields. Imports neither PyTorch nor NumPy, so that `--help` is fast.
-"""
+"""Every option, declared once for Python, the command line, the server and docs; imports nothing heavy."""

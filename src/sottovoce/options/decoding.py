@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import ApiField, Option, check_options
@@ -14,17 +15,19 @@ from sottovoce.types import Task
 
 NON_SPEECH = -1
 HOTTEST = 1.0
-"""Highest temperature, as in OpenAI's API; 1 samples the model's own probabilities."""
+"""As in OpenAI's API; 1 samples the model's own probabilities."""
 MOST_BEAM = 16
 SPECIALS_ALONE = (50_258,)
-"""`<|startoftranscript|>` (`<|en|>` of English models): suppresses no text."""
+"""`<|startoftranscript|>` (`<|en|>` of English models), which is no text."""
+
+_search = partial(Option, group="Search")
 
 
 @dataclass(frozen=True, slots=True)
 class DecodingOptions:
     """How to decode one window of at most 30 s. Names and defaults are openai-whisper's.
 
-    Raises: OptionError for values out of range or that exclude each other.
+    Raises: OptionError.
     """
 
     language: str | None = None
@@ -51,10 +54,7 @@ class DecodingOptions:
     ).as_field(0.0)
     """For a recording, 0 uses the fallback's temperatures; another value is the only one tried."""
     sample_len: int | None = Option(
-        "Largest number of tokens.",
-        unset="half of the model's text context (224)",
-        flag=None,
-        least=1,
+        "Largest number of tokens.", unset="half of the model's text context (224)", flag=None, least=1
     ).as_field(None)
     best_of: int | None = Option(
         "Samples at temperatures above 0, of which the most probable is taken.",
@@ -62,9 +62,8 @@ class DecodingOptions:
         flag=None,
         least=1,
     ).as_field(None)
-    beam_size: int | None = Option(
+    beam_size: int | None = _search(
         "Hypotheses of the beam search; 1 is greedy.",
-        group="Search",
         least=1,
         cli_default=5,
         reads=lambda size: size if size > 1 else None,
@@ -78,44 +77,34 @@ class DecodingOptions:
             )
         },
     ).as_field(None)
-    """None is greedy search."""
-    patience: float | None = Option(
-        "Finished hypotheses to wait for, as a multiple of the beam size.",
-        group="Search",
-        above=0.0,
+    patience: float | None = _search(
+        "Finished hypotheses to wait for, as a multiple of the beam size.", above=0.0
     ).as_field(None)
-    """Beam search ends at round(beam_size * patience) finished hypotheses; None is 1.
+    """The search ends at round(beam_size * patience) of them; None is 1.
     Source: Kasai et al. 2022, https://arxiv.org/abs/2204.05424.
     """
-    length_penalty: float | None = Option(
+    length_penalty: float | None = _search(
         "Exponent of the length penalty of Google NMT.",
         unset="mean of the log-probabilities",
-        group="Search",
         least=0.0,
         most=1.0,
     ).as_field(None)
     """Alpha of ((5 + n) / 6) ** alpha; None divides by the length n.
     Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144."""
-    prompt: str | tuple[int, ...] | None = Option(
-        "Earlier text, as text or tokens.",
-        flag=None,
-    ).as_field(None)
+    prompt: str | tuple[int, ...] | None = Option("Earlier text, as text or tokens.", flag=None).as_field(
+        None
+    )
     prefix: str | tuple[int, ...] | None = Option(
-        "Beginning of the text.",
-        group="Context",
-        metavar="TEXT",
+        "Beginning of the text.", group="Context", metavar="TEXT"
     ).as_field(None)
-    """Text or tokens; `decode` returns what follows them. A recording begins with it; openai-whisper puts it
-    before every window.
+    """Text or tokens; `decode` returns what follows them. Of a recording's first window; in openai-whisper of
+    every one.
     """
     hotwords: str | None = Option(
-        "Expected words, put before the prompt.",
-        key="hotword_text",
-        flag=None,
+        "Expected words, put before the prompt.", key="hotword_text", flag=None
     ).as_field(None)
-    suppress_tokens: tuple[int, ...] = Option(
+    suppress_tokens: tuple[int, ...] = _search(
         "Tokens that are never written; -1 stands for symbols that are not speech, '' allows all.",
-        group="Search",
         kind="integers",
         metavar="ID[,ID…]",
         apis={
@@ -128,16 +117,15 @@ class DecodingOptions:
         },
     ).as_field((NON_SPEECH,))
     """Empty: suppresses nothing."""
-    suppress_regex: str | None = Option(
+    suppress_regex: str | None = _search(
         "Tokens whose whole text, with the space before a word, matches this are never written.",
-        group="Search",
         metavar="REGEX",
     ).as_field(None)
     verbatim: bool = Option(
         "Keep fillers, repetitions and broken-off words as far as the model can (en, de, es, fr).",
         group="Style",
     ).as_field(False)
-    """Puts a prompt in the spoken language (`text.disfluency`) before all others."""
+    """By a prompt in the spoken language (`text.disfluency`)."""
     speaker_turns: bool = Option(
         "Split at the speaker turns of a tinydiarize checkpoint, and number them.",
         group="Speakers",
@@ -149,15 +137,9 @@ class DecodingOptions:
             )
         },
     ).as_field(False)
-    """Allows the speaker-change token (`<|startoflm|>`) of tinydiarize's checkpoints."""
-    suppress_blank: bool = Option(
-        "Do not begin with a space or the end of text.",
-        flag=None,
-    ).as_field(True)
-    without_timestamps: bool = Option(
-        "Do not predict the times of segments.",
-        group="Times",
-    ).as_field(False)
+    """Allows their token of a speaker change (`<|startoflm|>`)."""
+    suppress_blank: bool = Option("Do not begin with a space or the end of text.", flag=None).as_field(True)
+    without_timestamps: bool = Option("Do not predict the times of segments.", group="Times").as_field(False)
     max_initial_timestamp: float | None = Option(
         "Latest first timestamp in seconds; None or 0 sets no limit.",
         flag=None,
@@ -165,15 +147,11 @@ class DecodingOptions:
         most=30.0,
         expected="0 to 30 seconds",
     ).as_field(1.0)
-    repetition_penalty: float = Option(
-        "Above 1, makes tokens that occurred less likely.",
-        group="Search",
-        above=0.0,
+    repetition_penalty: float = _search(
+        "Above 1, makes tokens that occurred less likely.", above=0.0
     ).as_field(1.0)
-    no_repeat_ngram_size: int = Option(
-        "No sequence of this many tokens occurs twice; 0 allows all.",
-        group="Search",
-        least=0,
+    no_repeat_ngram_size: int = _search(
+        "No sequence of this many tokens occurs twice; 0 allows all.", least=0
     ).as_field(0)
     allowed_languages: tuple[str, ...] = ()
     seed: int = Option(
@@ -204,8 +182,11 @@ class DecodingOptions:
             )
         if self.suppress_regex is not None:
             _check_regex(self.suppress_regex)
-        if self.patience is not None and self.beam_size is not None:
-            _check_patience(self.patience, self.beam_size)
+        n_finished = (self.beam_size or 1) * (self.patience or 1.0)
+        if self.beam_size is not None and round(n_finished) < 1:
+            raise OptionError(
+                f"patience {self.patience}: expected beam_size * patience of at least 1, got {n_finished}"
+            )
         if self.verbatim and self.language is not None:
             check_verbatim(self.language)
 
@@ -216,7 +197,7 @@ class DecodingOptions:
         return self.beam_size or 1
 
     def at_temperature(self, temperature: float) -> DecodingOptions:
-        """Return these options at a temperature: beam search only at 0, best_of only above 0."""
+        """Return these options with beam search only at temperature 0, and best_of only above."""
         if temperature > 0.0:
             return replace(self, temperature=temperature, beam_size=None, patience=None)
         return replace(self, temperature=0.0, best_of=None)
@@ -225,7 +206,7 @@ class DecodingOptions:
 def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
     """Return the common options of a batch; prompt, hotwords, language and seed may differ.
 
-    Raises: OptionError for none, or other differences.
+    Raises: OptionError.
     """
     if not options:
         raise OptionError("decoding options: expected one for every window, got none")
@@ -235,13 +216,6 @@ def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
             "decoding options of one batch may differ in prompt, hotwords, language and seed only"
         )
     return common[0]
-
-
-def _check_patience(patience: float, beam_size: int) -> None:
-    if round(beam_size * patience) < 1:
-        raise OptionError(
-            f"patience {patience}: expected beam_size * patience of at least 1, got {beam_size * patience}"
-        )
 
 
 def _check_regex(pattern: str) -> None:

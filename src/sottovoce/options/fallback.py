@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from sottovoce.errors import OptionError
@@ -18,7 +19,9 @@ from sottovoce.options.schema import ApiField, Option, check_options
 from sottovoce.types import Segment
 
 ENTROPY_TOKENS = 32
-"""The entropy is computed over so many last tokens."""
+"""Last tokens over which the entropy is computed."""
+
+_fallback = partial(Option, group="Fallback")
 
 
 class ScoredText(Protocol):
@@ -34,14 +37,10 @@ class ScoredText(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FallbackOptions:
-    """Conditions and temperatures of decoding again.
+    """Conditions and temperatures of decoding again. Raises: OptionError."""
 
-    Raises: OptionError for no temperature or thresholds out of range.
-    """
-
-    temperatures: tuple[float, ...] = Option(
+    temperatures: tuple[float, ...] = _fallback(
         "Temperatures, tried in turn while the result looks wrong.",
-        group="Fallback",
         key="temperature",
         kind="numbers",
         metavar="T[,T…]",
@@ -56,14 +55,12 @@ class FallbackOptions:
             )
         },
     ).as_field((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
-    compression_ratio_threshold: float | None = Option(
-        "Text with a higher compression ratio is repetitive: try the next temperature.",
-        group="Fallback",
+    compression_ratio_threshold: float | None = _fallback(
+        "Text with a higher compression ratio is repetitive: try the next temperature."
     ).as_field(2.4)
     """None: no limit."""
-    logprob_threshold: float | None = Option(
+    logprob_threshold: float | None = _fallback(
         "With a lower mean log-probability, try the next temperature.",
-        group="Fallback",
         apis={
             "whisper_cpp": ApiField(
                 "logprob_thold",
@@ -74,9 +71,8 @@ class FallbackOptions:
         },
     ).as_field(-1.0)
     """None: no limit."""
-    no_speech_threshold: float | None = Option(
+    no_speech_threshold: float | None = _fallback(
         "With a higher no-speech probability, and below --logprob-threshold, the window is silent.",
-        group="Fallback",
         least=0.0,
         most=1.0,
         apis={
@@ -85,17 +81,16 @@ class FallbackOptions:
             )
         },
     ).as_field(0.6)
-    """An improbable or repetitive text with a higher no_speech_prob is silence; None: never."""
+    """None: no window is silent."""
     max_loops: int | None = Option(
         "How often the same run of up to 16 tokens may end a text, one after the other.",
         unset="any number",
         flag=None,
         least=1,
     ).as_field(None)
-    entropy_threshold: float | None = Option(
+    entropy_threshold: float | None = _fallback(
         "Text whose last 32 tokens have a lower entropy is repetitive too (2.4 in whisper.cpp).",
         unset="off",
-        group="Fallback",
         least=0.0,
         apis={
             "whisper_cpp": ApiField(
@@ -106,7 +101,7 @@ class FallbackOptions:
             )
         },
     ).as_field(None)
-    """In nats; None: no limit. whisper.cpp uses it instead of the compression ratio."""
+    """In nats; None: no limit."""
     best_of: int | None = Option(
         "Samples at temperatures above 0.",
         group="Search",
@@ -143,7 +138,6 @@ class FallbackOptions:
         return self.logprob_threshold is not None and result.avg_logprob < self.logprob_threshold
 
     def is_silence(self, result: ScoredText) -> bool:
-        """Return whether no_speech_prob is high and the text improbable or repetitive."""
         if self.no_speech_threshold is None or result.no_speech_prob <= self.no_speech_threshold:
             return False
         if self.logprob_threshold is None or self.repeats(result):
@@ -155,7 +149,7 @@ class FallbackOptions:
 
 
 def count_loops(tokens: Sequence[int], longest: int = 16) -> int:
-    """Count how often the same run of at most `longest` tokens stands at the end."""
+    """Count the repeats of the same run of at most `longest` tokens at the end."""
     most = 0
     for period in range(1, min(longest, len(tokens)) + 1):
         run = tokens[-period:]
@@ -177,10 +171,7 @@ def token_entropy(tokens: Sequence[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DeferralOptions:
-    """Which segments the second model transcribes again; skipped speech always is.
-
-    Raises: OptionError for values out of range.
-    """
+    """Which segments the second model transcribes again, beside skipped speech. Raises: OptionError."""
 
     min_avg_logprob: float = Option(
         "Windows with a lower mean log-probability are uncertain.",
@@ -200,7 +191,6 @@ class DeferralOptions:
         check_options(self)
 
     def defers(self, segment: Segment) -> bool:
-        """Return whether a segment with word times is deferred; sampled text always is."""
         return (
             segment.avg_logprob < self.min_avg_logprob
             or segment.temperature > 0.0

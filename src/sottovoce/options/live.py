@@ -1,4 +1,4 @@
-"""Options of live speech, for the command line, every live API of the server, and Python."""
+"""Options of live speech."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def without_parallel(switching: Switching) -> Switching:
 class LiveDecodingOptions:
     """How live speech is decoded. Names and defaults are SimulStreaming's where it has them.
 
-    Raises: OptionError for values out of range.
+    Raises: OptionError.
     """
 
     latency: Latency = _in_policy(
@@ -57,14 +57,14 @@ class LiveDecodingOptions:
         least=0.0,
         may_be_infinite=True,
     ).as_field(None)
-    """In frames of 20 ms; None: by `latency`; inf holds all words back until the end."""
+    """inf holds all words back until the end."""
     rewind_threshold: int = _in_policy(
         "An update is discarded if attention jumps back by more frames.", least=0
     ).as_field(200)
     final_frame_threshold: float = _in_python(
         "frame_threshold at the end of the audio.", least=0.0, may_be_infinite=True
     ).as_field(0)
-    """0 decodes to the end of text; SimulStreaming stops 4 frames early."""
+    """0 decodes to the end of text."""
     eagerness: Eagerness | None = _in_policy(
         "End a turn sooner if its text is complete, later if not; high is the soonest.",
         unset="turns end after a fixed pause",
@@ -146,9 +146,7 @@ class LiveDecodingOptions:
     ).as_field(30.0)
     max_repeats: int = _in_python("How often words may repeat themselves.", least=1).as_field(4)
     no_speech_threshold: float = _in_python(
-        "An update with a higher no-speech probability and an improbable text is empty.",
-        least=0.0,
-        most=1.0,
+        "An update with a higher no-speech probability and an improbable text is empty.", least=0.0, most=1.0
     ).as_field(0.6)
     logprob_threshold: float = _in_python("A text with a lower mean log-probability is improbable.").as_field(
         -1.0
@@ -159,7 +157,6 @@ class LiveDecodingOptions:
         least=1,
         expected="a whole number of at least 1 or None",
     ).as_field(16)
-    """The decoder's states of earlier tokens are reused."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -172,16 +169,13 @@ class LiveDecodingOptions:
 
     @property
     def trim_step_s(self) -> float:
-        """Seconds by which a cut goes below `audio_max_len_s`."""
+        """Seconds that are removed when the audio is full."""
         return min(10.0, self.audio_max_len_s / 3) if self.audio_trim_s is None else self.audio_trim_s
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """Options of a live session that clients may set; named as in `Model.session`.
-
-    Raises: OptionError for values out of range.
-    """
+    """Options of a live session that clients may set; named as in `Model.session`. Raises: OptionError."""
 
     languages: tuple[str, ...] = _in_language(
         "Languages that may be spoken.",
@@ -197,7 +191,7 @@ class LiveOptions:
             ),
         },
     ).as_field(())
-    """Codes, tags or names; empty: all of the model."""
+    """Empty: all of the model."""
     switching: Switching = _in_language(
         "restart: follow changes of language between sentences; off: do not. `parallel` means `restart`.",
         choices=("off", "restart", "parallel"),

@@ -11,12 +11,11 @@ FORMATS = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 TRANSLATION_FORMATS = FORMATS[:-1]
 LANGUAGE_EXAMPLES = ("en", "german", "auto")
 WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
-"""whisper.cpp's options that are accepted without effect."""
+"""Of whisper.cpp."""
 MOST_COUNT = 100_000
 
 
 def requested(key: str, kind: Kind, apis: Mapping[Api, ApiField], default: object = None) -> Option:
-    """Declare a request option; its help is that of the first API that has it."""
     return Option(next(iter(apis.values())).help, key=key, kind=kind, apis=apis, default=default)
 
 

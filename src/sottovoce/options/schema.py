@@ -1,4 +1,4 @@
-"""The schema of an option, and the options of a dataclass."""
+"""The declaration of an option, and the options of a dataclass."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Values: TypeAlias = Mapping[str, Any]
 KINDS: Mapping[str, Kind] = {"bool": "flag", "int": "integer", "float": "number", "str": "text"}
 _OPTION = "option"
 SAME = object()
-"""A default of the command line: that of the field."""
+"""The default of the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,7 @@ class ApiField:
     """Name and range of an option in the requests of an API.
 
     names: the first is documented; a suffix `[]` marks a list. help: "": that of the preceding field.
-    per_unit: factor of the API's unit (1000: milliseconds). none_upto: numbers up to this mean unset. reads:
-    converts a value.
+    per_unit: 1000 for milliseconds. none_upto: numbers up to this mean unset. reads: converts a value.
     """
 
     names: str
@@ -75,10 +74,10 @@ class ApiField:
 class Option:
     """One option.
 
-    unset: meaning of None. group: heading in the help. key: unique name; "": the field's. flag: "": from the
-    key, None: none. negated: the flag negates the field. switch: also has a `--no-` flag. many: repeatable.
-    reads: converts the command line's value. above: exclusive. may_be_infinite: in Python. expected, called:
-    words of the error message. apis: names in server requests. field, owner, default: set by the dataclass.
+    unset: meaning of None. key: unique name; "": the field's. flag: "": from the key, None: none. negated:
+    the flag negates the field. switch: also has a `--no-` flag. many: repeatable. reads: converts the command
+    line's value. above: exclusive. may_be_infinite: in Python. expected, called: words of the error message.
+    field, owner, default: set by the dataclass.
     """
 
     help: str
@@ -125,7 +124,7 @@ class Option:
         return bool(self.choices) or (self.least, self.most, self.above) != (None, None, None)
 
     def check(self, value: object, name: str = "") -> None:
-        """Check a value; None is valid. Raises: OptionError that uses the name."""
+        """Check a value; None is valid. name: for the message. Raises: OptionError."""
         for one in value if isinstance(value, tuple) else (value,):
             if one is not None and not self.holds(one):
                 shown = f"'{one}'" if self.choices else f"{one:g}" if name else one
@@ -190,8 +189,7 @@ def check_options(chosen: DataclassInstance) -> None:
 def made(owner: type[T], values: Mapping[str, object], **others: object) -> T:
     """Build a dataclass of options from values by key; None leaves the default.
 
-    others: fields by name, which take precedence.
-    Raises: OptionError.
+    others: fields that take precedence. Raises: OptionError.
     """
     found = {one.field: values[one.key] for one in options_of(owner) if values.get(one.key, None) is not None}
     return owner(**{**found, **others})

@@ -1,22 +1,22 @@
-"""Options of the transcription of a recording."""
+"""Options of recordings: transcription, speakers, alignment, layout of subtitles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import ApiField, Option, check_options
-from sottovoce.options.speakers import Diarizer, SpeakerOptions, check_speaker_names
 from sottovoce.options.vad import VadOptions
 from sottovoce.text.disfluency import check_cleanable
 from sottovoce.text.languages import find_language
+from sottovoce.types import Samples, Turn
 
 PREPENDED = "\"'“¿([{-"
 APPENDED = "\"'.。,，!！?？:：”)]}、"
@@ -24,40 +24,132 @@ LANGUAGE_WINDOWS = 4
 LANGUAGE_PRIOR: Mapping[str, float] = MappingProxyType(
     dict.fromkeys(("br", "cy", "fo", "haw", "la", "mi", "nn", "oc", "sa"), math.log(0.2))
 )
-"""Natural log of prior factors of languages: Whisper takes frequent languages for rarely recorded relatives.
-"""
+"""Natural logs of factors: Whisper takes frequent languages for these rarely recorded relatives."""
 VERBATIM_LOOPS = 5
-"""A text that ends with more repetitions is decoded again: the prompt of `verbatim` makes loops likelier, and
-the compression ratio misses short ones.
-"""
+"""`max_loops` of `verbatim`, whose prompt makes loops likelier; the compression ratio misses short ones."""
 
 Mode: TypeAlias = Literal["seek", "vad"]
 FollowLanguages: TypeAlias = bool | Literal["auto"] | None
 Channels: TypeAlias = Literal["mixed", "apart", "energy"]
 Normalization: TypeAlias = Literal["recording", "running", "window"]
 
-_signs = partial(
-    Option,
-    unset="openai-whisper's",
-    group="Words",
-    metavar="SIGNS",
-    cli_default=None,
-)
+_context = partial(Option, group="Context")
+_speakers = partial(Option, group="Speakers")
+_times = partial(Option, group="Times")
+_speech = partial(Option, group="Speech")
+_words = partial(Option, group="Words")
+_layout = partial(Option, group="Layout")
+_signs = partial(_words, unset="openai-whisper's", metavar="SIGNS", cli_default=None)
+
+
+Engine: TypeAlias = Literal["own", "pyannote"]
+VoiceName: TypeAlias = Literal["ge2e", "campplus"]
+_bound = partial(Option, group="Speakers", cli_default=None, metavar="N", least=1)
+
+
+class Diarizer(Protocol):
+    """Finds the speaker turns of a recording."""
+
+    @property
+    def turns(self) -> Callable[..., list[Turn]]:
+        """Return the turns of a `Recording`; speakers are A, B, … by appearance. Raises: AudioError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerOptions:
+    """Options of speaker diarization, chosen on development voices. Raises: OptionError."""
+
+    n_speakers: int | None = Option(
+        "Number of speakers.",
+        unset="unknown",
+        flag=None,
+        least=1,
+        called="speakers",
+        expected="'auto' or at least 1",
+    ).as_field(None)
+    least: int = _bound("Smallest number that `auto` finds.", unset="1", key="min_speakers").as_field(1)
+    most: int = _bound("Largest number that `auto` finds.", unset="10", key="max_speakers").as_field(10)
+    engine: Engine = _speakers(
+        "own, or pyannote's pipeline from the Hugging Face hub (extra `pyannote`).",
+        key="speaker_engine",
+        choices=("own", "pyannote"),
+        called="speakers",
+        expected="the engine 'own' or 'pyannote'",
+    ).as_field("own")
+    voices: VoiceName = _speakers(
+        "Network that compares voices; campplus is more accurate and five times as slow.",
+        key="speaker_voices",
+        choices=("ge2e", "campplus"),
+    ).as_field("ge2e")
+    """For the engine "own"."""
+    distance: float | None = Option(
+        "Largest cosine distance (0 to 2) of two voices of one speaker.",
+        unset="that of the network",
+        flag=None,
+    ).as_field(None)
+    """If the number of speakers is unknown."""
+    least_speech_s: float = Option(
+        "Speakers with less speech in the whole recording are merged into others.",
+        flag=None,
+        least=0.0,
+        expected="0 or more seconds",
+    ).as_field(3.0)
+    """If the number of speakers is unknown."""
+    known: Mapping[str, Samples] = field(default_factory=dict, hash=False, compare=False)
+    """Enrolment speech (n,) by name: voices within `distance` get the name (engine "own")."""
+
+    def __post_init__(self) -> None:
+        self._check_bounds()
+        check_options(self)
+        if self.voices != "ge2e" and self.engine != "own":
+            raise OptionError(f"voices '{self.voices}': expected the engine 'own', got '{self.engine}'")
+        if self.distance is not None and not 0 < self.distance < 2:
+            raise OptionError(f"distance of voices: expected between 0 and 2, got {self.distance}")
+        if self.known and self.engine != "own":
+            raise OptionError(f"known speakers: expected the engine 'own', got '{self.engine}'")
+
+    def _check_bounds(self) -> None:
+        if self.most < 1:
+            raise OptionError(f"most speakers: expected at least 1, got {self.most}")
+        if not 1 <= self.least <= self.most:
+            raise OptionError(f"least speakers: expected 1 to {self.most}, the most, got {self.least}")
+        if self.n_speakers is not None and 1 <= self.n_speakers < self.least:
+            raise OptionError(f"speakers: expected at least {self.least}, the least, got {self.n_speakers}")
+
+
+def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarizer | None) -> None:
+    """Raises: OptionError for a name that is empty, duplicate, not one line, or known, and for too many."""
+    for name in names:
+        if not name.strip() or not name.isprintable():
+            raise OptionError(f"speaker names: expected a name, got '{name}'")
+        if names.count(name) > 1:
+            raise OptionError(f"speaker names: expected different ones, got '{name}' twice")
+    if not isinstance(speakers, SpeakerOptions):
+        return
+    for name in names:
+        if name in speakers.known:
+            raise OptionError(f"speaker_names: '{name}' is a known voice already")
+    most = speakers.n_speakers or speakers.most
+    if len(names) + len(speakers.known) > most:
+        enrolled = f" beside {len(speakers.known)} known voices" if speakers.known else ""
+        raise OptionError(
+            f"speaker_names: expected at most {most}, as there are speakers, got {len(names)}{enrolled}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class TranscribeOptions:
     """How to transcribe a recording. Names and defaults are openai-whisper's where it has them.
 
-    Raises: OptionError for values out of range or that exclude each other.
+    Raises: OptionError.
     """
 
     decoding: DecodingOptions = field(default_factory=DecodingOptions)
     """Of each window; earlier text is set by `initial_prompt`."""
     fallback: FallbackOptions = field(default_factory=FallbackOptions)
-    mode: Mode = Option(
+    mode: Mode = _speech(
         "Detect speech first, and decode only speech.",
-        group="Speech",
         flag="--vad",
         kind="flag",
         reads=lambda on: "vad" if on else None,
@@ -70,10 +162,8 @@ class TranscribeOptions:
     ).as_field("seek")
     """ "seek" advances by the model's timestamps; "vad" packs speech into windows."""
     vad: VadOptions | None = None
-    batch_size: int = Option(
-        "Windows decoded together; above 1 implies --vad, as do all --vad-… options.",
-        group="Speech",
-        least=1,
+    batch_size: int = _speech(
+        "Windows decoded together; above 1 implies --vad, as do all --vad-… options.", least=1
     ).as_field(1)
     """Above 1, windows cannot be conditioned on each other."""
     follow_languages: FollowLanguages = Option(
@@ -83,11 +173,10 @@ class TranscribeOptions:
         kind="flag",
         switch=True,
     ).as_field(None)
-    """ "auto": once another language is surely spoken. None: True if several are allowed, else "auto"."""
-    read_again: bool = Option(
+    """"auto": clear changes. None: True if several are allowed, else "auto"."""
+    read_again: bool = _speech(
         "Decode skipped speech again and report what remains; remove text without speech. "
         "Without this, the text equals openai-whisper's.",
-        group="Speech",
         switch=True,
     ).as_field(True)
     language_windows: int = Option(
@@ -97,30 +186,26 @@ class TranscribeOptions:
     ).as_field(LANGUAGE_WINDOWS)
     language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
     """See `combine_detections`."""
-    initial_prompt: str | None = Option(
+    initial_prompt: str | None = _context(
         "Text before the recording: names, spelling, style.",
-        group="Context",
         metavar="TEXT",
         apis={
             "openai": ApiField("prompt", "text before the recording"),
             "whisper_cpp": ApiField("prompt", "text before the recording"),
         },
     ).as_field(None)
-    carry_initial_prompt: bool = Option(
+    carry_initial_prompt: bool = _context(
         "Give the initial prompt to every window.",
-        group="Context",
         apis={"whisper_cpp": ApiField("carry_initial_prompt")},
     ).as_field(False)
-    condition_on_previous_text: bool = Option(
+    condition_on_previous_text: bool = _context(
         "Decode each window without the text of the one before.",
-        group="Context",
         flag="--no-condition-on-previous-text",
         negated=True,
     ).as_field(True)
-    max_context: int | None = Option(
+    max_context: int | None = _context(
         "Most tokens of earlier text for a window.",
         unset="as many as the model allows",
-        group="Context",
         metavar="TOKENS",
         least=0,
         apis={
@@ -129,22 +214,18 @@ class TranscribeOptions:
             )
         },
     ).as_field(None)
-    prompt_reset_on_temperature: float = Option(
-        "Text decoded at a higher temperature is not given to the next window.",
-        group="Context",
-        least=0.0,
+    prompt_reset_on_temperature: float = _context(
+        "Text decoded at a higher temperature is not given to the next window.", least=0.0
     ).as_field(0.5)
-    clip_timestamps: tuple[float, ...] = Option(
+    clip_timestamps: tuple[float, ...] = _times(
         "Transcribe only these parts; times as for --offset, the last end is optional.",
-        group="Times",
         kind="times",
         metavar="START,END,…",
     ).as_field(())
-    """Start, end, start, … in ascending seconds; the last end may be left out."""
-    audio_ctx: int | None = Option(
+    """Start, end, start, … in ascending seconds."""
+    audio_ctx: int | None = _speech(
         "Encoder frames (20 ms) of a window; fewer than the model's lose words.",
         unset="1500",
-        group="Speech",
         metavar="FRAMES",
         least=50,
         expected="at least 50 (a second)",
@@ -158,13 +239,10 @@ class TranscribeOptions:
             )
         },
     ).as_field(None)
-    """None: the trained length (1500). Fewer are faster and lose words; the last 0.2 s of such a window are
-    silence.
-    """
-    offset_s: float = Option(
+    """The last 0.2 s of a shorter window are silence."""
+    offset_s: float = _times(
         "Start of the part to read: seconds, m:ss or h:mm:ss.",
         unset="the beginning",
-        group="Times",
         key="offset",
         kind="time",
         metavar="TIME",
@@ -181,10 +259,9 @@ class TranscribeOptions:
             )
         },
     ).as_field(0.0)
-    duration_s: float | None = Option(
+    duration_s: float | None = _times(
         "Length of the part to read.",
         unset="to the end",
-        group="Times",
         key="duration",
         kind="time",
         metavar="TIME",
@@ -202,15 +279,10 @@ class TranscribeOptions:
             )
         },
     ).as_field(None)
-    """A part is read as a recording of its own, with times of the whole; clips are read within the whole."""
-    word_timestamps: bool = Option(
-        "Add times and probabilities of words.",
-        group="Words",
-        short="-w",
-    ).as_field(False)
-    word_threshold: float = Option(
+    """A part is read as a recording of its own, with times of the whole."""
+    word_timestamps: bool = _words("Add times and probabilities of words.", short="-w").as_field(False)
+    word_threshold: float = _words(
         "Less probable words take their times from their neighbours.",
-        group="Words",
         metavar="P",
         least=0.0,
         most=1.0,
@@ -219,31 +291,25 @@ class TranscribeOptions:
     """See `interpolate_improbable`; 0 keeps all times."""
     prepend_punctuations: str = _signs("Punctuation that belongs to the next word.").as_field(PREPENDED)
     append_punctuations: str = _signs("Punctuation that belongs to the previous word.").as_field(APPENDED)
-    hallucination_silence_threshold: float | None = Option(
+    hallucination_silence_threshold: float | None = _times(
         "Skip longer silences around likely hallucinations (needs --word-timestamps).",
-        group="Times",
         metavar="SECONDS",
         above=0.0,
         expected="more than 0 s",
     ).as_field(None)
-    """None keeps all segments."""
-    audio_filter: str | None = Option(
-        "FFmpeg filters applied first, such as 'highpass=f=100,afftdn'.",
-        group="Speech",
-        metavar="FILTERS",
+    audio_filter: str | None = _speech(
+        "FFmpeg filters applied first, such as 'highpass=f=100,afftdn'.", metavar="FILTERS"
     ).as_field(None)
-    audio_track: int | str | None = Option(
+    audio_track: int | str | None = _speech(
         "Audio track of a file with several: its number, from 1, or its language.",
         unset="FFmpeg's choice",
-        group="Speech",
         metavar="N|LANGUAGE",
         kind="text",
     ).as_field(None)
-    input_format: str | None = Option(
+    input_format: str | None = _speech(
         "Format of samples without a header: FFmpeg's name, rate and channels, such as mulaw "
         "or s16le:44100:2.",
         unset="by the file's extension",
-        group="Speech",
         metavar="NAME[:RATE[:CHANNELS]]",
     ).as_field(None)
     normalization: Normalization = Option(
@@ -253,25 +319,20 @@ class TranscribeOptions:
         "Remove fillers, repetitions and broken-off words (en, de, es, fr, it, nl, pl, pt, ru).",
         group="Style",
     ).as_field(False)
-    """By `text.disfluency`; words keep their times, and empty segments are dropped."""
-    speakers: SpeakerOptions | Diarizer | None = Option(
-        "Identify speakers: their number, or auto. Implies word times.",
-        group="Speakers",
-        metavar="auto|N",
-        kind="text",
+    """Words keep their times, and empty segments are dropped."""
+    speakers: SpeakerOptions | Diarizer | None = _speakers(
+        "Identify speakers: their number, or auto. Implies word times.", metavar="auto|N", kind="text"
     ).as_field(None)
     """Options or a diarizer. None: no diarization."""
-    speaker_names: tuple[str, ...] = Option(
+    speaker_names: tuple[str, ...] = _speakers(
         "Names of the speakers, in the order in which they first speak (with --channels: of the channels).",
-        group="Speakers",
         metavar="NAME[,NAME…]",
         kind="texts",
     ).as_field(())
-    """For A, B and so on, without the known speakers (`SpeakerOptions.known`)."""
-    channels: Channels = Option(
+    """Without the known speakers (`SpeakerOptions.known`)."""
+    channels: Channels = _speakers(
         "For one speaker a channel. apart: transcribe each channel separately (implies "
         "--vad); energy: together, the loudest channel speaks.",
-        group="Speakers",
         choices=("mixed", "apart", "energy"),
         apis={
             "whisper_cpp": ApiField(
@@ -366,7 +427,6 @@ class TranscribeOptions:
 
     @property
     def fallback_of_window(self) -> FallbackOptions:
-        """The fallback of these options, with the temperature of `decoding` if that is above 0."""
         given = self.decoding.temperature
         fallback = self.fallback
         if self.decoding.verbatim and fallback.max_loops is None:
@@ -387,3 +447,71 @@ class TranscribeOptions:
     @property
     def is_conditioned(self) -> bool:
         return self.condition_on_previous_text and self.batch_size == 1
+
+
+AlignMethod: TypeAlias = Literal["attention", "ctc"]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignOptions:
+    """Options of forced alignment. Raises: OptionError."""
+
+    method: AlignMethod = Option(
+        "attention of the decoder, or the model's CTC head.", group="Alignment", choices=("attention", "ctc")
+    ).as_field("attention")
+    keep_to_speech: bool = Option(
+        "Move word bounds out of silence to the nearest speech.", group="Alignment", switch=True
+    ).as_field(True)
+    least_found: float = Option(
+        "Share of the words of a long text that must be recognised, else the text is of another recording.",
+        flag=None,
+        least=0.0,
+        most=1.0,
+        expected="a share from 0 to 1",
+    ).as_field(0.1)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """Layout of subtitles, as in openai-whisper; lines need word times. Raises: OptionError."""
+
+    max_line_width: int | None = _layout(
+        "Characters in a subtitle line (needs --word-timestamps).", least=1
+    ).as_field(None)
+    max_line_count: int | None = _layout(
+        "Lines in a subtitle (needs a line width or a reading speed).", least=1
+    ).as_field(None)
+    """Lets subtitles run across segments."""
+    max_words_per_line: int | None = _layout("Words in a subtitle.", least=1).as_field(None)
+    """Only if subtitles end with their segments."""
+    reading_speed: float | None = _layout(
+        "Lay subtitles out for this many characters a second (usually 17): at most 2 lines of "
+        "42, split at sentences (needs --word-timestamps).",
+        metavar="CHARACTERS",
+        least=1.0,
+        expected="at least 1 a second",
+    ).as_field(None)
+    highlight_words: bool = _layout("Underline each word of a subtitle as it is spoken.").as_field(False)
+    offset_n: int = _layout(
+        "srt: number the subtitles from N + 1.",
+        metavar="N",
+        least=0,
+        apis={"whisper_cpp": ApiField("offset_n", "added to the numbers of `srt`", most=100_000)},
+    ).as_field(0)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.max_line_count is not None and self.max_line_width is None and self.reading_speed is None:
+            raise OptionError(f"max_line_count {self.max_line_count}: needs max_line_width too")
+        if self.max_words_per_line is not None and self.max_line_count is not None:
+            raise OptionError("max_words_per_line: cannot be combined with max_line_count")
+        if self.reading_speed is not None and (self.highlight_words or self.max_words_per_line is not None):
+            raise OptionError("reading_speed: cannot be combined with highlight_words or max_words_per_line")
+
+    @property
+    def need_words(self) -> bool:
+        limits = (self.max_line_width, self.max_line_count, self.max_words_per_line, self.reading_speed)
+        return self.highlight_words or any(limit is not None for limit in limits)

@@ -1,4 +1,4 @@
-"""Options of voice activity detection, for recordings and streams."""
+"""Options of voice activity detection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sottovoce.options.schema import ApiField, Option, check_options
 from sottovoce.types import SAMPLE_RATE
 
 WINDOW_SAMPLES = 512
-"""Samples per speech probability (32 ms)."""
+"""32 ms: of one speech probability."""
 _of_recording = partial(Option, group="Speech", cli_default=None)
 _of_stream = partial(Option, group="Edges")
 
@@ -35,8 +35,7 @@ def require_thresholds(threshold: float, neg_threshold: float | None) -> None:
 class VadOptions:
     """How speech probabilities become segments of a recording; the defaults are faster-whisper's.
 
-    The command line and requests default to `WINDOW_VAD`.
-    Raises: OptionError for values out of range.
+    The command line and requests default to `WINDOW_VAD`. Raises: OptionError.
     """
 
     threshold: float = _of_recording(
@@ -84,7 +83,7 @@ class VadOptions:
             )
         },
     ).as_field(math.inf)
-    """Cut at the longest pause of `min_silence_at_max_speech_ms`, else at the limit."""
+    """At the longest pause of `min_silence_at_max_speech_ms`, else at the limit."""
     min_silence_at_max_speech_ms: float = _of_recording(
         "Shortest pause at which long speech is split.",
         unset="98",
@@ -127,8 +126,8 @@ class VadOptions:
 
 
 WINDOW_VAD = VadOptions(min_silence_ms=160.0, max_speech_s=30.0, speech_pad_ms=200.0)
-"""Speech in pieces that fit a window, as in faster-whisper's batched pipeline, which pads with 400 ms; 200
-cost no word on development clips (docs/research/files.md).
+"""Speech in pieces that fit a window, as in faster-whisper's batched pipeline, which pads with 400 ms
+(docs/research/files.md).
 """
 
 
@@ -136,8 +135,7 @@ cost no word on development clips (docs/research/files.md).
 class VadStreamOptions:
     """How speech probabilities become starts and ends of speech in a stream.
 
-    threshold, neg_threshold: as in `VadOptions`.
-    Raises: OptionError for values out of range.
+    threshold, neg_threshold: as in `VadOptions`. Raises: OptionError.
     """
 
     threshold: float = 0.5
@@ -145,8 +143,7 @@ class VadStreamOptions:
     onset_ms: float = _of_stream("Shorter speech is ignored.", least=0.0).as_field(64.0)
     hangover_ms: float = _of_stream("Silence that ends speech.", least=0.0).as_field(500.0)
     pre_roll_ms: float = _of_stream(
-        "Audio included before the detected start of speech.",
-        least=0.0,
+        "Audio included before the detected start of speech.", least=0.0
     ).as_field(300.0)
     post_roll_ms: float = _of_stream(
         "The end is set so much after the last window of speech.", group="", flag=None, least=0.0

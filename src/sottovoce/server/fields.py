@@ -20,9 +20,8 @@ from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.requests import LIVE_REQUEST, MODEL, REQUEST, UNSTABLE
 from sottovoce.options.schema import Api, ApiField, Kind, Option, Values, options_of
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.options.vad import VadOptions, VadStreamOptions
-from sottovoce.options.writer import WriterOptions
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value
 from sottovoce.text.languages import find_language
 

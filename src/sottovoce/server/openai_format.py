@@ -25,10 +25,8 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.requests import TRANSLATION_FORMATS
 from sottovoce.options.schema import Option, Values, made
-from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
-from sottovoce.options.writer import WriterOptions
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value
 from sottovoce.server.fields import (
     MAX_CHARACTERS,

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import MissingExtraError, ModelNotFoundError, OptionError
-from sottovoce.options.speakers import Diarizer, SpeakerOptions
+from sottovoce.options.transcribe import Diarizer, SpeakerOptions
 from sottovoce.speakers.labels import name_turns
 from sottovoce.speakers.networks import (
     Floats,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from sottovoce.errors import OptionError
-from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import (
     ClusteringDiarizer,
     DiarizedWindow,

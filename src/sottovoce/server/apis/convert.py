@@ -14,7 +14,7 @@ from sottovoce.formats.document import Json
 from sottovoce.formats.files import FORMATS, OF_SPEAKERS, parse_transcript, writer_for
 from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import ApiField, Option, made, options_of
-from sottovoce.options.writer import WriterOptions
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.server.api import Api, HttpRoute
 from sottovoce.server.decode_pool import Slices
 from sottovoce.server.errors import ApiError, invalid_value, to_api_error

@@ -26,8 +26,7 @@ from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.live import Captions, Eagerness, LiveDecodingOptions, LiveOptions
 from sottovoce.options.requests import LANGUAGE_EXAMPLES
-from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported

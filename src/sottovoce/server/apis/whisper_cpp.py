@@ -16,8 +16,7 @@ from sottovoce.formats.document import Json, score, seconds
 from sottovoce.options.decoding import HOTTEST, DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import Values, made, options_of
-from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.server.api import Api, HttpRoute
 from sottovoce.server.apis.openai_files import text_response
