@@ -136,7 +136,7 @@ def test_what_a_row_kept_is_gone_on_from_as_if_it_were_read_anew(subject: Subjec
     rows = backend.rows()
     rows.admit(encoded)
     rows.step([[*prompt, 7, 8]], [[0]])
-    kept = rows.prefix_of(0, len(prompt) - 1)
+    (kept,) = rows.prefixes_of([(0, len(prompt) - 1)])
     if kept is None:
         assert isinstance(subject.backend, FakeBackend)
         return

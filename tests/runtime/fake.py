@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sottovoce.audio.mel import normalize
 from sottovoce.errors import OptionError
@@ -283,8 +284,9 @@ class FakeRows:
         read = self._rows[row].read
         del read[max(0, len(read) - n_tokens) :]
 
-    def prefix_of(self, row: int, n_tokens: int) -> None:
-        """Return None; see `RunningRows.prefix_of`."""
+    def prefixes_of(self, rows: Sequence[tuple[int, int]]) -> list[None]:
+        """Return None for each; see `RunningRows.prefixes_of`."""
+        return [None] * len(rows)
 
     def step(
         self,
@@ -312,7 +314,10 @@ class FakeRows:
             if spans is None:
                 row.read += new
         every = torch.cat(logits)
-        return RowsOutput(every if vocabulary is None else every.index_select(1, vocabulary), attention)
+        n_frames = [one.shape[2] for one in attention]
+        joined = torch.cat([pad(one, (0, max(n_frames) - one.shape[2])) for one in attention], dim=1)
+        logits_of = every if vocabulary is None else every.index_select(1, vocabulary)
+        return RowsOutput(logits_of, joined, list(map(len, tokens)), n_frames)
 
 
 def _attention(frames: list[int], bias: Tensor, n_heads: int) -> Tensor:

@@ -154,7 +154,7 @@ class PretendedDevice(TorchDispatchMode):
         elif kind == "new":
             self.counts.allocations[f"{name} {site}"] += 1
         if kind == "in place":
-            return args[0]
+            return args[0] if func._schema.returns else None
         return tree_map(lambda one: On(one) if isinstance(one, Tensor) else one, found)
 
     def record(self, function: Callable[[], Sequence[Tensor]]) -> Callable[[], Sequence[Tensor]]:

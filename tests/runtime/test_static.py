@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import astuple, replace
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from sottovoce.streaming.alignatt import (
     LiveVocabulary,
     StopRules,
 )
+from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features
 from tests.models import tiny
 from tests.runtime.pretended import DEVICE, Counts, PretendedDevice, pretended_device
@@ -240,28 +242,86 @@ def test_a_file_on_the_device_is_the_processors(device: PretendedDevice, beam_si
     assert sum(device.counts.reads.values()) <= n_steps + 8, device.counts.reads
 
 
-def test_sixteen_live_rows_at_once_are_the_processors(device: PretendedDevice) -> None:
-    """Windows of any length, each decoded by AlignAtt in the company of the others; one read a step."""
+def windows_of(backend: TorchBackend, n: int) -> list[EncoderOutput]:
+    """Live windows of growing audio, of any length."""
+    mels = [log_mel(load_audio(CLIP)[: 8000 + 1600 * i], 80, backend.device) for i in range(n)]
+    results = backend.encode_incremental([IncrementalWindow(mel, backend.encoder_mode) for mel in mels])
+    return [one.encoded for one in results]
+
+
+def live(
+    backend: TorchBackend, tokenizer: Tokenizer, beam_size: int
+) -> tuple[AlignAttDecoder, DecoderPrefix]:
+    vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
+    decoder = AlignAttDecoder(backend, tokenizer.eot, vocabulary, beam_size)
+    english = tokenizer.with_language("en")
+    return decoder, DecoderPrefix(english.sot_sequence_including_notimestamps, 0, 0)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_sixteen_live_rows_at_once_are_the_processors(device: PretendedDevice, beam_size: int) -> None:
+    """Windows of any length, each decoded by AlignAtt in the company of the others; then again with what is
+    cached of their prefixes."""
     checkpoint = load_checkpoint("nano")
-    samples, texts = load_audio(CLIP), []
+    found = []
     for where in (DEVICE, tiny.CPU):
         backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
         if where == DEVICE:
             on(device, backend)
-        model = Model(checkpoint, backend)
-        tokenizer = model.tokenizer.with_language("en")
-        vocabulary = LiveVocabulary.of(model.tokenizer, backend.dims.n_vocab, backend.device)
-        prefix = DecoderPrefix(tokenizer.sot_sequence_including_notimestamps, 0, 0)
-        request = AlignAttRequest(prefix, StopRules(frame_threshold=2, max_tokens=8))
-        windows = [
-            IncrementalWindow(log_mel(samples[: 8000 + 1600 * i], 80, backend.device), backend.encoder_mode)
-            for i in range(16)
-        ]
-        encoded_windows = [backend.encode_incremental([window])[0].encoded for window in windows]
-        decoder = AlignAttDecoder(backend, tokenizer.eot, vocabulary)
-        texts.append([found.tokens for found in decoder.decode(encoded_windows, [request] * 16)])
-    assert texts[0] == texts[1]
-    assert sum(map(bool, texts[0])) > 8
+        decoder, prefix = live(backend, Model(checkpoint, backend).tokenizer, beam_size)
+        rules = StopRules(frame_threshold=2, max_tokens=8)
+        windows = windows_of(backend, 16)
+        request = AlignAttRequest(prefix, rules, n_recomputed=1, measures_end=True)
+        first = decoder.decode(windows, [request] * 16)
+        grown = [DecoderPrefix((*prefix.tokens, *one.tokens[:2]), 0, len(one.tokens[:2])) for one in first]
+        again = decoder.decode(
+            windows,
+            [
+                replace(request, prefix=new, prefix_cache=one.prefix_cache)
+                for new, one in zip(grown, first, strict=True)
+            ],
+        )
+        found.append([*first, *again])
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours.tokens, ours.frames, ours.stop_reason) == (
+            theirs.tokens,
+            theirs.frames,
+            theirs.stop_reason,
+        )
+        assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob, abs=1e-5)
+        assert ours.text_end is not None
+        assert theirs.text_end is not None
+        assert astuple(ours.text_end) == pytest.approx(astuple(theirs.text_end), abs=1e-4)
+    assert sum(bool(one.tokens) for one in found[0]) > 16
+
+
+def test_a_live_update_has_a_budget(device: PretendedDevice) -> None:
+    """Whatever the number of sessions: one read a step, and a step of beams is one recorded function."""
+    checkpoint = load_checkpoint("nano")
+    backend = on(device, TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32))
+    decoder, prefix = live(backend, Model(checkpoint, backend).tokenizer, 5)
+    request = AlignAttRequest(prefix, StopRules(max_tokens=8, frame_threshold=2), n_recomputed=1)
+    counted: list[list[Counts]] = []
+    for n in (1, 16):
+        windows = windows_of(backend, 16)[16 - n :]
+        for _ in range(2):  # records, and again with room for beams
+            decoder.decode(windows, [request] * n)
+        batch = decoder.new_batch()
+        for window in windows:
+            batch.admit(decoder, window, request)
+        counted.append([])
+        while batch.n_requests:
+            device.counts = Counts()
+            batch.step()
+            counted[-1].append(device.counts)
+        device.counts = Counts()
+    for n, steps in zip((1, 16), counted, strict=True):
+        first, second = steps[:2]
+        assert sum(first.operators.values()) <= 16, first.operators
+        assert sum(second.operators.values()) <= 3, second.operators
+        for step in steps:
+            assert sum(step.reads.values()) == 1, step.reads
+            assert sum(step.operators.values()) <= 16 + n, step.operators
 
 
 def test_live_speech_on_the_device_is_the_processors(device: PretendedDevice) -> None:

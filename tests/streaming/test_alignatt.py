@@ -6,18 +6,19 @@ import random
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.decoding.alignment import median_filter
+from sottovoce.decoding.alignment import RunningStatistics, median_filter
 from sottovoce.streaming.alignatt import (
     SPREAD_FLOOR,
     AlignAttDecoder,
+    AlignAttEnd,
     AlignAttHypothesis,
     AlignAttRequest,
-    AttentionTracker,
     BeamPath,
     DecoderPrefix,
     LiveVocabulary,
@@ -47,33 +48,71 @@ def random_attention(seed: int, n_rows: int, n_tokens: int, n_frames: int) -> to
     return torch.randn(n_rows, 3, n_tokens, n_frames, generator=generator).mul(2).softmax(dim=-1)
 
 
-def whole(rows: torch.Tensor, n_frames: int) -> AttentionTracker:
+class Tracked:
+    """The rows of `AlignAttEnd`, whose logits say nothing."""
+
+    def __init__(self) -> None:
+        self.end = AlignAttEnd(VOCABULARY, 1, ((0, 0), (0, 1), (1, 0)))
+        self.state = self.end.state(20, 90, torch.device("cpu"))
+        self.places: list[int] = []
+        self.lengths: list[int] = []
+        self.frontier: list[int] = []
+
+    def admit(self, n_frames: int, attention: torch.Tensor, n_cached: int = 0) -> RunningStatistics:
+        """Add a row with the attention (n_heads, n, width) of its first tokens; return the statistics of
+        n_cached of them."""
+        place = max([0, *self.places]) + 1
+        end, n = replace(self.end, reads_prefixes=True), attention.shape[1]
+        for held in self.state:
+            held[place] = 0
+        columns = torch.tensor([(place, place, n_frames, 1, n, n_cached)])
+        logits = torch.zeros(2, VOCABULARY.n_vocab)
+        found, _, n_tokens, mean, squares = end((logits, attention), columns, self.state)
+        self.places.append(place)
+        self.lengths.append(n_frames)
+        self.frontier.append(int(found[0, 0]))
+        return RunningStatistics(n_tokens, mean, squares)
+
+    def extend(self, attention: torch.Tensor) -> None:
+        """Add the attention (R, n_heads, width) of a token of each row."""
+        n = len(self.places)
+        targets = range(1, n + 1)
+        rows = zip(self.places, targets, self.lengths, strict=True)
+        columns = torch.tensor([(*row, 0, 1, 0) for row in rows])
+        logits = torch.zeros(n, VOCABULARY.n_vocab)
+        found, _ = self.end((logits, attention.transpose(0, 1).contiguous()), columns, self.state)
+        self.places, self.frontier = list(targets), found[:, 0].int().tolist()
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.places, self.lengths = [self.places[row] for row in rows], [self.lengths[row] for row in rows]
+
+
+def whole(rows: torch.Tensor, n_frames: int) -> Tracked:
     """Of rows that come together, each with all its tokens."""
-    tracker = AttentionTracker()
+    tracked = Tracked()
     for row in rows:
-        tracker.admit(n_frames, row)
-    return tracker
+        tracked.admit(n_frames, row)
+    return tracked
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_running_statistics_equal_the_whole_history(seed: int) -> None:
     rows = random_attention(seed, 2, 40, 90)
-    tracker = whole(rows[:, :, :5], 80)
+    tracked = whole(rows[:, :, :5], 80)
     for t in range(5, 40):
-        tracker.extend(list(rows[:, :, t : t + 1]))
-        expected = reference_frontier(rows[:, :, : t + 1, :80])
-        assert tracker.frontier().tolist() == expected.tolist()
+        tracked.extend(rows[:, :, t])
+        assert tracked.frontier == reference_frontier(rows[:, :, : t + 1, :80]).tolist()
 
 
 def test_rows_follow_their_beam() -> None:
     rows = random_attention(9, 3, 12, 60)
     order = [2, 2, 0]
-    tracker = whole(rows[:, :, :6], 60)
-    tracker.select(order)
+    tracked = whole(rows[:, :, :6], 60)
+    tracked.select(order)
     for t in range(6, 12):
-        tracker.extend(list(rows[:, :, t : t + 1]))
+        tracked.extend(rows[:, :, t])
     moved = torch.cat([rows[order, :, :6], rows[:, :, 6:]], dim=2)
-    assert tracker.frontier().tolist() == reference_frontier(moved).tolist()
+    assert tracked.frontier == reference_frontier(moved).tolist()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -83,36 +122,41 @@ def test_rows_of_any_length_and_age_are_tracked_as_alone(seed: int) -> None:
     rng = random.Random(seed)
     lengths = [40, 70, 25]
     histories = [random_attention(seed + 100 * i, 1, 12, 70)[0] for i in range(3)]
-    tracker, read = AttentionTracker(), [0, 0, 0]
+    tracked, read = Tracked(), [0, 0, 0]
     for row, history in enumerate(histories):
         read[row] = rng.randint(1, 4)
-        tracker.admit(lengths[row], history[:, : read[row], : 70 if row else 45])
-        tracker.extend([histories[i][:, read[i] : read[i] + 1] for i in range(row + 1)])
+        tracked.admit(lengths[row], history[:, : read[row], : 70 if row else 45])
+        tracked.extend(torch.stack([histories[i][:, read[i]] for i in range(row + 1)]))
         read[: row + 1] = [n + 1 for n in read[: row + 1]]
     expected = [
         int(reference_frontier(history[None, :, :n, :length])[0])
         for history, n, length in zip(histories, read, lengths, strict=True)
     ]
-    assert tracker.frontier().tolist() == expected
-    tracker.select([2, 0])
-    assert tracker.frontier().tolist() == [expected[2], expected[0]]
-    tracker.select([])
-    assert tracker.n_rows == 0
-
-
-def test_state_does_not_grow_with_tokens() -> None:
-    tracker = whole(random_attention(0, 1, 1, 50), 50)
-    for t in range(30):
-        tracker.extend(list(random_attention(t, 1, 1, 50)))
-    statistics = tracker._statistics
-    assert statistics is not None
-    assert statistics.mean.shape == statistics.squares.shape == (1, 3, 50)
-    assert tracker._last.shape == (1, 3, 1, 50)
+    assert tracked.frontier == expected
+    tracked.select([2, 0])
+    tracked.extend(torch.stack([histories[i][:, read[i]] for i in (2, 0)]))
+    assert tracked.frontier == [
+        int(reference_frontier(histories[i][None, :, : read[i] + 1, : lengths[i]])[0]) for i in (2, 0)
+    ]
 
 
 def test_short_audio_has_a_frontier_too() -> None:
-    tracker = whole(random_attention(1, 1, 1, 2), 2)
-    assert int(tracker.frontier()[0]) in (0, 1)
+    assert whole(random_attention(1, 1, 1, 2), 2).frontier[0] in (0, 1)
+
+
+def test_statistics_go_on_from_those_of_a_shorter_window() -> None:
+    attention = torch.rand(3, 12, 50, generator=torch.Generator().manual_seed(0))
+    attention[:, :8, 40:] = 0  # said before these frames came
+    tracked, grown = whole(attention[None], 50), Tracked()
+    cached = grown.admit(40, attention[:, :8, :40], n_cached=6)
+    torch.testing.assert_close(cached.mean, attention[None, :, :6, :40].mean(dim=2))
+    grown.extend(attention[None, :, 8])
+    for t in range(9, 12):
+        grown.lengths = [50]
+        grown.extend(attention[None, :, t])
+    assert grown.frontier == tracked.frontier
+    for found, expected in zip(grown.state, tracked.state, strict=True):
+        torch.testing.assert_close(found[1], expected[1])
 
 
 def encoded(words: list[str], n_mels: int = 400) -> EncoderOutput:

@@ -16,12 +16,10 @@ from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttHypothesis,
     AlignAttRequest,
-    AttentionTracker,
     DecoderPrefix,
     LiveVocabulary,
     PrefixCache,
     StopRules,
-    statistics_of,
 )
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import EncoderOutput, Samples
@@ -54,20 +52,6 @@ def prefix_of(model: Model, committed: tuple[int, ...]) -> DecoderPrefix:
 def read(reader: AlignAttDecoder, heard: EncoderOutput, request: AlignAttRequest) -> AlignAttHypothesis:
     (reading,) = reader.decode([heard], [request])
     return reading
-
-
-def test_statistics_go_on_from_those_of_a_shorter_window() -> None:
-    generator = torch.Generator().manual_seed(0)
-    attention = torch.rand(3, 12, 50, generator=generator)
-    attention[:, :8, 40:] = 0  # said before these frames came
-    whole, grown = AttentionTracker(), AttentionTracker()
-    whole.admit(50, attention)
-    known = statistics_of(attention[:, 5:8], 40, statistics_of(attention[:, :5], 40))
-    grown.admit(50, attention[:, 8:], known)
-    for name in ("n_tokens", "mean", "squares"):
-        found, expected = (getattr(one._statistics, name) for one in (grown, whole))
-        torch.testing.assert_close(found, expected)
-    assert grown.frontier().tolist() == whole.frontier().tolist()
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])

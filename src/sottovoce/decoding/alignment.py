@@ -110,29 +110,26 @@ class RunningStatistics:
     def of(cls, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
         """Compute the statistics of tokens (..., n_tokens, n_frames).
 
-        counted: (..., n_tokens), 1 for tokens and 0 for padding, at least one 1; None: all 1.
+        counted: (..., n_tokens), 1 for tokens and 0 for padding; None: all 1.
         """
         if counted is None:
             counted = attention.new_ones(attention.shape[-2:-1])
         weight = counted.unsqueeze(-1)
         n_tokens = weight.sum(dim=-2)
-        mean = (attention * weight).sum(dim=-2) / n_tokens
+        mean = (attention * weight).sum(dim=-2) / n_tokens.clamp_min(1)
         return cls(n_tokens, mean, ((attention - mean.unsqueeze(-2)).square() * weight).sum(dim=-2))
 
     def updated(self, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
         """Return the statistics with more tokens (..., n_new, n_frames)."""
         new = RunningStatistics.of(attention, counted)
         total = self.n_tokens + new.n_tokens
+        some = total.clamp_min(1)
         delta = new.mean - self.mean
         return RunningStatistics(
             total,
-            self.mean + delta * (new.n_tokens / total),
-            self.squares + new.squares + delta.square() * (self.n_tokens * new.n_tokens / total),
+            self.mean + delta * (new.n_tokens / some),
+            self.squares + new.squares + delta.square() * (self.n_tokens * new.n_tokens / some),
         )
-
-    def select(self, rows: Tensor) -> RunningStatistics:
-        n_tokens = self.n_tokens[rows] if self.n_tokens.ndim == self.mean.ndim else self.n_tokens
-        return RunningStatistics(n_tokens, self.mean[rows], self.squares[rows])
 
     def normalize(self, attention: Tensor, *, floor: Tensor | float = 0.0) -> Tensor:
         """Compute the z-score of tokens (..., n, n_frames) against all tokens so far.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,14 +27,21 @@ Prefix = TypeVar("Prefix")
 class RowsOutput:
     """The output of one step of running rows.
 
-    logits: (n_wanted, n_vocabulary) float32 of the wanted positions, row by row. attention: of each row,
-    cross-attention probabilities (n_captured_heads, n_new, n_frames) float32 over its window. joined: those
-    of all rows as one tensor (n_captured_heads, n_all_new, the most frames or more), or None.
+    logits: (n_wanted, n_vocabulary) float32 of the wanted positions, row by row. joined: cross-attention
+    probabilities of all new tokens, row by row, (n_captured_heads, n_all_new, the most frames or more)
+    float32. n_new, n_frames: tokens of each row, and frames of its window.
     """
 
     logits: Tensor
-    attention: Sequence[Tensor]
-    joined: Tensor | None = None
+    joined: Tensor
+    n_new: Sequence[int]
+    n_frames: Sequence[int]
+
+    @property
+    def attention(self) -> list[Tensor]:
+        """The attention (n_captured_heads, n_new, n_frames) of each row over its window."""
+        each = torch.split(self.joined, list(self.n_new), dim=1)
+        return [one[..., :n_frames] for one, n_frames in zip(each, self.n_frames, strict=True)]
 
 
 class RowPrefix(Protocol):
@@ -63,7 +70,7 @@ class RunningRows(Protocol):
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         """Append a row without tokens for each window, or one with the tokens of a prefix.
 
-        prefix: from `prefix_of` of a row with this audio, or with the beginning of it (an approximation).
+        prefix: from `prefixes_of` of a row with this audio, or with the beginning of it (an approximation).
 
         Raises:
             OptionError: several windows with a prefix, a prefix of another backend, or no room.
@@ -82,8 +89,11 @@ class RunningRows(Protocol):
         """Drop the newest `n_tokens` tokens of a row."""
         ...
 
-    def prefix_of(self, row: int, n_tokens: int) -> RowPrefix | None:
-        """Return the cache of a row's first tokens, for `admit`; None if the backend has none."""
+    def prefixes_of(self, rows: Sequence[tuple[int, int]]) -> Sequence[RowPrefix | None]:
+        """Return the caches of rows' first tokens, for `admit`; None if the backend has none.
+
+        rows: pairs of a row and a number of tokens.
+        """
         ...
 
     def step(
@@ -253,6 +263,72 @@ class ChoosingRows(Protocol):
 
         On ties, or if fewer may follow, it returns the logits (R, n_vocab) float32 instead, valid until
         the next step, in which forbidden ones may be -inf.
+
+        Raises:
+            OptionError: as `RunningRows.step`.
+        """
+        ...
+
+
+Outputs: TypeAlias = tuple[Tensor, ...]
+
+
+class StepEnd(Protocol):
+    """What is computed at the end of a static step, and recorded with it; equal ends are the same function.
+
+    A row has one new token, or (reads_prefixes) is the only one of its recording, with any number, and has
+    logits at two. capture: heads whose attention it needs. n_columns: numbers that each row gives it.
+    """
+
+    @property
+    def capture(self) -> AlignmentHeads: ...
+    @property
+    def n_columns(self) -> int: ...
+    @property
+    def reads_prefixes(self) -> bool: ...
+
+    def state(self, n_rows: int, n_frames: int, device: torch.device) -> Sequence[Tensor]:
+        """Make what all ends of this class keep from step to step: tensors with an entry for each row."""
+        ...
+
+    def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor], /) -> Outputs:
+        """Compute the end, with an entry for each row in every result.
+
+        outputs: logits (n_rows * 1 or 2, n_vocab), and with captured heads attention (n_heads, n_rows *
+        n_new, n_frames), float32. columns: (n_rows, n_columns) int64, 0 for rows that are not there. state:
+        changed in place.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepGroup:
+    """Rows whose steps have the same end. wanted, columns: of each row."""
+
+    end: StepEnd
+    rows: Sequence[int]
+    wanted: Sequence[Sequence[int]]
+    columns: Sequence[Sequence[int]]
+
+
+class StepPart(NamedTuple):
+    """Results of an end, valid until the next step: those of `rows` are at `places` of each tensor."""
+
+    rows: Sequence[int]
+    places: Sequence[int]
+    outputs: Outputs
+
+
+@runtime_checkable
+class EndingRows(Protocol):
+    """`RunningRows` whose steps can have an end."""
+
+    def state(self, end: StepEnd) -> Sequence[Tensor]:
+        """Return the state of an end, with at least an entry more than there are rows."""
+        ...
+
+    def step_groups(self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup]) -> list[StepPart]:
+        """Append tokens to each row; return the results of the groups' ends, in their order.
 
         Raises:
             OptionError: as `RunningRows.step`.

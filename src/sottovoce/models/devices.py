@@ -130,6 +130,11 @@ def recording_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
     return 2 * dims.n_text_layer * dims.n_text_state * n_positions * dtype.itemsize
 
 
+def encoder_work(dims: ModelDims, dtype: torch.dtype) -> int:
+    """Return the bytes of the encoder's work on the largest batch of recordings."""
+    return ENCODED_TOGETHER * ENCODER_COPIES * dims.n_audio_ctx * dims.n_audio_state * dtype.itemsize
+
+
 def plan_memory(dims: ModelDims, numbers: NumberFormat, n_bytes: float, name: str) -> MemoryPlan:
     """Plan the memory of a model before it is loaded. n_bytes: what it may take.
 
@@ -138,8 +143,7 @@ def plan_memory(dims: ModelDims, numbers: NumberFormat, n_bytes: float, name: st
     """
     sizes = [(math.prod(shape), len(shape) == 2) for shape in expected_shapes(dims).values()]
     weights = sum(n * (1 if numbers.int8 and is_table else numbers.dtype.itemsize) for n, is_table in sizes)
-    states = dims.n_audio_ctx * dims.n_audio_state * numbers.dtype.itemsize
-    work = ENCODED_TOGETHER * ENCODER_COPIES * states
+    work = encoder_work(dims, numbers.dtype)
     each = recording_bytes(dims, numbers.dtype)
     n_recordings = min((n_bytes - weights - work) / each, MOST_RECORDINGS)
     if n_recordings < 1:

@@ -85,9 +85,8 @@ class NativeRows:
         state = self._rows[row].row
         state.truncate(state.n_tokens - n_tokens)
 
-    def prefix_of(self, row: int, n_tokens: int) -> RowPrefix:
-        prefix: RowPrefix = self._rows[row].row.first(n_tokens)
-        return prefix
+    def prefixes_of(self, rows: Sequence[tuple[int, int]]) -> list[RowPrefix]:
+        return [self._rows[row].row.first(n_tokens) for row, n_tokens in rows]
 
     def step(
         self,
@@ -104,9 +103,8 @@ class NativeRows:
         if spans is not None:
             for row, new in enumerate(tokens):
                 self.cut(row, len(new))
-        parts = torch.split(attention, [len(new) for new in tokens], dim=1)
         return RowsOutput(
-            logits, [part[..., : one.window.n_frames] for part, one in zip(parts, self._rows, strict=True)]
+            logits, attention, list(map(len, tokens)), [one.window.n_frames for one in self._rows]
         )
 
     def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens | Tensor:

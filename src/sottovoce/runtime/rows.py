@@ -13,7 +13,7 @@ on the text, so the operators of a step can be recorded as a CUDA graph.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import Outputs, StepEnd
 from sottovoce.models.devices import MOST_RECORDINGS, aligned
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head_weights
@@ -214,6 +215,8 @@ class StaticMemory(RowMemory):
         self.windows = [(pair[0], pair[1]) for pair in self.audio]
         self.steps: dict[StepShape, StaticStep] = {}
         self.most_rows = 1
+        self._states: dict[type[StepEnd], tuple[StepEnd, Sequence[Tensor]]] = {}
+        self._forbidden_ids: Tensor | None = None
 
     def grow(self, n_recordings: int, n_cells: int) -> None:
         assert n_recordings <= self.n_recordings, "a larger memory is another one"
@@ -222,44 +225,85 @@ class StaticMemory(RowMemory):
         if self.n_cells != before:
             self.steps.clear()
 
+    def grow_rows(self, most_rows: int) -> None:
+        """Make room for the states of so many rows of each recording."""
+        if most_rows > self.most_rows:
+            self.most_rows = most_rows
+            before, self._states = self._states, {}
+            self._copy_states(before)
+            self.steps = {shape: step for shape, step in self.steps.items() if shape.end is None}
+
+    def state(self, end: StepEnd) -> Sequence[Tensor]:
+        """Return what the ends of this class keep from step to step, zeros at first."""
+        kind = type(end)
+        if kind not in self._states:
+            n_rows = 1 + self.n_recordings * (1 + self.most_rows)  # old rows, and those that join in a step
+            with torch.inference_mode(False):
+                self._states[kind] = end, end.state(n_rows, self.audio.shape[4], self.text.device)
+        return self._states[kind][1]
+
+    def forbid(self, end: BestTokensEnd, ids: Tensor) -> None:
+        """Set the forbidden tokens (n,) of the next choices; the same tensor as before changes nothing."""
+        (forbidden,) = self.state(end)
+        if ids is not self._forbidden_ids:
+            self._forbidden_ids = ids
+            forbidden.zero_().index_fill_(0, ids.to(forbidden.device, torch.int64), -torch.inf)
+
+    def _copy_states(self, states: Mapping[type[StepEnd], tuple[StepEnd, Sequence[Tensor]]]) -> None:
+        for end, tensors in states.values():
+            for mine, theirs in zip(self.state(end), tensors, strict=True):
+                mine[: len(theirs)] = theirs
+
     def take_over(self, other: StaticMemory) -> None:
         """Copy what a smaller memory holds."""
         n = other.n_recordings
         if n:
             self.grow(n, other.n_cells)
+            self.grow_rows(other.most_rows)
+            self._copy_states(other._states)
+            if other._forbidden_ids is not None:
+                self._forbidden_ids = other._forbidden_ids
             self.text[:, :, :n, :, : 1 + other.n_cells] = other.text
             self.audio[:, :, :n], self.frame_bias[:n] = other.audio, other.frame_bias
 
-    def placed(self, recording: RowAudio) -> RowAudio:
-        """Copy the keys and values of a recording's window to its slot; return it with these."""
-        slot, n_frames = recording.slot, recording.n_frames
-        given = torch.stack([one[recording.index] for pair in recording.keys_values for one in pair])
-        self.audio[:, :, slot, :, :n_frames] = given.view(-1, 2, *given.shape[1:])
-        self.audio[:, :, slot, :, n_frames:].zero_()
-        bias, weights = self.frame_bias[slot], recording.log_weights
-        bias[:n_frames] = 0.0 if weights is None else weights
-        bias[n_frames:] = -torch.inf
-        return self.recording(slot, n_frames)
+    def place(self, recordings: Sequence[tuple[RowAudio, Tensor | None]]) -> None:
+        """Begin recordings, each with the keys and values of its window and of a prefix, or None."""
+        slots = torch.tensor([one.slot for one, _ in recordings], device=self.text.device)
+        self.text.index_fill_(2, slots, 0.0)
+        self.audio.index_fill_(2, slots, 0.0)  # a masked key must be finite
+        bias = torch.full((len(recordings), self.frame_bias.shape[1]), -torch.inf)
+        into: list[Tensor] = []
+        given: list[Tensor] = []
+        for row, (one, prefix) in zip(bias, recordings, strict=True):
+            row[: one.n_frames] = 0.0 if one.log_weights is None else one.log_weights
+            for own, pair in zip(self.windows, one.keys_values, strict=True):
+                into += [each[one.slot, :, : one.n_frames] for each in own]
+                given += [each[one.index] for each in pair]
+            if prefix is not None:
+                into.append(self.text[:, :, one.slot, :, 1 : 1 + prefix.shape[3]])
+                given.append(prefix)
+        torch._foreach_copy_(into, given)
+        self.frame_bias.index_copy_(0, slots, bias.to(slots.device))
 
-    def recording(self, slot: int, n_frames: int) -> RowAudio:
-        return RowAudio(slot, self.windows, slot, n_frames, self.frame_bias[slot, :n_frames])
 
-
-Outputs = tuple[Tensor, ...]
 Record = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
 """Records a function over static tensors; the result computes it again, into the same outputs."""
 
 
 @contextmanager
-def planned_attention() -> Iterator[None]:
-    """Let cuDNN, the fastest on Hopper, compute attention: it plans each new shape for tens of
-    milliseconds, so it is off where shapes change.
+def attention_plans(device: torch.device, allowed: bool) -> Iterator[None]:
+    """Let cuDNN, the fastest on Hopper, compute attention or not: it plans each new shape for tens of
+    milliseconds, which pays only where shapes are fixed.
     """
-    torch.backends.cuda.enable_cudnn_sdp(True)
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_cudnn_sdp(allowed)
     try:
         yield
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 class CudaGraphs:
@@ -271,7 +315,7 @@ class CudaGraphs:
         """Owns the pool."""
 
     def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
-        with torch.cuda.device(self._device), planned_attention():
+        with torch.cuda.device(self._device), attention_plans(self._device, True):
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             current = torch.cuda.current_stream()
             stream.wait_stream(current)
@@ -312,10 +356,6 @@ FEW_QUERIES = (1, 8, 16)
 """New tokens of a recording in a step that is recorded, if its rows read several."""
 FEW_WANTED = (2, 6)
 """How many of them have logits, on average: of one beam and of five, and of <|startoftranscript|>."""
-MOST_QUERIES = 4096
-"""New tokens of all recordings in a step that is not recorded, which bounds its captured attention: with six
-heads, 150 MB of a full window.
-"""
 
 
 def step_sizes(n_recordings: int, sizes: Sequence[int] = STEP_SIZES) -> list[int]:
@@ -330,8 +370,8 @@ class StepShape:
     """What the operators of a static step depend on.
 
     n_queries, n_wanted: new tokens of each recording, and how many of them have logits. n_frames: attended
-    to. first: slot of the first recording. has_spans: each token attends to frames of its own. n_best,
-    time_begin: of a choice of tokens; None: the step returns logits.
+    to. first: slot of the first recording. has_spans: each token attends to frames of its own. end: computed
+    last; None: the step returns logits.
     """
 
     n_recordings: int
@@ -341,8 +381,7 @@ class StepShape:
     first: int = 0
     capture: AlignmentHeads = ()
     has_spans: bool = False
-    n_best: int | None = None
-    time_begin: int = 0
+    end: StepEnd | None = None
 
 
 class StaticStep:
@@ -351,36 +390,38 @@ class StaticStep:
     Token `k` of the recording in slot `first + s` is at `s * n_queries + k`. The arrays are the host's;
     tokens that are not written compute nothing: tokens, positions: (n,) int64. entries: (n, H) int64.
     spans: (n, 2) int64 frames, if there are any. wanted: (n_recordings * n_wanted,) int64, which tokens
-    have logits. allowed: (n, 3) int64, as `AllowedTokens`. visible: (n, 1 + n_cells) bool. forbidden:
-    (n_vocab,) float32 on the device, added to the logits of a choice.
+    have logits. columns: (n_rows, n_columns) int64, of an end. visible: (n, 1 + n_cells) bool.
     """
 
     def __init__(self, decoder: TextDecoder, memory: StaticMemory, shape: StepShape, record: Record) -> None:
         self._decoder, self._memory, self.shape = decoder, memory, shape
         n, n_head, n_total = shape.n_recordings * shape.n_queries, memory.dims.n_text_head, 1 + memory.n_cells
-        self._sizes = [n, n, n * n_head, 2 * n * shape.has_spans, shape.n_recordings * shape.n_wanted, 3 * n]
+        end, n_columns = shape.end, 0
+        if end is not None:
+            n_columns = (shape.n_recordings if end.reads_prefixes else n) * end.n_columns
+        n_wanted = shape.n_recordings * shape.n_wanted
+        self._sizes = [n, n, n * n_head, 2 * n * shape.has_spans, n_wanted, n_columns]
         n_bytes = 8 * sum(self._sizes) + n * n_total
         device, is_pinned = memory.text.device, memory.text.is_cuda
         with torch.inference_mode(False):
             self._host = torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=is_pinned)
             self._device = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
-            n_vocab = memory.dims.n_vocab
-            self.forbidden = torch.zeros(n_vocab, device=device)
-            self._ids = torch.arange(n_vocab, device=device)
             self._frames = torch.arange(shape.n_frames, device=device)
             self._hidden = torch.tensor([-torch.inf, 0.0], dtype=memory.text.dtype, device=device).unbind()
         numbers, visible = self._parts(self._host)
-        self.tokens, self.positions, entries, spans, self.wanted, allowed = (one.numpy() for one in numbers)
-        self.entries, self.allowed = entries.reshape(n, n_head), allowed.reshape(n, 3)
-        self.spans, self.visible = spans.reshape(-1, 2), visible.numpy()
+        self.tokens, self.positions, entries, spans, self.wanted, columns = (one.numpy() for one in numbers)
+        self.entries, self.spans, self.visible = (
+            entries.reshape(n, n_head),
+            spans.reshape(-1, 2),
+            visible.numpy(),
+        )
+        self.columns = columns.reshape(-1, 1 if end is None else end.n_columns)
         slots = shape.first + np.arange(n)[:, None] // shape.n_queries
         self.entries[:] = (slots * n_head + np.arange(n_head)) * n_total
         self.spans[:, 1] = shape.n_frames
-        self.allowed[:] = (0, n_vocab, n_vocab)
         self.visible[:, 0] = True
         self._idle = self._host.numpy().copy()
         self._uploaded = torch.cuda.Event() if is_pinned else None  # type: ignore[no-untyped-call]
-        self._forbidden_ids: Tensor | None = None
         self._device.copy_(self._host)
         with torch.inference_mode(False), torch.no_grad():
             self._replay = record(self._compute)
@@ -396,32 +437,27 @@ class StaticStep:
             self._uploaded.synchronize()
         np.copyto(self._host.numpy(), self._idle)
 
-    def forbid(self, ids: Tensor) -> None:
-        """Set the forbidden tokens (n,) of the next choices; the same tensor as before changes nothing."""
-        if ids is not self._forbidden_ids:
-            self._forbidden_ids = ids
-            self.forbidden.zero_().index_fill_(0, ids.to(self.forbidden.device, torch.int64), -torch.inf)
-
     def run(self) -> Outputs:
-        """Compute the step: the best tokens of a choice, or logits and captured attention.
+        """Compute the step: the outputs of its end, or logits and captured attention.
 
-        The outputs are those of `choose`; or (n_recordings * n_wanted, n_vocab) float32 and, with captured
-        heads, (n_captured, n, n_frames) float32. They are valid until the next run.
+        Logits: (n_recordings * n_wanted, n_vocab) float32. Attention of captured heads: (n_captured, n,
+        n_frames) float32. They are valid until the next run.
         """
         self._device.copy_(self._host, non_blocking=True)
         if self._uploaded is not None:
             self._uploaded.record()
-        return self._replay()
+        with attention_plans(self._device.device, False):
+            return self._replay()
 
     def _compute(self) -> Outputs:
         shape, memory = self.shape, self._memory
-        (tokens, positions, entries, spans, wanted, allowed), visible = self._parts(self._device)
+        (tokens, positions, entries, spans, wanted, columns), visible = self._parts(self._device)
         floor, zero = self._hidden
         slots, frames = slice(shape.first, shape.first + shape.n_recordings), slice(0, shape.n_frames)
         bias = memory.frame_bias[slots, None, None, frames]
         if shape.has_spans:
-            begin, end = torch.split(spans.view(shape.n_recordings, 1, shape.n_queries, 2), 1, dim=3)
-            outside = (self._frames < begin) | (self._frames >= end)
+            begin, end_frame = torch.split(spans.view(shape.n_recordings, 1, shape.n_queries, 2), 1, dim=3)
+            outside = (self._frames < begin) | (self._frames >= end_frame)
             bias = bias.masked_fill(outside, -torch.inf)
         run = Run(
             slots=slots,
@@ -438,29 +474,42 @@ class StaticStep:
         hidden = self._decoder(tokens, attention)
         if shape.n_wanted < shape.n_queries:
             hidden = hidden.index_select(0, wanted)
-        logits = self._decoder.logits(hidden)
-        if shape.n_best is not None:
-            return (choose(logits + self.forbidden, allowed.view(-1, 3), self._ids, shape),)
-        return (logits, attention.captured(0)) if shape.capture else (logits,)
+        outputs = [self._decoder.logits(hidden), *([attention.captured(0)] if shape.capture else [])]
+        if shape.end is None:
+            return tuple(outputs)
+        return shape.end(outputs, columns.view(-1, shape.end.n_columns), memory.state(shape.end))
 
 
-def choose(logits: Tensor, allowed: Tensor, ids: Tensor, shape: StepShape) -> Tensor:
-    """Choose the most probable tokens that may follow, as `TokenChoice`: (n, 2 * n_best) float32.
+@dataclass(frozen=True, slots=True)
+class BestTokensEnd:
+    """Chooses the most probable tokens that may follow, as `TokenChoice`; columns: `AllowedTokens`.
 
-    logits: (n, n_vocab), -inf where forbidden. allowed: (n, 3). ids: (n_vocab,). Returns the
-    log-probabilities, best first, and then the tokens.
+    Returns (n, 2 * n_best) float32, the log-probabilities, best first, and then the tokens. Its state is
+    -inf for each token (n_vocab,) float32 that may follow no row.
     """
-    assert shape.n_best is not None
-    begin = shape.time_begin
-    first_text, first_time, end_time = torch.split(allowed, 1, dim=1)
-    text = logits[:, :begin].masked_fill(ids[:begin] < first_text, -torch.inf)
-    if begin < len(ids):
-        beyond = (ids[begin:] < first_time) | (ids[begin:] >= end_time)
-        times = logits[:, begin:].masked_fill(beyond, -torch.inf)
-        forced = times.logsumexp(dim=1, keepdim=True) > text.amax(dim=1, keepdim=True)
-        text = torch.cat((text.masked_fill(forced, -torch.inf), times), dim=1)
-    best, tokens = text.log_softmax(dim=1).topk(shape.n_best, dim=1)
-    return torch.cat((best, tokens.to(best.dtype)), dim=1)
+
+    n_best: int
+    time_begin: int
+    n_vocab: int
+    n_columns = 3
+    reads_prefixes = False
+    capture: AlignmentHeads = ()
+
+    def state(self, n_rows: int, n_frames: int, device: torch.device) -> Sequence[Tensor]:
+        return (torch.zeros(self.n_vocab, device=device),)
+
+    def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor]) -> Outputs:
+        logits, ids = outputs[0] + state[0], torch.arange(self.n_vocab, device=columns.device)
+        begin = self.time_begin
+        first_text, first_time, end_time = torch.split(columns, 1, dim=1)
+        text = logits[:, :begin].masked_fill(ids[:begin] < first_text, -torch.inf)
+        if begin < self.n_vocab:
+            beyond = (ids[begin:] < first_time) | (ids[begin:] >= end_time)
+            times = logits[:, begin:].masked_fill(beyond, -torch.inf)
+            forced = times.logsumexp(dim=1, keepdim=True) > text.amax(dim=1, keepdim=True)
+            text = torch.cat((text.masked_fill(forced, -torch.inf), times), dim=1)
+        best, tokens = text.log_softmax(dim=1).topk(self.n_best, dim=1)
+        return (torch.cat((best, tokens.to(best.dtype)), dim=1),)
 
 
 class RowPool:

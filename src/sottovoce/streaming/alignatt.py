@@ -15,16 +15,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import TypeAlias
+from itertools import accumulate
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sottovoce.decoding.alignment import RunningStatistics, mean_over_heads, median_filter
 from sottovoce.decoding.filters import FORBIDDEN, suppressed_tokens
 from sottovoce.decoding.search import FusedRowScores, Fusion
-from sottovoce.models.backend import Backend, RowPrefix
+from sottovoce.models.backend import (
+    AlignmentHeads,
+    Backend,
+    EndingRows,
+    Outputs,
+    RowPrefix,
+    StepEnd,
+    StepGroup,
+    StepPart,
+)
 from sottovoce.options.decoding import NON_SPEECH
 from sottovoce.streaming.turns import TextEnd
 from sottovoce.text.languages import SENTENCE_ENDS
@@ -244,117 +253,25 @@ only one token attends to have the same z-score.
 """
 
 
-class AttentionTracker:
-    """The frame that each decoder row attends to most.
+def frontier(statistics: RunningStatistics, last: Tensor, n_frames: Tensor) -> Tensor:
+    """Return the frame (R,) int64 that the newest token of each row attends to most.
 
     As for word times, each head's attention is normalised over tokens, median-filtered over frames and
-    averaged over heads. Running statistics (R, n_heads, n_frames) keep the work per token constant.
+    averaged over heads.
+
+    statistics: (R, n_heads, n), of all tokens. last: attention (R, n_heads, 1, n) of the newest. n_frames:
+    (R,) int64, of audio; what lies behind changes nothing.
     """
-
-    def __init__(self) -> None:
-        self._forget()
-
-    def _forget(self) -> None:
-        self._lengths: list[int] = []  # frames that hold audio
-        self._n_frames = torch.zeros(0, dtype=torch.int64)  # the same, on the device of the statistics
-        self._statistics: RunningStatistics | None = None
-        self._last = torch.zeros(0)  # (R, n_heads, 1, longest), of each row's newest token
-
-    @property
-    def n_rows(self) -> int:
-        return len(self._lengths)
-
-    @property
-    def _longest(self) -> int:
-        return max(self._lengths)
-
-    def admit(self, n_frames: int, attention: Tensor, cached: RunningStatistics | None = None) -> None:
-        """Add a row with the attention (n_heads, n_tokens, n_frames or more) of its first tokens.
-
-        n_frames: of audio. cached: see `statistics_of`.
-        """
-        new = statistics_of(attention, n_frames, cached)
-        last = attention[None, :, -1:, :n_frames].float()
-        count = torch.tensor([n_frames], device=last.device)
-        others = self._statistics
-        self._lengths.append(n_frames)
-        if others is None:
-            self._n_frames, self._statistics, self._last = count, new, last
-            return
-        self._n_frames = torch.cat([self._n_frames, count])
-        self._last = self._joined(self._last, last)
-        self._statistics = RunningStatistics(
-            torch.cat([others.n_tokens, new.n_tokens]),
-            self._joined(others.mean, new.mean),
-            self._joined(others.squares, new.squares),
-        )
-
-    def extend(self, attention: Sequence[Tensor], joined: Tensor | None = None) -> None:
-        """Add the attention (n_heads, 1, n_frames or more) of one new token of each row.
-
-        joined: the same as one tensor (n_heads, R, the most frames or more), or None.
-        """
-        assert self._statistics is not None
-        if joined is None:
-            newest = torch.stack([self._cut(one.float()) for one in attention])
-        else:
-            newest = self._cut(joined.transpose(0, 1)[:, :, None].float())
-        counted = newest.new_ones(self.n_rows, 1, 1)
-        self._statistics, self._last = self._statistics.updated(newest, counted), newest
-
-    def select(self, rows: Sequence[int]) -> None:
-        if not rows:
-            self._forget()
-            return
-        assert self._statistics is not None
-        index = torch.tensor(rows, device=self._last.device)
-        self._lengths = [self._lengths[row] for row in rows]
-        self._n_frames = self._n_frames[index]
-        self._last = self._cut(self._last[index])
-        chosen = self._statistics.select(index)
-        self._statistics = RunningStatistics(
-            chosen.n_tokens, self._cut(chosen.mean), self._cut(chosen.squares)
-        )
-
-    def frontier(self) -> Tensor:
-        """Return the frame (R,) int64 that each row's newest token attends to most."""
-        assert self._statistics is not None
-        statistics, last, n_frames = self._statistics, self._last, self._n_frames
-        floor = SPREAD_FLOOR / n_frames[:, None, None]  # (R, 1, 1)
-        score = statistics.normalize(last, floor=floor)
-        several = statistics.n_tokens.unsqueeze(-2) > 1
-        frames = torch.arange(self._longest, device=score.device)
-        ends = n_frames[:, None, None]
-        beyond = frames >= ends  # (R, 1, n_frames)
-        # The filter mirrors at the end: a shorter row at its own end.
-        mirrored = torch.where(beyond, (2 * (ends - 1) - frames).clamp(min=0), frames)
-        score = torch.where(several, score, last)
-        score = score.gather(-1, mirrored[:, :, None].expand_as(score))
-        score = mean_over_heads(median_filter(score))  # (R, 1, n_frames)
-        return score.masked_fill(beyond, -torch.inf).argmax(dim=-1)[:, 0]
-
-    def _joined(self, old: Tensor, new: Tensor) -> Tensor:
-        return torch.cat([self._cut(old), self._cut(new)])
-
-    def _cut(self, rows: Tensor) -> Tensor:
-        """Cut or pad rows (..., n) to the longest."""
-        return F.pad(rows[..., : self._longest], (0, max(0, self._longest - rows.shape[-1])))
-
-
-def statistics_of(
-    attention: Tensor, n_frames: int, cached: RunningStatistics | None = None
-) -> RunningStatistics:
-    """Return statistics (1, n_heads, n_frames) of attention (n_heads, n_tokens, n_frames or more).
-
-    cached: of earlier tokens, over at most as many frames; or None.
-    """
-    rows = attention[None, ..., :n_frames].float()
-    counted = rows.new_ones(1, 1, rows.shape[2])
-    if cached is None:
-        return RunningStatistics.of(rows, counted)
-    more = (0, n_frames - cached.mean.shape[-1])
-    widened = RunningStatistics(cached.n_tokens, F.pad(cached.mean, more), F.pad(cached.squares, more))
-    return widened.updated(rows, counted) if rows.shape[2] else widened
+    ends = n_frames[:, None, None]  # (R, 1, 1)
+    score = statistics.normalize(last, floor=SPREAD_FLOOR / ends)
+    frames = torch.arange(last.shape[-1], device=last.device)
+    beyond = frames >= ends  # (R, 1, n)
+    # The filter mirrors at the end: a shorter row at its own end.
+    mirrored = torch.where(beyond, (2 * (ends - 1) - frames).clamp(min=0), frames)
+    score = torch.where(statistics.n_tokens.unsqueeze(-2) > 1, score, last)
+    score = score.gather(-1, mirrored[:, :, None].expand_as(score))
+    score = mean_over_heads(median_filter(score))  # (R, 1, n)
+    return score.masked_fill(beyond, -torch.inf).argmax(dim=-1)[:, 0]
 
 
 FEW = 0.25
@@ -368,9 +285,9 @@ _VOCABULARIES = threading.Lock()
 class LiveVocabulary:
     """Token ids of live decoding.
 
-    ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (m,) positions in `ids` that may not
-    begin a text. marks: (2, n) bool, marks that end sentences, and others. others: (k,) int64, <|nospeech|>
-    and languages, predicted at <|startoftranscript|>. n_vocab: rows of the model.
+    ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (n,) bool, those that may not begin
+    a text. marks: (2, n) bool, marks that end sentences, and others. others: (k,) int64, predicted at
+    <|startoftranscript|> only: <|nospeech|>, and languages. n_vocab: rows of the model.
     """
 
     ids: Tensor
@@ -399,7 +316,7 @@ class LiveVocabulary:
             False
         )
         ids = allowed.nonzero()[:, 0]
-        blank = torch.isin(ids, torch.tensor(tokenizer.encode(" "))).nonzero()[:, 0]
+        blank = torch.isin(ids, torch.tensor(tokenizer.encode(" ")))
         languages = tokenizer.language_tokens if tokenizer.is_multilingual else ()
         others = torch.tensor((tokenizer.no_speech, *languages), dtype=torch.int64)
         texts = [tokenizer.token_bytes(token).decode(errors="replace").strip() for token in ids[:-1].tolist()]
@@ -413,30 +330,27 @@ class LiveVocabulary:
         few = len(self.ids) + len(self.others) <= FEW * self.n_vocab
         return torch.cat((self.ids, self.others)) if few else None
 
-    def no_speech_probs(self, logits: Tensor) -> list[float]:
-        """Return P(<|nospeech|>) of each row of logits (R, n_rows) at <|startoftranscript|>."""
-        if not len(self.others):
-            return [0.0] * len(logits)
-        column = int(self.others[0]) if self.rows is None else len(self.ids)
-        found: list[float] = logits.float().softmax(dim=-1)[:, column].tolist()
-        return found
+    def no_speech_probs(self, logits: Tensor) -> Tensor:
+        """Return P(<|nospeech|>) (R,) from the logits (R, n_rows) at <|startoftranscript|>."""
+        column = self.others[:1] if self.rows is None else torch.full_like(self.others[:1], len(self.ids))
+        return logits.softmax(dim=-1).index_select(1, column)[:, 0]
 
-    def text_end(self, logits: Tensor) -> TextEnd:
-        """Return how the text goes on, from the logits (1, n_rows) after its last word."""
-        probs = self.log_probs(logits.float())[0].exp()
-        sentence, other = (probs * self.marks).sum(dim=-1).tolist()
-        return TextEnd(sentence, other, float(probs[-1]))
+    def text_ends(self, logits: Tensor) -> Tensor:
+        """Return the probabilities (R, 3) of a sentence's end, another mark and the end of the text, given
+        the logits (R, n_rows) after the last word.
+        """
+        probs = self.log_probs(logits).exp()
+        return torch.stack([(probs * kind).sum(dim=-1) for kind in self.marks] + [probs[:, -1]], dim=1)
 
-    def log_probs(self, logits: Tensor, *, first: Sequence[int] = ()) -> Tensor:
-        """Return the log-probabilities (R, n) of `ids` from logits (R, n_rows).
+    def log_probs(self, logits: Tensor, *, first: Tensor | None = None) -> Tensor:
+        """Return the log-probabilities (R, n) of `ids`.
 
-        first: indices of rows whose next token begins a text.
+        logits: (R, n_rows) of `rows`. first: (R,) bool, rows whose next token begins a text.
         """
         whole = self.rows is None
-        chosen = logits.index_select(1, self.ids) if whole else logits[:, : len(self.ids)].clone()
-        if first and len(self.blank):
-            rows = torch.tensor(first, device=chosen.device)
-            chosen[rows[:, None], self.blank] = FORBIDDEN
+        chosen = logits.index_select(1, self.ids) if whole else logits[:, : len(self.ids)]
+        if first is not None:
+            chosen = chosen.masked_fill(first[:, None] & self.blank, FORBIDDEN)
         return chosen.log_softmax(dim=-1)
 
 
@@ -460,6 +374,63 @@ class AlignAttRequest:
     prefix_cache: PrefixCache | None = None
     n_recomputed: int | None = None
     measures_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlignAttEnd:
+    """The end of an AlignAtt step: running statistics of attention, the frontier, and the best tokens.
+
+    The results are float32: of each row the frontier, P(<|nospeech|>) and `LiveVocabulary.text_ends` (of
+    prefixes), n_best tokens, and their log-probabilities; the log-probabilities (R, n_ids); and of prefixes
+    the statistics of the tokens to be cached. Running statistics keep the work per token constant.
+    """
+
+    vocabulary: LiveVocabulary
+    n_best: int
+    capture: AlignmentHeads
+    reads_prefixes: bool = False
+    measures_ends: bool = False
+    n_columns: ClassVar[int] = 6
+    """Where a row's statistics are and will be, frames of audio, whether its text begins, and how many new
+    tokens count and are to be cached.
+    """
+
+    def state(self, n_rows: int, n_frames: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Return statistics of no token: n_tokens, means and squares."""
+        of_frames = (n_rows, len(self.capture), n_frames)
+        made = [torch.zeros(size, device=device) for size in ((n_rows, 1, 1), of_frames, of_frames)]
+        return made[0], made[1], made[2]
+
+    def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor]) -> Outputs:
+        vocabulary, (logits, joined) = self.vocabulary, outputs
+        source, target, n_frames, first, n_new, n_cached = columns.unbind(1)
+        n_rows, width = len(columns), joined.shape[-1]
+        attention = joined.view(len(joined), n_rows, -1, width).transpose(0, 1)  # (R, n_heads, n, width)
+        places = torch.arange(attention.shape[2], device=columns.device)
+        before = RunningStatistics(*(one[..., :width].index_select(0, source) for one in state))
+        after = before.updated(attention, (places < n_new[:, None])[:, None].float())
+        for held, one in zip(state, (after.n_tokens, after.mean, after.squares), strict=True):
+            held[..., :width].index_copy_(0, target, one)
+        if self.reads_prefixes:
+            last = (n_new - 1).clamp(min=0)[:, None, None, None].expand(-1, len(joined), 1, width)
+            newest = attention.gather(2, last)
+        else:
+            newest = attention
+        if vocabulary.rows is not None and logits.shape[1] == vocabulary.n_vocab:
+            logits = logits.index_select(1, vocabulary.rows)
+        ends = logits.new_zeros(n_rows, 4)
+        statistics: Outputs = ()
+        if self.reads_prefixes:
+            at_sot, logits = logits[::2], logits[1::2]
+            text_ends = vocabulary.text_ends(logits) if self.measures_ends else ends[:, 1:]
+            ends = torch.cat([vocabulary.no_speech_probs(at_sot)[:, None], text_ends], dim=1)
+            kept = before.updated(attention, (places < n_cached[:, None])[:, None].float())
+            statistics = kept.n_tokens, kept.mean, kept.squares
+        log_probs = vocabulary.log_probs(logits, first=first.bool())
+        best, chosen = log_probs.topk(self.n_best, dim=1)
+        tokens = vocabulary.ids.index_select(0, chosen.flatten()).view_as(chosen)
+        frames = frontier(after, newest, n_frames)[:, None]
+        return torch.cat([frames.float(), ends, tokens.float(), best], dim=1), log_probs, *statistics
 
 
 NextTokens: TypeAlias = tuple[int, list[tuple[int, float, float]]]
@@ -521,6 +492,14 @@ class ActiveRequest:
             prefix_cache=self._new_cache,
             text_end=self.text_end,
         )
+
+    def begin(self, at_prefix: Sequence[float]) -> None:
+        """Note what was found at the prefix: P(<|nospeech|>) and the numbers of a `TextEnd`."""
+        self.is_new = False
+        if self.computes_sot:
+            self.no_speech_prob = at_prefix[0]
+        if self.measures_end:
+            self.text_end = TextEnd(*at_prefix[1:])
 
     def save_cache(self, state: RowPrefix | None) -> None:
         if state is not None and self.prefix_statistics is not None:
@@ -622,8 +601,12 @@ class AlignAttBatch:
         self._backend = backend
         self._vocabulary = vocabulary
         self._rows = backend.rows()
-        self._tracker = AttentionTracker()
         self._active: list[ActiveRequest] = []
+        """New requests last."""
+        self._places: list[int] = []
+        """Of each row that is not new, where its statistics are in the state of the ends."""
+        self._state: Sequence[Tensor] = ()
+        """That of rows without ends of their own."""
         self._n_admitted = 0
 
     @property
@@ -649,103 +632,176 @@ class AlignAttBatch:
 
         After an error, none of the requests can continue.
         """
-        candidates = iter(self._next_tokens(self._compute()))
-        finished: list[tuple[int, AlignAttHypothesis]] = []
+        candidates = iter(self._next_tokens())
+        done: list[tuple[int, ActiveRequest]] = []
         rows: list[int] = []
         at = 0
         for one in self._active:
             n_rows = len(one.paths)
             rows += [at + parent for parent in one.extend([next(candidates) for _ in one.paths])]
             if not one.paths:
-                if one.n_to_cache:
-                    one.save_cache(self._rows.prefix_of(at, one.n_to_cache))
-                finished.append((one.ticket, one.hypothesis))
+                done.append((at, one))
             at += n_rows
+        to_cache = [(row, one) for row, one in done if one.n_to_cache]
+        if to_cache:
+            states = self._rows.prefixes_of([(row, one.n_to_cache) for row, one in to_cache])
+            for (_, one), state in zip(to_cache, states, strict=True):
+                one.save_cache(state)
         self._active = [one for one in self._active if one.paths]
         if rows != list(range(at)):
             self._rows.select(rows)
-            self._tracker.select(rows)
-        return finished
+            self._places = [self._places[row] for row in rows]
+        return [(one.ticket, one.hypothesis) for _, one in done]
 
-    def _compute(self) -> Tensor:
-        tokens: list[Sequence[int]] = []
-        positions: list[Sequence[int]] = []
-        for one in self._active:
-            if one.is_new:
-                unread = one.prefix.tokens[one.n_cached :]
-                first = [one.prefix.sot - one.n_cached] if one.computes_sot else []
-                tokens.append(unread)
-                positions.append([*first, len(unread) - 1])
-            else:
-                tokens += [path.tokens[-1:] for path in one.paths]
-                positions += [[0]] * len(one.paths)
-        heads, vocabulary = self._backend.alignment_heads, self._vocabulary
-        output = self._rows.step(tokens, positions, vocabulary=vocabulary.rows, capture=heads)
-        n_old = self._tracker.n_rows
-        if n_old:
-            joined = None if output.joined is None else output.joined[:, :n_old]
-            self._tracker.extend(output.attention[:n_old], joined)
-        attention = iter(output.attention[n_old:])
-        after: list[int] = []
-        at_sot: dict[int, ActiveRequest] = {}
+    def _next_tokens(self) -> list[NextTokens]:
+        """Compute a step; return the frontier and the next tokens of every beam."""
+        new = [one for one in self._active if one.is_new]
+        old = [(one, path) for one in self._active if not one.is_new for path in one.paths]
+        n_old, n_best = len(old), max(one.n_candidates for one in self._active)
+        end = AlignAttEnd(self._vocabulary, n_best, tuple(self._backend.alignment_heads))
+        tokens = [path.tokens[-1:] for _, path in old] + [one.prefix.tokens[one.n_cached :] for one in new]
+        groups, targets = [], list(range(1, n_old + 1))
+        if old:
+            columns = [
+                (source, target, one.n_frames, 0, 1, 0)
+                for source, target, (one, _) in zip(self._places, targets, old, strict=True)
+            ]
+            groups.append(StepGroup(end, range(n_old), [(0,)] * n_old, columns))
+        if new:
+            first = 1 + max([n_old, *self._places])
+            targets += range(first, first + len(new))
+            groups.append(self._begin(new, n_old, first, end))
+        parts = self._step(tokens, groups, 1 + max(targets))
+        self._places = targets
+        values = torch.cat([part.outputs[0] for part in parts]).tolist()  # one transfer from the device
+        found: list[list[float]] = [[]] * len(tokens)
         at = 0
-        for one in self._active:
-            if one.is_new and one.computes_sot:
-                at_sot[at] = one
-                at += 1
-            after += range(at, at + len(one.paths))
-            at += len(one.paths)
-        if not at_sot:
-            logits = output.logits
-        else:
-            logits = _rows(output.logits, after)
-            found = vocabulary.no_speech_probs(_rows(output.logits, list(at_sot)))
-            for one, probability in zip(at_sot.values(), found, strict=True):
-                one.no_speech_prob = probability
-        at = 0
-        for one in self._active:
-            if one.is_new:
-                self._begin(one, next(attention))
-                if one.measures_end:
-                    one.text_end = vocabulary.text_end(logits[at : at + 1])
-            at += len(one.paths)
-        return logits
-
-    def _begin(self, one: ActiveRequest, attention: Tensor) -> None:
-        one.is_new = False
-        cached = None if one.cache is None else one.cache.attention
-        self._tracker.admit(one.n_frames, attention, cached)
-        if one.n_to_cache:
-            n_new = one.n_to_cache - one.n_cached
-            one.prefix_statistics = statistics_of(attention[:, :n_new], one.n_frames, cached)
-
-    def _next_tokens(self, logits: Tensor) -> list[NextTokens]:
-        paths = [path for one in self._active for path in one.paths]
-        first = [place for place, path in enumerate(paths) if not path.tokens]
-        log_probs = self._vocabulary.log_probs(logits.float(), first=first)
-        n_best = max(one.n_candidates for one in self._active)
-        lm_scores = _lm_scores(self._active, log_probs, self._vocabulary)
-        best = (log_probs if lm_scores is None else log_probs + lm_scores).topk(n_best, dim=-1).indices
-        logprobs = log_probs.gather(1, best)
-        added = torch.zeros_like(logprobs) if lm_scores is None else lm_scores.gather(1, best)
-        frames, tokens = self._tracker.frontier().to(logprobs), self._vocabulary.ids[best].to(logprobs)
-        values = torch.stack([tokens, logprobs, added], dim=2).flatten(1)
-        rows = torch.cat([frames[:, None], values], dim=1).tolist()  # one transfer from the device
+        for part in parts:
+            for row, place in zip(part.rows, part.places, strict=True):
+                found[row] = values[at + place]
+            at += len(part.outputs[0])
+        for one, own in zip(new, found[n_old:], strict=True):
+            one.begin(own[1:5])
+        self._note_statistics(new, n_old, parts)
+        scored = self._with_language_models(parts, n_best)
+        if scored is not None:
+            return [(int(own[0]), each) for own, each in zip(found, scored, strict=True)]
         return [
-            (int(row[0]), [(int(row[i]), row[i + 1], row[i + 2]) for i in range(1, len(row), 3)])
-            for row in rows
+            (
+                int(own[0]),
+                [
+                    (int(token), logprob, 0.0)
+                    for token, logprob in zip(own[5 : 5 + n_best], own[5 + n_best :], strict=True)
+                ],
+            )
+            for own in found
+        ]
+
+    def _begin(self, new: Sequence[ActiveRequest], n_old: int, first: int, end: AlignAttEnd) -> StepGroup:
+        """Return the group of new requests, whose statistics begin at `first` with those of their caches."""
+        measures = self._is_static or any(one.measures_end for one in new)
+        end = replace(end, reads_prefixes=True, measures_ends=measures)
+        state = self._state_of(end, first + len(new))
+        for one in state:
+            one[first : first + len(new)].zero_()
+        into, given = [], []
+        for place, request in enumerate(new, first):
+            if request.cache is not None:
+                held = request.cache.attention
+                for mine, theirs in zip(state, (held.n_tokens, held.mean, held.squares), strict=True):
+                    into.append(mine[place, :, : theirs.shape[-1]])
+                    given.append(theirs[0])
+        if into:
+            torch._foreach_copy_(into, given)
+        wanted, columns = [], []
+        for place, request in enumerate(new, first):
+            n_new = len(request.prefix.tokens) - request.n_cached
+            sot = request.prefix.sot - request.n_cached if request.computes_sot else n_new - 1
+            wanted.append((sot, n_new - 1))
+            n_to_cache = max(0, request.n_to_cache - request.n_cached)
+            columns.append((place, place, request.n_frames, 1, n_new, n_to_cache))
+        return StepGroup(end, range(n_old, n_old + len(new)), wanted, columns)
+
+    @property
+    def _is_static(self) -> bool:
+        return isinstance(self._rows, EndingRows)
+
+    def _state_of(self, end: StepEnd, n_rows: int) -> Sequence[Tensor]:
+        if isinstance(self._rows, EndingRows):
+            return self._rows.state(end)
+        n_frames = max(one.n_frames for one in self._active)
+        held = self._state
+        if not held or len(held[1]) < n_rows or held[1].shape[2] < n_frames:
+            self._state = end.state(
+                2 * n_rows, n_frames if not held else max(n_frames, held[1].shape[2]), self._backend.device
+            )
+            for mine, theirs in zip(self._state, held, strict=False):
+                mine[: len(theirs), :, : theirs.shape[2]] = theirs
+        return self._state
+
+    def _step(
+        self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup], n_rows: int
+    ) -> list[StepPart]:
+        if isinstance(self._rows, EndingRows):
+            return self._rows.step_groups(tokens, groups)
+        end, device = groups[0].end, self._backend.device
+        wanted = [sorted({*own}) for group in groups for own in group.wanted]
+        output = self._rows.step(tokens, wanted, vocabulary=self._vocabulary.rows, capture=end.capture)
+        state = self._state_of(end, n_rows)
+        joined = output.joined[..., : max(one.n_frames for one in self._active)]
+        parts: list[StepPart] = []
+        starts, n_before = list(accumulate(output.n_new, initial=0)), 0
+        for group in groups:
+            longest = max(output.n_new[row] for row in group.rows)
+            tokens_of = [
+                starts[row] + min(one, output.n_new[row] - 1) for row in group.rows for one in range(longest)
+            ]
+            logits_of = []
+            for own in group.wanted:
+                distinct = sorted({*own})
+                logits_of += [n_before + distinct.index(one) for one in own]
+                n_before += len(distinct)
+            given = _selected(output.logits, logits_of, 0), _selected(joined, tokens_of, 1)
+            outputs = group.end(given, torch.tensor(group.columns, device=device), state)
+            parts.append(StepPart(group.rows, range(len(group.rows)), outputs))
+        return parts
+
+    def _note_statistics(self, new: Sequence[ActiveRequest], n_old: int, parts: Sequence[StepPart]) -> None:
+        """Give new requests the statistics of the tokens to be cached."""
+        for part in parts:
+            _, _, *statistics = part.outputs
+            if statistics:
+                kept = [_selected(one, part.places, 0) for one in statistics]
+                for at, row in enumerate(part.rows):
+                    n_tokens, mean, squares = (
+                        one[at : at + 1, :, : new[row - n_old].n_frames] for one in kept
+                    )
+                    new[row - n_old].prefix_statistics = RunningStatistics(n_tokens, mean, squares)
+
+    def _with_language_models(
+        self, parts: Sequence[StepPart], n_best: int
+    ) -> list[list[tuple[int, float, float]]] | None:
+        """Return the best tokens of every beam by the sum of all scores; None without language models."""
+        if all(one.lm_rows is None for one in self._active):
+            return None
+        rows = [row for part in parts for row in part.rows]
+        log_probs = torch.cat([_selected(part.outputs[1], part.places, 0) for part in parts])
+        log_probs = _selected(log_probs, sorted(range(len(rows)), key=rows.__getitem__), 0)
+        lm_scores = _lm_scores(self._active, log_probs, self._vocabulary)
+        best = (log_probs + lm_scores).topk(n_best, dim=-1).indices
+        chosen = self._vocabulary.ids[best].float(), log_probs.gather(1, best), lm_scores.gather(1, best)
+        return [
+            [(int(token), *scores) for token, *scores in row] for row in torch.stack(chosen, dim=2).tolist()
         ]
 
 
-def _rows(logits: Tensor, places: Sequence[int]) -> Tensor:
-    return logits.index_select(0, torch.tensor(places, device=logits.device))
+def _selected(tensor: Tensor, places: Sequence[int], dim: int) -> Tensor:
+    if list(places) == list(range(len(places))):
+        return tensor.narrow(dim, 0, len(places))
+    return tensor.index_select(dim, torch.tensor(places, device=tensor.device))
 
 
-def _lm_scores(
-    active: Sequence[ActiveRequest], log_probs: Tensor, vocabulary: LiveVocabulary
-) -> Tensor | None:
-    if all(one.lm_rows is None for one in active):
-        return None
+def _lm_scores(active: Sequence[ActiveRequest], log_probs: Tensor, vocabulary: LiveVocabulary) -> Tensor:
     nothing = log_probs.new_zeros(len(log_probs), vocabulary.n_vocab)
     parts = zip(active, nothing.split_with_sizes([len(one.paths) for one in active]), strict=True)
     scores = [part if one.lm_rows is None else one.lm_rows.add_to(part) for one, part in parts]
