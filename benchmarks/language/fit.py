@@ -3,8 +3,7 @@
     python -m benchmarks language fit ../shared/data collect --log evidence.jsonl   # goes on; an hour
     python -m benchmarks language fit ../shared/data fit --log evidence.jsonl [--write]
     python -m benchmarks language fit ../shared/data collect --part test --log held-out.jsonl
-    python -m benchmarks language fit ../shared/data show --log held-out.jsonl --picture reliability.png
-    python -m benchmarks language fit ../shared/data draw --log evidence.jsonl --picture posterior.png
+    python -m benchmarks language fit ../shared/data show --log held-out.jsonl
 
 `collect` probes stretches of every clip, and the pieces of speech of recordings in several languages
 (`mixed_recordings`) and in one (`one_language`): in their window of 30 s, and encoded separately. Doubtful
@@ -16,7 +15,7 @@ the recording's languages and with all of the model), over masked (masked probes
 several and understood separate recordings in one language from those in several with the fewest errors, then
 the largest margin. It prints the curvature: the factor by which each number changes until the log-likelihood
 falls by 2. `show` reports seconds in a wrong language, what asking costs for several values of `chain.ASK`,
-and the calibration of pieces and of stretches of clips, with a reliability diagram.
+and the calibration of pieces and of stretches of clips.
 Needs `make test`'s environment and base.
 """
 
@@ -503,7 +502,7 @@ def asked(
         spoken_s = spoken_s + model.posterior.T @ one.seconds[inside]
 
 
-def show(log: Log, picture: Path | None) -> None:
+def show(log: Log) -> None:
     codes = log.found["codes", ""]["codes"]
     fit = chain.fitted()
     judge, numbers, rows, all_pieces = Judge(codes, fit.detected), fit.numbers, [], []
@@ -535,8 +534,6 @@ def show(log: Log, picture: Path | None) -> None:
         shown = [[f"{sure:.2f}", f"{right:.2f}", str(count)] for sure, right, count in rows]
         show_table((f"mean probability, {name}", "right", "number"), shown)
         show_json("language fit show", {"of": name, "calibration_error": round(error, 4), "number": n})
-    if picture is not None:
-        draw_reliability({name: rows for name, (rows, *_) in errors.items()}, picture)
 
 
 def stretches_of_clips(log: Log, codes: Sequence[str]) -> list[tuple[float, bool]]:
@@ -562,62 +559,13 @@ def calibration(found: Sequence[tuple[float, bool]]) -> tuple[list[tuple[float, 
     return rows, sum(abs(a - b) * n for a, b, n in rows) / len(found), len(found)
 
 
-def draw_reliability(bins: Mapping[str, Sequence[tuple[float, float, int]]], target: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(4.2, 3.8), layout="constrained")
-    axes.plot((0, 1), (0, 1), color="0.7", lw=1)
-    for name, rows in bins.items():
-        sure, right, n = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-        (line,) = axes.plot(sure, right, lw=1, label=f"{name} ({int(n.sum())})")
-        axes.scatter(sure, right, s=8 + 300 * n / n.sum(), color=line.get_color(), alpha=0.7, lw=0)
-    axes.set(xlabel="probability of the likeliest language", ylabel="share that is right", xlim=(0, 1.02))
-    axes.set_ylim(0, 1.05)
-    axes.legend(frameon=False, loc="upper left")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    figure.savefig(target, dpi=160)
-
-
-def draw(log: Log, target: Path, name: str) -> None:
-    """Draw the posterior of the spans of a recording, as heard where the model asks, and what was spoken."""
-    import matplotlib.pyplot as plt
-
-    codes = log.found["codes", ""]["codes"]
-    judge, numbers = Judge(codes, chain.fitted().detected), chain.fitted().numbers
-    one = next(each for each in evidence(log, "text-clean", codes) if each.name == name)
-    rows = log.found["text-clean", name]
-    posterior, allowed = judge.posterior(one, numbers, is_listed=False, text=True)
-    shown = sorted(one.languages, key=allowed.index)
-    colours = {code: f"C{index}" for index, code in enumerate(shown)}
-    figure, axes = plt.subplots(figsize=(8.0, 2.8), layout="constrained")
-    for row, shares, spoken in zip(rows, posterior, one.spoken, strict=True):
-        start_s, width_s, bottom = row["start"] / 100, (row["end"] - row["start"]) / 100, 0.0
-        for code in shown:
-            share = float(shares[allowed.index(code)])
-            axes.bar(start_s, share, width_s, bottom, align="edge", color=colours[code])
-            bottom += share
-        axes.bar(start_s, 1.0 - bottom, width_s, bottom, align="edge", color="0.8")
-        truth = codes[spoken] if spoken >= 0 else ""
-        axes.bar(start_s, 0.12, width_s, 1.08, align="edge", color=colours.get(truth, "0.8"))
-    axes.set(xlabel="seconds", ylabel="probability", ylim=(0.0, 1.22), yticks=(0.0, 0.5, 1.0, 1.14))
-    axes.set_yticklabels(("0", "0.5", "1", "spoken"))
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in (*colours.values(), "0.8")]
-    figure.legend(handles, [*shown, "other"], loc="outside right center", frameon=False)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    figure.savefig(target, dpi=160)
-
-
 def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("data", type=Path)
-    parser.add_argument("action", choices=("collect", "fit", "show", "draw"))
+    parser.add_argument("action", choices=("collect", "fit", "show"))
     add_part(parser, "dev")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--write", action="store_true", help="write fitted.json in the source")
-    parser.add_argument("--picture", type=Path, help="where `draw` or `show` draws")
-    parser.add_argument("--recording", default="text-dev-07", help="the one to draw")
     given = parser.parse_args()
     torch.set_num_threads(1)
     log = Log(given.log)
@@ -625,7 +573,5 @@ def main() -> None:
         collect(given.data, given.part, log)
     elif given.action == "fit":
         fit(log, Path(chain.__file__).with_name("fitted.json") if given.write else None)
-    elif given.action == "draw":
-        draw(log, given.picture or Path("language-posterior.png"), given.recording)
     else:
-        show(log, given.picture)
+        show(log)

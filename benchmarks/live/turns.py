@@ -1,7 +1,7 @@
 """When a pause ends a turn: false ends and delay of a fixed pause and of the fitted rule.
 
     python -m benchmarks live turns fit ../shared --log dev.jsonl
-    python -m benchmarks live turns show ../shared --log held-out.jsonl --picture end-of-turn.png
+    python -m benchmarks live turns show ../shared --log held-out.jsonl
     python -m benchmarks live turns score FOLDER --layout eot-bench|smart-turn --log scores.jsonl
 
 `fit` and `show` cut clips of people where a sentence ends, at pauses inside sentences and at the end of a
@@ -48,7 +48,6 @@ from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import SAMPLE_RATE, Samples, Word
 
 mpl.use("Agg")
-import matplotlib.pyplot as plt
 
 Kind: TypeAlias = Literal["end", "pause", "word"]
 """The end of a sentence; a pause inside one; the end of a word inside one."""
@@ -381,8 +380,8 @@ def medium() -> FittedTurnRule:
     return EAGERNESS["medium"]
 
 
-def show(pauses: Sequence[Pause], picture: Path | None) -> None:
-    """Print false ends and delays of held-out speech, and draw the curves."""
+def show(pauses: Sequence[Pause]) -> None:
+    """Print false ends and delays of held-out speech."""
     languages = sorted({one.language for one in pauses})
     rows, figures = [], {}
     for language in (*languages, ""):
@@ -418,36 +417,7 @@ def show(pauses: Sequence[Pause], picture: Path | None) -> None:
                 )
     heads = ["language", "ends, pauses", "AUC", "fixed 0.9 s", "equal false ends, median", "mean"]
     show_table([*heads, "`medium`: false ends", "median"], rows)
-    if picture is not None:
-        draw(picture, pauses, languages)
     show_json("live turns", {"n": len(pauses), "found": figures})
-
-
-def draw(path: Path, pauses: Sequence[Pause], languages: Sequence[str]) -> None:
-    """Draw the median delay over false ends, by language, of fixed pauses and of the rule."""
-    figure, places = plt.subplots(2, 3, figsize=(9, 5.4), layout="constrained", sharex=True, sharey=True)
-    least = survival(medium().most_s)  # no rule has fewer
-    shares = np.linspace(least, 0.5, 45)
-    for axes, language in zip(places.flat, languages, strict=False):
-        some = [one for one in pauses if one.language == language]
-        late_s = float(np.median([one.late_s for one in some if one.is_end]))
-        fixed = [PAUSES_FROM_S * share ** (-1 / PAUSE_EXPONENT) + late_s for share in shares]
-        rules = [at_false_ends(medium(), some, float(share)) for share in shares]
-        axes.plot(100 * shares, fixed, color="#555555", ls="--", label="fixed pause")
-        axes.plot(
-            100 * shares, [np.median(delays(rule, some)) for rule in rules], color="#4477aa", label="semantic"
-        )
-        share = survival(FIXED_S["medium"])
-        axes.plot(100 * share, FIXED_S["medium"] + late_s, "o", color="#555555", ms=4)
-        point = 100 * false_ends(medium(), some), float(np.median(delays(medium(), some)))
-        axes.plot(*point, "o", color="#4477aa", ms=5)
-        axes.set_title(language)
-        axes.set_ylim(0, 2.2)
-        axes.grid(alpha=0.25)
-    figure.supxlabel("false ends (% of the pauses inside sentences)")
-    figure.supylabel("median time after the end (s)")
-    places.flat[0].legend(frameon=False)
-    figure.savefig(path, dpi=130)
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,8 +553,6 @@ def main() -> None:
             add_shared(one)
         one.add_argument("--log", type=Path, help="what was done so far: JSON lines that are added to")
         one.add_argument("--model", default="base")
-        if name == "show":
-            one.add_argument("--picture", type=Path, metavar="PNG")
     given = parser.parse_args()
     bench = Bench(Log(given.log))
     if given.command == "score":
@@ -598,7 +566,7 @@ def main() -> None:
     if given.command == "fit":
         fit(found)
     else:
-        show(found, given.picture)
+        show(found)
 
 
 if __name__ == "__main__":
