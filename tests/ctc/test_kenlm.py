@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,13 +10,13 @@ import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.errors import OptionError
-from sottovoce.lm import kenlm as kenlm_module
 from sottovoce.lm.arpa import read_arpa
 from sottovoce.lm.kenlm import KenlmModel
 from tests.ctc.enumeration import emissions
 from tests.ctc.test_engines import LABELS, random_arpa
-from tests.ctc.test_engines import WORDS as WORDS_OF_ARPA
 from tests.lm.test_kenlm import write_probing
+
+pytest.importorskip("sottovoce_kernels.kenlm", reason="the native kernels are not installed, or too old")
 
 WORDS = ["ab", "ba", "a", "aab", "bb"]
 LEXICON = [(word, [LABELS.index(letter) for letter in word]) for word in WORDS]
@@ -66,43 +65,34 @@ def assert_same(ours: CtcDecoder, theirs: CtcDecoder) -> None:
         assert score == pytest.approx(expected, abs=1e-3)
 
 
-@pytest.mark.parametrize("table_size", [2**20, 8])
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_the_native_search_finds_the_same(
-    arpa: Path, table_size: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
+    arpa: Path, n_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With room for all answers, and without."""
-    monkeypatch.setattr(kenlm_module, "_CACHE_SIZE", table_size)
     monkeypatch.setattr("sottovoce.ctc.align._LEAST_FRAMES", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
     assert_same(decoder(probing(arpa)), decoder(arpa))
 
 
-def test_each_state_and_word_is_asked_for_once(arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_give_a_state_one_number(arpa: Path) -> None:
     model = probing(arpa)
-    searcher = decoder(model)
-    first = scores(searcher)
-    n_cached = model.n_cached
-    assert n_cached > 5
-    assert scores(searcher) == first
-    assert model.n_cached == n_cached
+    tokens = torch.randint(model.n_tokens, (8, 3000), generator=torch.Generator().manual_seed(0))
 
+    def walk(texts: torch.Tensor) -> tuple[list[float], list[int]]:
+        states, scores = model.start(len(texts)), torch.zeros(len(texts))
+        for column in texts.T:
+            found, states = model.score(states, column)
+            scores += found
+        return scores.tolist(), states.tolist()
 
-def test_threads_give_a_state_one_index(arpa: Path) -> None:
-    """And a place of the table one entry, whichever place they came to."""
-    model = probing(arpa)
-    tokens = model.ids(WORDS_OF_ARPA)
-    pairs = [(0, token) for token in tokens]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda pair: model._answer(*pair, 7), pairs * 40))
-    finally:
-        sys.setswitchinterval(interval)
-    assert answers == answers[: len(pairs)] * 40
-    assert len(model._states) == len(model._indices) == 1 + max(model._indices.values())
-    assert model.n_cached == len(pairs) == int((model._cache["key"] != 0).sum())
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(walk, [tokens] * 4))
+    assert together == [walk(tokens)] * 4
+    other = probing(arpa)
+    states, theirs = model.start(8), other.start(8)
+    for column in tokens[:, :50].T:
+        (found, states), (expected, theirs) = model.score(states, column), other.score(theirs, column)
+        assert torch.equal(found, expected)
 
 
 def test_a_negative_weight_has_no_bound(arpa: Path) -> None:

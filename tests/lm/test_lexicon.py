@@ -160,6 +160,7 @@ def models_of(path: Path) -> list[NgramModel | KenlmModel]:
 
 
 def test_look_ahead_is_of_unigrams_not_of_how_sentences_begin(tmp_path: Path) -> None:
+    pytest.importorskip("sottovoce_kernels.kenlm", reason="the native kernels are not installed, or too old")
     lexicon = Lexicon([("ab", [1, 2]), ("ba", [2, 1])], 4, separator=3, allow_unknown=True)
     for model in models_of(tmp_path / "words.arpa"):
         parts = DecoderParts(Labels.of(LABELS, 0), CtcFusionOptions(lm_weight=0.5, unknown_score=0.0))

@@ -134,6 +134,10 @@ def test_models_are_asked_for_the_form_that_they_hold(form: str, tmp_path: Path)
 @pytest.mark.parametrize("kind", ["probing", "trie"])
 def test_binaries_of_text_in_two_code_points(kind: str) -> None:
     """The model is asked for its own form, also half composed ones."""
+    if kind == "probing":
+        pytest.importorskip(
+            "sottovoce_kernels.kenlm", reason="the native kernels are not installed, or too old"
+        )
     model = load_ngram(BINARIES / f"apart-{kind}.bin")
     assert model is not None
     reference = NgramModel.load(BINARIES / "apart.arpa")

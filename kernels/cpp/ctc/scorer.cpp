@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 namespace sottovoce::ctc {
@@ -31,25 +30,8 @@ Step Model::back_off(int64_t node, int64_t id) const {
     return {score + a_.root_weights[id], a_.root_targets[id]};
 }
 
-Step Model::call(int64_t state, int64_t id) const {
-    const int64_t key = static_cast<int64_t>(static_cast<uint64_t>(state + 1) << 32 | static_cast<uint64_t>(id + 1));
-    const uint64_t mixed = static_cast<uint64_t>(key) * 0x9e3779b97f4a7c15u;
-    int64_t place = static_cast<int64_t>(mixed ^ mixed >> 29) & (a_.cache_size - 1);
-    // Other threads write to the cache: an entry is complete before its key is.
-    while (const int64_t found = __atomic_load_n(&a_.cache[place].key, __ATOMIC_ACQUIRE)) {
-        if (found == key) return {a_.cache[place].score, a_.cache[place].target};
-        place = (place + 1) & (a_.cache_size - 1);
-    }
-    const int64_t answer = a_.callback(state, id, place);
-    const uint32_t bits = static_cast<uint32_t>(answer >> 32);
-    float score;
-    std::memcpy(&score, &bits, sizeof score);
-    return {score, answer & 0xffffffff};
-}
-
 float Model::end(int64_t state) const {
-    constexpr int64_t kEnd = -1;
-    if (a_.callback) return weighted(call(state, kEnd).score, a_.weight);
+    if (a_.probing) return weighted(a_.probing->end(state), a_.weight);
     if (a_.trie) return weighted(a_.trie->end(static_cast<uint64_t>(state)), a_.weight);
     return a_.ends ? weighted(a_.ends[state], a_.weight) : 0.0f;
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "probing.h"
 #include "trie.h"
 
 namespace sottovoce::ctc {
@@ -15,27 +16,15 @@ namespace sottovoce::ctc {
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr int kRoot = 0, kUnknownNode = 1;
 
-// One answer of a callback, in a table of `CallbackTable::size` entries with open addressing; key 0 is free.
-struct CachedAnswer {
-    int64_t key;
-    float score;
-    int32_t target;
-};
-
-// A function (state, id, place) -> the bits of a float32 score in the upper half, the next state in the lower. id -1
-// is the end. It may write its answer to the cache at `place`, the free entry that the caller found, or after it.
-using Callback = int64_t (*)(int64_t, int64_t, int64_t);
-
 // A language model as arrays of its owner; what a kind does not need is null.
 //
 // Tables with back-off: node 0 is the root, which has every id. keys: (n_arcs,) node * n_ids + id, ascending; first:
 // (n_nodes + 1,) the first of each node. weights, targets: (n_arcs,). A node without an arc for an id backs off to its
 // parent, at a cost. root_weights, root_targets: (n_ids,). ends: (n_nodes,) scores of ending, or null: 0.
-// Callbacks and tries: root_weights bound the score of every id from above.
+// Tries and probing tables: root_weights bound the score of every id from above.
 struct ModelArrays {
     int64_t n_nodes, n_ids;
-    int64_t silent;      // the id that is scored implicitly before the tokens `begins`
-    int64_t cache_size;  // a power of two
+    int64_t silent;  // the id that is scored implicitly before the tokens `begins`
     const int64_t* first;
     const int64_t* keys;
     const float* weights;
@@ -47,9 +36,8 @@ struct ModelArrays {
     const float* ends;
     const int64_t* ids;     // (n_tokens,) the model's id of every token
     const uint8_t* begins;  // (n_tokens,) or null
-    Callback callback;
-    const CachedAnswer* cache;
     const Trie* trie;
+    const Probing* probing;
     float weight;  // of all scores
 };
 
@@ -82,7 +70,7 @@ private:
 
     Step step(int64_t state, int64_t id) const {
         if (a_.trie) return walk(state, id);
-        return a_.callback ? call(state, id) : back_off(state, id);
+        return a_.probing ? probe(state, id) : back_off(state, id);
     }
     Step walk(int64_t state, int64_t id) const {
         uint64_t next;
@@ -90,7 +78,10 @@ private:
         return {score, static_cast<int64_t>(next)};
     }
     Step scaled(Step step) const { return {weighted(step.score, a_.weight), step.state}; }
-    Step call(int64_t state, int64_t id) const;
+    Step probe(int64_t state, int64_t id) const {
+        const Probing::Answer answer = a_.probing->follow(state, static_cast<uint32_t>(id));
+        return {answer.score, answer.state};
+    }
     Step back_off(int64_t node, int64_t id) const;
     float most_backing_off(float sign) const;
 };

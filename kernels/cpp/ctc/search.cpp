@@ -96,7 +96,6 @@ void Search::load(const BeamArrays& from, int64_t row) {
         beam.length = static_cast<int>(from.length[at]);
         beam.last = from.last[at];
         beam.last_token = static_cast<int>(beam.last % settings_.n_labels);
-        beam.arc = static_cast<int>(from.arc[at]);
         beam.total = log_add(beam.blank, beam.token);
         const int64_t* symbols = from.symbols + at * from.n_symbols;
         for (int i = 1; i <= beam.length; ++i) {
@@ -128,36 +127,13 @@ void Search::store(const BeamArrays& to, int64_t row) {
         to.merged[at] = beam.merged;
         to.length[at] = beam.length;
         to.last[at] = beam.last;
-        to.arc[at] = beam.arc;
-        uint8_t* is_prefix = to.is_prefix + at * n_beams;
-        std::fill_n(is_prefix, n_beams, uint8_t{0});
-        if (k < count) {
-            std::copy_n(state_of(static_cast<int>(k)), n_states_, to.scores + at * n_states_);
-            for (int node = beam.node; node >= 0; node = prefixes_.nodes[node].parent)
-                if (prefixes_.nodes[node].slot >= 0) is_prefix[prefixes_.nodes[node].slot] = 1;
-        }
+        if (k < count) std::copy_n(state_of(static_cast<int>(k)), n_states_, to.scores + at * n_states_);
         int64_t* history = to.histories + at * to.n_histories;
         std::fill(history + beam.length + 1, history + to.n_histories, int64_t{-1});
         history[0] = to.symbols[at * to.n_symbols];
         for (int i = beam.length, node = beam.node; i > 0; --i, node = prefixes_.nodes[node].parent)
             history[i] = prefixes_.nodes[node].symbol;
     }
-    if (merges()) store_spellings(to.is_label_prefix + row * n_beams * n_beams);
-}
-
-// Write which beams' labels are a prefix of which others'; several beams may share a node.
-void Search::store_spellings(uint8_t* is_label_prefix) {
-    const int64_t n_beams = settings_.beam_size;
-    const int count = static_cast<int>(beams_.size());
-    std::fill_n(is_label_prefix, n_beams * n_beams, uint8_t{0});
-    for (int k = 0; k < count; ++k) {
-        int& slot = spellings_.nodes[beams_[k].spelling].slot;
-        beams_[k].next = slot;
-        slot = k;
-    }
-    for (int j = 0; j < count; ++j)
-        for (int node = beams_[j].spelling; node >= 0; node = spellings_.nodes[node].parent)
-            for (int k = spellings_.nodes[node].slot; k >= 0; k = beams_[k].next) is_label_prefix[j * n_beams + k] = 1;
 }
 
 // Offer the beams that append nothing: by a blank, their last token, or from the beam that is one symbol shorter.
@@ -273,7 +249,6 @@ void Search::append(Beam& beam, const Candidate& chosen, const int64_t* state, i
     beam.length += 1;
     beam.last = chosen.token + arc.mark * settings_.n_labels;
     beam.last_token = chosen.token;
-    beam.arc = chosen.arc;
     beam.node = prefixes_.add(beam.node, beam.last);
     if (merges()) beam.spelling = spellings_.add(beam.spelling, chosen.token);
     set_bounds(beam, state_after);

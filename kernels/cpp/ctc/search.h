@@ -18,15 +18,14 @@ struct SearchSettings {
     float threshold;
 };
 
-// The arrays of a `PrefixState` of B utterances with K beams, written in place: (B, K), the states (B, K, s), and the
-// prefixes (B, K, K). symbols: (B, K, n_symbols) before, histories: (B, K, n_histories) after.
+// The arrays of a `PrefixState` of B utterances with K beams, written in place: (B, K), and the states (B, K, s).
+// symbols: (B, K, n_symbols) before, histories: (B, K, n_histories) after.
 struct BeamArrays {
     int64_t n_symbols, n_histories;
     float *blank, *token, *lm, *adjustment, *merged;
-    int64_t *length, *last, *arc;
+    int64_t *length, *last;
     const int64_t* symbols;
     int64_t* histories;
-    uint8_t *is_prefix, *is_label_prefix;
     int64_t* scores;
 };
 
@@ -51,7 +50,7 @@ public:
 struct Beam {
     int64_t last;
     float blank, token, lm, adjustment, merged;  // see `PrefixState`
-    int length, arc, node, spelling;             // its node, and that of its labels
+    int length, node, spelling;  // its node, and that of its labels
     int last_token;
     float score;               // for ranking, and whether it appended a symbol
     bool is_new;
@@ -82,7 +81,6 @@ private:
 
     void load(const BeamArrays& beams, int64_t row);
     void store(const BeamArrays& beams, int64_t row);
-    void store_spellings(uint8_t* is_label_prefix);
     void stay(const float* frame);
     void extend(const float* frame);
     void extend_all(bool in_order);

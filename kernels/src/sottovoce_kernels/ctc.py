@@ -23,9 +23,8 @@ class ModelArrays(ctypes.Structure):
     """A language model as arrays; see `ModelArrays` of `cpp/ctc/scorer.h`."""
 
     _fields_ = _fields(
-        "n_nodes n_ids silent cache_size",
-        "first keys weights targets backoff parent root_weights root_targets ends ids begins "
-        "callback cache trie",
+        "n_nodes n_ids silent",
+        "first keys weights targets backoff parent root_weights root_targets ends ids begins trie probing",
         "weight",
     )
 
@@ -50,7 +49,7 @@ class Beams(ctypes.Structure):
 
     _fields_ = _fields(
         "n_symbols n_histories",
-        "blank token lm adjustment merged length last arc symbols histories is_prefix is_label_prefix scores",
+        "blank token lm adjustment merged length last symbols histories scores",
     )
 
 

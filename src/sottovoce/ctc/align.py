@@ -1,10 +1,8 @@
-"""CTC forced alignment: the most probable path that spells given tokens.
+"""CTC forced alignment: the most probable path that spells given tokens (Graves et al. 2006, section 4.1,
+with the maximum instead of the sum).
 
-The states of the path are blank, token 1, blank, token 2, … blank (Graves et al. 2006, section 4.1), with
-the maximum instead of the sum.
-
-For streams, the common prefix of all beams is cut off where the paths to all states that can still win
-meet in a blank; the rest can then be aligned separately.
+For streams, the common prefix of all beams is cut off where the paths to all states that can still win meet
+in a blank.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ NEVER = float("-inf")
 CUT_MARGIN = 40.0
 """Nats by which a state may be behind the best and still win."""
 _SEPARATOR_MARGIN = 1e-3
-"""Nats by which a separator that the hypothesis contains is preferred."""
+"""Nats by which a separator of the hypothesis is preferred."""
 _LEAST_FRAMES = 1000
-"""Fewer frames of all utterances take less time than waking threads."""
+"""Fewer frames are faster without threads."""
 
 
 class TokenSpans(NamedTuple):
@@ -54,14 +52,13 @@ class TokenTimes(NamedTuple):
 
 
 def token_times(spans: TokenSpans, n_tokens: Sequence[int]) -> list[TokenTimes]:
-    """Convert spans (N, L) to numbers, without the padding."""
     parts = (part.tolist() for part in (spans.first, spans.last, spans.peak))
     rows = zip(*parts, n_tokens, strict=True)
     return [TokenTimes(first[:n], last[:n], peak[:n]) for first, last, peak, n in rows]
 
 
 class Cut(NamedTuple):
-    """Where paths meet: the number of frames and of tokens before it."""
+    """The frames and tokens before the place where paths meet."""
 
     n_frames: int
     n_tokens: int
@@ -82,7 +79,7 @@ class NativeEmissions:
 class NativeTexts:
     """Tokens (N, L) int64, of which n_tokens (N,) count, as the native kernels read them.
 
-    of_alignment: utterances (N,) and blanks (N, L + 1); see `align`.
+    of_alignment: utterances (N,) and blanks (N, L + 1).
     """
 
     def __init__(self, kernels: ModuleType, tokens: Tensor, n_tokens: Tensor, *of_alignment: Tensor) -> None:
@@ -96,7 +93,7 @@ def n_threads(n_rows: int, n_frames: int) -> int:
 
 
 def are_plausible(log_probs: Tensor, lengths: Tensor) -> bool:
-    """Return whether a fast check proves log-probabilities (B, T, V); False in doubt, or without kernels."""
+    """Return whether a fast check proves log-probabilities (B, T, V); False without kernels."""
     try:
         kernels = load_kernels("ctc").ctc
     except ImportError:
@@ -107,12 +104,11 @@ def are_plausible(log_probs: Tensor, lengths: Tensor) -> bool:
 def align(
     log_probs: Tensor, lengths: Tensor, tokens: Tensor, n_tokens: Tensor, *, rows: Tensor, blank: int | Tensor
 ) -> TokenSpans:
-    """Align tokens (N, L) int64, of which n_tokens (N,) count, to utterances `rows` (N,) of the emissions.
+    """Align tokens (N, L) int64, of which n_tokens (N,) count, to utterances `rows` (N,) of the emissions,
+    all on the CPU. Tokens that outnumber the frames get a score of -inf and meaningless spans.
 
-    All tensors are on the CPU. Tokens that outnumber the frames get a score of -inf and meaningless spans.
-
-    log_probs: (B, T, V) float32. lengths: (B,) int64. blank: the label of blanks, or those (N, L + 1) of the
-    blanks before each token and after the last.
+    log_probs: (B, T, V) float32. lengths: (B,) int64. blank: the label of blanks, or those (N, L + 1) before
+    each token and after the last.
     """
     first, last = torch.zeros_like(tokens), torch.zeros_like(tokens)
     spans = TokenSpans(first, last, torch.zeros(tokens.shape), torch.empty(len(tokens)))
@@ -132,7 +128,7 @@ def align(
 
 
 def _aligned(frames: Floats, labels: Ints, blanks: Ints, first: Tensor, last: Tensor, peak: Tensor) -> float:
-    """Align one text; fill in its spans and return the score of its path."""
+    """Fill in the spans of one text; return the score of its path."""
     path = np.empty(2 * len(labels) + 1, np.int64)
     path[::2], path[1::2] = blanks, labels
     may_skip = np.zeros(len(path), np.bool_)
@@ -173,8 +169,8 @@ def common_cut(
 ) -> Cut:
     """Find the latest blank that all paths pass after at most n_shared tokens; `NO_CUT` without one.
 
-    log_probs: (T, V). tokens: (N, L) int64 of all beams, of which n_tokens (N,) count. blank: see `align`.
-    is_late: only paths that have passed all of their tokens count.
+    log_probs: (T, V). tokens, n_tokens, blank: of all beams, see `align`. is_late: only paths that have
+    passed all of their tokens count.
     """
     kernels = load_kernels("ctc").ctc
     emissions = NativeEmissions(kernels, log_probs[None], torch.tensor([len(log_probs)]))
@@ -190,7 +186,7 @@ def _blanks(tokens: Tensor, blank: int | Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class IdleSeparators:
-    """The blanks of an alignment. separator: the scorer's, which appends nothing when repeated; or None."""
+    """The blanks of an alignment. separator: of the scorer, which appends nothing when repeated; or None."""
 
     blank: int
     separator: int | None
@@ -203,8 +199,8 @@ class IdleSeparators:
         return torch.cat((log_probs, idle[:, :, None]), dim=2)
 
     def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
-        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all. before: (N,) tokens
-        before.
+        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all. before: (N,)
+        tokens.
         """
         if self.separator is None:
             return self.blank

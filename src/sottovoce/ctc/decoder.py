@@ -1,4 +1,4 @@
-"""CTC decoding of emissions to hypotheses with words and times: greedy, or by prefix beam search."""
+"""CTC decoding of emissions to hypotheses with words and times: greedy, or by beam search."""
 
 from __future__ import annotations
 
@@ -40,55 +40,46 @@ from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, WordModel
 from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.neural import HistoryWord, NeuralRescorer, WordHistory, WordLanguageModel
+from sottovoce.lm.neural import CausalWordModel, HistoryWord, NeuralRescorer, WordHistory, WordLanguageModel
 from sottovoce.lm.ngram import load_ngram
 from sottovoce.models.devices import choose_device
 from sottovoce.types import Hypothesis, Partial, Word
 
 
-class FinalHypothesis(NamedTuple):
-    """A complete hypothesis. mark: of the word that its end completes (0: none), or `UNFINISHED`."""
+class Ending(NamedTuple):
+    """A hypothesis: a beam of an utterance, and its uncommitted symbols.
 
-    utterance: int
+    mark: of the word that its end completes (0: none), or `UNFINISHED`.
+    """
+
+    row: int
     score: float
     posterior: float
     beam: int
     mark: int
+    symbols: tuple[int, ...]
 
 
-def merge_rescored(
-    found: Sequence[tuple[FinalHypothesis, list[int]]],
-    more: Sequence[tuple[FinalHypothesis, tuple[int, ...]]],
-    n_best: int,
-) -> tuple[list[FinalHypothesis], list[list[int]]]:
-    """Merge hypotheses with rescored ones; return the n_best of each utterance and their symbols.
-
-    more: of utterances in `found`, whose posteriors include them.
-    """
-    endings: list[FinalHypothesis] = []
-    histories: list[list[int]] = []
-    for row in sorted({ending.utterance for ending, _ in found}):
-        own = [pair for pair in found if pair[0].utterance == row]
-        pool = {(tuple(history), ending.mark): ending for ending, history in own}
-        for one, symbols in more:
-            pooled = pool.get((symbols, one.mark))
-            if one.utterance == row and (pooled is None or pooled.score < one.score):
-                pool[symbols, one.mark] = one
-        ranked = sorted(pool.items(), key=lambda item: -item[1].score)[:n_best]
+def merge_rescored(found: Sequence[Ending], more: Sequence[Ending], n_best: int) -> list[Ending]:
+    """Merge hypotheses with rescored ones; return the n_best of each utterance."""
+    merged: list[Ending] = []
+    for row in sorted({ending.row for ending in found}):
+        own = [ending for ending in found if ending.row == row]
+        pool = {(ending.symbols, ending.mark): ending for ending in own}
+        for one in more:
+            pooled = pool.get((one.symbols, one.mark))
+            if one.row == row and (pooled is None or pooled.score < one.score):
+                pool[one.symbols, one.mark] = one
+        ranked = sorted(pool.values(), key=lambda ending: -ending.score)[:n_best]
         # A word sequence that the beam lost without pruning is in no mass: shares still sum to at most 1.
-        best = own[0][0]
-        total = max(best.score - math.log(best.posterior), _log_sum([ending.score for _, ending in ranked]))
-        endings += [ending._replace(posterior=math.exp(ending.score - total)) for _, ending in ranked]
-        histories += [list(symbols) for (symbols, _), _ in ranked]
-    return endings, histories
-
-
-def _log_sum(scores: Sequence[float]) -> float:
-    return float(torch.tensor(scores, dtype=torch.float64).logsumexp(dim=0))
+        of_ranked = torch.tensor([ending.score for ending in ranked], dtype=torch.float64).logsumexp(dim=0)
+        total = max(own[0].score - math.log(own[0].posterior), float(of_ranked))
+        merged += [ending._replace(posterior=math.exp(ending.score - total)) for ending in ranked]
+    return merged
 
 
 def _joined_lists(lists: Sequence[Sequence[Hypothesis]], shares: Sequence[float]) -> list[Hypothesis]:
-    """Join lists by text; posteriors become their weighted means, which rank the texts."""
+    """Join lists by text, ranked by the weighted means of posteriors."""
     posteriors: dict[str, float] = {}
     best: dict[str, tuple[float, Hypothesis]] = {}
     for share, found in zip(shares, lists, strict=True):
@@ -106,10 +97,7 @@ _ROUNDING = 1e-4
 
 
 class HistoryAdjuster:
-    """Replaces the scores of word histories in states by those of a `NeuralRescorer`.
-
-    threshold: see `CtcOptions.adjust_threshold`.
-    """
+    """Replaces the scores of word histories in states. threshold: see `CtcOptions.adjust_threshold`."""
 
     def __init__(self, scorer: NeuralRescorer, speller: Speller, threshold: float | None) -> None:
         self._scorer = scorer
@@ -121,40 +109,39 @@ class HistoryAdjuster:
         places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
         if not places:
             return
-        histories = [
-            self._history(state, row, self._speller.finished_words(self._open(state, row, symbols)))
-            for (row, _), symbols in zip(places, histories_of(state, places), strict=True)
-        ]
+        histories = []
+        for (row, _), symbols in zip(places, histories_of(state, places), strict=True):
+            history = state.committed[row]
+            words = self._speller.finished_words([*history.open_symbols(), *symbols])
+            histories.append(_continued(history, words))
         scores = state.acoustic + state.lm
         values = self._values(places, scores, scores - state.adjustment, histories, final=False)
         new = state.adjustment.clone()
         new[tuple(torch.tensor(places).t())] = torch.tensor(values)
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
-        living: dict[int, list[WordHistory]] = {}
-        dropped: dict[int, list[int]] = {}
-        for (row, beam), history, value in zip(places, histories, values, strict=True):
-            if value > NEVER:
-                living.setdefault(row, []).append(history)
-            else:
-                dropped.setdefault(row, []).append(beam)
-        for row, beams in dropped.items():
-            state.drop(row, torch.tensor(beams))
-        for row, of_row in living.items():
-            state.committed[row].mark_scored(of_row)
+        for row in {row for row, _ in places}:
+            found = [each for each in zip(places, histories, values, strict=True) if each[0][0] == row]
+            living = [history for _, history, value in found if value > NEVER]
+            if len(living) < len(found):
+                state.drop(row, torch.tensor([beam for (_, beam), _, value in found if value == NEVER]))
+            if living:
+                state.committed[row].mark_scored(living)
 
     def final_scores(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
-        """Return the scores (B, E) of endings of beams (E,) with those of whole sentences. marks: (B, E)."""
+        """Return the scores (B, E) of endings of beams (E,) as whole sentences. marks: (B, E)."""
         alive = (scores > NEVER).nonzero().tolist()
-        symbols = histories_of(state, [(b, int(beams[i])) for b, i in alive])
-        histories = [
-            self._history(state, b, self._speller.words(self._open(state, b, row), int(marks[b, i])))
-            for row, (b, i) in zip(symbols, alive, strict=True)
-        ]
+        histories = []
+        for (row, i), symbols in zip(
+            alive, histories_of(state, [(row, int(beams[i])) for row, i in alive]), strict=True
+        ):
+            history = state.committed[row]
+            words = self._speller.words([*history.open_symbols(), *symbols], int(marks[row, i]))
+            histories.append(_continued(history, words))
         without = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
         values = self._values(alive, scores, without, histories, final=True)
-        for (b, i), value in zip(alive, values, strict=True):
-            without[b, i] += value
+        for (row, i), value in zip(alive, values, strict=True):
+            without[row, i] += value
         return without
 
     def _values(
@@ -169,7 +156,7 @@ class HistoryAdjuster:
         """Return the adjustments of hypotheses, `NEVER` for those beyond the threshold.
 
         places: (row, column) of each in the scores so far, and in those without adjustments. Only hypotheses
-        are scored that could come within the threshold of the best one so far.
+        that could come within the threshold are scored.
         """
         if self._threshold is None or not places:
             return self._scorer.adjustments(histories, final=final)
@@ -191,17 +178,12 @@ class HistoryAdjuster:
         for i, value in zip(asked, adjusted, strict=True):
             values[i] = value
             best[rows[i]] = max(best[rows[i]], base[i] + value)
-        return [
-            value if base[i] + value >= best[rows[i]] - self._threshold else NEVER
-            for i, value in enumerate(values)
-        ]
+        least = [best[row] - self._threshold for row in rows]
+        return [v if base[i] + v >= least[i] else NEVER for i, v in enumerate(values)]
 
-    def _open(self, state: PrefixState, row: int, symbols: Sequence[int]) -> list[int]:
-        return [*state.committed[row].open_symbols(), *symbols]
 
-    def _history(self, state: PrefixState, row: int, newer: Iterable[SpelledWord]) -> WordHistory:
-        words = (HistoryWord(word.text, word.in_lexicon) for word in newer)
-        return state.committed[row].history().after(words)
+def _continued(history: CommittedHistory, newer: Iterable[SpelledWord]) -> WordHistory:
+    return history.history().after(HistoryWord(word.text, word.in_lexicon) for word in newer)
 
 
 def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
@@ -214,9 +196,9 @@ class StreamUpdate:
     """A stream after a chunk.
 
     time_s: end of the chunk. text: the best so far. n_revised: words at the end of the text before that are
-    replaced. committed: words that no further frame can change, each in one update; none without
-    `CtcOptions.times`. hypotheses: the `n_best` so far, see `EmissionDecoder.partials`; () if n_best is 1.
-    is_final: the end, with the hypotheses of the whole stream.
+    replaced. committed: words that no further frame can change; none without `CtcOptions.times`. hypotheses:
+    as `EmissionDecoder.partials`, () if n_best is 1. is_final: the end, with the hypotheses of the whole
+    stream.
     """
 
     time_s: float
@@ -228,22 +210,15 @@ class StreamUpdate:
     is_final: bool = False
 
 
-def _n_revised(before: str, text: str) -> int:
-    old, new = before.split(), text.split()
-    n_same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
-    return len(old) - n_same
-
-
 _READINGS_APART, _READINGS_JOINED = 4, 16
-"""Word sequences per n_best that are kept to list homophones, with and without a separator."""
+"""Word sequences per n_best that are ranked, with and without a separator."""
 
 
 class EmissionDecoder:
     """Prefix beam search from emissions to text, whole or in chunks.
 
-    scorer: language models, lexicon and boosting, or None. lexicon: the words of the scorer's marks, see
-    `Speller`. history_scorer: replaces the score of the words every `options.adjust_every_frames` frames and
-    at the end, or None.
+    lexicon: the words of the scorer's marks, see `Speller`. history_scorer: replaces the scores of words
+    every `options.adjust_every_frames` frames and at the end, or None.
 
     Raises:
         OptionError: the scorer has another number of labels.
@@ -264,17 +239,15 @@ class EmissionDecoder:
             raise OptionError(f"language models: expected {len(labels)} labels, got {scorer.n_tokens}")
         self._scorer = scorer
         self._speller = Speller(labels, lexicon)
-        self._adjuster = (
-            None
-            if history_scorer is None
-            else HistoryAdjuster(history_scorer, self._speller, self.options.adjust_threshold)
-        )
+        self._adjuster = None
+        if history_scorer is not None:
+            threshold = self.options.adjust_threshold
+            self._adjuster = HistoryAdjuster(history_scorer, self._speller, threshold)
         self._scaling = EmissionScaling.from_options(labels, self.options)
         self._idle = IdleSeparators(labels.blank, None if scorer is None else scorer.word_separator)
 
     @cached_property
     def _search(self) -> PrefixSearch:
-        """The search, which a greedy path does not need."""
         return PrefixSearch(
             len(self.labels),
             self.labels.blank,
@@ -289,21 +262,17 @@ class EmissionDecoder:
 
     @cached_property
     def _committer(self) -> Committer:
-        return Committer(
-            self._speller,
-            self._idle,
-            has_times=self.options.times,
-            most_frames=self.options.commit_frames,
-        )
+        times, most = self.options.times, self.options.commit_frames
+        return Committer(self._speller, self._idle, has_times=times, most_frames=most)
 
     def decode(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
 
-        log_probs: a tensor, a NumPy array or lists; or a list of the tensors or arrays of several networks,
-        see `CtcOptions.combine`. lengths: (B,) frames of each utterance; None: all.
+        log_probs: a tensor, an array or lists; or a list of tensors or arrays of several networks, see
+        `CtcOptions.combine`. lengths: (B,) frames of each utterance; None: all.
 
         Raises:
-            InputError: these are not log-probabilities of these labels, or networks differ in shape.
+            InputError: other values, labels or shapes.
             OptionError: not one weight per network, or no kernels package.
         """
         networks = networks_of(log_probs)
@@ -328,27 +297,22 @@ class EmissionDecoder:
         emissions, counts = self._checked(log_probs, lengths)
         if not emissions.shape[1]:
             return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(emissions))]
-        blank = self.labels.blank
         best, path = self._scaling.scores(emissions).max(dim=2)  # (B, T)
+        scores = best.masked_fill(torch.arange(path.shape[1]) >= counts[:, None], 0.0).sum(dim=1).tolist()
         acoustic = self._scaling.probabilities(emissions).gather(2, path[:, :, None])[:, :, 0]
-        valid = torch.arange(path.shape[1]) < counts[:, None]
-        path = path.masked_fill(~valid, blank)
-        changes = torch.ones_like(valid)
-        changes[:, 1:] = path[:, 1:] != path[:, :-1]
-        starts = changes & (path != blank)
-        scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
         found = []
-        for row, score in enumerate(scores):
-            frames = starts[row].nonzero()[:, 0]
-            turns, first = changes[row].nonzero()[:, 0].tolist(), frames.tolist()
-            tokens = path[row, frames].tolist()
+        for row, (n_frames, score) in enumerate(zip(counts.tolist(), scores, strict=True)):
+            labels = [*path[row, :n_frames].tolist(), self.labels.blank]
+            turns = [t for t, label in enumerate(labels) if not t or label != labels[t - 1]]
             ends = dict(zip(turns, (*turns[1:], path.shape[1]), strict=True))
+            first = [t for t in turns if labels[t] != self.labels.blank]
+            tokens = [labels[t] for t in first]
             words = [
                 Word(
                     word=word.text,
                     start=first[word.first] * self.options.frame_s,
                     end=ends[first[word.end - 1]] * self.options.frame_s,
-                    probability=float(acoustic[row, frames[word.first : word.end]].mean().exp()),
+                    probability=float(acoustic[row, first[word.first : word.end]].mean().exp()),
                 )
                 for word in self.labels.words(tokens)
             ]
@@ -373,7 +337,7 @@ class EmissionDecoder:
     ) -> list[str]:
         """Advance the state over the next frames (B, T, V); return the best text so far of each stream.
 
-        Only what `committed` has returned is final. `finish` returns the same as `decode`, for any chunks.
+        Only words of `committed` are final. `finish` returns the same as `decode`, for any chunks.
 
         Raises:
             InputError: as `decode`.
@@ -382,7 +346,7 @@ class EmissionDecoder:
         self._committer.commit(state)
         best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
         return [
-            self._text_so_far(history, [*history.open_symbols(), *symbols])
+            self._text_so_far(history, symbols)
             for history, symbols in zip(state.committed, histories_of(state, best), strict=True)
         ]
 
@@ -393,34 +357,30 @@ class EmissionDecoder:
             InputError, OptionError: as `decode`.
         """
         state, before = self.start(), ""
+
+        def update(
+            text: str, words: Iterable[Word], found: Iterable[Hypothesis], *, final: bool
+        ) -> StreamUpdate:
+            old, new = before.split(), text.split()
+            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
+            now, n_revised = int(state.n_frames[0]) * self.options.frame_s, len(old) - len(list(same))
+            return StreamUpdate(now, text, text != before, n_revised, tuple(words), tuple(found), final)
+
         for chunk in chunks:
             text = self.decode_chunk(state, chunk)[0]
-            yield StreamUpdate(
-                time_s=int(state.n_frames[0]) * self.options.frame_s,
-                text=text,
-                changes_text=text != before,
-                n_revised=_n_revised(before, text),
-                committed=tuple(word for event in self.committed(state) for word in event.words),
-                hypotheses=tuple(self.partials(state)[0]) if self.options.n_best > 1 else (),
-            )
+            words = [word for event in self.committed(state) for word in event.words]
+            found = self.partials(state)[0] if self.options.n_best > 1 else []
+            yield update(text, words, found, final=False)
             before = text
         found = self.finish(state)[0]
-        text = found[0].text if found else ""
-        n_told = len(state.committed[0].words)
-        yield StreamUpdate(
-            time_s=int(state.n_frames[0]) * self.options.frame_s,
-            text=text,
-            changes_text=text != before,
-            n_revised=_n_revised(before, text),
-            committed=found[0].words[n_told:] if found else (),
-            hypotheses=tuple(found),
-            is_final=True,
-        )
+        best = found[0] if found else Hypothesis(text="", tokens=(), score=0.0)
+        yield update(best.text, best.words[len(state.committed[0].words) :], found, final=True)
 
     def committed(self, state: PrefixState) -> list[Partial]:
         """Return the words committed since the last call, which no further frame can change.
 
-        At most one event per stream; `utterance` is its row. Without `CtcOptions.times` events have no words.
+        There is at most one event per stream; `utterance` is its row. Without `CtcOptions.times` it has no
+        words.
         """
         events = []
         for row, history in enumerate(state.committed):
@@ -447,65 +407,35 @@ class EmissionDecoder:
     def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the n_best texts so far of each stream, best first; the state is unchanged.
 
-        Hypotheses with one text are merged, with the best score and the sum of posteriors; scores have no
-        endings. tokens and words follow the committed words.
+        Hypotheses of one text are merged, with the best score and the sum of posteriors. tokens and words
+        follow the committed words.
         """
-        found: list[FinalHypothesis] = []
+        found: list[Ending] = []
         texts: list[str] = []
-        for row, ranked in enumerate(ranked_beams(state)):
-            by_text: dict[str, FinalHypothesis] = {}
-            symbols = histories_of(state, [(row, one.beam) for one in ranked])
-            for one, later in zip(ranked, symbols, strict=True):
-                history = state.committed[row]
-                text = self._text_so_far(history, [*history.open_symbols(), *later])
+        for history, ranked in zip(state.committed, ranked_beams(state), strict=True):
+            by_text: dict[str, Ending] = {}
+            for one in ranked:
+                text = self._text_so_far(history, one.symbols)
                 first = by_text.setdefault(text, one._replace(posterior=0.0))
                 by_text[text] = first._replace(posterior=first.posterior + one.posterior)
             found += list(by_text.values())[: self.options.n_best]
             texts += list(by_text)[: self.options.n_best]
-        symbols = histories_of(state, [(one.utterance, one.beam) for one in found])
-        return self._hypotheses(state, found, symbols, texts)
+        return self._hypotheses(state, found, texts)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of finished streams; the state is unchanged.
 
-        If no hypothesis of an utterance can be completed, all have `is_unfinished` and their search scores.
+        If none of an utterance can be completed, all have `is_unfinished` and their search scores.
         """
         if not len(state.length):
             return []
         found = self._endings(state)
-        symbols = histories_of(state, [(ending.utterance, ending.beam) for ending in found])
         if self._adjuster is None:
-            found, symbols = self._with_pruned(state, found, symbols)
-        return self._hypotheses(state, found, symbols)
+            found = self._with_pruned(state, found)
+        return self._hypotheses(state, found)
 
-    def _hypotheses(
-        self,
-        state: PrefixState,
-        found: Sequence[FinalHypothesis],
-        symbols: Sequence[Sequence[int]],
-        texts: Sequence[str] | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Make hypotheses of uncommitted symbols. texts: of unfinished ones, which begin after the committed
-        words.
-        """
-        spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
-        acoustic = state.acoustic.tolist()
-        hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
-        for i, (ending, later) in enumerate(zip(found, symbols, strict=True)):
-            history = state.committed[ending.utterance]
-            begin = 0 if texts is None else history.n_closed
-            hypothesis = self._hypothesis(
-                [*history.symbols[begin:], *later],
-                ending,
-                acoustic[ending.utterance][ending.beam],
-                None if spans is None else history.times(spans[i], begin),
-            )
-            if texts is not None:
-                hypothesis = replace(hypothesis, text=texts[i])
-            hypotheses[ending.utterance].append(_with_offsets(hypothesis, state, ending.utterance))
-        return hypotheses
-
-    def _text_so_far(self, history: CommittedHistory, symbols: Sequence[int]) -> str:
+    def _text_so_far(self, history: CommittedHistory, later: Sequence[int]) -> str:
+        symbols = [*history.open_symbols(), *later]
         return self._speller.join([history.text, self._speller.text(symbols, self._speller.words(symbols))])
 
     def _checked(self, emissions: Emissions, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
@@ -533,30 +463,18 @@ class EmissionDecoder:
             scores, lengths = state.without_blank_runs(scores, lengths, blank=blank, is_likely=is_likely)
         every = self.options.adjust_every_frames
         if self._adjuster is None or every is None:
-            self._run(state, scores, lengths)
-        else:
-            self._run_and_adjust(self._adjuster, state, scores, lengths, every)
-
-    def _run_and_adjust(
-        self, adjuster: HistoryAdjuster, state: PrefixState, log_probs: Tensor, lengths: Tensor, every: int
-    ) -> None:
-        """Search, and adjust each utterance after every so many of its own frames, whatever the chunks and
-        batch.
-        """
-        begin = 0
+            self._search.run(state, scores, lengths)
+            return
+        begin = 0  # each utterance is adjusted after so many of its own frames, whatever the chunks and batch
         while bool((is_running := lengths > begin).any()):
             left = every - state.n_searched % every
-            part = log_probs[:, begin : begin + int(left[is_running].min())]
+            part = scores[:, begin : begin + int(left[is_running].min())]
             counts = (lengths - begin).clamp(0, part.shape[1])
-            self._run(state, part, counts)
-            adjuster.adjust(state, (counts > 0) & (state.n_searched % every == 0))
+            self._search.run(state, part, counts)
+            self._adjuster.adjust(state, (counts > 0) & (state.n_searched % every == 0))
             begin += part.shape[1]
 
-    def _run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
-        self._search.run(state, log_probs, lengths)
-        state.n_searched = state.n_searched + lengths
-
-    def _endings(self, state: PrefixState) -> list[FinalHypothesis]:
+    def _endings(self, state: PrefixState) -> list[Ending]:
         n_batch, n_beams = state.length.shape
         ranked = state.acoustic + state.lm
         endings, marks = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
@@ -572,54 +490,73 @@ class EmissionDecoder:
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
         with_merged = scores + state.merged.repeat_interleave(n_ways, dim=1)
         shares = _posteriors(best.numpy(), with_merged.numpy())
-        parts = [part.tolist() for part in (best, shares, index // n_ways, marks.gather(1, index))]
         return [
-            FinalHypothesis(row, score, posterior, beam, mark)
-            for row, columns in enumerate(zip(*parts, strict=True))
-            for score, posterior, beam, mark in zip(*columns, strict=True)
-            if score > NEVER
+            ending
+            for of_row in _listed(state, best, shares, index // n_ways, marks.gather(1, index))
+            for ending in of_row
         ]
 
-    def _with_pruned(
-        self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]
-    ) -> tuple[list[FinalHypothesis], list[list[int]]]:
-        """Merge in the pruned homophones of a list; return hypotheses and symbols.
-
-        Utterances with committed words and unfinished ones are unchanged.
-        """
+    def _with_pruned(self, state: PrefixState, found: list[Ending]) -> list[Ending]:
+        """Merge in pruned homophones, but for unfinished utterances and committed words."""
         if self.options.n_best == 1 or self._scorer is None or self._scorer.n_arcs == 1:
-            return found, symbols
+            return found
         n_labels, acoustic, lm_offset = len(self.labels), state.acoustic.tolist(), state.lm_offset.tolist()
         beams: dict[tuple[int, tuple[int, ...]], int] = {}
-        """Of each utterance and label sequence; of several paths that were summed, the largest sum counts."""
-        for one, row in zip(found, symbols, strict=True):
-            if state.committed[one.utterance].symbols or one.mark == UNFINISHED:
+        """By utterance and labels; of several paths the one with the largest sum."""
+        for one in found:
+            if state.committed[one.row].symbols or one.mark == UNFINISHED:
                 continue
-            key, of_row = (one.utterance, tuple(symbol % n_labels for symbol in row)), acoustic[one.utterance]
+            key, of_row = (one.row, tuple(symbol % n_labels for symbol in one.symbols)), acoustic[one.row]
             if key not in beams or of_row[one.beam] > of_row[beams[key]]:
                 beams[key] = one.beam
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
         labels = [labels for _, labels in beams]
         readings = self._search.readings(labels, each * self.options.n_best) if beams else []
         more = [
-            (
-                FinalHypothesis(row, acoustic[row][beam] + one.score - lm_offset[row], 0.0, beam, one.mark),
-                one.symbols,
-            )
+            Ending(row, acoustic[row][beam] + score - lm_offset[row], 0.0, beam, mark, symbols)
             for ((row, _), beam), several in zip(beams.items(), readings, strict=True)
-            for one in several
+            for symbols, mark, score in several
         ]
-        return merge_rescored(list(zip(found, symbols, strict=True)), more, self.options.n_best)
+        return merge_rescored(found, more, self.options.n_best)
 
-    def _align(
-        self, state: PrefixState, found: Sequence[FinalHypothesis], symbols: Sequence[Sequence[int]]
-    ) -> list[TokenTimes] | None:
-        n_tokens = [len(history) for history in symbols]
-        if not any(n_tokens):
+    def _hypotheses(
+        self, state: PrefixState, found: Sequence[Ending], texts: Sequence[str] | None = None
+    ) -> list[list[Hypothesis]]:
+        """Make hypotheses. texts: of unfinished ones, which follow the committed words."""
+        spans = self._align(state, found) if self.options.times and state.emissions else None
+        acoustic = state.acoustic.tolist()
+        offsets = list(zip(state.acoustic_offset.tolist(), state.lm_offset.tolist(), strict=True))
+        n_labels = len(self.labels)
+        hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
+        for i, ending in enumerate(found):
+            history, score = state.committed[ending.row], acoustic[ending.row][ending.beam]
+            begin = 0 if texts is None else history.n_closed
+            symbols = [*history.symbols[begin:], *ending.symbols]
+            times = None if spans is None else history.times(spans[i], begin)
+            spelled = self._speller.words(symbols, ending.mark)
+            before, of_lm = offsets[ending.row]  # what was subtracted from the scores during the search
+            hypotheses[ending.row].append(
+                Hypothesis(
+                    text=self._speller.text(symbols, spelled) if texts is None else texts[i],
+                    tokens=tuple(symbol % n_labels for symbol in symbols),
+                    score=ending.score + before + of_lm,
+                    acoustic_score=score + before,
+                    lm_score=ending.score - score + of_lm,
+                    words=() if times is None else tuple(self._word(word, times) for word in spelled),
+                    token_frames=() if times is None else tuple(times.first),
+                    posterior=ending.posterior,
+                    is_unfinished=ending.mark == UNFINISHED,
+                )
+            )
+        return hypotheses
+
+    def _align(self, state: PrefixState, found: Sequence[Ending]) -> list[TokenTimes]:
+        tokens, lengths = padded([ending.symbols for ending in found])
+        if not tokens.numel():
             return [TokenTimes([], [], []) for _ in found]
-        n_labels, (tokens, lengths) = len(self.labels), padded(symbols)
+        n_labels = len(self.labels)
         labels = tokens % n_labels
-        rows, beams = (torch.tensor([one[i] for one in found]) for i in (0, 3))
+        rows, beams = (torch.tensor([ending[i] for ending in found]) for i in (0, 3))
         emissions, n_frames = state.joined()
         spans = align(
             self._idle.emissions(emissions),
@@ -629,23 +566,7 @@ class EmissionDecoder:
             rows=rows,
             blank=self._idle.blanks(labels, state.symbols[rows, beams, 0] % n_labels, n_labels),
         )
-        return token_times(spans, n_tokens)
-
-    def _hypothesis(
-        self, symbols: list[int], ending: FinalHypothesis, acoustic: float, times: TokenTimes | None
-    ) -> Hypothesis:
-        n_labels, spelled = len(self.labels), self._speller.words(symbols, ending.mark)
-        return Hypothesis(
-            text=self._speller.text(symbols, spelled),
-            tokens=tuple(symbol % n_labels for symbol in symbols),
-            score=ending.score,
-            acoustic_score=acoustic,
-            lm_score=ending.score - acoustic,
-            words=() if times is None else tuple(self._word(word, times) for word in spelled),
-            token_frames=() if times is None else tuple(times.first),
-            posterior=ending.posterior,
-            is_unfinished=ending.mark == UNFINISHED,
-        )
+        return token_times(spans, lengths.tolist())
 
     def _word(self, word: SpelledWord, times: TokenTimes) -> Word:
         peaks = times.peak[word.first : word.end]
@@ -657,40 +578,31 @@ class EmissionDecoder:
         )
 
 
-def ranked_beams(state: PrefixState) -> list[list[FinalHypothesis]]:
-    """Return the living beams of each utterance, best first, without endings."""
+def ranked_beams(state: PrefixState) -> list[list[Ending]]:
+    """Return the living beams of each utterance, best first."""
     ranked = state.acoustic + state.lm
     best, beams = ranked.sort(dim=1, descending=True, stable=True)
     shares = _posteriors((best + state.merged.gather(1, beams)).numpy(), (ranked + state.merged).numpy())
-    rows = zip(best.tolist(), shares.tolist(), beams.tolist(), strict=True)
-    return [
-        [
-            FinalHypothesis(row, score, share, beam, 0)
-            for score, share, beam in zip(*columns, strict=True)
-            if score > NEVER
-        ]
-        for row, columns in enumerate(rows)
-    ]
+    return _listed(state, best, shares, beams, torch.zeros_like(beams))
+
+
+def _listed(
+    state: PrefixState, scores: Tensor, shares: Floats, beams: Tensor, marks: Tensor
+) -> list[list[Ending]]:
+    found: list[list[Ending]] = [[] for _ in range(len(state.length))]
+    for row, *columns in zip(itertools.count(), *(each.tolist() for each in (scores, shares, beams, marks))):
+        possible = [column for column in zip(*columns, strict=True) if column[0] > NEVER]
+        symbols = histories_of(state, [(row, beam) for _, _, beam, _ in possible])
+        for (score, share, beam, mark), each in zip(possible, symbols, strict=True):
+            found[row].append(Ending(row, score, share, beam, mark, tuple(each)))
+    return found
 
 
 def _posteriors(some: Floats, scores: Floats) -> Floats:
-    """Return the posteriors (B, n) of `some` among all (B, m). NumPy, as torch would wake threads."""
+    """Return the posteriors (B, n) of `some` among all (B, m), by NumPy, as torch would wake threads."""
     with np.errstate(invalid="ignore"):  # where nothing is possible
         shares: Floats = np.exp(some - np.logaddexp.reduce(scores, axis=1, keepdims=True))
     return shares
-
-
-def _with_offsets(hypothesis: Hypothesis, state: PrefixState, row: int) -> Hypothesis:
-    """Add what was subtracted from the scores of an utterance during the search."""
-    acoustic, lm = float(state.acoustic_offset[row]), float(state.lm_offset[row])
-    if not acoustic and not lm:
-        return hypothesis
-    return replace(
-        hypothesis,
-        score=hypothesis.score + acoustic + lm,
-        acoustic_score=hypothesis.acoustic_score + acoustic,
-        lm_score=hypothesis.lm_score + lm,
-    )
 
 
 class CtcDecoder(EmissionDecoder):
@@ -703,11 +615,11 @@ class CtcDecoder(EmissionDecoder):
     lexicon: a file as in `lm.lexicon.read_lexicon`, (word, label ids) pairs, or the tree of another decoder
     with the same labels and hotwords. None: the words of `lm` in characters, and unknown words.
     hotwords: a file, phrases, or phrases with weights per label.
-    neural_lm: a Hugging Face causal model's folder or name, or the folder of a LoRA adapter for one (extra
-    `neural-lm`), or a model; its scores replace the n-gram's.
+    neural_lm: a Hugging Face causal model's folder or name, the folder of a LoRA adapter (extra `neural-lm`),
+    or a model; its scores replace the n-gram's.
     beam_size, n_best: override the options.
     unknown_words: whether words outside the lexicon are allowed; None: only without a given lexicon.
-    device: of the neural model. The search runs on the CPU, to which emissions on a device are copied.
+    device: of the neural model. The search runs on the CPU.
 
     Raises:
         OptionError: options that do not fit together.
@@ -739,16 +651,28 @@ class CtcDecoder(EmissionDecoder):
             beam_size=options.beam_size if beam_size is None else beam_size,
             n_best=options.n_best if n_best is None else n_best,
         )
-        parts = DecoderParts(named, fusion or CtcFusionOptions())
+        fusion = fusion or CtcFusionOptions()
         model, beside = (None if given is None else load_ngram(given) for given in (lm, label_lm))
-        weight = parts.options.hotword_weight
+        weight = fusion.hotword_weight
         phrases = [] if hotwords is None else listed_phrases(hotwords, default_weight=weight)
+        parts = DecoderParts(named, fusion)
         scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
         """The words' tree, made or given; None without a lexicon."""
         rescorer = None
+        if isinstance(neural_lm, str | Path):
+            neural_lm = CausalWordModel.load(
+                str(neural_lm),
+                device=choose_device(device) if isinstance(device, str) else device,
+                dtype=fusion.neural_dtype,
+                cache_mb=fusion.neural_cache_mb,
+            )
         if neural_lm is not None:
-            where = choose_device(device) if isinstance(device, str) else device
-            rescorer = parts.rescorer(neural_lm, None if self.lexicon is None else model, where)
+            rescorer = NeuralRescorer(
+                neural_lm,
+                fusion.neural_weight,
+                replaces=None if self.lexicon is None else model,
+                replaced_weight=fusion.lm_weight * (1 - fusion.lm_kept),
+            )
         words = () if self.lexicon is None else self.lexicon.words
         super().__init__(named, options, scorer=scorer, lexicon=words, history_scorer=rescorer)
 

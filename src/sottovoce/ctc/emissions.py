@@ -21,23 +21,18 @@ Emitted = (
     | Sequence[Sequence[float]]
     | Sequence[Sequence[Sequence[float]]]
 )
-"""Emissions (B, T, V) or (T, V): a tensor, a NumPy array or lists."""
+"""Emissions (B, T, V) or (T, V)."""
 Emissions = Emitted | Sequence[Tensor] | Sequence[npt.NDArray[np.float16 | np.float32 | np.float64]]
-"""Emissions, or a list of those of several networks over the same frames and labels."""
+"""Emissions, or a list of those of several networks."""
 Lengths = Tensor | npt.NDArray[np.int32 | np.int64] | Sequence[int]
 _SUM_TOLERANCE = 0.6
-"""Tolerance of the log of a frame's summed probability: allows emissions rounded to whole nats, not
-logits.
-"""
+"""Of the log of a frame's sum: allows emissions rounded to whole nats, not logits."""
 _POSITIVE_TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmissionScaling:
-    """Scores are scale * (emissions - offset).
-
-    offset: (V,) float32; None: 0. is_normalised: emissions are log-probabilities already.
-    """
+    """Scores are scale * (emissions - offset). offset: (V,) float32; None: 0."""
 
     scale: float
     offset: Tensor | None
@@ -66,12 +61,12 @@ class EmissionScaling:
         return emissions if self.scale == 1 else emissions * self.scale
 
     def probabilities(self, emissions: Tensor) -> Tensor:
-        """Return the model's log-probabilities (B, T, V), for confidences, times and blanks."""
+        """Return log-probabilities (B, T, V) for confidences, times and blanks."""
         return emissions if self.is_normalised else emissions.log_softmax(dim=-1)
 
 
 def networks_of(emissions: Emissions) -> list[Emitted]:
-    """Split a list or tuple of the emissions of several networks; anything else is of one network."""
+    """Split a list of the emissions of several networks."""
     if isinstance(emissions, list | tuple):
         parts = [each for each in emissions if isinstance(each, Tensor | np.ndarray) and each.ndim >= 2]
         if parts and len(parts) == len(emissions):
@@ -89,9 +84,7 @@ def network_weights(weights: tuple[float, ...] | None, n_networks: int) -> list[
 
 
 def mean_log_probs(networks: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Average the probabilities of networks (B, T, V): a label that one of them is sure of stays possible.
-
-    weights: sum to 1.
+    """Average the probabilities of networks (B, T, V), with weights that sum to 1.
 
     Raises:
         InputError: emissions of different shapes.
@@ -108,11 +101,7 @@ def mean_log_probs(networks: Sequence[Tensor], weights: Sequence[float]) -> Tens
 
 
 def as_tensors(emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:
-    """Convert emissions and lengths to tensors on the CPU.
-
-    Raises:
-        InputError: these are no numbers, or rows of different lengths.
-    """
+    """Convert to tensors on the CPU. Raises: InputError: no numbers, or rows of different lengths."""
     try:
         values = torch.as_tensor(emissions, device="cpu")
         return values, None if lengths is None else torch.as_tensor(lengths, device="cpu")
@@ -127,13 +116,13 @@ def checked(
     *,
     is_normalised: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Check emissions (B, T, V) or (T, V); return them as (B, T, V) float32 with lengths (B,) int64.
+    """Check emissions (B, T, V) or (T, V); return (B, T, V) float32 and lengths (B,) int64.
 
-    lengths: frames of each utterance, None for all. is_normalised: False: any scores.
+    lengths: None: all frames. is_normalised: False: any scores.
 
     Raises:
         InputError: a wrong shape or size, NaN, log-probabilities that are positive or do not sum to 1, or
-            scores without a finite sum in a frame.
+            scores without a finite sum.
     """
     log_probs = log_probs.detach()
     if log_probs.ndim == 2:

@@ -23,10 +23,7 @@ UNFINISHED = -1
 
 
 class SpelledWord(NamedTuple):
-    """A word and the tokens [first, end) of the hypothesis that spell it.
-
-    in_lexicon: the lexicon has it, or there is none.
-    """
+    """A word and the tokens [first, end) that spell it. in_lexicon: also True without a lexicon."""
 
     text: str
     first: int
@@ -42,8 +39,7 @@ def _begins_word(name: str) -> bool:
 class Labels:
     """The labels of a CTC model.
 
-    names: one per output, including the blank. separator: id of the label between words; None if labels mark
-    the beginning of words ("▁the"), or there are no words.
+    names: one per output. separator: id of the label between words, or None.
 
     Raises:
         OptionError: a blank out of range, no other labels, or a repeated label.
@@ -53,9 +49,8 @@ class Labels:
     blank: int
     separator: int | None = None
     word_starts: tuple[bool, ...] = field(init=False, repr=False, compare=False)
-    """Which labels begin a word."""
     separators: tuple[bool, ...] = field(init=False, repr=False, compare=False)
-    """Which labels spell nothing and stand between words: the separator, or a lone "▁"."""
+    """Which labels stand between words: the separator, or a lone "▁"."""
     has_pieces: bool = field(init=False, repr=False, compare=False)
     """Whether labels mark the beginning of words."""
     glue: str = field(init=False, repr=False, compare=False)
@@ -88,9 +83,7 @@ class Labels:
 
     @classmethod
     def of(cls, names: Sequence[str], blank: int) -> Labels:
-        """Make labels with a separator of `SEPARATORS`, but "▁" beside word pieces. blank may count from the
-        end (-1).
-        """
+        """Make labels with a separator of `SEPARATORS`. blank may count from the end (-1)."""
         blank = blank + len(names) if blank < 0 else blank
         separators = SEPARATORS[:-1] if any(map(_begins_word, names)) else SEPARATORS
         places = {name: i for i, name in enumerate(names) if i != blank}
@@ -111,7 +104,6 @@ class Labels:
         return " ".join("".join(parts).replace(PIECE_START, " ").split())
 
     def words(self, tokens: Sequence[int]) -> list[SpelledWord]:
-        """Split tokens into non-empty words by separators and word starts."""
         starts = self.word_starts
         words: list[SpelledWord] = []
         first = 0
@@ -128,7 +120,7 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Speller:
-    """Reads symbols (token + V * mark, see `PrefixState`) as words.
+    """Reads symbols (see `PrefixState`) as words.
 
     lexicon: the words of marks 1, 2, …; None for a word that is spelled by its tokens. Empty without a
     lexicon.
@@ -157,14 +149,14 @@ class Speller:
         return [word for word in words if word.text]  # a lone "▁" spells nothing
 
     def finished_words(self, symbols: Sequence[int]) -> list[SpelledWord]:
-        """Return the words of a hypothesis that no further token can change."""
+        """Return the words that no further token can change."""
         words = self.words(symbols)
         if not self.lexicon and words and words[-1].end == len(symbols):
             words.pop()
         return words
 
     def closed(self, symbols: Sequence[int]) -> tuple[list[SpelledWord], int]:
-        """Return the words that no further token can change, and the number of symbols up to their end.
+        """Return the words that no further token can change, and the symbols up to their end.
 
         Labels that know no words are one word each.
         """
@@ -186,7 +178,6 @@ class Speller:
         return self.labels.glue.join(present)
 
     def text(self, symbols: Sequence[int], words: Sequence[SpelledWord]) -> str:
-        """Return the text of a hypothesis; words: its words, from `words`."""
         if self.lexicon:
             return " ".join(word.text for word in words)
         n_labels = len(self.labels)
@@ -202,15 +193,11 @@ class Speller:
 
 
 class LabelList(NamedTuple):
-    """One name per output, and the blank's index."""
-
     names: tuple[str, ...]
     blank: int
 
 
 class VocabularyTokenizer(Protocol):
-    """A Hugging Face CTC tokenizer."""
-
     @property
     def pad_token_id(self) -> int | None: ...
 
@@ -227,7 +214,7 @@ class Processor(Protocol):
 LabelSource = str | Path | Sequence[str] | Processor | VocabularyTokenizer
 
 _BLANKS = ("<blank>", "<blk>", "<ctc_blank>", "<pad>", "[pad]")
-"""Names of the blank in small letters, by precedence."""
+"""Names of the blank, by precedence."""
 _FORMATS = "labels (text, JSON, .nemo, model_config.yaml, or a Hugging Face folder)"
 
 
@@ -236,11 +223,10 @@ def labels_of(source: LabelSource) -> LabelList:
 
     The blank is where its source says, else at `<blank>`, `<blk>` or `<pad>`, else 0.
 
-    source: names, such as those of a torchaudio bundle; a Hugging Face processor or tokenizer, whose padding
-    token is the blank; or a path, which is recognised by what it holds:
+    source: names; a Hugging Face processor or tokenizer, whose padding token is the blank; or a path:
 
-    - text: one label a line, spaces kept (flashlight's tokens), or `label id` lines in any order (the
-      `tokens.txt` of Kaldi, icefall and sherpa), without `#0` and the like;
+    - text: one label a line, or `label id` lines (Kaldi's, icefall's and sherpa's `tokens.txt`), without `#0`
+      and the like;
     - JSON: a list; {"vocab": [...], "blank": n}; Hugging Face's `vocab.json` or `tokenizer.json`;
     - a folder of a Hugging Face processor or model, with one of these two;
     - NeMo: a `.nemo` file or its `model_config.yaml`; the blank is last.
@@ -289,7 +275,7 @@ def _of_path(path: Path) -> LabelList:
 
 
 def is_disambiguation(symbol: str) -> bool:
-    """Return whether a symbol of Kaldi is #0, #1, …, which no model puts out."""
+    """Return whether a symbol is Kaldi's #0, #1, …."""
     return symbol[:1] == "#" and symbol[1:].isdecimal()
 
 

@@ -1,8 +1,7 @@
-"""Language models of a CTC decoder: loading, spelling of words and phrases in labels, and fusion.
+"""Language models of a CTC decoder: spelling of words and phrases in labels, and fusion.
 
-A phrase is spelled in its own letters, else in lower or upper case, then with simpler signs: hyphens
-become spaces or nothing, other signs are dropped, accents last. Digits stay: labels without digits need
-them written out.
+A phrase is spelled in its own letters, else in lower or upper case, then with simpler signs: hyphens become
+spaces or nothing, other signs are dropped, accents last. Labels without digits need numbers written out.
 """
 
 from __future__ import annotations
@@ -27,21 +26,19 @@ from sottovoce.lm.boosting import (
     Phrase,
     PhraseBooster,
     WholeWordBooster,
-    without_faults,
+    usable,
     word_counter,
 )
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
-from sottovoce.lm.neural import CausalWordModel, NeuralRescorer, WordLanguageModel
 from sottovoce.text.normalize import composed, forms_of, ids_by_form, is_composed, letter_spellings
 
 MOST_SPELLINGS = 8
-"""Most label sequences of a phrase, those of fewest labels; the first has the longest labels."""
+"""Most label sequences of a phrase; the first has the longest labels, the others are the shortest."""
 _SIGNS = str.maketrans({"’": "'", "ʼ": "'", "‐": "-", "‑": "-", "–": "-", "—": "-", "“": '"', "”": '"'})
 
 _CASES: Mapping[Case, Callable[[str], str]] = {"keep": str, "lower": str.lower, "upper": str.upper}
 
 Pronunciations = Mapping[str, Sequence[tuple[int, ...]]]
-"""Label sequences of words."""
 
 
 class PhraseSpeller:
@@ -64,19 +61,10 @@ class PhraseSpeller:
         Raises:
             LanguageModelError: no phrase can be spelled.
         """
-        spelled: list[Phrase] = []
-
-        def tried(phrase: ListedPhrase) -> LanguageModelError | None:
-            try:
-                ways = self.spellings(phrase.text)
-                weights = [phrase.weight * len(ways[0]) / max(len(way), 1) for way in ways]
-                spelled.extend(map(Phrase, ways, weights))
-            except LanguageModelError as error:
-                return error
-            return None
-
-        without_faults((phrase, tried(phrase)) for phrase in phrases)
-        return spelled
+        found: list[Phrase] = []
+        for phrase, ways in usable(phrases, lambda phrase: self.spellings(phrase.text)):
+            found += (Phrase(way, phrase.weight * len(ways[0]) / max(len(way), 1)) for way in ways)
+        return found
 
     def spellings(self, text: str) -> list[tuple[int, ...]]:
         """Return the label sequences that spell a phrase, at most `MOST_SPELLINGS`.
@@ -86,33 +74,29 @@ class PhraseSpeller:
         """
         if not self.labels.has_words and (" " in text or self.cased(text) in self._ids):
             return [self._symbols(text)]
-        if self.labels.separator is not None and self.pronunciations:
-            return self._pronounced(text)
-        return self._lettered(text)
+        if self.labels.separator is None or not self.pronunciations:
+            return self._lettered(text)
+        ways: list[list[tuple[int, ...]]] = []
+        for word in text.split():
+            form = self.form_among(word, self.pronunciations)
+            ways.append(self._lettered(word) if form is None else list(self.pronunciations[form]))
+        found: dict[tuple[int, ...], None] = {}
+        for parts in itertools.islice(itertools.product(*ways), MOST_SPELLINGS):
+            apart = [(self.labels.separator, *part) for part in parts]
+            found[tuple(itertools.chain.from_iterable(apart))[1:]] = None
+        return list(found)
 
     def cased(self, text: str) -> str:
         return composed(self._case(text))
 
     def form_among(self, word: str, words: Collection[str | None]) -> str | None:
-        """Return the form of a word that is among words, in its own or another case, or None."""
+        """Return the form of a word, in any case, that is among words, or None."""
         return next((form for form in self.folded(word) if form in words), None)
 
     def folded(self, text: str) -> tuple[str, str, str, str]:
-        """Return a text in its own case, in that of the option, and in lower and upper case."""
+        """Return a text in its own case, in that of the option, in lower and in upper case."""
         cased = self.cased(text)
         return text, cased, composed(cased.lower()), composed(cased.upper())
-
-    def _pronounced(self, text: str) -> list[tuple[int, ...]]:
-        ways: list[list[tuple[int, ...]]] = []
-        for word in text.split():
-            form = self.form_among(word, self.pronunciations)
-            ways.append(self._lettered(word) if form is None else list(self.pronunciations[form]))
-        assert self.labels.separator is not None
-        found = [
-            _between(parts, self.labels.separator)
-            for parts in itertools.islice(itertools.product(*ways), MOST_SPELLINGS)
-        ]
-        return list(dict.fromkeys(found))
 
     def _lettered(self, text: str) -> list[tuple[int, ...]]:
         for written in _forms(text):
@@ -121,7 +105,9 @@ class PhraseSpeller:
                 found = [way for form in forms for way in self._segmentations(form)]
                 if found:
                     return list(dict.fromkeys(found))[:MOST_SPELLINGS]
-        place = self._first_without_label(self.cased(text))
+        marked = self._marked(self.cased(text))
+        unspelled = (each for each in marked if not self._characters & set(self.folded(each)))
+        place = next(unspelled, marked[:1])
         space = PIECE_START if self.labels.has_pieces else " "
         hint = "write numbers in words" if place.isdigit() else f"space is {space!r}"
         raise LanguageModelError(
@@ -164,10 +150,6 @@ class PhraseSpeller:
             place += size
         return tuple(tokens)
 
-    def _first_without_label(self, text: str) -> str:
-        marked = self._marked(text)
-        return next((each for each in marked if not self._characters & set(self.folded(each))), marked[:1])
-
     def _symbols(self, text: str) -> tuple[int, ...]:
         unknown = [symbol for symbol in text.split() if symbol not in self._ids]
         if unknown:
@@ -175,15 +157,8 @@ class PhraseSpeller:
         return tuple(self._ids[symbol] for symbol in text.split())
 
 
-def _between(parts: Sequence[tuple[int, ...]], separator: int) -> tuple[int, ...]:
-    joined: list[int] = []
-    for part in parts:
-        joined += [*([separator] if joined else []), *part]
-    return tuple(joined)
-
-
 def _forms(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the forms of a text, from its own to the simplest; those of one step sound alike."""
+    """Yield the forms of a text, from its own to the simplest."""
     yield (text,)
     straight = text.translate(_SIGNS)
     yield (straight,)
@@ -259,43 +234,18 @@ class DecoderParts:
         )
         return made, words
 
-    def rescorer(
-        self,
-        neural_lm: str | Path | WordLanguageModel,
-        replaces: WordModel | None,
-        device: torch.device,
-    ) -> NeuralRescorer:
-        """Make the neural rescorer. replaces: the n-gram model of the search over words."""
-        if isinstance(neural_lm, str | Path):
-            neural_lm = CausalWordModel.load(
-                str(neural_lm),
-                device=device,
-                dtype=self.options.neural_dtype,
-                cache_mb=self.options.neural_cache_mb,
-            )
-        replaced_weight = self.options.lm_weight * (1 - self.options.lm_kept)
-        return NeuralRescorer(
-            neural_lm, self.options.neural_weight, replaces=replaces, replaced_weight=replaced_weight
-        )
-
     def _is_over_labels(self, model: WordModel) -> bool:
+        names = [self._label_name(i, model) for i in range(len(self.labels)) if i != self.labels.blank]
         if self.options.token_offset is not None:
-            self._check_offset(model)
+            if not any(name in model for name in names):
+                raise LanguageModelError(
+                    f"lm: expected words chr(label + {self.options.token_offset}), got none of them"
+                )
             return True
         if self.options.level != "auto":
             return self.options.level == "token"
         vocabulary = set(map(composed, model.vocabulary)) - _SPECIAL
-        names = {composed(self._label_name(i, model)) for i in self._label_ids()}
-        return len(vocabulary & names) >= 0.9 * len(vocabulary)
-
-    def _label_ids(self) -> list[int]:
-        return [i for i in range(len(self.labels)) if i != self.labels.blank]
-
-    def _check_offset(self, model: WordModel) -> None:
-        if not any(self._label_name(i, model) in model for i in self._label_ids()):
-            raise LanguageModelError(
-                f"lm: expected words chr(label + {self.options.token_offset}), got none of them"
-            )
+        return len(vocabulary & set(map(composed, names))) >= 0.9 * len(vocabulary)
 
     def _label_name(self, label: int, model: WordModel) -> str:
         if self.options.token_offset is not None:
@@ -321,28 +271,24 @@ class DecoderParts:
             ids = model.ids([self._label_name(i, model) for i in range(len(self.labels))])
             models.append((model.automaton().over(np.array(ids)), weight))
         if phrases:
-            booster = self._booster(self._speller_of(phrases, lexicon).boosted(phrases))
-            models.append((booster.automaton(), 1.0))
+            models.append((self._label_booster(phrases, lexicon).automaton(), 1.0))
         if counts_words and self.options.word_score:
-            labels = self.labels
-            counter = word_counter(
-                self.options.word_score, separators=labels.separators, starts=labels.word_starts
-            )
-            models.append((counter, 1.0))
+            edges = {"separators": self.labels.separators, "starts": self.labels.word_starts}
+            models.append((word_counter(self.options.word_score, **edges), 1.0))
         return models
 
-    def _booster(self, phrases: Sequence[Phrase]) -> PhraseBooster | WholeWordBooster:
-        labels = self.labels
+    def _label_booster(
+        self, phrases: Sequence[ListedPhrase], lexicon: Lexicon | None
+    ) -> PhraseBooster | WholeWordBooster:
+        labels, speller = self.labels, self._speller
+        if lexicon is not None:
+            words = {form for one in phrases for word in one.text.split() for form in speller.folded(word)}
+            speller = PhraseSpeller(labels, self.options.case, lexicon.spellings_of(words))
+        spelled = speller.boosted(phrases)
         if not labels.has_pieces:
-            return PhraseBooster(phrases, len(labels), boundary=labels.separator)
+            return PhraseBooster(spelled, len(labels), boundary=labels.separator)
         before = torch.tensor([a or b for a, b in zip(labels.word_starts, labels.separators, strict=True)])
-        return WholeWordBooster(phrases, Edges(before, torch.zeros_like(before)))
-
-    def _speller_of(self, phrases: Sequence[ListedPhrase], lexicon: Lexicon | None) -> PhraseSpeller:
-        if lexicon is None:
-            return self._speller
-        words = {form for one in phrases for word in one.text.split() for form in self._speller.folded(word)}
-        return PhraseSpeller(self.labels, self.options.case, lexicon.spellings_of(words))
+        return WholeWordBooster(spelled, Edges(before, torch.zeros_like(before)))
 
     def _lexicon(
         self,
@@ -378,21 +324,17 @@ class DecoderParts:
         speller = self._speller
 
         def is_listed(word: str) -> bool:
-            """Return whether the lexicon has a word as written, or in another case with the same spelling."""
             same = (form for form in speller.folded(word) if form in words)
             return word in words or any(_ways(speller, form) == _ways(speller, word) for form in same)
 
-        def fault(phrase: ListedPhrase) -> LanguageModelError | None:
+        def add_missing(phrase: ListedPhrase) -> None:
             missing = [word for word in phrase.text.split() if not is_listed(word)]
             if missing and self.labels.separator is None:
-                return LanguageModelError(f"hotwords: expected words of the lexicon, got {missing[0]!r}")
-            try:
-                added.update((word, speller.spellings(word)[0]) for word in missing)
-            except LanguageModelError as error:
-                return error
-            return None
+                raise LanguageModelError(f"hotwords: expected words of the lexicon, got {missing[0]!r}")
+            for word in missing:
+                added[word] = speller.spellings(word)[0]
 
-        return without_faults((phrase, fault(phrase)) for phrase in phrases)
+        return [phrase for phrase, _ in usable(phrases, add_missing)]
 
     def _spelled_vocabulary(self, model: WordModel | None) -> list[tuple[str, Sequence[int]]]:
         if model is None or model.vocabulary is None:

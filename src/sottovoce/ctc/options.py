@@ -1,8 +1,7 @@
-"""Options of a CTC prefix search and weights of its language models, and `decoder.toml`: all of a decoder.
+"""Options of a CTC prefix search, weights of its language models, and `decoder.toml`.
 
 The keys of a `decoder.toml` are the arguments of `CtcDecoder` that are files or plain values, and the fields
-of `CtcOptions` and `CtcFusionOptions`. Paths are relative to the folder of the file. TOML has no null: "none"
-is None.
+of `CtcOptions` and `CtcFusionOptions`. Paths are relative to its folder. "none" is None.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ of_words = partial(Option, group="Words")
 
 @dataclass(frozen=True, slots=True)
 class CtcOptions:
-    """Emissions, width, pruning and output of a prefix search; by default only very large label sets are
-    pruned.
+    """Emissions, width, pruning and output of a prefix search.
 
     Raises:
         OptionError: a value is out of range.
@@ -112,8 +110,8 @@ class CtcOptions:
     """Align the returned hypotheses for token frames, word times and confidences."""
     commit_frames: int | None = 500
     """With this many uncommitted frames, hypotheses that differ from the best in the older half of them are
-    dropped, to bound time and memory; None: never. Shorter streams give the same results as whole
-    utterances; n-best lists of longer ones only differ in newer words.
+    dropped, to bound time and memory; None: never. Shorter streams give the results of whole utterances;
+    n-best lists of longer ones only differ in newer words.
     """
 
     def __post_init__(self) -> None:
@@ -197,7 +195,7 @@ _CALLED: dict[object, str] = {
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """What a `decoder.toml` says: files, weights and options of a decoder."""
+    """Files, weights and options of a decoder."""
 
     labels: Path | tuple[str, ...] | None = of_emissions(
         "Labels: text, JSON, .nemo, model_config.yaml, or a Hugging Face folder.", kind="file"
@@ -286,7 +284,7 @@ def read_config(path: str | Path) -> DecoderConfig:
 
 
 def chosen_values(config: DecoderConfig) -> dict[str, object]:
-    """Return the values, by key of a `decoder.toml`, that differ from the defaults."""
+    """Return the values that differ from the defaults, by key."""
     default = DecoderConfig()
     pairs = ((config, default), (config.options, default.options), (config.fusion, default.fusion))
     return {
@@ -302,7 +300,7 @@ def known_keys() -> tuple[str, ...]:
 
 
 def write_config(path: str | Path, values: Mapping[str, object]) -> None:
-    """Write a `decoder.toml`: values by key; paths are written relative to the folder of the file."""
+    """Write values by key to a `decoder.toml`, with paths relative to its folder."""
     path = Path(path)
     plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}

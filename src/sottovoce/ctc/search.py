@@ -1,16 +1,15 @@
-"""The CTC prefix beam search: its language models, its state, and its frame loop in the native kernels.
+"""The CTC prefix beam search: its language models, its state, its frame loop in the native kernels, and
+commits.
 
 Every prefix sums the probability of its paths, separately for those that end in a blank and in its last token
 (Hannun et al. 2014, arXiv 1408.2873; Graves 2012, section 7.5).
 
-Homophones are word sequences with the same labels and thus the same paths. If their lexicon and language
-model states are equal too, their score difference is constant: the search keeps the best of a group, and
-counts the others in the posteriors. At the end the word sequences of a hypothesis's labels are ranked without
-emissions.
+Homophones are word sequences with the same labels. If their lexicon and language model states are equal too,
+the search keeps the best and counts the others in the posteriors; at the end the word sequences of a
+hypothesis's labels are ranked without emissions.
 
-In endless streams the common prefix of all beams is removed from the state and becomes committed words. Beams
-only grow at their ends, so their common prefix is final, and so are its times up to the cut of
-`align.common_cut`. Time and memory of a chunk depend on the uncommitted part only.
+The common prefix of all beams is final, because beams only grow at their ends. It leaves the state as
+committed words, so time and memory of a chunk depend on the uncommitted part only.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from sottovoce.ctc.align import (
 from sottovoce.ctc.labels import SpelledWord, Speller
 from sottovoce.errors import OptionError
 from sottovoce.kernels import load_kernels
-from sottovoce.lm.base import CACHE_ENTRY, Automaton, Floats, Records
+from sottovoce.lm.base import Automaton, Floats, Records
 from sottovoce.lm.lexicon import ROOT, Lexicon
 from sottovoce.lm.neural import HistoryWord, WordHistory
 
@@ -51,9 +50,9 @@ if TYPE_CHECKING:
     import sottovoce_kernels.ctc
 
 IMPOSSIBLE = -228.0
-"""Natural log-probability of impossible words inside words: about log10 -99, as in ARPA files."""
+"""Log-probability of impossible words inside words: about log10 -99, as in ARPA files."""
 UNKNOWN_SHARE = 0.7
-"""Share of an unknown word's cost at its beginning; the rest is due at its end."""
+"""Share of an unknown word's cost that is due at its beginning."""
 _UNBOUNDED = -1e30
 WeightedModel = tuple[Automaton, float]
 
@@ -61,19 +60,15 @@ WeightedModel = tuple[Automaton, float]
 class PrefixScorer:
     """The language models, lexicon and boosting of a search over n_tokens labels.
 
-    tokens, words: models over labels, and over the words of the lexicon, with their weights. word_score:
-    added for every word. unknown_score: added for every unknown word. unigrams: (n_words,) log-probabilities
-    by the first word model for look-ahead, or None.
+    tokens, words: models over labels, and over the words of the lexicon, with their weights. word_score,
+    unknown_score: added for every word, and every unknown word. unigrams: (n_words,) log-probabilities by the
+    first word model for look-ahead, or None.
 
     Look-ahead (Ortmanns et al. 1997; flashlight's smearing) adds the best score of the words that are still
-    possible inside a word, and subtracts it where the word ends. It changes pruning, not the scores of
-    finished hypotheses.
+    possible inside a word, and subtracts it where the word ends. It changes pruning alone.
 
     start: (s,) int64, the state before the first label: the lexicon's node if there is one, then the states
-    of the models over its words, then of those over labels.
-
-    An arc is a way to append a label, and its mark is the word that it ends: 0 none, w + 1 word w; larger
-    ones distinguish otherwise equal prefixes.
+    of the models over words, then of those over labels.
     """
 
     def __init__(
@@ -108,7 +103,7 @@ class PrefixScorer:
 
     @property
     def n_arcs(self) -> int:
-        """The largest number of arcs of any label in any state."""
+        """The largest number of ways to append a label."""
         if self.lexicon is None:
             return 1
         n = self.lexicon.n_homophones
@@ -120,7 +115,6 @@ class PrefixScorer:
         return None if self.lexicon is None else self.lexicon.separator
 
     def native(self, kernels: ModuleType) -> sottovoce_kernels.ctc.Scorer:
-        """Return the scorer of the kernels, which reads arrays of this one."""
         words, tokens = ([_model(kernels, *each) for each in part] for part in (self._words, self._tokens))
         made: sottovoce_kernels.ctc.Scorer = kernels.Scorer(self.n_tokens, self._tree(kernels), words, tokens)
         return made
@@ -160,18 +154,14 @@ _ARRAYS = (
 
 
 def _model(kernels: ModuleType, model: Automaton, weight: float) -> object:
-    of_callback = {}
-    if model.callback is not None:
-        cache, address = model.callback
-        of_callback = {"cache": _address(cache), "cache_size": len(cache), "callback": address}
     return kernels.ModelArrays(
         n_nodes=0 if model.parent is None else len(model.parent),
         n_ids=len(model.root_weights),
         silent=-1 if model.silent is None else model.silent,
         weight=weight,
         trie=0 if model.trie is None else ctypes.addressof(model.trie),
+        probing=model.probing,
         **{name: _address(getattr(model, name)) for name in _ARRAYS},
-        **of_callback,
     )
 
 
@@ -179,7 +169,7 @@ def _address(values: Records | None) -> int:
     if values is None:
         return 0
     assert values.flags.c_contiguous, values.strides
-    assert values.dtype in (np.int64, np.float32, np.bool_, CACHE_ENTRY), values.dtype
+    assert values.dtype in (np.int64, np.float32, np.bool_), values.dtype
     return int(values.ctypes.data)
 
 
@@ -187,12 +177,12 @@ def _address(values: Records | None) -> int:
 class CommittedHistory:
     """The committed part of one utterance: a few megabytes per hour of speech.
 
-    symbols: see `PrefixState`. first, last, peak: of each symbol, as in `TokenTimes`, in frames of the
-    utterance. n_frames: dropped with them. words: those that no further token can change, with their places
-    in `symbols`; text: of them all. n_closed: symbols up to the end of the last word. n_emitted: words sent
-    as events. n_scored: words that a neural model has scored; past: these words. living: the beams' histories
-    after them, which keeps their scores alive. n_shared: uncommitted symbols that all beams shared at the
-    last check. flush_deadline_frames: uncommitted frames from which beams that differ early are dropped.
+    symbols: see `PrefixState`. first, last, peak: of each symbol, as in `TokenTimes`. n_frames: dropped with
+    them. words: that no further token can change, with their places in `symbols`; text: of them all.
+    n_closed: symbols up to the end of the last word. n_emitted: words sent as events. n_scored: words scored
+    by a neural model; past: these. living: the beams' histories, to keep their scores alive. n_shared:
+    uncommitted symbols that all beams shared at the last check. flush_deadline_frames: uncommitted frames
+    from which beams that differ early are dropped.
     """
 
     symbols: array[int] = field(default_factory=lambda: array("q"))
@@ -229,17 +219,17 @@ class CommittedHistory:
         return (self.past or WordHistory()).after(HistoryWord(word.text, word.in_lexicon) for word in newer)
 
     def mark_scored(self, living: list[WordHistory]) -> None:
-        """Mark the committed words as scored; living: the beams' histories after them."""
+        """Mark the committed words as scored. living: the beams' histories after them."""
         self.past, self.living = self.history(), living
         self.past.forget_beginning()
         self.n_scored = len(self.words)
 
     def open_symbols(self) -> list[int]:
-        """Return the committed symbols of a word that may continue."""
+        """Return the symbols of a word that may continue."""
         return self.symbols[self.n_closed :].tolist()
 
     def times(self, later: TokenTimes, begin: int = 0) -> TokenTimes:
-        """Return the times of committed symbols from `begin` on, and of `later` ones."""
+        """Return the times of symbols from `begin` on, and of `later` ones."""
         n = self.n_frames
         return TokenTimes(
             [*self.first[begin:], *(n + frame for frame in later.first)],
@@ -253,10 +243,9 @@ class PrefixState:
     """B utterances of K prefixes, best first.
 
     A prefix is a sequence of symbols: token + V * mark, where the mark is the word that the token ends (0:
-    none). Dead slots have -inf in `blank` and `token`.
+    none, w + 1: word w, larger ones: unknown words). Dead slots have -inf in `blank` and `token`.
 
-    blank, token: (B, K) float32, log-probability of all paths of the prefix that end in a blank, or in its
-    last token.
+    blank, token: (B, K) float32, log-probability of all paths that end in a blank, or in the last token.
     lm: (B, K) float32, weighted score of language models, including adjustments.
     adjustment: (B, K) float32, the part of `lm` from a neural model.
     merged: (B, K) float32, log of (probability of the prefix plus the homophones pruned for it) / its own.
@@ -266,11 +255,10 @@ class PrefixState:
     scores: (B, K, s) int64, the states of the `PrefixScorer`.
     n_frames, n_searched: (B,) int64, frames consumed, and those that were not skipped.
     in_blank: (B,) bool, whether the last frame was in a run of blanks that can be skipped.
-    acoustic_offset: (B,) float64, scores of dropped blanks, and what `renormalize` subtracted from `blank`
-    and `token`.
+    acoustic_offset: (B,) float64, scores of dropped blanks, and what `renormalize` subtracted.
     lm_offset: (B,) float64, what `renormalize` subtracted from `lm`.
     committed: of each utterance; removed from `symbols`, `length` and `emissions`.
-    emissions: uncommitted emissions, for alignment: (log_probs (B, T, V), lengths (B,)) per chunk.
+    emissions: of uncommitted frames, for alignment: (log_probs (B, T, V), lengths (B,)) per chunk.
     """
 
     blank: Tensor
@@ -292,7 +280,6 @@ class PrefixState:
 
     @classmethod
     def first(cls, n_batch: int, beam_size: int, initial_symbol: int, start: Tensor) -> PrefixState:
-        """Make a state with one empty prefix per utterance. start: (s,) int64 of the scorer."""
         shape = (n_batch, beam_size)
         blank = torch.full(shape, NEVER)
         blank[:, 0] = 0.0
@@ -316,15 +303,14 @@ class PrefixState:
 
     @property
     def acoustic(self) -> Tensor:
-        """Log-probability (B, K) of all paths of each prefix, without skipped blanks."""
+        """Log-probability (B, K) of all paths, without skipped blanks."""
         return torch.logaddexp(self.blank, self.token)
 
     def alive(self, row: int) -> Tensor:
-        """Return the living beams (n,) of an utterance."""
         return ((self.blank[row] > NEVER) | (self.token[row] > NEVER)).nonzero()[:, 0]
 
     def forget_symbols(self, counts: Sequence[int]) -> None:
-        """Drop the first counts[b] symbols of every history of utterance b."""
+        """Drop the first counts[b] symbols of every prefix of utterance b."""
         n_taken = torch.tensor(counts)[:, None]
         is_alive = (self.blank > NEVER) | (self.token > NEVER)
         self.length = (self.length - n_taken).masked_fill_(~is_alive, 0)
@@ -333,14 +319,13 @@ class PrefixState:
         self.symbols = self.symbols.gather(2, places)
 
     def drop(self, row: int, beams: Tensor) -> None:
-        """Drop beams (n,) int64 of an utterance."""
         for scores, nothing in ((self.blank, NEVER), (self.token, NEVER), (self.lm, 0.0)):
             scores[row, beams] = nothing
         self.adjustment[row, beams] = 0.0
         self.length[row, beams] = 0
 
     def renormalize(self) -> None:
-        """Subtract the best beam's scores from all, so that long streams keep float32's precision."""
+        """Subtract the best beam's scores, so that long streams keep float32's precision."""
         best = (self.acoustic + self.lm).argmax(dim=1, keepdim=True)
         acoustic, lm = self.acoustic.gather(1, best), self.lm.gather(1, best)
         self.blank, self.token, self.lm = self.blank - acoustic, self.token - acoustic, self.lm - lm
@@ -350,12 +335,8 @@ class PrefixState:
     def without_blank_runs(
         self, scores: Tensor, lengths: Tensor, *, blank: int, is_likely: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Drop all but the first frame of every run of likely blank frames, also across chunks.
-
-        Returns the remaining scores (B, T, V) and lengths (B,). Scores of dropped blanks are added to
-        `acoustic_offset`.
-
-        is_likely: (B, T) bool.
+        """Drop all but the first frame of every run of likely blanks, also across chunks; return the rest of
+        scores (B, T, V) and lengths (B,). is_likely: (B, T) bool.
         """
         n_batch, n_frames, n_labels = scores.shape
         if not n_frames:
@@ -375,7 +356,7 @@ class PrefixState:
         return scores.gather(1, index), n_remaining
 
     def joined(self) -> tuple[Tensor, Tensor]:
-        """Return the uncommitted emissions (B, T, V) of all chunks, with their lengths (B,)."""
+        """Return the uncommitted emissions (B, T, V) and their lengths (B,)."""
         if len(self.emissions) == 1:
             return self.emissions[0]
         lengths = self.n_frames - torch.tensor([each.n_frames for each in self.committed])
@@ -389,18 +370,13 @@ class PrefixState:
 
 
 LARGE, MOST_TOKENS = 1024, 128
-"""Above `LARGE` labels only the `MOST_TOKENS` likeliest of a frame extend beams: the others have hardly any
-probability.
-"""
+"""Above `LARGE` labels only the `MOST_TOKENS` likeliest of a frame extend beams."""
 _WRITTEN = ("blank", "token", "lm", "adjustment", "merged", "length", "last", "scores")
-"""Tensors of a state that are written in place."""
 
 
 class Homophone(NamedTuple):
-    """A word sequence of given labels.
-
-    symbols: see `PrefixState`. mark: of the word that the end completes. score: of the scorer, including the
-    end.
+    """A word sequence of given labels, as symbols. mark: of the word that the end completes. score: including
+    the end.
     """
 
     symbols: tuple[int, ...]
@@ -409,11 +385,11 @@ class Homophone(NamedTuple):
 
 
 class PrefixSearch:
-    """A search of given width over emissions of n_labels labels, on as many threads as PyTorch has.
+    """A search of given width over n_labels labels, on as many threads as PyTorch has.
 
-    scorer: language models, lexicon and boosting, or None. max_homophones: kept per group; None: all.
-    beam_threshold, top_tokens: see `CtcOptions`. Without a scorer the beam_size + 1 likeliest tokens suffice:
-    every other extension has beam_size better ones of the same prefix.
+    max_homophones: kept per group; None: all. beam_threshold, top_tokens: see `CtcOptions`. Without a scorer
+    the beam_size + 1 likeliest tokens suffice: other extensions have beam_size better ones of the same
+    prefix.
 
     Raises:
         OptionError: the kernels package is not installed.
@@ -459,7 +435,7 @@ class PrefixSearch:
         return PrefixState.first(n_batch, self._settings.beam_size, self._initial_symbol, self._start)
 
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
-        """Advance the state over log_probs (B, T, V) float32; utterance b has lengths[b] frames."""
+        """Advance the state over log_probs (B, T, V) float32 of lengths (B,)."""
         n_rows, n_frames, _ = log_probs.shape
         if not n_rows or not n_frames:
             return
@@ -468,34 +444,31 @@ class PrefixSearch:
         symbols = state.symbols.contiguous()
         n_symbols = int(state.length.max()) + n_frames + 2
         histories = symbols.new_empty((*state.length.shape, n_symbols))
-        arcs = torch.zeros_like(state.last)
-        pairs = torch.empty((2, *arcs.shape, arcs.shape[1]), dtype=torch.bool)
         beams = self._kernels.Beams(
             **{name: getattr(state, name).data_ptr() for name in _WRITTEN},
-            arc=arcs.data_ptr(),  # what no later step needs
-            is_prefix=pairs[0].data_ptr(),
-            is_label_prefix=pairs[1].data_ptr(),
             symbols=symbols.data_ptr(),
             histories=histories.data_ptr(),
             n_symbols=symbols.shape[2],
             n_histories=n_symbols,
         )
+        if hasattr(beams, "arc"):  # kernels before 0.4 write three arrays that nothing reads
+            shape = state.last.shape
+            unread = torch.empty((3, *shape, max(8, shape[1])), dtype=torch.uint8)
+            beams.arc, beams.is_prefix, beams.is_label_prefix = (each.data_ptr() for each in unread)
         given = NativeEmissions(self._kernels, log_probs, lengths)
         self._native.search(self._settings, beams, given.view, n_rows, n_threads(n_rows, n_frames))
         state.symbols = histories
+        state.n_searched = state.n_searched + lengths
 
     def endings(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Score the ways to end after states (N, s): scores (N, E), -inf for none, and marks (N, E)."""
+        """Score the ways to end after states (N, s): scores (N, E), -inf for none, and marks."""
         shape, states = (len(states), self._native.n_endings), states.contiguous()
         scores, marks = torch.empty(shape), torch.empty(shape, dtype=torch.int64)
         self._native.end(states.data_ptr(), len(states), scores.data_ptr(), marks.data_ptr())
         return scores, marks
 
     def readings(self, sequences: Sequence[Sequence[int]], most: int) -> list[list[Homophone]]:
-        """Find the best word sequences of label sequences, at most `most` of each, best first.
-
-        The beam is `most` wide: exact for fewer homophones.
-        """
+        """Find the `most` best word sequences of each label sequence, best first, with a beam as wide."""
         tokens, lengths = padded(sequences)
         n, longest = tokens.shape
         scores, marks = torch.empty((n, most)), torch.zeros((n, most), dtype=torch.int64)
@@ -515,7 +488,7 @@ class PrefixSearch:
 
 
 def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Pad sequences to one tensor (S, L) int64, with their lengths (S,)."""
+    """Pad sequences to a tensor (S, L) int64; also return their lengths (S,)."""
     tokens = torch.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=torch.int64)
     for row, labels in zip(tokens.numpy(), sequences, strict=True):
         row[: len(labels)] = labels
@@ -523,16 +496,16 @@ def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 LEAST_SHARED = 8
-"""Symbols that all beams must share before they are aligned."""
+"""Symbols that beams must share before they are aligned."""
 _LEAST_SCORE = -1000.0
-"""Score (nats) of the best beam below which scores are renormalised: float32 has seven digits."""
+"""Nats of the best beam below which scores are renormalised."""
 
 
 class Committer:
     """Commits the common prefix of all beams of a state.
 
-    idle: the blanks of alignments. has_times: states hold emissions; otherwise symbols are committed
-    without times as soon as all beams share them. most_frames: see `CtcOptions.commit_frames`.
+    idle: the blanks of alignments. has_times: states hold emissions; else symbols are committed without
+    times. most_frames: see `CtcOptions.commit_frames`.
     """
 
     def __init__(
@@ -544,7 +517,7 @@ class Committer:
         self._has_times = has_times
 
     def commit(self, state: PrefixState) -> None:
-        """Commit common prefixes that have grown enough, and those of too many uncommitted frames."""
+        """Commit prefixes that have grown enough, and those of too many uncommitted frames."""
         due: list[int | None] = []
         late = [self._is_late(state, row) for row in range(len(state.committed))]
         for row, (history, is_late) in enumerate(zip(state.committed, late, strict=True)):
@@ -624,7 +597,6 @@ class Committer:
     def _aligned(
         self, state: PrefixState, row: int, beams: Tensor, frames: Tensor, tokens: Tensor, n_tokens: Tensor
     ) -> TokenSpans:
-        """Align the tokens of beams of an utterance to its frames (1, T, V)."""
         lengths, blank = torch.tensor([frames.shape[1]]), self._blanks(state, row, beams, tokens)
         return align(frames, lengths, tokens, n_tokens, rows=torch.zeros_like(beams), blank=blank)
 
@@ -642,7 +614,7 @@ def _n_held(state: PrefixState, row: int) -> int:
 
 
 def shared_symbols(state: PrefixState, row: int) -> int:
-    """Count the symbols that all living beams of an utterance begin with."""
+    """Count the symbols that all living beams begin with."""
     alive = state.alive(row)
     if not len(alive):
         return 0

@@ -1,7 +1,6 @@
-"""Choice of a decoder's weights on a development set by CMA-ES, as errors are a step function of weights that
-depend on one another.
+"""Choice of a decoder's weights on a development set by CMA-ES.
 
-Cross-validation estimates the errors elsewhere: the search is repeated for every fold on the other folds.
+Cross-validation repeats the search for every fold on the other folds.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from sottovoce.errors import MissingExtraError, OptionError
 Counts = npt.NDArray[np.int64]
 Weights = Mapping[str, float]
 CountErrors = Callable[[Weights], Counts]
-"""Returns the errors (n,) of each utterance of a development set, decoded with these weights."""
+"""Returns the errors (n,) of each utterance, decoded with these weights."""
 _FIRST_DEVIATION = 0.2
-"""Standard deviation of the first weights that are tried, as a share of their ranges."""
+"""Standard deviation of the first tries, as a share of the ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where a weight is searched, both ends included. is_log: by factors. is_whole: whole numbers.
+    """Where a weight is searched. is_log: by factors. is_whole: whole numbers.
 
     Raises:
-        OptionError: the ends are not finite and ascending, or not above 0 where factors are searched.
+        OptionError: the ends are not finite and ascending, or not above 0 for factors.
     """
 
     low: float
@@ -51,7 +50,7 @@ class Range:
         return round(value) if self.is_whole else float(f"{value:.3g}")
 
     def share_of(self, value: float) -> float:
-        """Return the share of the range at a value, at least 0 and at most 1."""
+        """Return the share of the range at a value, from 0 to 1."""
         inside = min(max(value, self.low), self.high)
         if self.is_log:
             return math.log(inside / self.low) / math.log(self.high / self.low)
@@ -75,8 +74,8 @@ RANGES: Mapping[str, Range] = {
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """weights: the chosen. errors: (n,) of each utterance with these. held_out: (n,) with those chosen on the
-    other folds; None with fewer than two folds. n_decodings: of the whole set.
+    """errors: (n,) of each utterance with the chosen weights. held_out: (n,) with those chosen on the other
+    folds; None with fewer than two folds. n_decodings: of the whole set.
     """
 
     weights: dict[str, float]
@@ -86,9 +85,7 @@ class Tuned:
 
 
 def folds_of(groups: Sequence[str], n_folds: int) -> list[int]:
-    """Return the fold of each utterance. A group, such as a speaker, is in one fold, the one with the fewest
-    so far.
-    """
+    """Return the fold of each utterance. A group, such as a speaker, is in one fold."""
     sizes = [0] * max(1, min(n_folds, len(set(groups))))
     fold_of: dict[str, int] = {}
     for group, size in Counter(groups).most_common():
@@ -108,10 +105,10 @@ def tune(
 ) -> Tuned:
     """Choose weights that make the fewest errors; of equal ones the narrower beam, then the first found.
 
-    Those of the start stay unless the others gain more than the standard error of the gain over utterances.
+    The start stays unless the gain exceeds its standard error over utterances.
 
-    start: weights to begin with, which are tried too. ranges: what is tuned; others stay. folds: of each
-    utterance, as from `folds_of`. n_decodings: of the search, and of that of each fold.
+    start: weights to begin with. ranges: what is tuned. folds: of each utterance, as from `folds_of`.
+    n_decodings: of each search.
 
     Raises:
         OptionError: nothing to tune.

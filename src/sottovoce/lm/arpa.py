@@ -1,8 +1,8 @@
-"""ARPA files of n-gram models, plain or gzipped, read as KenLM reads them.
+"""ARPA files of n-gram models, read as KenLM reads them.
 
-A probability may be `-inf`, a missing back-off is 0, blank lines are ignored, and of a repeated unigram the
-first counts (of `<unk>` the last). Sections need no blank line between them, as in SRILM; spaces may separate
-fields. Other white space, such as U+00A0 and U+0085, is part of words.
+A probability may be `-inf`, a missing back-off is 0, and of a repeated unigram the first counts (of `<unk>`
+the last). Fields are separated by tabs or spaces; other white space, such as U+00A0, is part of words. Blank
+lines are optional, as in SRILM.
 """
 
 from __future__ import annotations
@@ -29,31 +29,27 @@ from sottovoce.text.files import text_lines
 logger = logging.getLogger(__name__)
 
 BLANKS = " \t\r\n"
-"""Separators of fields and lines; other white space may be part of a word."""
 _SPECIAL = ("<s>", "</s>", "<unk>")
 """Unigrams that recipes add to files that have them."""
 _BLOCK = 2**18
 _BLOCK_LINES = 2**15
 _IN_MEMORY_BYTES = 2**26
 NGRAM_BYTES = 60
-"""What an n-gram takes while a trie is built, as measured with 5-grams."""
+"""Memory of an n-gram while a trie is built, as measured with 5-grams."""
 SmallInts = npt.NDArray[np.int32]
 Number = TypeVar("Number", bound=np.generic)
 Report = Callable[[str, int, int], None]
-"""Told of progress: the step, how much of it is done, and how much there is."""
+"""Receives the step, how much of it is done, and how much there is."""
 
 
-def ignore(step: str, n_done: int, n_all: int) -> None:
-    """Report no progress."""
-
-
+def ignore(step: str, n_done: int, n_all: int) -> None: ...
 def blocks(n: int) -> Iterator[slice]:
-    """Yield slices of n places that are small beside memory."""
+    """Yield slices of n places that fit in memory."""
     return (slice(start, min(start + _BLOCK, n)) for start in range(0, n, _BLOCK))
 
 
 def scratch(shape: int | tuple[int, ...], dtype: type[Number], folder: Path | None) -> npt.NDArray[Number]:
-    """Make an array that is filled later, in a temporary file in `folder` if it is large."""
+    """Make an empty array, in a temporary file in `folder` if it is large."""
     if np.prod(shape) * np.dtype(dtype).itemsize <= _IN_MEMORY_BYTES:
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -68,7 +64,7 @@ def tell_memory(n: int, things: str, bytes_each: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ngrams:
-    """N-grams of one order: words (n, order) ids, log10 probabilities and back-offs (n,)."""
+    """N-grams of one order: ids (n, order), log10 probabilities and back-offs (n,)."""
 
     words: SmallInts
     log10: Floats
@@ -77,7 +73,7 @@ class Ngrams:
 
 @dataclass(frozen=True, slots=True)
 class NgramTable:
-    """The words in the order of their ids, and the n-grams of orders 1, 2, …; unigrams are all words."""
+    """The words in the order of their ids, and the n-grams of orders 1, 2, …."""
 
     words: list[str]
     orders: tuple[Ngrams, ...]
@@ -91,9 +87,7 @@ def fields_of(line: str) -> list[str]:
 
 
 def read_arpa(path: Path, folder: Path | None = None, report: Report = ignore) -> NgramTable:
-    """Read an ARPA file, gzipped if the name ends in .gz.
-
-    folder: for temporary files; None: the system's.
+    """Read an ARPA file, gzipped if the name ends in .gz. folder: for temporary files.
 
     Raises:
         LanguageModelError: the file is unreadable, has no header, other counts than it says, bad numbers, or
@@ -189,7 +183,7 @@ class _ArpaReader:
         return Ngrams(words[:n_kept], log10[:n_kept], backoff[:n_kept]), title
 
     def _block(self) -> tuple[list[str], list[int], str]:
-        """Read lines and their numbers up to a title, which is returned too, or a whole block: ""."""
+        """Read lines and their numbers up to a title, or a whole block, whose title is ""."""
         lines: list[str] = []
         numbers: list[int] = []
         while len(lines) < _BLOCK_LINES:
@@ -224,7 +218,7 @@ class _ArpaReader:
     def _read_regular(
         self, lines: Sequence[str], order: int, words: SmallInts, log10: Floats, backoff: Floats
     ) -> bool:
-        """Read lines that all have a back-off, or all none; return False for others, also faulty ones."""
+        """Read lines that all have a back-off, or none; return False for other or faulty ones."""
         joined = "\n\\\n".join(lines).encode()
         fields = [] if b"\v" in joined or b"\f" in joined else joined.split()
         width, remainder = divmod(len(fields) + 1, len(lines)) if lines else (0, 0)

@@ -1,7 +1,5 @@
-"""The interface between searches and language models.
-
-N-gram and neural models, phrase boosting and grammars implement it. Log-probabilities are natural logs. N
-is the number of rows (hypotheses).
+"""The interface between searches and language models. Log-probabilities are natural logs. N is the number of
+rows (hypotheses).
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Records = npt.NDArray[Any]
-"""Arrays of named fields."""
 
 
 class LanguageModel(Protocol):
@@ -39,8 +36,8 @@ class LanguageModel(Protocol):
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Score the next token of every hypothesis.
 
-        tokens None: log_probs (N, n_tokens) of every next token, and `states` unchanged. tokens (N,)
-        int64: log_probs (N,) of these tokens, and the states after them.
+        tokens None: log_probs (N, n_tokens) of every next token, and `states` unchanged. tokens (N,) int64:
+        log_probs (N,) of these tokens, and the states after them.
         """
         ...
 
@@ -49,36 +46,16 @@ class LanguageModel(Protocol):
         ...
 
 
-class CallbackLm(NamedTuple):
-    """A language model that the native search calls by address, with a cache of its results.
-
-    cache: (2 ** n,) `CACHE_ENTRY`, an open-addressing table by key (state + 1, id + 1); key 0 is free.
-    address: of a C function (int64 state, int64 id, int64 place) -> int64: the score's float32 bits in the
-    upper half, the next state in the lower; id `END` scores the end. It takes the GIL, and writes to the
-    cache at `place`, the free entry that the caller found, or after it.
-    """
-
-    cache: Records
-    address: int
-
-
-CACHE_ENTRY = np.dtype([("key", np.int64), ("score", np.float32), ("target", np.int32)])
-END = -1
-"""The id of the end."""
-
-
 class Automaton(NamedTuple):
-    """A language model as arrays: weighted arcs between nodes (the states), with back-off.
+    """A language model as weighted arcs between nodes (the states).
 
     A node without an arc for an id backs off to its parent. Node 0 is the root, which has every id.
 
-    ids: (n_tokens,) the model's ids of the caller's tokens. root_weights, root_targets: (n_ids,). start: the
-    first state. first: (n_nodes + 1,) first arc of each node. keys: (n_arcs,) node * n_ids + id, ascending.
-    weights (natural logs), targets: (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) scores of
-    ending, or None: 0. silent: id of the word boundary that is scored implicitly before each of the tokens
-    `begins` (n_tokens,) bool, or None. callback, trie: scores come from calls, or from a
-    `sottovoce_kernels.trie.Trie`; root_weights then bound the score of each id, and there are no other
-    arrays. owner: of the memory behind these.
+    ids: (n_tokens,) the model's ids of the caller's tokens. root_weights, root_targets: (n_ids,). first:
+    (n_nodes + 1,) first arc of each node. keys: (n_arcs,) node * n_ids + id, ascending. weights, targets:
+    (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) scores of ending, or None: 0. silent: id of the
+    word boundary that is scored before each of the tokens `begins` (n_tokens,) bool, or None. trie, probing:
+    instead of arcs; root_weights then bound the score of each id. owner: of the memory behind these.
     """
 
     ids: Ints
@@ -94,29 +71,25 @@ class Automaton(NamedTuple):
     ends: Floats | None = None
     silent: int | None = None
     begins: Bools | None = None
-    callback: CallbackLm | None = None
     trie: Structure | None = None
+    probing: int | None = None
     owner: object = None
 
     def over(self, ids: Ints) -> Automaton:
-        """Return the model over other tokens. ids: (n_tokens,) the token here of each of them."""
+        """Return the model over other tokens: ids (n_tokens,) of those here."""
         return self._replace(ids=self.ids[ids], begins=None if self.begins is None else self.begins[ids])
 
 
 class WordModel(ABC):
-    """An n-gram model over a vocabulary, with the interface of `LanguageModel`.
-
-    Words are looked up as written, else in an equivalent Unicode form; callers fold case. unknown: id of
-    <unk>.
+    """An n-gram model over a vocabulary: a `LanguageModel` whose words are found in any Unicode form. Callers
+    fold case. unknown: id of <unk>.
     """
 
     unknown: int
 
     @property
     @abstractmethod
-    def vocabulary(self) -> Mapping[str, int]:
-        """Ids by words."""
-
+    def vocabulary(self) -> Mapping[str, int]: ...
     @property
     def n_tokens(self) -> int:
         return len(self.vocabulary)
@@ -126,7 +99,7 @@ class WordModel(ABC):
 
     @abstractmethod
     def null_context(self, n: int) -> Tensor:
-        """Make states (n,) without any context, not even <s>, for unigram scores."""
+        """Make states (n,) without any context, not even <s>."""
 
     @abstractmethod
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]: ...

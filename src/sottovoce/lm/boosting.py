@@ -1,11 +1,9 @@
 """Boosting of phrases: files of phrases, and an Aho-Corasick tree over tokens.
 
-A weight is added for every token of a phrase while it is spelled, and subtracted again if the phrase is not
-completed, so that short and long phrases get the same boost at every step (Aho and Corasick 1975; k2's and
-WeNet's context graphs and NeMo's phrase boosting count by tokens too).
-
-Whisper's tokens begin words by a leading space and CTC word pieces by a mark, so the boundary between words
-is no token; for phrases of whole words it is scored implicitly.
+A weight is added for every token of a phrase while it is spelled, and subtracted if the phrase is not
+completed, so that short and long phrases get the same boost at every step (Aho and Corasick 1975; so do k2,
+WeNet and NeMo). Where tokens mark the beginning of words, the boundary between words is no token, and is
+scored implicitly for phrases of whole words.
 
 A file has a phrase a line, with optional weights and classes:
 
@@ -14,8 +12,8 @@ A file has a phrase a line, with optional weights and classes:
     [drugs] 1.5
     amoxicillin
 
-A heading in brackets begins a class, with the weight of its lines; without a number the weight is the
-default. A weight after a tab is that of one phrase. Invalid lines are skipped with a warning.
+A heading in brackets begins a class, with the weight of its lines or the default. A weight after a tab is
+that of one phrase. Invalid lines are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ import logging
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +44,11 @@ logger = logging.getLogger(__name__)
 _HEADING = re.compile(r"\[(?P<name>[^\[\]]+)\][ \t]*(?P<weight>\S*)")
 Hotwords = str | Path | Sequence[str] | Mapping[str, float]
 Doubles = npt.NDArray[np.float64]
+Used = TypeVar("Used")
 
 
 class ListedPhrase(NamedTuple):
-    """A phrase in NFC, its weight per token, and its position, for warnings."""
+    """A phrase in NFC, its weight per token, and its position for warnings."""
 
     text: str
     weight: float
@@ -57,9 +56,7 @@ class ListedPhrase(NamedTuple):
 
 
 def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhrase]:
-    """Raises:
-    LanguageModelError: the file is unreadable or has no usable phrase.
-    """
+    """Read a file. Raises: LanguageModelError: it is unreadable or has no usable phrase."""
     lines = read_lines(path, "a list of phrases", LanguageModelError)
     parsed = list(_parsed(Path(path), lines, default_weight))
     found = [listed for listed in parsed if isinstance(listed, ListedPhrase)]
@@ -72,11 +69,7 @@ def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhras
 
 
 def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[ListedPhrase]:
-    """Return phrases of a file, a sequence, or a mapping to weights.
-
-    Raises:
-        LanguageModelError: as `read_phrases`.
-    """
+    """Return the phrases of a file, a sequence, or a mapping to weights. Raises: LanguageModelError."""
     if hotwords is None:
         return []
     if isinstance(hotwords, str | Path):
@@ -85,29 +78,30 @@ def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[
     return [ListedPhrase(_normal(text), weight, "hotwords") for text, weight in given.items()]
 
 
-def without_faults(phrases: Iterable[tuple[ListedPhrase, LanguageModelError | None]]) -> list[ListedPhrase]:
-    """Return the usable phrases; the others become warnings.
+def usable(
+    phrases: Iterable[ListedPhrase], use: Callable[[ListedPhrase], Used]
+) -> list[tuple[ListedPhrase, Used]]:
+    """Return phrases with what `use` returns of them; its errors are warnings.
 
     Raises:
-        LanguageModelError: the first one, if none is left.
+        LanguageModelError: the first error, if no phrase is left.
     """
-    usable: list[ListedPhrase] = []
+    found: list[tuple[ListedPhrase, Used]] = []
     faults: list[tuple[ListedPhrase, LanguageModelError]] = []
-    for phrase, fault in phrases:
-        if fault is None:
-            usable.append(phrase)
-        else:
-            faults.append((phrase, fault))
-    if faults and not usable:
+    for phrase in phrases:
+        try:
+            found.append((phrase, use(phrase)))
+        except LanguageModelError as error:
+            faults.append((phrase, error))
+    if faults and not found:
         raise faults[0][1]
     for phrase, fault in faults:
         where = "" if phrase.place == "hotwords" else f"{phrase.place}: "
         logger.warning("%s%s: left out", where, fault)
-    return usable
+    return found
 
 
 def _parsed(path: Path, lines: Sequence[str], default_weight: float) -> Iterator[ListedPhrase | str]:
-    """Yield the phrases of lines, or a message."""
     of_class = default_weight
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"
@@ -139,10 +133,10 @@ def _weight(written: str, default: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A phrase to boost: its tokens, and the weight of each (natural log; may be negative).
+    """The tokens of a phrase, and the weight of each (natural log; may be negative).
 
     Raises:
-        LanguageModelError: a phrase without tokens.
+        LanguageModelError: no tokens.
     """
 
     tokens: tuple[int, ...]
@@ -154,7 +148,7 @@ class Phrase:
 
 
 class BackoffTable(NamedTuple):
-    """Weighted arcs between nodes as tensors, with back-off; the fields are those of `Automaton`."""
+    """The arcs of an `Automaton` as tensors."""
 
     first: Tensor
     keys: Tensor
@@ -166,7 +160,7 @@ class BackoffTable(NamedTuple):
     root_targets: Tensor
 
     def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights (N,) float32 and next nodes (N,) of tokens (N,) after nodes (N,)."""
+        """Return weights (N,) and next nodes (N,) of tokens (N,) after nodes (N,)."""
         weight, target = torch.zeros(nodes.shape, device=nodes.device), torch.zeros_like(nodes)
         is_open = torch.ones_like(nodes, dtype=torch.bool)
         while len(self.keys) and bool(nodes.any()):
@@ -200,8 +194,8 @@ class BackoffTable(NamedTuple):
 class PhraseBooster:
     """Boosts phrases among n_tokens tokens; states are nodes (N,) int64.
 
-    boundary: a token that separates words; phrases then only count as whole words, and boundaries inside
-    them add nothing.
+    boundary: a token that separates words; phrases then only count as whole words, and boundaries add
+    nothing.
 
     Raises:
         LanguageModelError: a token is out of range.
@@ -238,14 +232,14 @@ class PhraseBooster:
         return self._table.follow(states, tokens)
 
     def finish(self, states: Tensor) -> Tensor:
-        """Return the score (N,) that takes back the boost of unfinished phrases."""
+        """Return the scores (N,) that take back unfinished phrases."""
         if self._at_boundary is None:
             return -self._potential[states]
         score, ended = self.end_word(states)
         return score - self._potential[ended]
 
     def end_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Score the boundary after states (N,): (N,), and the states after it."""
+        """Score the boundary after states (N,); also return the states after it."""
         assert self._at_boundary is not None, "of phrases that count as whole words"
         gained, targets = self._at_boundary
         return gained[states], targets[states]
@@ -262,10 +256,10 @@ class PhraseBooster:
 
 
 class _PhraseTree:
-    """The phrases as a tree; node 0 is the root, and nodes are numbered by depth.
+    """The phrases as a tree, numbered by depth from the root, node 0.
 
-    keys: parent * n_tokens + token of every other node, ascending; node i + 1 has the i-th. potential:
-    (n_nodes,) largest boost that a phrase through a node has got so far. total: of completed phrases.
+    keys: parent * n_tokens + token of every other node, ascending. potential: (n_nodes,) largest boost of a
+    phrase through a node so far. total: of completed phrases.
     """
 
     def __init__(self, phrases: Sequence[Phrase], n_tokens: int, boundary: int | None) -> None:
@@ -291,11 +285,10 @@ class _PhraseTree:
         self._total: Doubles = np.concatenate(total)
         ends = np.cumsum([1, *(len(level) for level in keys[1:])])
         self._levels = [np.arange(first, end) for first, end in itertools.pairwise(ends)]
-        """The nodes of each depth from 1 on."""
         self._suffix = self._linked()
 
     def table(self) -> BackoffTable:
-        """Make the automaton: an arc earns completed phrases and the change of potential."""
+        """Make the arcs, which earn completed phrases and the change of potential."""
         parents, tokens = self._keys // self._n_tokens, self._keys % self._n_tokens
         weights = self._total[1:] + self.potential[1:] - self.potential[parents]
         targets, is_first = np.arange(1, len(self.potential)), parents == 0
@@ -316,10 +309,10 @@ class _PhraseTree:
         return BackoffTable(*map(torch.from_numpy, arrays))
 
     def _back_off(self) -> Ints:
-        """Return the node (n_nodes,) to back off to: the longest suffix with an additional arc.
+        """Return the nodes (n_nodes,) to back off to: the longest suffix with an additional arc.
 
-        Longer suffixes are never needed, and would make long chains for repetitive phrases (the stronger
-        failure function of Knuth, Morris and Pratt 1977).
+        Longer suffixes would make long chains for repetitive phrases (the stronger failure function of Knuth,
+        Morris and Pratt 1977).
         """
         parents = self._keys // self._n_tokens
         n_arcs = np.bincount(parents, minlength=len(self.potential))
@@ -340,7 +333,7 @@ class _PhraseTree:
         return found
 
     def _linked(self) -> Ints:
-        """Link every node to its longest suffix (n_nodes,), and add what that earns."""
+        """Link nodes to their longest suffixes (n_nodes,), and add what those earn."""
         suffix = np.zeros(len(self.potential), np.int64)
         for nodes in self._levels[1:]:
             parents, tokens = self._keys[nodes - 1] // self._n_tokens, self._keys[nodes - 1] % self._n_tokens
@@ -371,18 +364,18 @@ def _padded(phrases: Sequence[Phrase], n_tokens: int, boundary: int | None) -> t
 
 
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "IDEOGRAPHIC")
-"""Scripts without spaces, by the beginnings of their characters' names: each character stands alone."""
+"""Beginnings of the names of characters in scripts without spaces."""
 
 
 class Edges(NamedTuple):
-    """Which tokens (n_tokens,) bool begin, and which end, with a character outside words."""
+    """Which tokens (n_tokens,) bool begin, and which end, outside words."""
 
     before: Tensor
     after: Tensor
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Edges:
-        r"""Make the edges from the texts of tokens; incomplete characters ("\ufffd") count as letters."""
+        r"""Make the edges of the texts of tokens; incomplete characters ("\ufffd") are letters."""
         before = [not text or not _is_inside(text[0]) for text in texts]
         after = [not text or not _is_inside(text[-1]) for text in texts]
         return cls(torch.tensor(before), torch.tensor(after))
@@ -420,7 +413,7 @@ class WholeWordBooster:
         return moved
 
     def automaton(self) -> Automaton:
-        """Return the model as arrays, of tokens that do not end words by themselves."""
+        """Return the model of tokens that do not end words by themselves."""
         begins = self._edges.before.cpu().numpy()
         ids = np.arange(self.n_tokens)
         return self._inside.automaton()._replace(ids=ids, silent=self._boundary, begins=begins)
@@ -465,8 +458,8 @@ def _with_boundaries(
 def word_counter(score: float, *, separators: Sequence[bool], starts: Sequence[bool]) -> Automaton:
     """Make a model that adds a score for every word; its nodes are the inside of a word, and between words.
 
-    separators: (n_tokens,) tokens between words; repeated or outer ones count nothing. starts: (n_tokens,)
-    those that begin a word. Others begin one only between words.
+    separators: (n_tokens,) tokens between words. starts: (n_tokens,) those that begin a word; others begin
+    one only between words.
     """
     is_apart, n = np.array(separators), len(separators)
     inside, between = ((begins & ~is_apart) * np.float32(score) for begins in (np.array(starts), True))

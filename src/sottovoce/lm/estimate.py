@@ -1,9 +1,8 @@
 """Estimation of n-gram models from text or counts: interpolated modified Kneser-Ney smoothing.
 
 Chen and Goodman 1998, as in KenLM's `lmplz` (Heafield et al. 2013): discounts for counts of 1, 2, and 3 or
-more per order (their equation 26); below the highest order, n-grams are counted by the words that precede
-them, unless they begin with <s>; unigrams are interpolated with a uniform distribution, of which <unk> gets
-its share. Texts are kept in memory.
+more per order (their equation 26); n-grams of lower orders are counted by the words before them, unless they
+begin with <s>; unigrams are interpolated with a uniform distribution that includes <unk>.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sottovoce.text.files import text_lines
 
 SPECIAL = ("<unk>", "<s>", "</s>")
 WORD_BYTES, COUNT_BYTES = 125, 120
-"""What a word of a text, or <s> or </s>, and a count take, as measured with 5-grams."""
+"""Memory of a word of a text, <s> or </s>, and of a count, as measured with 5-grams."""
 LONGEST = 10
 """Words of the longest n-grams."""
 _UNKNOWN, _BEGIN, _END = range(3)
@@ -36,9 +35,9 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The n-grams of one order and how often they occur: (n,) each.
+    """The n-grams of one order and their counts (n,).
 
-    keys: place of the n-gram's first order - 1 words * n_words + last word, ascending.
+    keys: place of the first order - 1 words * n_words + last word, ascending.
     """
 
     keys: Ints
@@ -50,7 +49,7 @@ def count_text(
 ) -> tuple[list[str], list[Counts]]:
     """Count the n-grams of sentences; return the words and the counts of orders 1, 2, ….
 
-    lines: the file, line and text of each sentence, as from `numbered_lines`.
+    lines: as from `numbered_lines`.
 
     Raises:
         LanguageModelError: no text, or one with <s>, </s> or <unk>.
@@ -83,13 +82,12 @@ def count_text(
 
 
 def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[str], list[Counts]]:
-    """Read files of lines `w1 w2 … wn<TAB>count` (SRILM's `ngram-count -write`, Google's Web 1T), gzipped if
+    """Read lines `w1 w2 … wn<TAB>count` (SRILM's `ngram-count -write`, Google's Web 1T) of files, gzipped if
     their names end in .gz; return the words and the counts of orders 1, 2, …, order.
 
-    Counts of an n-gram that stands several times are added up. An n-gram occurs at least as often as the
-    longer ones that begin or end with it: shorter ones may be missing, but then sentences that are shorter
-    than the n-grams are not counted. order: None for that of the longest n-gram. `<S>`, `</S>` and `<UNK>`
-    count as `<s>`, `</s>` and `<unk>`.
+    Counts of equal n-grams are added. An n-gram occurs at least as often as the longer ones that begin or end
+    with it: shorter ones may be missing, except those of shorter sentences. order: None for the longest
+    n-gram's. `<S>`, `</S>` and `<UNK>` count as `<s>`, `</s>` and `<unk>`.
 
     Raises:
         LanguageModelError: a file that cannot be read, another line, or no n-grams.
@@ -122,7 +120,7 @@ def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[s
 
 
 def _levels(tokens: Sequence[array[int]], numbers: Sequence[array[int]], n_words: int) -> list[Counts]:
-    """Sort n-grams of orders 1, 2, …, given one word after the other, and add those within longer ones."""
+    """Sort n-grams of orders 1, 2, …, and add those within longer ones."""
     sums: list[tuple[SmallInts, Ints]] = []
     for order in range(len(tokens), 0, -1):
         rows = np.frombuffer(tokens[order - 1], np.int32).reshape(-1, order)
@@ -154,7 +152,7 @@ def _grouped(rows: SmallInts, counts: Ints, combine: np.ufunc) -> tuple[SmallInt
 
 
 def numbered_lines(paths: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
-    """Yield the lines of text files, gzipped if their names end in .gz, with their file and number.
+    """Yield the file, number and text of the lines of files, gzipped if their names end in .gz.
 
     Raises:
         LanguageModelError: a file that cannot be read.
@@ -178,8 +176,8 @@ def estimate(
 ) -> NgramTable:
     """Estimate a model from counts of orders 1, 2, …, a list that is emptied.
 
-    prune: n-grams of each order that occur at most that often are left out; the last number counts for all
-    higher orders. fallback: use `FALLBACK` where counts give no discounts. folder: for temporary files.
+    prune: drop n-grams of each order that occur at most that often; the last number is for all higher orders.
+    fallback: use `FALLBACK` where counts give no discounts. folder: for temporary files.
 
     Raises:
         OptionError: numbers that decrease, or do not begin with 0.
@@ -225,7 +223,7 @@ class _Estimator:
         return NgramTable(self._words, tuple(map(_unpruned, done)))
 
     def _suffixes(self, level: Counts, shorter: Counts, suffix: Ints | None) -> Ints:
-        """Return the places of n-grams without their first word; suffix: of the shorter ones, None: words."""
+        """Return the places of n-grams without their first word. suffix: of the shorter ones, None: words."""
         contexts, last = np.divmod(level.keys, len(self._words))
         if suffix is None:
             return last
@@ -233,7 +231,7 @@ class _Estimator:
         return found
 
     def _adjusted(self, level: Counts, rows: npt.NDArray[np.int32], longer: Ints | None) -> Ints:
-        """Count n-grams by the words before them, if they are not of the highest order or begin with <s>."""
+        """Count n-grams of lower orders by the words before them, except after <s>."""
         begins = rows[:, 0] == _BEGIN
         adjusted: Ints = level.counts.astype(np.int64)
         if longer is not None:
@@ -246,7 +244,7 @@ class _Estimator:
     def _smoothed(
         self, adjusted: Ints, contexts: Ints, kept: npt.NDArray[np.bool_], n_contexts: int
     ) -> tuple[Doubles, Doubles]:
-        """Return each n-gram's own share, and each context's share of the lower orders."""
+        """Return each n-gram's own share, and each context's share of lower orders."""
         discounts = np.array([0.0, *self._discounts(adjusted)])
         taken = np.where(kept, discounts[adjusted.clip(max=3)], adjusted)  # all, of those that are pruned
         total = np.bincount(contexts, adjusted, n_contexts).clip(1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.lm.base import LanguageModel
-from sottovoce.lm.boosting import Edges, Hotwords, Phrase, WholeWordBooster, listed_phrases, without_faults
+from sottovoce.lm.boosting import Edges, Hotwords, Phrase, WholeWordBooster, listed_phrases, usable
 from sottovoce.lm.grammar import Grammar, GrammarModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.text.normalize import forms_of
@@ -35,7 +35,7 @@ def text_fusion(
 ) -> ShallowFusion:
     """Make the fusion for `decoding.search.BeamSearch`.
 
-    lm: a trie or ARPA file whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
+    lm: an n-gram model whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
     hotwords: a file (`read_phrases`), phrases, or phrases with weights; they match whole words as written,
     with a capital at the beginning, and, if in lower case, with capitals on every word.
     hotword_weight: for each token of a phrase (nats).
@@ -66,12 +66,11 @@ def text_fusion(
 
 
 def token_text(tokenizer: Tokenizer, text: str) -> str:
-    """Write text as a line of token ids, to train an n-gram model for `text_fusion`."""
+    """Write text as a line of token ids, to train an n-gram model."""
     return " ".join(str(token) for token in tokenizer.encode_prompt(text))
 
 
 def token_edges(tokenizer: Tokenizer) -> Edges:
-    """Return which text tokens begin and end words."""
     return _edges(tokenizer.encoding, tokenizer.eot)
 
 
@@ -82,7 +81,7 @@ def _edges(encoding: tiktoken.Encoding, n_tokens: int) -> Edges:
 
 
 class TokenNgram:
-    """An n-gram model whose words are token ids in decimal, as a model over n_tokens tokens.
+    """An n-gram model whose words are token ids in decimal, over n_tokens tokens.
 
     Raises:
         LanguageModelError: a model of other words.
@@ -114,14 +113,13 @@ class TokenNgram:
 
 def _phrases(tokenizer: Tokenizer, hotwords: Hotwords, weight: float) -> list[Phrase]:
     listed = listed_phrases(hotwords, default_weight=weight)
-    empty = LanguageModelError("phrase: expected at least one token, got an empty phrase")
-    usable = without_faults((phrase, None if phrase.text else empty) for phrase in listed)
+    encoded = usable(listed, lambda phrase: Phrase(tuple(tokenizer.encode(phrase.text)), phrase.weight))
     spelled: dict[tuple[int, ...], float] = {}
-    for phrase in usable:
+    for phrase, _ in encoded:
         for form in forms_of(phrase.text, set(phrase.text)):  # marks in another order
             for written in (f" {form}", form):
                 spelled[tuple(tokenizer.encode(written))] = phrase.weight
-    for phrase in usable:
+    for phrase, _ in encoded:
         for form in _capitalised(phrase.text):
             for written in (f" {form}", form):
                 spelled.setdefault(tuple(tokenizer.encode(written)), phrase.weight)
@@ -161,7 +159,7 @@ class ShallowFusion:
         return torch.stack([model.start(n).to(device) for model, _ in self._models], dim=1)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Score as `LanguageModel.score`; a row with a token above n_tokens gets 0 and keeps its state."""
+        """Score as `LanguageModel.score`; tokens above n_tokens score 0 and keep their row's state."""
         in_range = None if tokens is None else tokens < self.n_tokens
         known = None if tokens is None or in_range is None else tokens.masked_fill(~in_range, 0)
         found = [model.score(states[:, i], known) for i, (model, _) in enumerate(self._models)]

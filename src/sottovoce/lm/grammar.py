@@ -1,14 +1,14 @@
 """Grammars in a search: text has the form of a GBNF file, or is penalised.
 
-GBNF is llama.cpp's and whisper.cpp's notation of context-free grammars: rules `name ::= …` of quoted text,
-character classes, `|`, `( )`, `?`, `*` and `+`; an utterance is `root`. `llguidance` returns the tokens
-that may follow a prefix. States are numbers of prefixes, of which the newest are cached.
+GBNF is the notation of llama.cpp and whisper.cpp: rules `name ::= …` of quoted text, character classes, `|`,
+`( )`, `?`, `*` and `+`. `llguidance` computes the tokens that may follow a prefix. States are numbers of
+prefixes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,7 +33,7 @@ _SYMBOL = re.compile(rf"{QUOTED}|{NAME}|\{{[^}}\n]*\}}|[()|?*+.]")
 
 
 def left_open(text: str) -> tuple[int, str] | None:
-    """Return the first line, counted from 1, that does not close a quotation mark or bracket, and which."""
+    """Return the first line, from 1, with an open quotation mark or bracket, and which."""
     for number, line in enumerate(text.splitlines(), 1):
         rest = _COMMENT.sub("", line)
         if mark := re.search(r'["\[]', rest):
@@ -46,80 +46,48 @@ def endless_rules(text: str) -> set[str]:
 
     Undefined names count as satisfiable: the grammar engine reports them.
     """
-    bodies = dict(rules(text))
-    ends: set[str] = set()
-    while True:
-        found = {
-            name
-            for name, symbols in bodies.items()
-            if _RuleReader(symbols, ends | _undefined(symbols, bodies)).choice()
-        }
-        if found == ends:
-            return set(bodies) - ends
-        ends = found
-
-
-def rules(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield every rule's name and the symbols of its body."""
     plain = _COMMENT.sub(lambda piece: piece[1] or "", text)
-    heads = list(RULE.finditer(plain))
-    for head, following in zip(heads, [*heads[1:], None], strict=True):
-        body = plain[head.end() : following.start() if following else len(plain)]
-        yield head[1], _SYMBOL.findall(body)
+    _, *parts = RULE.split(plain)
+    bodies = {name: _SYMBOL.findall(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    endless = set(bodies)
+    while True:
+        found = {name for name in endless if not _can_end(bodies[name], endless)}
+        if found == endless:
+            return found
+        endless = found
 
 
-def _undefined(symbols: list[str], bodies: dict[str, list[str]]) -> set[str]:
-    return {symbol for symbol in symbols if symbol not in bodies}
-
-
-class _RuleReader:
-    """Parses the body of a rule. ends: the names in which a text can end."""
-
-    def __init__(self, symbols: list[str], ends: set[str]) -> None:
-        self._symbols = symbols
-        self._ends = ends
-        self._at = 0
-
-    def choice(self) -> bool:
-        can_end = self._sequence()
-        while self._next() == "|":
-            self._at += 1
-            can_end |= self._sequence()
-        return can_end
-
-    def _sequence(self) -> bool:
-        can_end = True
-        while self._next() not in ("", "|", ")"):
-            can_end &= self._item()
-        return can_end
-
-    def _item(self) -> bool:
-        symbol = self._next()
-        self._at += 1
-        if symbol == "(":
-            can_end = self.choice()
-            self._at += 1
-        else:
-            can_end = symbol[0] in '"[.' or symbol in self._ends
-        while (sign := self._next()) and (sign in "?*+" or sign[0] == "{"):
-            can_end |= sign in "?*" or sign.startswith(("{0", "{,"))
-            self._at += 1
-        return can_end
-
-    def _next(self) -> str:
-        return self._symbols[self._at] if self._at < len(self._symbols) else ""
+def _can_end(symbols: list[str], endless: set[str]) -> bool:
+    signs = (
+        ("?" if symbol[1] in "0," else "")
+        if symbol[0] == "{"
+        else symbol
+        if symbol in "()|?*+"
+        else "F"
+        if symbol in endless
+        else "T"
+        for symbol in symbols
+    )
+    body, reduced = "", f"({''.join(signs).replace('+', '')})"
+    while body != reduced:
+        body = reduced
+        optional = re.sub("[TF][?*]+", "T", body)
+        reduced = re.sub(
+            r"\(([TF|]*)\)", lambda group: "FT"[any("F" not in way for way in group[1].split("|"))], optional
+        )
+    return body != "F"
 
 
 START, BROKEN = 0, -1
-"""States: the empty prefix; a prefix outside the grammar, after which nothing is penalised."""
+"""The empty prefix, and one outside the grammar, after which nothing is penalised."""
 CACHE_SIZE = 4096
-"""Prefixes with a cached grammar position; others are matched again."""
+"""Prefixes whose place in the grammar is kept."""
 _PIECE = re.compile(rf"{QUOTED}|#[^\n]*|{NAME}")
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A GBNF grammar. rule: that of an utterance, which may begin with an additional space.
+    """A GBNF grammar. rule: of an utterance, which may begin with an additional space.
 
     Raises:
         LanguageModelError: the text is no grammar, or has no such rule.
@@ -145,26 +113,22 @@ class Grammar:
 
     @classmethod
     def read(cls, path: str | Path, rule: str = "root") -> Grammar:
-        """Raises:
-        LanguageModelError: the file cannot be read, and as the class.
-        """
+        """Read a file. Raises: LanguageModelError: it cannot be read, and as the class."""
         return cls(read_text(path, "a grammar", LanguageModelError), rule)
 
     @property
     def whisper_text(self) -> str:
-        """The grammar whose root is the rule after an optional space: Whisper's words begin with one."""
+        """The grammar after an optional space, as Whisper's words begin with one."""
         body = _PIECE.sub(lambda piece: "the-root" if piece[0] == "root" else piece[0], self.text)
         rule = "the-root" if self.rule == "root" else self.rule
         return f'root ::= " "? {rule}\n{body}\n'
 
 
 class GrammarModel:
-    """A grammar over the text tokens of a tokenizer, as a language model; states are (N,) int64.
+    """A grammar as a language model over text tokens; states are (N,) int64. Text may be empty.
 
-    An utterance may be empty.
-
-    token_bytes: of every token. encode: text into tokens, for text that the grammar forces. penalty: cost
-    of a token that the grammar does not allow (nats); None: it is forbidden.
+    token_bytes: of every token. encode: for text that the grammar forces. penalty: cost of a token that the
+    grammar does not allow (nats); None: forbidden.
 
     Raises:
         MissingExtraError: without llguidance.
@@ -188,7 +152,7 @@ class GrammarModel:
         self._device = device or torch.device("cpu")
         self._first = _matcher(grammar, token_bytes, encode)
         self._prefixes: list[tuple[int, int]] = [(BROKEN, BROKEN)]
-        """Per prefix, the number of the one before, and its last token."""
+        """The prefix before each, and its last token."""
         self._numbers: dict[tuple[int, int], int] = {}
         self._place = lru_cache(CACHE_SIZE)(self._make_place)
         self._row = lru_cache(64)(self._make_row)
@@ -220,7 +184,7 @@ class GrammarModel:
         return torch.tensor(scores, device=states.device), torch.tensor(after, device=states.device)
 
     def finish(self, states: Tensor) -> Tensor:
-        """Return the scores (N,) of ending: 0 if the text is complete or empty, else the penalty."""
+        """Return the scores (N,) of ending: 0 after complete or empty text, else the penalty."""
         ends = [
             0.0 if state in (START, BROKEN) or self._place(state).is_accepting() else self._refused
             for state in states.tolist()

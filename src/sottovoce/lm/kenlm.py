@@ -1,51 +1,41 @@
-"""KenLM's binary files, version 5, with their words: tries are converted, probing tables are asked.
+"""KenLM's binary files, version 5, with their words.
 
-A trie spells n-grams from their last word and can be listed. A probing table holds hashes of n-grams, so it
-answers one pair of state and word at a time; answers are kept in a table that the native search reads without
-a call. The words stand at the end of a binary, in the order of their ids, each before a null byte. Layout:
-`lm/binary_format.hh`, `trie.hh`, `search_hashed.hh` of KenLM.
+A trie can be listed, and becomes an n-gram trie. A probing table holds hashes of n-grams and can only be
+searched. Layout: `lm/binary_format.hh`,
+`trie.hh`, `search_hashed.hh` of KenLM.
 """
 
 from __future__ import annotations
 
-import ctypes
-import math
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError, cause_of
+from sottovoce.errors import LanguageModelError, OptionError, cause_of
+from sottovoce.kernels import load_kernels
 from sottovoce.lm.arpa import NGRAM_BYTES, Ngrams, NgramTable, Report, blocks, ignore, scratch, tell_memory
-from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm, Floats, Ints, Records, WordModel
+from sottovoce.lm.base import Automaton, Floats, Ints, Records, WordModel
 
-_LN10 = math.log(10)
-_FREE = 0
-_CACHE_SIZE = 2**20
-_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-_ENTRY, _CELL, _BITS = struct.Struct("=fi"), struct.Struct("=q"), struct.Struct("=i4x")
-"""Score and state of a table entry; the same as one number; the bits of the score alone."""
+if TYPE_CHECKING:
+    import sottovoce_kernels.kenlm
+
 MAGIC = b"mmap lm http://kheafield.com/code format version 5\n"
 _SANITY = struct.Struct("<56s3f3IQ")
 _FIXED = struct.Struct("<B3xfI?3xI")
 _REST_PROBING, _TRIE, _QUANTIZED, _ARRAY = 1, 2, 1, 2
-"""The kinds of models are 0, 1 and, for tries, 2 plus those of quantised values and compressed pointers."""
+"""Kinds: 0, 1 and, for tries, 2 plus those of quantised values and compressed pointers."""
 _UNIGRAM = np.dtype([("log10", "<f4"), ("backoff", "<f4"), ("next", "<u8")])
-_NO_EXTENSION = 0x80000000
-"""The bits of the back-off, -0.0, of an n-gram that begins no longer one."""
-_HASH = (8978948897894561157, 17894857484156487943)
 
 
 class KenlmBinary:
-    """The header of a file. Raises: LanguageModelError: it cannot be read, or is of another version."""
+    """The header of a file. Raises: LanguageModelError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,14 +69,12 @@ class KenlmBinary:
         return bool(self.kind < _TRIE)
 
     def array(self, start: int, n: int, dtype: npt.DTypeLike) -> Records:
-        """Raises: LanguageModelError: the file ends before."""
         try:
             return np.frombuffer(self.content, dtype, n, start)
         except ValueError as error:
             raise self.error("a damaged one") from error
 
     def words(self, start: int) -> list[str]:
-        """Raises: LanguageModelError: other words than the header says."""
         try:
             words = self.content[start:].decode().split("\0")[:-1]
         except UnicodeDecodeError as error:
@@ -100,7 +88,7 @@ class KenlmBinary:
 
 
 def read_kenlm_trie(path: Path, folder: Path | None = None, report: Report = ignore) -> NgramTable:
-    """Read a trie, also with quantised values or compressed pointers. folder: for temporary files.
+    """Read a trie, also quantised or with compressed pointers. folder: for temporary files.
 
     Raises:
         LanguageModelError: the file cannot be read, has no words, or is a probing table.
@@ -149,7 +137,6 @@ class _TrieReader:
         self._books.append((self._take(sizes[0], np.float32),))
 
     def _read_order(self, order: int, parents: npt.NDArray[np.int32], first: Ints) -> tuple[Ngrams, Ints]:
-        """Read the n-grams that add a word before those of the previous order."""
         counts = self._binary.counts
         n, is_last = counts[order - 1], order == len(counts)
         if first[-1] != n or (np.diff(first) < 0).any():
@@ -194,7 +181,7 @@ class _TrieReader:
         return books[0][_field(packed, bits + n_backoff, n_prob)], books[1][_field(packed, bits, n_backoff)]
 
     def _pointers(self, n: int, n_next: int) -> tuple[int, Ints | None]:
-        """Return the bits of a pointer in a record, and the first record of each value of its high bits."""
+        """Return the bits of a pointer, and the first record of each value of its high bits."""
         required = n_next.bit_length()
         if not self._is_array:
             return required, None
@@ -216,170 +203,68 @@ class _TrieReader:
 
 
 def _field(packed: npt.NDArray[np.uint8], bits: Ints, width: int) -> Ints:
-    """Return the numbers of up to 57 bits that begin at bits (n,)."""
+    """Return numbers of up to 57 bits at bits (n,)."""
     around = packed[(bits >> 3)[:, None] + np.arange(8)].view("<u8")[:, 0]
     found: Ints = ((around >> (bits & 7).astype(np.uint64)) & np.uint64((1 << width) - 1)).astype(np.int64)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """Words, the latest first, and the back-offs of the contexts of 1, 2, … of them."""
-
-    words: tuple[int, ...]
-    backoffs: tuple[float, ...]
-
-
-class _ProbingTable:
-    def __init__(self, binary: KenlmBinary) -> None:
-        self._content, self.order = binary.content, binary.order
-        size = 12 if binary.kind == _REST_PROBING else 8
-        self._unigrams, self._size = binary.start, size
-        self._tables: list[tuple[int, int, int]] = []
-        at = binary.start + (binary.counts[0] + 1) * size
-        for order in range(1, binary.order):
-            entry = 8 + (4 if order + 1 == binary.order else size)
-            self._tables.append((at, binary.buckets(order), entry))
-            at += binary.buckets(order) * entry
-        self.words = binary.words(at)
-
-    def null_context(self) -> _State:
-        return _State((), ())
-
-    def begin(self, word: int) -> _State:
-        return _State((word,), (self._read(self._unigrams + word * self._size, True)[1],))
-
-    def follow(self, state: _State, word: int) -> tuple[float, _State]:
-        """Return the log10 probability of a word, and the next state."""
-        log10, backoff, may_extend = self._read(self._unigrams + word * self._size, True)
-        backoffs, n_kept, n_matched, key = [backoff], int(may_extend), 1, word
-        for place, before in enumerate(state.words):
-            key = (key * _HASH[0] ^ (1 + before) * _HASH[1]) & 0xFFFFFFFFFFFFFFFF
-            has_backoff = place + 2 < self.order
-            at = self._find(place, key)
-            if at is None:
-                break
-            log10, backoff, may_extend = self._read(at, has_backoff)
-            n_matched += 1
-            if has_backoff:
-                backoffs.append(backoff)
-                n_kept = place + 2 if may_extend else n_kept
-        words = (word, *state.words)[:n_kept]
-        return log10 + sum(state.backoffs[n_matched - 1 :]), _State(words, tuple(backoffs[:n_kept]))
-
-    def _find(self, place: int, key: int) -> int | None:
-        start, n_buckets, entry = self._tables[place]
-        bucket = key % n_buckets
-        while found := _KEY.unpack_from(self._content, start + bucket * entry)[0]:
-            if found == key:
-                return start + bucket * entry + 8
-            bucket = (bucket + 1) % n_buckets
-        return None
-
-    def _read(self, at: int, has_backoff: bool) -> tuple[float, float, bool]:
-        if not has_backoff:
-            return -abs(_VALUE.unpack_from(self._content, at)[0]), 0.0, False
-        log10, backoff = _VALUES.unpack_from(self._content, at)
-        bits = _KEPT.unpack_from(self._content, at + 4)[0]
-        return -abs(log10), backoff, bits != _NO_EXTENSION
-
-
-_KEY, _VALUE, _VALUES, _KEPT = (struct.Struct(form) for form in ("<Q", "<f", "<ff", "<I"))
-
-
 class KenlmModel(WordModel):
-    """A KenLM probing table over words. States are (N,) int64 indices of contexts seen so far.
+    """A KenLM probing table over words. States are (N,) int64 numbers of contexts seen so far.
 
     Raises:
         LanguageModelError: the file cannot be read, or has no words.
+        OptionError: the kernels package is not installed, or too old.
     """
 
     def __init__(self, path: str | Path) -> None:
         binary = KenlmBinary(Path(path))
         if not binary.is_probing:
             raise LanguageModelError(f"{path}: expected a KenLM probing table, got a trie")
-        self._table = _ProbingTable(binary)
+        try:
+            kernels = load_kernels("kenlm").kenlm
+        except ImportError as error:
+            raise OptionError(f"KenLM's probing tables need the native kernels: {error}") from error
+        self._content = np.frombuffer(binary.content, np.uint8)  # keeps the file mapped
+        start, size = self._content.ctypes.data, 12 if binary.kind == _REST_PROBING else 8
+        tables, at = [], binary.start + (binary.counts[0] + 1) * size
+        for order in range(1, binary.order):
+            entry = 8 + (4 if order + 1 == binary.order else size)
+            tables.append(kernels.Table(start + at, binary.buckets(order), entry))
+            at += binary.buckets(order) * entry
+        self._vocabulary = {word: i for i, word in enumerate(binary.words(at))}
         self.unknown = 0
-        first = self._table.null_context()
-        if "<s>" in self.vocabulary:
-            first = self._table.begin(self.vocabulary["<s>"])
-        self._states = [first]
-        self._indices = {first: 0}
-        self._end = self.vocabulary.get("</s>", 0)
-        self._cache = np.zeros(_CACHE_SIZE, CACHE_ENTRY)  # pages that are never touched take no memory
-        self._cells = self._cache.view(np.int64).data
-        """The cache as numbers: of each entry the key, and all else as one."""
-        self._lock = Lock()
-        """Threads call at any time: a state gets one index, a cache position one entry."""
-        self.n_cached = 0
-        """Pairs of state and word in the cache."""
-        self._callback = _CALL(self._answer)  # kept alive here, as native code only has its address
+        end, begin = self._vocabulary.get("</s>", 0), self._vocabulary.get("<s>")
+        self._end = end
+        self._native: sottovoce_kernels.kenlm.Probing = kernels.Probing(
+            start + binary.start, size, tables, end
+        )
+        self._start = 0 if begin is None else self._native.begin(begin)
 
-    @cached_property
+    @property
     def vocabulary(self) -> Mapping[str, int]:
-        return {word: i for i, word in enumerate(self._table.words)}
+        return self._vocabulary
 
     def start(self, n: int) -> Tensor:
-        return torch.zeros(n, dtype=torch.int64)
+        return torch.full((n,), self._start)
 
     def null_context(self, n: int) -> Tensor:
-        with self._lock:
-            return torch.full((n,), self._index_of(self._table.null_context()))
+        return torch.zeros(n, dtype=torch.int64)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if tokens is None:
-            every = range(self.n_tokens)
-            rows = [[self._follow(state, word)[0] for word in every] for state in states.tolist()]
-            return torch.tensor(rows, device=states.device).view(len(states), self.n_tokens), states
-        found = [self._follow(*pair) for pair in zip(states.tolist(), tokens.tolist(), strict=True)]
-        scores = torch.tensor([score for score, _ in found], device=states.device)
-        return scores, torch.tensor([after for _, after in found], dtype=torch.int64, device=states.device)
+            pairs = torch.cartesian_prod(states, torch.arange(self.n_tokens)).view(-1, 2)
+            return self.score(pairs[:, 0], pairs[:, 1])[0].view(len(states), -1), states
+        states, tokens = states.contiguous(), tokens.contiguous()
+        scores, after = torch.empty(states.shape), torch.empty_like(states)
+        self._native.follow(len(states), *(each.data_ptr() for each in (states, tokens, scores, after)))
+        return scores, after
 
     def finish(self, states: Tensor) -> Tensor:
-        scores = [self._follow(state, self._end)[0] for state in states.tolist()]
-        return torch.tensor(scores, device=states.device)
+        return self.score(states, torch.full_like(states, self._end))[0]
 
     def automaton(self) -> Automaton:
-        """Return the model as a `CallbackLm`; no word scores above 0."""
-        n_words = self.n_tokens
-        address = ctypes.cast(self._callback, ctypes.c_void_p).value
-        assert address is not None
+        bounds = np.zeros(self.n_tokens, np.float32)  # no word scores above 0
         return Automaton(
-            ids=np.arange(n_words, dtype=np.int64),
-            root_weights=np.zeros(n_words, np.float32),
-            callback=CallbackLm(self._cache, address),
-            owner=self,
+            np.arange(self.n_tokens), bounds, self._start, probing=self._native.address, owner=self
         )
-
-    def _answer(self, state: int, word: int, place: int) -> int:
-        with self._lock:
-            score, index = self._compute(state, self._end if word == END else word)
-            entry = _ENTRY.pack(score, index)
-            if self.n_cached < _CACHE_SIZE // 2:
-                self._keep(((state + 1) << 32) | (word + 1), place, _CELL.unpack(entry)[0])
-        bits: int = _BITS.unpack(entry)[0]
-        return (bits << 32) | index
-
-    def _keep(self, key: int, place: int, entry: int) -> None:
-        """Write to the cache. The entry is complete before its key is: others read without a lock."""
-        cells = self._cells
-        while cells[2 * place] not in (_FREE, key):  # another thread added entries while this one waited
-            place = (place + 1) & (_CACHE_SIZE - 1)
-        if cells[2 * place] == _FREE:
-            self.n_cached += 1
-            cells[2 * place + 1] = entry
-            cells[2 * place] = key
-
-    def _follow(self, state: int, word: int) -> tuple[float, int]:
-        with self._lock:
-            return self._compute(state, word)
-
-    def _compute(self, state: int, word: int) -> tuple[float, int]:
-        log10, after = self._table.follow(self._states[state], word)
-        return log10 * _LN10, self._index_of(after)
-
-    def _index_of(self, state: _State) -> int:
-        index = self._indices.setdefault(state, len(self._states))
-        if index == len(self._states):
-            self._states.append(state)
-        return index

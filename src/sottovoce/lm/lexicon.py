@@ -1,10 +1,8 @@
-"""A lexicon as a token tree: which words a sequence of labels can spell.
+"""A lexicon as a tree of tokens: which words a sequence of labels can spell.
 
-Any token set (characters, word pieces, phonemes) and any number of words per spelling. With a separator a
-word ends at the separator; without one it may end at any token that completes a spelling.
-
-Node 0 is the root, node 1 the inside of unknown words; the others are numbered level by level, in the
-order of their parents and tokens, so that keys are sorted.
+With a separator a word ends at the separator; without one it may end at any token that completes a spelling.
+Node 0 is the root, node 1 the inside of unknown words; the others are numbered level by level, ascending by
+parent and token.
 """
 
 from __future__ import annotations
@@ -29,22 +27,19 @@ logger = logging.getLogger(__name__)
 
 ROOT = 0
 UNKNOWN_NODE = 1
-"""Inside a word that the lexicon does not have."""
 
 
 class Lexicon:
     """Words and their spellings over n_tokens tokens.
 
     spellings: (word, tokens) pairs, many-to-many; words are normalised to NFC. separator: the token between
-    words, or None; dropped at the end of a spelling. allow_unknown: other spellings count as one unknown
-    word, the last one of `words`, None; with a separator only spellings that are no word's. word_starts: one
-    per token; without a separator an unknown word begins with such a token and ends before the next. None: it
-    begins and ends anywhere.
+    words, or None. allow_unknown: other spellings count as one unknown word, the last one of `words`, None.
+    word_starts: one per token; without a separator an unknown word begins with such a token and ends before
+    the next; None: it begins and ends anywhere.
 
-    keys: (n_nodes - 2,) parent * n_tokens + token of the nodes but the first two, ascending. first_word,
-    n_words_of: (n_nodes,), of the words in `words_of` that end at each node. n_homophones: the most words of
-    one spelling. may_begin, may_go_on: (n_tokens,) bool, tokens that begin and continue an unknown word
-    without a separator.
+    keys: (n_nodes - 2,) parent * n_tokens + token of the nodes from 2 on. first_word, n_words_of: (n_nodes,),
+    of the words in `words_of` that end at each node. n_homophones: the most words of one spelling. may_begin,
+    may_go_on: (n_tokens,) bool, tokens of unknown words without a separator.
 
     Raises:
         LanguageModelError: no words, an empty spelling, a token out of range or a separator inside.
@@ -71,13 +66,12 @@ class Lexicon:
         starts = np.ones(n_tokens, np.bool_) if word_starts is None else np.array(word_starts, np.bool_)
         self.may_begin, self.may_go_on = starts, starts if word_starts is None else ~starts
         self._spelled = np.fromiter(map(ids.__getitem__, names), np.int64, len(names))
-        """The word of each spelling."""
         tokens, first, lengths = self._checked(names, [each for _, each in pairs])
         self._lengths: Ints = lengths[np.unique(self._spelled, return_index=True)[1]]
         self._grow(tokens, first, lengths)
 
     def _checked(self, names: Sequence[str], spelled: Sequence[Sequence[int]]) -> tuple[Ints, Ints, Ints]:
-        """Return all tokens in a row, and the first and the number of each spelling (n,)."""
+        """Return all tokens, and the first and the number of each spelling (n,)."""
         counts = np.fromiter(map(len, spelled), np.int64, len(spelled))
         tokens = np.fromiter(itertools.chain.from_iterable(spelled), np.int64, int(counts.sum()))
         first = counts.cumsum() - counts
@@ -99,7 +93,6 @@ class Lexicon:
         return tokens, first, lengths
 
     def _grow(self, tokens: Ints, first: Ints, lengths: Ints) -> None:
-        """Make the tree of spellings level by level, and the words of each node."""
         at = np.zeros(len(lengths), np.int64)
         levels: list[Ints] = []
         self._first_of_level = [2]
@@ -125,13 +118,12 @@ class Lexicon:
 
     @cached_property
     def lengths(self) -> Mapping[str, int]:
-        """How many tokens the first spelling of each word has."""
+        """The number of tokens of each word's first spelling."""
         return {word: n for word, n in zip(self.words, self._lengths.tolist(), strict=False) if word}
 
     def look_ahead(self, word_scores: Floats) -> Floats:
-        """Return the best score (n_nodes,) of the words below each node; 0 at the root.
-
-        Inside an unknown word it is the unknown word's, so that staying there has a cost.
+        """Return the best score (n_nodes,) of the words below each node; 0 at the root, and that of the
+        unknown word inside it.
         """
         parents = self.keys // self.n_tokens
         best = np.full(self.n_nodes, -np.inf, np.float32)
@@ -143,7 +135,6 @@ class Lexicon:
         return best
 
     def spellings_of(self, words: Collection[str]) -> dict[str, list[tuple[int, ...]]]:
-        """Return all spellings of those words that the lexicon has."""
         ids = [i for i, word in enumerate(self.words) if word in words]
         nodes = np.arange(self.n_nodes).repeat(self.n_words_of)
         is_wanted = np.isin(self.words_of, ids)
@@ -159,18 +150,17 @@ class Lexicon:
 
 
 _MOST_NAMED = 5
-"""Words that a warning names."""
 
 
 def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Read a file of words and spellings: a word, then its labels, separated by spaces or tabs.
+    """Read a file of words and their labels, separated by spaces or tabs; or of words alone, spelled by
+    characters.
 
-    A file without any spelling is a word list, spelled by characters. Words that the labels cannot spell are
-    skipped, with a warning. Read are also:
+    Words that the labels cannot spell are skipped, with a warning. Also read are:
 
     - CMUdict: comments (`;;;` and ` # `), variants (`READ(1)`), and stress (`EH1`) where labels have none;
-    - Kaldi's `lexiconp.txt` (a probability, not used, after the word), and `#1` at the end of a spelling;
-    - Kaldi's `words.txt` (a word and its id), a word list without `<eps>`, `<s>`, `#0` and the like.
+    - Kaldi's `lexiconp.txt` (a probability after the word), and `#1` at the end of a spelling;
+    - Kaldi's `words.txt` (a word and its id), without `<eps>`, `<s>`, `#0` and the like.
 
     Raises:
         LanguageModelError: the file is unreadable, or no word can be spelled.
@@ -212,7 +202,6 @@ _STRESSED = re.compile(r"[A-Z]+[012]")
 
 
 def _plain_rows(rows: list[_Row], labels: Collection[str]) -> list[_Row]:
-    """Return the rows of CMUdict and Kaldi files as plain words and labels."""
     rows = [(number, fields) for number, fields in rows if not fields[0].startswith(";;;")]
     ids = {fields[1] for _, fields in rows if len(fields) == 2}
     if ids and ids == set(map(str, range(len(rows)))):  # words.txt
@@ -253,7 +242,7 @@ def _with_marks(spelling: Sequence[str], ids: Mapping[str, int]) -> list[str]:
 
 
 def _part_ways(part: str, ids: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Return the labels that write a part of a spelling: one label, or those of a letter and its marks."""
+    """Return the labels of a part of a spelling: one label, or those of a letter and its marks."""
     same = next((ids[form] for form in (part, composed(part)) if form in ids), None)
     if same is not None:
         return [(same,)]

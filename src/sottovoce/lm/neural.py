@@ -1,13 +1,13 @@
 """Neural language models over words in a search: delayed fusion, and Hugging Face's causal models.
 
-A search scores words by an n-gram as they end. Every N frames, and at the end, a neural model's scores of
-whole word histories replace the n-gram's (delayed fusion: Hori et al. 2025, arXiv 2501.09258). The
-adjustment is a function of the history, so nothing is added twice.
+Every N frames, and at the end, a neural model's scores of whole word histories replace the n-gram's (delayed
+fusion: Hori et al. 2025, arXiv 2501.09258). The adjustment is a function of the history, so nothing is added
+twice.
 
 The texts of all hypotheses and utterances form one tree of pieces (extra `neural-lm`). Every piece runs
 through the network once while the cache holds it: missing pieces run together, as one row in which each
-attends to its ancestors alone, without padding. A piece keeps its hidden state, from which any next piece is
-scored by one row of the output embeddings, and not the scores of the whole vocabulary.
+attends to its ancestors alone. A piece keeps its hidden state, from which a next piece is scored by one row
+of the output embeddings.
 """
 
 from __future__ import annotations
@@ -38,22 +38,20 @@ if TYPE_CHECKING:
 
 History = tuple[str, ...]
 RETAINED_WORDS = 128
-"""Least number of words that histories of a stream go back before the settled ones."""
+"""Histories of a stream go back at least so many words before the settled ones."""
 BLOCK_WORDS = 64
-"""Long histories are shown to models without whole blocks of this many words, to fit their context."""
+"""Models are shown long histories without whole blocks of so many words."""
 
 
 class HistoryWord(NamedTuple):
-    """A word of a history. in_lexicon: False: it was scored as <unk>."""
+    """A word of a history. in_lexicon: False: scored as <unk>."""
 
     text: str
     in_lexicon: bool = True
 
 
 class WordHistory:
-    """The words of a hypothesis so far: a node of a tree, its last word and the node before, which alone it
-    keeps alive.
-
+    """The words of a hypothesis so far: its last word and the node before, which alone it keeps alive.
     n_words: includes forgotten ones.
     """
 
@@ -66,7 +64,7 @@ class WordHistory:
         self._later: WeakValueDictionary[HistoryWord, WordHistory] = WeakValueDictionary()
 
     def after(self, words: Iterable[HistoryWord]) -> WordHistory:
-        """Return the history that continues with these words: the same object for the same words."""
+        """Return the history that continues with words: the same object for the same words."""
         at = self
         for word in words:
             found = at._later.get(word)
@@ -76,7 +74,7 @@ class WordHistory:
         return at
 
     def context(self) -> History:
-        """Return the words that a model is shown: all up to 127, then the last 64 to 127 of them."""
+        """Return the words that a model is shown: up to 127, or the last 64 to 127."""
         n_shown = self.n_words if self.n_words < 2 * BLOCK_WORDS else BLOCK_WORDS + self.n_words % BLOCK_WORDS
         shown: list[str] = []
         at: WordHistory | None = self
@@ -86,7 +84,6 @@ class WordHistory:
         return tuple(reversed(shown))
 
     def forget_beginning(self) -> None:
-        """Drop words more than `RETAINED_WORDS` back."""
         at: WordHistory | None = self
         for _ in range(RETAINED_WORDS):
             at = None if at is None else at.before
@@ -96,18 +93,18 @@ class WordHistory:
 
 class WordLanguageModel(Protocol):
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
-        """Return natural log-probabilities of words after histories; at least one pair, none twice."""
+        """Return natural log-probabilities of words after histories; no pair twice, at least one."""
         ...
 
     def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
-        """Return natural log-probabilities of the sentence's end after histories, at least one."""
+        """Return natural log-probabilities of the sentence's end after at least one history."""
         ...
 
 
 class NeuralRescorer:
     """Replaces a search's word scores by a neural model's; thread-safe.
 
-    Each (history, word) is scored once, and scores live as long as their histories.
+    Each word after a history is scored once; scores live as long as their histories.
 
     weight: factor on the neural log-probability. replaces: the word model of the search, whose scores times
     replaced_weight are subtracted; or None.
@@ -128,7 +125,7 @@ class NeuralRescorer:
         self._neural: WeakKeyDictionary[WordHistory, float] = WeakKeyDictionary()
         self._ends: WeakKeyDictionary[WordHistory, float] = WeakKeyDictionary()
         self._ngrams: WeakKeyDictionary[WordHistory, tuple[float, int]] = WeakKeyDictionary()
-        """Sums of the replaced scores, and the model's states."""
+        """Sums of replaced scores, and the model's states."""
         self._lock = Lock()
 
     @property
@@ -147,7 +144,7 @@ class NeuralRescorer:
             return [self._weight * n - taken for n, taken in zip(neural, replaced, strict=True)]
 
     def bounds(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
-        """Return the adjustments if the model were certain of every word that it has not scored."""
+        """Return the adjustments if the model were certain of all words not scored yet."""
         if self._weight < 0:
             return [math.inf] * len(histories)
         with self._lock:
@@ -206,7 +203,7 @@ class NeuralRescorer:
 
 
 def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) -> list[list[WordHistory]]:
-    """Return the unknown ones among histories and their prefixes by length, the shortest first."""
+    """Return the unknown histories and prefixes by length, the shortest first."""
     new: dict[WordHistory, int] = {}
     for history in histories:
         at: WordHistory | None = history
@@ -218,17 +215,17 @@ def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) 
 
 
 CACHE_MB = 512.0
-"""Default bound of a model's cache: 10,900 pieces of a model of 135 million weights."""
+"""Holds 10,900 pieces of a model of 135 million weights."""
 BATCH_PIECES = 64
-"""Pieces that run together; more share few ancestors, so that attention costs more than it saves."""
+"""Pieces that run together; more share few ancestors."""
 Asked = TypeVar("Asked")
 _NO_PARENT = -1
 _HEAD_TOLERANCE = 1e-2
-"""Relative difference allowed between a network's logits and its embeddings times its hidden state."""
+"""Largest relative difference of a network's logits from embeddings times hidden states."""
 
 
 class ContinuedText(NamedTuple):
-    """Pieces of a text from the first on, the last n of which are scored."""
+    """Pieces of a text, of which the last n are scored."""
 
     pieces: tuple[int, ...]
     n: int
@@ -237,11 +234,11 @@ class ContinuedText(NamedTuple):
 class PieceTree:
     """Scores the pieces of texts with a causal network.
 
-    cache_bytes: bound of keys, values and hidden states. Pieces used least recently are dropped. The longest
-    text always fits.
+    cache_bytes: bound of keys, values and hidden states. The least recently used pieces are dropped; the
+    longest text always fits.
 
     Raises:
-        LanguageModelError: the network's logits are not its output embeddings times its last hidden state.
+        LanguageModelError: logits that are not output embeddings times the last hidden state.
     """
 
     def __init__(self, network: PreTrainedModel, *, cache_bytes: int, first: int, is_int8: bool) -> None:
@@ -256,7 +253,6 @@ class PieceTree:
         self._cache_argument = "cache" if "cache" in taken else "past_key_values"  # renamed in transformers 5
         self._device, self._dtype = self._embeddings.device, self._embeddings.dtype
         self.n_run = 0
-        """Pieces run through the network so far."""
         self._clear()
         self._kv, self._hidden, self._log_sums = self._forward([first], [0], np.ones((1, 1), np.bool_), [])
         self._n_bytes = sum(part[0].nbytes for part in (self._kv, self._hidden, self._log_sums))
@@ -267,7 +263,7 @@ class PieceTree:
         return len(self._parents) * self._n_bytes
 
     def log_probs(self, texts: Sequence[ContinuedText]) -> list[float]:
-        """Return the natural log-probability of the last n pieces of each text, given those before."""
+        """Return the natural log-probability of the last n pieces of each text."""
         found: list[float] = []
         self._now += 1
         waiting: list[tuple[list[int], ContinuedText]] = []
@@ -298,7 +294,7 @@ class PieceTree:
         self._now = 0
 
     def _path(self, pieces: Sequence[int]) -> list[int] | None:
-        """Return the nodes of a text, adding the missing ones; None if there is no room."""
+        """Return the nodes of a text, adding missing ones; None if there is no room."""
         at, path = _NO_PARENT, []
         for depth, piece in enumerate(pieces):
             node = self._children.get((at, piece))
@@ -328,9 +324,7 @@ class PieceTree:
         return node
 
     def _drop_oldest(self) -> None:
-        """Free an eighth of the nodes that the current texts do not need, longer texts before their
-        beginnings.
-        """
+        """Free an eighth of the nodes without use now, longer texts before their beginnings."""
         taken = set(self._free)
         old = [i for i, used in enumerate(self._used) if used < self._now and i not in taken]
         old.sort(key=lambda node: (self._used[node], -self._depths[node]))
@@ -392,10 +386,10 @@ class PieceTree:
     def _forward(
         self, pieces: Sequence[int], places: Sequence[int], mask: Bools, past: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return keys and values (N, n_layers, 2, n_heads, d), hidden states (N, d_model) and the log-sums
-        (N,) of all next pieces.
+        """Return keys and values (N, n_layers, 2, n_heads, d), hidden states (N, d_model), and log-sums (N,)
+        of all next pieces.
 
-        mask: (N, P + N), what each piece attends to: the P nodes of past and these.
+        mask: (N, P + N), which of the P nodes of past and of these each piece attends to.
         """
         from transformers.cache_utils import DynamicCache
 
@@ -475,13 +469,13 @@ class PieceTokenizer(Protocol):
 
 
 class CausalWordModel:
-    """Scores words as " word" with a causal model of transformers; a `WordLanguageModel`, thread-safe.
+    """Scores words with a causal model of transformers; a thread-safe `WordLanguageModel`.
 
-    dtype: of weights and activations, which are converted in place; see `CtcFusionOptions.neural_dtype`.
-    cache_mb: see `PieceTree`.
+    dtype: of weights and activations, converted in place; see `CtcFusionOptions.neural_dtype`. cache_mb: see
+    `PieceTree`.
 
     Raises:
-        LanguageModelError: a tokenizer with neither bos nor eos token, or logits with a head of their own.
+        LanguageModelError: a tokenizer with neither bos nor eos token, or as `PieceTree`.
         OptionError: an unknown dtype, or int8 without a CPU and the native kernels.
     """
 
@@ -517,10 +511,10 @@ class CausalWordModel:
         dtype: str = "auto",
         cache_mb: float = CACHE_MB,
     ) -> CausalWordModel:
-        """Load a folder, a GGUF file, a hub name, or the folder of a LoRA adapter, which names its model.
+        """Load a folder, a GGUF file, a hub name, or the folder of a LoRA adapter.
 
         Raises:
-            MissingExtraError: without transformers, or without peft for an adapter.
+            MissingExtraError: without transformers, or peft for an adapter.
             LanguageModelError: the model cannot be loaded.
             OptionError: as the class.
         """
@@ -577,7 +571,6 @@ class CausalWordModel:
 
 
 def _numbers(dtype: str, device: torch.device) -> NumberFormat:
-    """Choose the number format; "auto" on a CPU is int8 with the native kernels, else float32."""
     has_kernels = importlib.util.find_spec("sottovoce_kernels") is not None
     if dtype == "auto" and device.type == "cpu":
         return NumberFormat(torch.float32, int8=has_kernels)
@@ -598,7 +591,7 @@ def _adapted(model: PreTrainedModel, folder: str) -> PreTrainedModel:
 
 
 def _gguf(name: str) -> tuple[str, str | None]:
-    """Return a model's folder, and its file if it is llama.cpp's; raise OSError for a missing file."""
+    """Return a model's folder, and its GGUF file or None. Raises: OSError: no such file."""
     path = Path(name)
     if path.suffix != ".gguf":
         return name, None

@@ -1,25 +1,23 @@
-"""N-gram models of any order, batched. Scores equal KenLM's.
+"""N-gram models of any order, with KenLM's scores.
 
-ARPA files and KenLM's tries become tries of packed bits in one file, which is mapped into memory. They are
-cached in `ngrams`, next to the fetched models; an entry is valid while the file's path, size and modification
-time match, and any error falls back to parsing. Entries of deleted files are removed when another one is
-written.
+ARPA files and KenLM's tries become tries of packed bits in a safetensors file, which is mapped into memory.
+It is cached next to the fetched models while the source has the same path, size and modification time.
 
-In a trie a path from the root spells an n-gram from its first word; the nodes are the contexts, so a state is
-the node of the longest known context. Numbers of nodes: 0 the root, then the unigrams in the order of the
-words, then order by order, children of one node ascending by word. N-grams of the highest order are no nodes.
+A path from the root spells an n-gram from its first word. Nodes are contexts, so a state is the node of the
+longest known context; n-grams of the highest order are no nodes. Node 0 is the root; then follow the unigrams
+in the order of the words, and order by order, children of one node ascending by word.
 
 Records of orders 2 and above follow each other without padding, in words of 32 bits, lowest bit first:
 
 - the last word;
-- log-probability (natural) and, below the highest order, back-off: an index into the order's codebook of 256
-  values (Federico and Bertoldi 2006), or the bits of a float32;
+- log-probability and, below the highest order, back-off: an index into the order's codebook of 256 values
+  (Federico and Bertoldi 2006), or the bits of a float32;
 - below the highest order and above the second, the link: the node of the longest known shorter context;
-- below the highest order, the low bits of the place of the first child. The high bits are not stored: `high`
-  (n,) int64 has the first record of each of their values (Raj and Whittaker 2003, and KenLM's `trie -a`).
+- below the highest order, the low bits of the place of the first child. `high` (n,) int64 has the first
+  record of each value of the high bits (Raj and Whittaker 2003, and KenLM's `trie -a`).
 
-A last record without an n-gram marks the end of the children. Unigrams have float32 values and int64 places.
-The file is a safetensors file; `bounds` has the highest log-probability of each word in any state.
+A last record marks the end of the children. `bounds` has the highest log-probability of each word in any
+state.
 """
 
 from __future__ import annotations
@@ -56,11 +54,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEAST_BYTES = 2**18
-"""Smaller files are parsed in some hundredths of a second."""
+"""Smaller files are not cached."""
 KIND = "sottovoce n-gram trie 1"
 _HEADER = b'{"__metadata__": {"kind": "' + KIND.encode()
 MISSING_UNKNOWN_LOG10 = -100.0
-"""log10 probability of unknown words without <unk> in the file: KenLM's default."""
+"""KenLM's default for files without <unk>."""
 SORTED_AT_ONCE = 2**25
 _LN10 = np.float32(math.log(10))
 _CODES = 256
@@ -70,10 +68,8 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, slots=True)
 class PackedRecords:
-    """The packed records of one order; see the module.
-
-    words: (n,) int32. n: records without the last one. bits: of a word, a log-probability, a back-off, a
-    link, and the low part of a place. weights, backoffs: (256,) codebooks, or None.
+    """The records of one order. n: without the last one. bits: of a word, log-probability, back-off, link,
+    and the low part of a place. weights, backoffs: (256,) codebooks, or None.
     """
 
     words: Tensor
@@ -96,7 +92,7 @@ class PackedRecords:
         return self._field(places, 3) if self.bits[3] else self.word(places) + 1
 
     def first(self, places: Tensor) -> Tensor:
-        """Return the places of the first children in the records of the next order."""
+        """Return the places of the first children."""
         high = torch.searchsorted(self.high, places, right=True) - 1
         return (high << self.bits[4]) + self._field(places, 4)
 
@@ -114,9 +110,7 @@ def _values(fields: Tensor, book: Tensor | None) -> Tensor:
 
 
 class NgramModel(WordModel):
-    """A back-off n-gram model; its tokens are the words of its vocabulary.
-
-    States are (N,) int64: the node of the longest known context.
+    """A back-off n-gram model; states are (N,) int64 nodes.
 
     tensors, about: as `build_trie` makes them.
 
@@ -141,7 +135,7 @@ class NgramModel(WordModel):
         ]
         sizes = [len(self._roots), *(each.n for each in self.records)]
         self.starts = list(itertools.accumulate([1, *sizes[:-1]]))
-        """The first node of each order of contexts, and the number of nodes."""
+        """The first node of each order, and the number of nodes."""
 
     @classmethod
     def load(cls, path: str | Path) -> NgramModel:
@@ -217,7 +211,7 @@ class NgramModel(WordModel):
 
     @cached_property
     def native(self) -> sottovoce_kernels.trie.Trie | None:
-        """The trie as the native library reads it; None without the library."""
+        """The trie for the native library; None without the library."""
         try:
             kernels = load_kernels("trie").trie
         except ImportError:
@@ -240,7 +234,7 @@ class NgramModel(WordModel):
         return native
 
     def _rows(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities (N, n_tokens) of all words after nodes (N,), and the nodes there."""
+        """Return log-probabilities (N, n_tokens) of all words after nodes (N,), and the nodes there."""
         contexts, paid = [nodes], [torch.zeros(nodes.shape, device=nodes.device)]
         for _ in self.records:
             backoff, shorter = self._shorter(contexts[-1])
@@ -263,14 +257,14 @@ class NgramModel(WordModel):
         return weights, targets
 
     def _levels(self, nodes: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield the level of contexts, the rows of nodes that are of it, and their places there."""
+        """Yield each order of contexts among nodes (N,), the rows that have it, and their places in it."""
         for level, (start, end) in enumerate(itertools.pairwise(self.starts)):
             rows = ((nodes >= start) & (nodes < end)).nonzero()[:, 0]
             if len(rows):
                 yield level, rows, nodes[rows] - start
 
     def _shorter(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the back-offs (N,) of nodes (N,), and the nodes to back off to."""
+        """Return the back-offs (N,) of nodes (N,), and where they lead."""
         backoffs, links = torch.zeros(nodes.shape, device=nodes.device), torch.zeros_like(nodes)
         for level, rows, places in self._levels(nodes):
             above = self.records[level - 1]
@@ -283,7 +277,7 @@ class NgramModel(WordModel):
 
 
 def load_ngram(lm: str | Path | WordModel) -> WordModel:
-    """Load a trie, an ARPA file (.gz too) or a KenLM binary; a model is returned as is.
+    """Load a trie, an ARPA file (.gz too) or a KenLM binary; return a model as is.
 
     Raises:
         LanguageModelError: the file cannot be read.
@@ -367,7 +361,7 @@ def _put_into_cache(path: Path, arrays: Arrays, about: Mapping[str, str]) -> Non
 
 @dataclass(slots=True)
 class _Level:
-    """The n-grams of an order, sorted.
+    """The sorted n-grams of an order.
 
     keys: (n,) place of the context * n_tokens + last word. weights, backoff: natural logs. links: (n,) as in
     the records. The highest order has no back-off and no links: (0,).
@@ -384,8 +378,8 @@ def build_trie(
 ) -> tuple[Arrays, dict[str, str]]:
     """Sort and pack n-grams; return the arrays and the metadata of a file.
 
-    bits: of log-probabilities and back-offs, 8 or 32. folder: for temporary files, if the n-grams are many.
-    Contexts that are no n-grams are added; they score as backing off does, as in KenLM.
+    bits: of log-probabilities and back-offs, 8 or 32. folder: for temporary files. Missing contexts are
+    added; they score as backing off does, as in KenLM.
 
     Raises:
         LanguageModelError: an n-gram that stands twice.
@@ -460,7 +454,7 @@ class _Sorter:
         return self._levels
 
     def _add(self, contexts: SmallInts) -> None:
-        """Add contexts to the n-grams of their order, without a probability, and forget its level."""
+        """Add contexts without a probability, and forget the level of their order."""
         self._levels.pop()
         old = self._orders[contexts.shape[1] - 1]
         self._orders[contexts.shape[1] - 1] = Ngrams(
@@ -536,7 +530,7 @@ class _Sorter:
 
 
 def _sorting(keys: Ints, folder: Path | None) -> Ints:
-    """Return the indices that sort keys (n,), at most about `SORTED_AT_ONCE` of them at once in memory."""
+    """Return the indices that sort keys (n,), at most about `SORTED_AT_ONCE` at once."""
     n_parts = -(-len(keys) // SORTED_AT_ONCE)
     if n_parts <= 1:
         return keys.argsort()
@@ -562,7 +556,7 @@ def _firsts(level: _Level, n_contexts: int, n_tokens: int, folder: Path | None) 
 
 
 def _quantized(level: _Level) -> dict[str, Floats]:
-    """Replace values by those of codebooks, which are returned."""
+    """Replace values by those of codebooks; return these."""
     books = {}
     for name, values in (("weights", level.weights), ("backoffs", level.backoff)):
         if name == "weights" or len(level.links):
@@ -574,7 +568,7 @@ def _quantized(level: _Level) -> dict[str, Floats]:
 
 
 def _codebook(values: Floats) -> Floats:
-    """Return 256 ascending values that approximate many: 0 and -inf exactly, and the means of bins.
+    """Return 256 ascending values: 0 and -inf exactly, and the means of bins.
 
     The bins are as wide as the cube root of the density asks for (Panter and Dite 1951), then moved to their
     means (Lloyd 1982).
@@ -609,8 +603,8 @@ def _packed(
 ) -> tuple[Arrays, list[int]]:
     """Pack the records of a level; return them and their fields' bits.
 
-    first: the places of the first children, and their end; None: of the highest order. n_nodes: of shorter
-    contexts, for the links; 1: no links.
+    first: places of the first children and their end; None: of the highest order. n_nodes: of shorter
+    contexts, 1 for no links.
     """
     n = len(level.keys)
     value_bits = 8 if books else 32
@@ -644,7 +638,7 @@ def _codes(values: Floats, book: Floats | None) -> Ints:
 
 
 def _bits(columns: Sequence[Ints], widths: Sequence[int], n: int) -> npt.NDArray[np.uint8]:
-    """Pack columns (n,) of widths in bits, lowest bit first; missing values at the end are 0."""
+    """Pack columns (n,) of widths in bits, lowest bit first; missing values are 0."""
     spread = np.zeros((n, sum(widths)), np.uint8)
     place = 0
     for column, width in zip(columns, widths, strict=False):  # the highest order has two columns
