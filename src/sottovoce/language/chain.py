@@ -219,7 +219,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class SpanRun:
-    """Spans [first, end) in one language, an index of the allowed ones; probability: their mean."""
+    """A run of spans [first, end) in one language (index of an allowed one), with their mean probability."""
 
     first: int
     end: int

@@ -274,10 +274,11 @@ Outputs: TypeAlias = tuple[Tensor, ...]
 
 
 class StepEnd(Protocol):
-    """What is computed at the end of a static step, and recorded with it; equal ends are the same function.
+    """The end of a static step, recorded with it; equal ends are the same function.
 
-    A row has one new token, or (reads_prefixes) is the only one of its recording, with any number, and has
-    logits at two. capture: heads whose attention it needs. n_columns: numbers that each row gives it.
+    A row has one new token. With reads_prefixes it is the only row of its recording, has any number of new
+    tokens, and gets logits at two of them. capture: heads whose attention is returned. n_columns: numbers
+    that each row passes to the step.
     """
 
     @property

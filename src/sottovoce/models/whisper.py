@@ -80,7 +80,7 @@ class ResidualAttentionBlock(nn.Module):
 
 
 class DecoderBlock(ResidualAttentionBlock):
-    """An encoder block with cross-attention between its two halves, run by `TextDecoder`."""
+    """Self-attention, cross-attention and a perceptron, run by `TextDecoder`."""
 
     def __init__(self, n_state: int, n_head: int) -> None:
         super().__init__(n_state, n_head)

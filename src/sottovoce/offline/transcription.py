@@ -333,7 +333,10 @@ def transcribe_with_both(
     speech_model: SpeechModel | None = None,
     resume: ResumePoint | None = None,
 ) -> Segments:
-    """Yield the segments of a first model, uncertain ones replaced by a second's; state: of both."""
+    """Yield the segments of a first model, with uncertain ones decoded again by a second model.
+
+    state: updated for both.
+    """
     draft = _Draft(second, first, recording, state, speech_model, resume)
     if second.deferral.min_word_prob > 0.0:
         first = replace(first, options=replace(first.options, word_timestamps=True))

@@ -49,7 +49,7 @@ class ModelCall(ABC, Generic[Outcome]):
 
     @property
     def n_windows(self) -> int:
-        """Windows whose decoder rows it needs at a time."""
+        """Number of windows whose decoder rows the call needs at the same time."""
         return 0
 
     @property

@@ -86,7 +86,10 @@ class TorchEncoderState(CachedWindow[EncoderKvCache]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchPrefix:
-    """keys_values: of a row's first tokens, (n_layers, 2, H, n_tokens, d_head)."""
+    """The cache of a row's first tokens.
+
+    keys_values: (n_layers, 2, H, n_tokens, d_head).
+    """
 
     keys_values: Tensor
 

@@ -167,7 +167,7 @@ class WatchedSession:
     shed: Callable[[], None]
 
     def late_s(self, now_s: float) -> float:
-        """Audio sent ahead of time is not late."""
+        """Return the seconds by which events are late; audio sent ahead of time does not count."""
         return min(self.behind_s(), max(0.0, now_s - self.opened_s - self.processed_s()))
 
 

@@ -1,7 +1,6 @@
-"""Recordings that are answered later: kept in a folder, transcribed in turn of their owners.
+"""Jobs: recordings that are answered later. They are kept in a folder, and their owners take turns.
 
-Few run at a time and they are scheduled like other recordings, so that those answered at once have most of
-the model.
+Few run at a time, so that recordings that are answered at once have most of the model.
 """
 
 from __future__ import annotations

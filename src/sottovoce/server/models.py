@@ -196,7 +196,7 @@ class ModelRegistry:
     async def transcribing(
         self, name: str, source: BinaryIO, request: TranscriptionRequest
     ) -> AsyncIterator[FileJob]:
-        """Begin a recording, and hold its model and the second one until the context ends.
+        """Begin to transcribe a recording; its models stay loaded until the context ends.
 
         Raises: as `use` and `Scheduler.transcribe`.
         """

@@ -217,8 +217,9 @@ def max_tokens_in(seconds: float) -> int:
 def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     """Count the tokens at the end that belong to a loop.
 
-    A loop is a block of at least 8 tokens that occurs more than `max_repeats` times, counted without the
-    first, or, if `max_repeats` is below 32, a run of at least 32 tokens with at most 8 different ones.
+    A loop is a block of at least 8 tokens that occurs more than `max_repeats` times; its first occurrence
+    does not count. If `max_repeats` is below 32, so is a run of at least 32 tokens with at most 8 different
+    ones.
     """
     n_repeated = count_repeated(tokens, max_repeats, least=8)
     return n_repeated or (count_babbled(tokens) if max_repeats < BABBLE_TOKENS else 0)

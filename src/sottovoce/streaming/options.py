@@ -56,11 +56,9 @@ LATENCIES: Mapping[Latency, tuple[float, CommitOptions]] = {
 class StreamOptions(LiveDecodingOptions):
     """How live speech is decoded.
 
-    commit: None: by `latency`. encoder: how growing audio is encoded; None: as the checkpoint says. turns:
-    which pause ends a turn; None: by `eagerness`.
-
-    Raises:
-        OptionError: a value is out of range.
+    commit: None takes that of `latency`. encoder: how growing audio is encoded; None takes the checkpoint's
+    mode. turns: which pause ends a turn; None takes that of `eagerness`.
+    Raises: OptionError for a value out of range.
     """
 
     commit: CommitOptions | None = None

