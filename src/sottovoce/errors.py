@@ -1,18 +1,4 @@
-"""The errors a caller can meet. Every message is one line: what was given, what was expected, what came.
-
-SottovoceError
-├── InputError(ValueError)
-│   ├── AudioError
-│   ├── CheckpointError
-│   ├── ManifestError
-│   ├── LanguageModelError
-│   └── OptionError
-├── ModelNotFoundError(LookupError)
-├── OutputError(OSError)
-├── TranslationError(ConnectionError)
-├── MissingExtraError(ImportError)
-└── SessionClosedError(RuntimeError)
-"""
+"""The errors a caller can meet. Every message is one line: what was given, what was expected, what came."""
 
 from __future__ import annotations
 

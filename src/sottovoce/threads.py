@@ -11,7 +11,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -37,42 +37,29 @@ def n_threads() -> int:
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
     """Run PyTorch's operators of this thread on one thread. Also a decorator."""
-    if _set_aside.n_threads is not None:
+    with nullcontext() if _set_aside.n_threads else _operators_on(1, torch.get_num_threads()):
         yield
-        return
-    n_before = torch.get_num_threads()
-    with _operators_on(1):
-        _set_aside.n_threads = n_before
-        try:
-            yield
-        finally:
-            _set_aside.n_threads = None
 
 
 @contextmanager
 def all_torch_threads() -> Iterator[None]:
     """Run a PyTorch network on `n_threads` inside `one_torch_thread`. Also a decorator."""
     n_given = _set_aside.n_threads
-    if n_given is None:
+    with nullcontext() if n_given is None else _operators_on(n_given, None):
         yield
-        return
-    with _operators_on(n_given):
-        _set_aside.n_threads = None
-        try:
-            yield
-        finally:
-            _set_aside.n_threads = n_given
 
 
 @contextmanager
-def _operators_on(n: int) -> Iterator[None]:
-    n_before = torch.get_num_threads()
+def _operators_on(n: int, set_aside: int | None) -> Iterator[None]:
+    n_before, set_aside_before = torch.get_num_threads(), _set_aside.n_threads
     set_openmp, set_mkl = _setters()
     set_openmp(n)
     mkl_before = set_mkl(n)
+    _set_aside.n_threads = set_aside
     try:
         yield
     finally:
+        _set_aside.n_threads = set_aside_before
         set_mkl(mkl_before)
         set_openmp(n_before)
 

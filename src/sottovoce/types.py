@@ -219,12 +219,17 @@ class Transcript:
         self.files.save(self, path)
 
 
-@dataclass(frozen=True, slots=True)
-class Partial:
-    """Newly committed words, which are never revised.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEvent:
+    """seq: number of the event in its session. utterance: number that its events share."""
 
-    seq: number of the event in its session. utterance: number that its events share.
-    """
+    seq: int = 0
+    utterance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partial(SessionEvent):
+    """Newly committed words, which are never revised."""
 
     start: float
     end: float
@@ -232,12 +237,10 @@ class Partial:
     language: str
     words: tuple[Word, ...]
     emission_time: float
-    seq: int = 0
-    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Final:
+class Final(SessionEvent):
     """The end of an utterance, with its whole text.
 
     allowed_mass: probability of the allowed languages among all of the model; None if the language was given.
@@ -250,12 +253,10 @@ class Final:
     words: tuple[Word, ...]
     emission_time: float
     allowed_mass: float | None = None
-    seq: int = 0
-    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Unstable:
+class Unstable(SessionEvent):
     """Text that may still change; only sent if requested."""
 
     start: float
@@ -263,12 +264,10 @@ class Unstable:
     text: str
     language: str
     emission_time: float
-    seq: int = 0
-    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class LanguageChanged:
+class LanguageChanged(SessionEvent):
     """A confirmed change of language; at: the estimated change point."""
 
     source: str | None
@@ -276,35 +275,27 @@ class LanguageChanged:
     at: float
     confirmed_at: float
     posteriors: Mapping[str, float] = field(default_factory=dict)
-    seq: int = 0
-    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechStarted:
+class SpeechStarted(SessionEvent):
     at: float
     emission_time: float
-    seq: int = 0
-    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechEnded:
+class SpeechEnded(SessionEvent):
     at: float
     emission_time: float
-    seq: int = 0
-    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TurnEnded:
+class TurnEnded(SessionEvent):
     """A turn whose speech ended at `at` is over; only sent with an eagerness."""
 
     at: float
     probability: float
     emission_time: float
-    seq: int = 0
-    utterance: int | None = None
 
 
 Event: TypeAlias = Partial | Final | Unstable | LanguageChanged | SpeechStarted | SpeechEnded | TurnEnded

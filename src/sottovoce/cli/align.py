@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.documents import documents_of, with_output_file
+from sottovoce.cli.documents import documents_of
 from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import (
     LANGUAGE,
@@ -18,12 +18,8 @@ from sottovoce.cli.options import (
     MODEL,
     OUTPUT_DIR,
     OUTPUT_FORMAT,
-    Clock,
-    ModelOptions,
-    OutputOptions,
     SectionedCommand,
     grouped,
-    is_typed,
 )
 from sottovoce.cli.progress import for_each_file, source_of, with_model
 from sottovoce.errors import OptionError
@@ -33,7 +29,7 @@ from sottovoce.formats.files import READABLE, load_text, load_transcript, parse_
 from sottovoce.formats.output import STANDARD_OUTPUT, label_of
 from sottovoce.formats.paragraphs import clock
 from sottovoce.options.schema import Option, made, options_of
-from sottovoce.options.transcribe import AlignOptions, WriterOptions
+from sottovoce.options.transcribe import AlignOptions
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
@@ -69,11 +65,9 @@ def align(context: click.Context, /, recording: str, text: str, language: str | 
     TEXT is a text file, whose lines and sentences become segments, or a transcript (json, srt, vtt) with
     times to refine; `-` reads either from standard input. Every segment has its words with times.
     """
-    output = made(OutputOptions, given, quiet=True)
-    output = with_output_file([recording], output, has_format=is_typed(context, "output_format"))
     if recording == text == "-":
         raise OptionError("standard input: expected '-' for the recording or the text, got both")
-    documents = documents_of([recording], output, made(WriterOptions, given))
+    documents = documents_of(context, [recording])
     script = read_text(text)
     invocation = invocation_of(context)
 
@@ -85,7 +79,7 @@ def align(context: click.Context, /, recording: str, text: str, language: str | 
         info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)
         documents.write(name, aligned, info)
 
-    return with_model([recording], made(ModelOptions, given), work, invocation=invocation)
+    return with_model(context, [recording], work)
 
 
 def read_text(name: str) -> str | Transcript:
@@ -95,7 +89,6 @@ def read_text(name: str) -> str | Transcript:
 def transcript_with_words(
     model: Model, source: AudioSource, text: str | Transcript | None, language: str
 ) -> Transcript:
-    """Align the text, or transcribe if it is None."""
     if text is None:
         return model.transcribe(source, language=language, word_timestamps=True).collect()
     return model.align(source, text, language=None if language == "auto" else language)
@@ -128,7 +121,7 @@ def find(context: click.Context, /, recording: str, phrase: str, language: str, 
     """
     from sottovoce.alignment.phrases import find_phrase
 
-    options, invocation = made(FindOptions, given), invocation_of(context)
+    options = made(FindOptions, given)
     # Fail early for a phrase without letters.
     find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=options.least_score)
     n_found = 0
@@ -148,9 +141,9 @@ def find(context: click.Context, /, recording: str, phrase: str, language: str, 
         show(find_phrase(load_transcript(name), phrase, least_score=options.least_score), name)
 
     if Path(recording).suffix.lower() in READABLE:
-        code = for_each_file([recording], in_transcript, invocation=invocation)
+        code = for_each_file([recording], in_transcript, invocation=invocation_of(context))
     else:
-        code = with_model([recording], made(ModelOptions, given), in_recording, invocation=invocation)
+        code = with_model(context, [recording], in_recording)
     return code or (0 if n_found else NOT_FOUND)
 
 
@@ -191,15 +184,7 @@ VIDEO = (
 @click.argument("recording")
 @click.pass_context
 def karaoke(
-    context: click.Context,
-    /,
-    recording: str,
-    language: str,
-    output: str,
-    text: str | None,
-    size: str,
-    background: str,
-    **given: object,
+    context: click.Context, /, recording: str, output: str, text: str | None, language: str, **given: str
 ) -> int:
     """Make a video in which the words of a recording are highlighted as they are spoken (needs the program
     ffmpeg).
@@ -209,6 +194,7 @@ def karaoke(
     if recording == "-":
         raise OptionError("karaoke: expected a file, got standard input")
     path = Path(output)
+    size, background = given["size"], given["background"]
     check_video(path, size, background, Path(recording))
     script = None if text is None else read_text(text)
     invocation = invocation_of(context)
@@ -218,20 +204,28 @@ def karaoke(
         invocation.interrupts.check()
         write_karaoke(transcript, Path(name), path, size=size, background=background)
 
-    return with_model([recording], made(ModelOptions, given), work, invocation=invocation)
+    return with_model(context, [recording], work)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureOptions:
+    panels: str = Option(
+        "mel, speech, language, attention, confidence or all.", metavar="PANEL[,PANEL…]"
+    ).as_field("all")
+    offset: float | None = Option(
+        "Start of the part.", unset="the beginning", kind="time", metavar="TIME"
+    ).as_field(None)
+    duration: float | None = Option(
+        "Length of the part, at most 30 s.", unset="30", kind="time", metavar="TIME"
+    ).as_field(None)
+    text: str | None = Option(
+        "Text of the part; it is aligned instead of transcribed.", metavar="FILE"
+    ).as_field(None)
 
 
 PICTURE = (
     click.Option(["-o", "--output"], required=True, metavar="FILE", help="Picture file: .png, .svg or .pdf."),
-    Option(
-        "mel, speech, language, attention, confidence or all.",
-        key="panels",
-        default="all",
-        metavar="PANEL[,PANEL…]",
-    ),
-    click.Option(["--offset"], type=Clock(), metavar="TIME", help="Start of the part. [the beginning]"),
-    click.Option(["--duration"], type=Clock(), metavar="TIME", help="Length of the part, at most 30 s. [30]"),
-    Option("Text of the part; it is aligned instead of transcribed.", key="text", metavar="FILE"),
+    *options_of(PictureOptions),
 )
 
 
@@ -239,16 +233,7 @@ PICTURE = (
 @click.argument("recording")
 @click.pass_context
 def plot(
-    context: click.Context,
-    /,
-    recording: str,
-    language: str,
-    output: str,
-    panels: str,
-    offset: float | None,
-    duration: float | None,
-    text: str | None,
-    **given: object,
+    context: click.Context, /, recording: str, output: str, text: str | None, language: str, **given: object
 ) -> int:
     """Draw up to 30 s of a recording (extra `plot`).
 
@@ -257,14 +242,15 @@ def plot(
     from sottovoce.audio.io import load_audio
     from sottovoce.pictures import LONGEST_S, check_picture, collect, draw, panels_of
 
-    shown = panels_of(panels)
+    picture = made(PictureOptions, given)
+    shown = panels_of(picture.panels)
     path = Path(output)
     check_picture(path)
-    duration_s = LONGEST_S if duration is None else duration
+    duration_s = LONGEST_S if picture.duration is None else picture.duration
     if not 0.1 <= duration_s <= LONGEST_S:
         raise OptionError(f"--duration: expected 0.1 to {LONGEST_S:g} s, got {duration_s:g}")
     script = None if text is None else read_text(text)
-    start_s = offset or 0.0
+    start_s = picture.offset or 0.0
 
     def work(model: Model, name: str) -> None:
         samples = load_audio(source_of(name), start_s, duration_s)
@@ -272,4 +258,4 @@ def plot(
         label = label_of("standard input" if name == "-" else Path(name).name)
         draw(collect(model, samples, transcript, name=label, start_s=start_s), path, shown)
 
-    return with_model([recording], made(ModelOptions, given), work, invocation=invocation_of(context))
+    return with_model(context, [recording], work)

@@ -1,4 +1,4 @@
-"""`sottovoce batch`: an archive into a table. Imports nothing heavy, so that `--help` is fast."""
+"""`sottovoce batch`: an archive into a table."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """How an archive is processed, here or on a Ray cluster."""
-
     files_together: int = Option(
         "Recordings whose windows are decoded in shared batches.", group="Table", least=1
     ).as_field(8)

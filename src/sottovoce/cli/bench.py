@@ -163,7 +163,7 @@ def _transcribed(model: Model, samples: Samples, options: MeasureOptions) -> Mea
 
 
 def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMode | None, Measured]:
-    """Find and store the encoder mode of weights without a published one; None: not found."""
+    """Find and store the encoder mode of weights without a published one."""
     from sottovoce.evaluation.encoder_mode import find_encoder_mode
     from sottovoce.models.stored_modes import store_mode
 
@@ -189,9 +189,7 @@ def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMo
 
 
 def _live(model: Model, samples: Samples, language: str, encoder: EncoderMode | None) -> Measured:
-    """Measure a live session at the shortest interval of updates that keeps up. encoder: None: the model's
-    mode.
-    """
+    """Measure a live session at the shortest interval of updates that keeps up."""
     from sottovoce.evaluation.latency import run_live
     from sottovoce.runtime.update_interval import BUSY, INTERVALS_S
     from sottovoce.streaming.options import StreamOptions
@@ -250,7 +248,6 @@ def _check(options: ModelOptions) -> None:
 
 
 def _resolve(options: ModelOptions) -> None:
-    """Fetch a model before any is measured."""
     from sottovoce.models.sources.find import Sources, resolve
 
     if options.model is not None:

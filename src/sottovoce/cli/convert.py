@@ -8,16 +8,14 @@ from pathlib import Path
 
 import click
 
-from sottovoce.cli.documents import Documents, documents_of, with_output_file
+from sottovoce.cli.documents import Documents, documents_of
 from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import (
     COLOUR_CONFIDENCE,
     LAYOUT,
     OUTPUT_DIR,
     OUTPUT_FORMAT,
-    OutputOptions,
     SectionedCommand,
-    is_typed,
 )
 from sottovoce.cli.progress import Progress, for_each_file
 from sottovoce.cli.transcribe import REGROUP
@@ -64,14 +62,11 @@ def convert(
     place single words need a transcript with words. Documents are named as by `transcribe`: talk.srt for
     talk.json.
     """
-    output = made(OutputOptions, given, quiet=True)
-    output = with_output_file(files, output, has_format=is_typed(context, "output_format"))
-    layout = made(WriterOptions, given)
     rules = () if regroup is None else parse_rules(regroup)
-    documents = documents_of(files, output, layout, has_speakers=True)  # each file shows whether it has them
-    needs_words = bool(rules) or layout.need_words
+    documents = documents_of(context, files, has_speakers=True)  # each file shows whether it has them
+    needs_words = bool(rules) or made(WriterOptions, given).need_words
     played = Path(recording) if recording is not None and documents.folder is not None else None
-    if documents.folder is not None and recording is None and output.embed_audio:
+    if documents.folder is not None and recording is None and documents.embeds:
         raise OptionError("--embed-audio: needs --recording")
     if played is not None and len(set(files)) > 1:
         raise OptionError(f"--recording: expected one transcript, got {len(set(files))}")
@@ -91,7 +86,7 @@ def convert(
         info = info_of(transcript, None if is_piped else label_of(Path(name).name))
         if played is not None:
             info = documents.with_recording(replace(info, source=label_of(played.name)), played)
-        chosen = documents_for(documents, name, transcript, wants_all=output.output_format == "all")
+        chosen = documents_for(documents, name, transcript, wants_all=documents.formats == "all")
         chosen.write(name, transcript, info)
 
     inputs = documents.inputs(files)
@@ -102,7 +97,7 @@ def convert(
 
 
 def documents_for(documents: Documents, name: str, transcript: Transcript, *, wants_all: bool) -> Documents:
-    """Omit RTTM for a transcript without speakers. Raises: OptionError if it was requested by name."""
+    """Omit RTTM without speakers. Raises: OptionError if it was requested by name."""
     has_speakers = transcript.turns or any(segment.speaker for segment in transcript.segments)
     others = [writer for writer in documents.writers if not isinstance(writer, RttmWriter)]
     if has_speakers or len(others) == len(documents.writers):

@@ -1,6 +1,4 @@
-"""`sottovoce ctc`: decoding of CTC emissions; `tune` chooses weights by the word error rate. Imports nothing
-heavy, so that `--help` is fast.
-"""
+"""`sottovoce ctc`: decoding of CTC emissions, and choice of weights by the word error rate."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from sottovoce.ctc import CtcDecoder
     from sottovoce.ctc.decoder import StreamUpdate
     from sottovoce.ctc.tuning import Counts, Range, Weights
-    from sottovoce.evaluation.wer import ErrorCounts, ErrorRate
+    from sottovoce.evaluation.wer import ErrorCounts
     from sottovoce.lm.base import WordModel
     from sottovoce.lm.boosting import Hotwords
     from sottovoce.lm.lexicon import Lexicon
@@ -54,13 +52,10 @@ if TYPE_CHECKING:
     Decode: TypeAlias = Callable[[list[Tensor], Sequence[int]], list[list[Hypothesis]]]
 
 Lines: TypeAlias = "Sequence[Mapping[str, object]]"
-"""JSON lines of an utterance."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderOptions:
-    """Options beside those of `DecoderConfig`."""
-
     config: Path | None = of_emissions(
         "decoder.toml of `ctc tune`; flags take precedence.", kind="file"
     ).as_field(None)
@@ -173,7 +168,6 @@ def decode(context: click.Context, /, files: tuple[Path, ...], **given: object) 
 
 
 def _update_lines(name: str, update: StreamUpdate) -> Lines:
-    """Return the line of a chunk with new or committed words, or the final lines."""
     if update.is_final:
         return _lines(name, update.hypotheses)
     if not (update.changes_text or update.committed):
@@ -241,18 +235,9 @@ def tune(context: click.Context, /, manifest: Path, **given: object) -> None:
     hidden = not sys.stderr.isatty()
     length = chosen.decodings * (chosen.folds + 1)
     with click.progressbar(length=length, label="tune", file=sys.stderr, hidden=hidden) as bar:
-        found = tuned(utterances, rows, ranges, chosen, progress=lambda: bar.update(1))
+        weights, row = tuned(utterances, rows, ranges, chosen, progress=lambda: bar.update(1))
     if chosen.output is not None:
-        write_config(chosen.output, utterances.config_with(found.weights))
-    held_out = found.held_out
-    row = {
-        "wer": _rounded(found.after.rate),
-        "before": _rounded(found.before.rate),
-        "held_out": held_out and _rounded(held_out.rate),
-        "interval": held_out and [_rounded(held_out.low), _rounded(held_out.high)],
-        **found.weights,
-        "decodings": found.n_decodings,
-    }
+        write_config(chosen.output, utterances.config_with(weights))
     click.echo(json.dumps(row))
 
 
@@ -261,7 +246,6 @@ def _rounded(rate: float | None) -> float | None:
 
 
 def _ranges(text: str | None, tunable: Sequence[str]) -> dict[str, Range]:
-    """Read `--tune`. Raises: OptionError."""
     from sottovoce.ctc.tuning import RANGES
 
     names = (*tunable, "beam_size")
@@ -295,9 +279,7 @@ class EmissionSource:
 
 def read_emissions(path: Path) -> Iterator[EmissionSource]:
     """Yield the utterances of a file: (T, V) or (B, T, V) of an npy, each array of an npz, or the rows of a
-    csv (commas or semicolons, no header). "-" is an npy from standard input.
-
-    Raises: InputError.
+    csv (commas or semicolons, no header). "-": an npy from standard input. Raises: InputError.
     """
     import numpy as np
 
@@ -365,7 +347,7 @@ class Utterances:
 
     @classmethod
     def opened(cls, options: DecoderOptions, typed: Mapping[str, object]) -> Utterances:
-        """Open the model or the labels. typed: values by key that take precedence over `options.config`."""
+        """Open the model or the labels. typed: values that take precedence over `options.config`."""
         import torch
 
         from sottovoce.api import load_model
@@ -387,7 +369,7 @@ class Utterances:
         return cls(options, config, model, config.label_list())
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
-        """Yield the utterances of a path, or of comma-separated paths of several networks."""
+        """Yield the utterances of a path, or of the comma-separated paths of several networks."""
         if self.model is not None:
             yield recorded_emissions(path, self.model)
             return
@@ -421,7 +403,6 @@ class Utterances:
         lexicon: Lexicon | None = None,
         neural_lm: WordLanguageModel | None = None,
     ) -> CtcDecoder:
-        """Make the decoder. lm, lexicon, neural_lm: loaded already."""
         from sottovoce.ctc import CtcDecoder
 
         config = self.config
@@ -446,7 +427,6 @@ class Utterances:
         return with_vocabulary(self.config.hotwords, documents, default_weight=weight)
 
     def config_with(self, weights: Mapping[str, float]) -> dict[str, object]:
-        """Return the `decoder.toml` of this decoder with other weights."""
         found = chosen_values(self.config)
         found["labels"] = self.config.labels if self.model is None else self.labels.names
         found["blank"] = self.labels.blank
@@ -460,7 +440,7 @@ class Utterances:
 def decoded(
     utterances: Utterances, files: Sequence[Path], options: DecodeOptions
 ) -> Iterator[Lines | SottovoceError]:
-    """Yield the lines, or the error, of every utterance in order."""
+    """Yield the JSON lines, or the error, of every utterance in order."""
     decoder = utterances.decoder(options.nbest)
 
     def greedy(batch: list[Tensor], lengths: Sequence[int]) -> list[list[Hypothesis]]:
@@ -482,7 +462,6 @@ def decoded(
 def streamed(
     utterances: Utterances, files: Sequence[Path], options: DecodeOptions
 ) -> Iterator[Lines | SottovoceError]:
-    """Yield the lines of every update of the utterances, decoded in chunks, or their errors."""
     import torch
 
     decoder = utterances.decoder(options.nbest)
@@ -500,7 +479,6 @@ def streamed(
 
 
 def _together(decode: Decode, sources: Sequence[EmissionSource]) -> Iterator[Lines | SottovoceError]:
-    """Yield the lines of utterances, decoded in a batch if all of them can be."""
     if len({(source.values.shape[1], len(source.networks)) for source in sources}) == 1 < len(sources):
         try:
             lists = _decode(decode, sources)
@@ -527,7 +505,7 @@ def _decode(decode: Decode, sources: Sequence[EmissionSource]) -> list[list[Hypo
 
 
 class RememberedWords:
-    """Caches the scores of a neural model, which do not depend on weights."""
+    """Caches the scores of a neural model, whatever the weights."""
 
     def __init__(self, model: WordLanguageModel) -> None:
         self._model = model
@@ -545,20 +523,8 @@ class RememberedWords:
         return {history: self._ends[history] for history in histories}
 
 
-class TunedDecoder(NamedTuple):
-    """before, after: errors with the first and the chosen weights. held_out: by cross-validation, with a 95 %
-    interval; None with fewer than two folds.
-    """
-
-    weights: Mapping[str, float]
-    before: ErrorRate
-    after: ErrorRate
-    held_out: ErrorRate | None
-    n_decodings: int
-
-
 def tunable(config: DecoderConfig, documents: Sequence[Path]) -> tuple[str, ...]:
-    """Return the weights that have an effect. documents: whose words are boosted."""
+    """Return the weights that have an effect."""
     has_unknown = config.lexicon is None if config.unknown_words is None else config.unknown_words
     has_hotwords = bool(config.hotwords or documents)
     applies = {
@@ -582,11 +548,10 @@ def tuned(
     options: TuneOptions,
     *,
     progress: Callable[[], None],
-) -> TunedDecoder:
-    """Choose weights by the word errors of a development set.
+) -> tuple[Weights, dict[str, object]]:
+    """Choose weights by word errors. Return also the line that reports them. Raises: InputError.
 
     progress: called after each decoding of the set.
-    Raises: InputError.
     """
     import numpy as np
 
@@ -635,7 +600,14 @@ def tuned(
         pairs = zip(best.held_out.tolist(), map(len, references), strict=True)
         counts = [ErrorCounts(hits=size - n, substitutions=n) for n, size in pairs]
         held_out = error_rate(counts, ScoreOptions())
-    return TunedDecoder(best.weights, before, after, held_out, best.n_decodings)
+    return best.weights, {
+        "wer": _rounded(after.rate),
+        "before": _rounded(before.rate),
+        "held_out": held_out and _rounded(held_out.rate),
+        "interval": held_out and [_rounded(held_out.low), _rounded(held_out.high)],
+        **best.weights,
+        "decodings": best.n_decodings,
+    }
 
 
 class TuningRow(NamedTuple):
@@ -645,7 +617,7 @@ class TuningRow(NamedTuple):
 
 
 def listed(manifest: Path) -> list[TuningRow]:
-    """Read a development set; utterances without a speaker have one each. Raises: ManifestError."""
+    """Read a development set. Raises: ManifestError."""
     rows: list[TuningRow] = []
     for number, line in enumerate(read_lines(manifest, "JSON lines", ManifestError), 1):
         if not line.strip():

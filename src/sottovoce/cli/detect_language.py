@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.invocation import invocation_of
-from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand
+from sottovoce.cli.options import MODEL, SectionedCommand
 from sottovoce.cli.progress import source_of, with_model
-from sottovoce.options.schema import Option, made
+from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -34,12 +33,7 @@ LANGUAGE = (
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.pass_context
 def detect_language(
-    context: click.Context,
-    /,
-    files: tuple[str, ...],
-    languages: str | None,
-    timeline: bool,
-    **given: object,
+    context: click.Context, /, files: tuple[str, ...], languages: str | None, timeline: bool, **_: object
 ) -> int:
     """Detect the spoken language: one JSON document a line.
 
@@ -50,13 +44,7 @@ def detect_language(
         found = (languages_over_time if timeline else detection)(model, name, languages)
         click.echo(json.dumps({"file": name, **found}, ensure_ascii=False))
 
-    return with_model(
-        files,
-        made(ModelOptions, given),
-        work,
-        invocation=invocation_of(context),
-        quiet=sys.stdout.isatty(),
-    )
+    return with_model(context, files, work, quiet=sys.stdout.isatty())
 
 
 def detection(model: Model, name: str, languages: str | None) -> dict[str, object]:

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
 from rich.console import Console
 from rich.markup import escape
 
-from sottovoce.cli.options import OutputOptions
+from sottovoce.cli.options import OutputOptions, is_typed
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer, pieces_of
 from sottovoce.formats.files import BINARY, FORMATS, extension_of, format_named, writer_for, writers_for
@@ -30,6 +31,7 @@ from sottovoce.formats.output import (
 )
 from sottovoce.formats.paragraphs import clock
 from sottovoce.formats.plain import LineWriter
+from sottovoce.options.schema import made
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 
@@ -38,11 +40,12 @@ from sottovoce.types import Segment, Transcript, Word
 class Documents:
     """Where the text of each input is written.
 
-    paths: the file of each input and extension; None writes to standard output. shown: print text while it is
-    decoded. folder: that HTML pages are written to, or None. embeds: HTML pages contain the recording.
-    terminal: a console that shows the text too, or None.
+    paths: by input and extension; None writes to standard output. shown: print text while it is decoded.
+    folder: of HTML pages, or None. embeds: pages contain the recording. terminal: shows the text too, or
+    None.
     """
 
+    formats: str
     writers: Sequence[Writer]
     paths: Mapping[tuple[str, str], Path] | None
     shown: bool
@@ -96,15 +99,17 @@ class Documents:
 
 
 def documents_of(
-    files: Sequence[str],
-    output: OutputOptions,
-    layout: WriterOptions,
-    *,
-    has_words: bool = True,
-    has_speakers: bool = False,
+    context: click.Context, files: Sequence[str], *, has_words: bool = True, has_speakers: bool = False
 ) -> Documents:
-    """Choose the documents. Raises: OptionError."""
-    formats = output.output_format
+    """Choose the documents by the options of a command. Raises: OptionError."""
+    given = context.params
+    output = made(OutputOptions, given, quiet=given.get("quiet", True))
+    output = with_output_file(files, output, has_format=is_typed(context, "output_format"))
+    layout, formats = made(WriterOptions, given), output.output_format
+    if given.get("print_special") and formats != "txt":
+        raise OptionError("--print-special: needs --output-format txt")
+    if "speakers" in given and "rttm" in formats.split(",") and not has_speakers:
+        raise OptionError("output format 'rttm': needs --speakers, --channels or --tinydiarize")
     if layout.need_words and not has_words:
         raise OptionError("line breaking and highlighting: need --word-timestamps")
     writers = writers_for(
@@ -123,20 +128,20 @@ def documents_of(
     page = Path("." if folder == STANDARD_OUTPUT else folder) if has_page else None
     if folder == STANDARD_OUTPUT:
         check_binary(files, writers)
-        return Documents(writers, None, shown, page, output.embed_audio)
+        return Documents(formats, writers, None, shown, page, output.embed_audio)
     if output.output_file is not None:
         paths = named_document(files[0], output.output_file, writers[0].extension)
     else:
         paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
     writable_folder(Path(folder))
     terminal = terminal_writer(by_confidence) if sys.stdout.isatty() and not output.quiet else None
-    return Documents(writers, paths, shown, page, output.embed_audio, terminal)
+    return Documents(formats, writers, paths, shown, page, output.embed_audio, terminal)
 
 
 def with_output_file(files: Sequence[str], output: OutputOptions, *, has_format: bool) -> OutputOptions:
     """Add the path of the only document if `-o` names a file. has_format: --output-format was typed.
 
-    Raises: OptionError for several inputs, or another format.
+    Raises: OptionError.
     """
     name = output.output_dir
     if name is None or name == STANDARD_OUTPUT or not means_file(name):
@@ -173,7 +178,7 @@ def check_extension(output: str, formats: str) -> None:
 
 
 def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
-    """Refuse a binary format on a terminal or mixed into standard output. Raises: OptionError."""
+    """Raises: OptionError for a binary format on a terminal or mixed into standard output."""
     extensions = [writer.extension for writer in writers]
     for name in set(extensions) & set(map(extension_of, BINARY)):
         if sys.stdout.isatty():
@@ -199,7 +204,7 @@ def coloured(word: Word) -> str:
 
 
 class TerminalWriter(LineWriter):
-    """Writes one segment a line for people; pipes get the txt format instead."""
+    """Writes one segment a line for people."""
 
     extension = "txt"
 

@@ -1,6 +1,4 @@
-"""`sottovoce eval`: errors, languages, switches and latency over a manifest. Imports nothing heavy, so that
-`--help` is fast.
-"""
+"""`sottovoce eval`: errors, languages, switches and latency over a manifest."""
 
 from __future__ import annotations
 
@@ -8,19 +6,19 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand, open_model
+from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand, grouped, open_model
 from sottovoce.errors import ManifestError
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
 from sottovoce.formats.output import writable_folder
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.live import Switching, without_parallel
-from sottovoce.options.schema import Option, Values, made
+from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.languages import UNSPACED, LanguageChoice
 
@@ -33,55 +31,42 @@ if TYPE_CHECKING:
     from sottovoce.streaming.options import StreamOptions
     from sottovoce.types import Samples, Word
 
-SET = (
-    Option("Number of recordings to use, spread over the list.", key="limit", kind="integer", least=1),
-    Option(
+
+@dataclass(frozen=True, slots=True)
+class EvalOptions:
+    limit: int | None = Option(
+        "Number of recordings to use, spread over the list.", group="Set", least=1
+    ).as_field(None)
+    languages: str = Option(
         "Languages to choose from; recordings in others are skipped.",
-        key="languages",
-        default="auto",
+        group="Set",
         metavar="auto|CODE[,CODE…]",
-    ),
-)
-LIVE = (
-    Option("Audio between two updates.", key="chunk_ms", kind="integer", default=250, least=10),
-    Option(
-        "Most seconds of audio that are kept.",
-        key="audio_max_len",
-        kind="number",
-        default=30.0,
-        least=1.0,
-        most=30.0,
-    ),
-)
-PROBE = (
-    Option(
-        "Window widths of the probe in seconds.",
-        key="widths",
-        kind="numbers",
-        default=(0.5, 1, 1.5, 2, 3, 5),
-    ),
-    Option("Noise recording to mix in. Repeatable.", key="noise", many=True, metavar="FILE"),
-    Option("Signal-to-noise ratio in dB.", key="snr_db", kind="number", default=10.0),
-)
-SWITCHING = (
-    Option(
+    ).as_field("auto")
+    chunk_ms: int = Option("Audio between two updates.", group="Live", least=10).as_field(250)
+    audio_max_len: float = Option(
+        "Most seconds of audio that are kept.", group="Live", least=1.0, most=30.0
+    ).as_field(30.0)
+    widths: tuple[float, ...] = Option(
+        "Window widths of the probe in seconds.", group="Probe", kind="numbers"
+    ).as_field((0.5, 1, 1.5, 2, 3, 5))
+    noise: tuple[str, ...] = Option(
+        "Noise recording to mix in. Repeatable.", group="Probe", many=True, metavar="FILE"
+    ).as_field(())
+    snr_db: float = Option("Signal-to-noise ratio in dB.", group="Probe").as_field(10.0)
+    switching: Switching = Option(
         "How changes of language are followed. `parallel` means `restart`.",
-        key="switching",
-        kind="choice",
-        default="restart",
+        group="Switching",
         choices=("restart", "parallel"),
         metavar="[restart]",
-    ),
-    Option("Folder for pictures of the timelines.", key="plots", metavar="DIRECTORY"),
-)
-THRESHOLDS = (
-    Option(
+    ).as_field("restart")
+    plots: str | None = Option(
+        "Folder for pictures of the timelines.", group="Switching", metavar="DIRECTORY"
+    ).as_field(None)
+    frame_thresholds: tuple[float, ...] = Option(
         "Distances from the end of the audio within which words wait, in 20 ms frames.",
-        key="frame_thresholds",
+        group="Thresholds",
         kind="numbers",
-        default=(10, 25, 50, 100),
-    ),
-)
+    ).as_field((10, 25, 50, 100))
 
 
 @click.group("eval")
@@ -89,12 +74,12 @@ def evaluate() -> None:
     """Measure a model over a manifest (JSON lines: file, language, text, segments)."""
 
 
-def measure(*options: Option) -> Callable[[Callable[..., None]], click.Command]:
-    """Add a command with the options of every measurement, and others."""
-    sections = {"Model": MODEL, "Measurement": (*SET, *options)}
+def measure(*groups: str) -> Callable[[Callable[..., None]], click.Command]:
+    options = grouped("Set", *groups, of=options_of(EvalOptions))
 
     def decorate(function: Callable[..., None]) -> click.Command:
         with_argument = click.argument("manifest", type=click.Path(dir_okay=False))(function)
+        sections = {"Model": MODEL, "Measurement": options}
         return evaluate.command(cls=SectionedCommand, sections=sections)(with_argument)
 
     return decorate
@@ -103,7 +88,7 @@ def measure(*options: Option) -> Callable[[Callable[..., None]], click.Command]:
 def set_up(
     manifest: str, given: Values, *, spoken: bool = False, single: bool = False
 ) -> tuple[Model, list[ManifestEntry], Sequence[str]]:
-    """Load the model, and choose recordings. Return also the languages to choose from.
+    """Load the model, and choose recordings and languages.
 
     spoken: only recordings with a text. single: only those in one language.
     """
@@ -154,7 +139,7 @@ def scored(entry: ManifestEntry, text: str) -> ScoredUtterance:
     return ScoredUtterance(entry.text, text, entry.language or entry.languages or None)
 
 
-@measure(*PROBE)
+@measure("Probe")
 def language(
     manifest: str, noise: Sequence[str], snr_db: float, widths: Sequence[float], **given: object
 ) -> None:
@@ -190,7 +175,6 @@ def language(
 def probed(
     model: Model, probe: LanguageProbe, audio: Samples, widths: Sequence[float]
 ) -> list[tuple[float, str]]:
-    """Detect the language of every window of each width."""
     from sottovoce.audio.mel import log_mel, window_features
 
     mel = log_mel(audio, model.backend.dims.n_mels, model.backend.device)
@@ -221,7 +205,7 @@ def stream_options(given: Values) -> StreamOptions:
     return StreamOptions(chunk_s=given["chunk_ms"] / 1000, audio_max_len_s=given["audio_max_len"])
 
 
-@measure(*LIVE, *SWITCHING)
+@measure("Live", "Switching")
 def switching(manifest: str, switching: Switching, plots: str | None, **given: object) -> None:
     """Measure change points, delays, false switches and mixed error rates of live sessions."""
     from sottovoce.audio.io import load_audio
@@ -282,7 +266,7 @@ def _shown(scores: SwitchScores) -> dict[str, object]:
     }
 
 
-@measure(*LIVE, *THRESHOLDS)
+@measure("Live", "Thresholds")
 def latency(manifest: str, frame_thresholds: Sequence[float], **given: object) -> None:
     """Measure errors and latency of live sessions for each frame threshold; the language is given."""
     from sottovoce.audio.io import load_audio

@@ -1,7 +1,7 @@
 """State of one command-line call: verbosity, errors as one line, and interrupts.
 
-Python drops a KeyboardInterrupt inside destructors and C callbacks, such as libav's, which read files: an
-interrupted recording looked like a complete one. Such an interrupt is raised again a moment later.
+Python drops a KeyboardInterrupt inside destructors and C callbacks, such as libav's, which read files. Such
+an interrupt is raised again, as the recording would look complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RETRY_S = 0.01
 SWALLOWED_S = 3.0
 """Delay after which an interrupt without effect is raised again."""
 FILES = "sottovoce.audio.container"
-"""The module that libav calls; not imported here, so that `--help` is fast."""
+"""The module that libav calls."""
 CALLBACKS = frozenset({"read", "seek", "tell", "seekable", "readable"})
 WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
 
@@ -39,7 +39,7 @@ class Interrupts:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle the signals within the block, unless ignored or handled otherwise; not in other threads."""
+        """Handle the signals within the block, unless ignored or handled otherwise."""
         is_main = threading.current_thread() is threading.main_thread()
         usual = (signal.default_int_handler, signal.SIG_DFL)
         before = {
@@ -58,9 +58,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Delay an interrupt until the block ends; a second one is immediate. Raises: KeyboardInterrupt at
-        the end.
-        """
+        """Delay an interrupt until the block ends; a second one is immediate."""
         self._is_deferring = True
         try:
             yield
@@ -69,7 +67,7 @@ class Interrupts:
         self.check()
 
     def check(self) -> None:
-        """Raise a pending interrupt. Raises: KeyboardInterrupt."""
+        """Raise a pending interrupt."""
         if self._pending is not None:
             raise KeyboardInterrupt
 
@@ -82,7 +80,7 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int:
-        """128 plus the number of the last signal, as in shells."""
+        """As in shells."""
         return 128 + self._last
 
     @property
@@ -102,7 +100,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _again(self) -> None:
-        """Raise an interrupt without effect again in the main thread, waking a blocked call."""
+        """Raise an interrupt without effect again, waking a blocked call."""
         if self._pending is None:
             return
         if sys.platform == "win32":
@@ -112,7 +110,6 @@ class Interrupts:
 
 
 def drops_exceptions(frame: FrameType | None) -> bool:
-    """Return whether an exception raised in a frame would be dropped."""
     while frame is not None:
         name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
         if name == "__del__" or (module == FILES and name in CALLBACKS):
@@ -139,14 +136,6 @@ class Invocation:
         logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
         logging.getLogger().setLevel(logging.WARNING)
 
-    def more_verbose(self, times: int) -> None:
-        self.verbosity += times
-        logging.getLogger().setLevel(LEVELS[min(self.verbosity, 2)])
-
-    def show_debugging(self) -> None:
-        self.debug = True
-        warnings.simplefilter("default")
-
     def trace(self) -> str | None:
         return traceback.format_exc() if self.debug else None
 
@@ -159,16 +148,18 @@ def invocation_of(context: click.Context) -> Invocation:
 
 def _verbose(context: click.Context, _: click.Parameter, value: int) -> None:
     if value:
-        invocation_of(context).more_verbose(value)
+        invocation = invocation_of(context)
+        invocation.verbosity += value
+        logging.getLogger().setLevel(LEVELS[min(invocation.verbosity, 2)])
 
 
 def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        invocation_of(context).show_debugging()
+        invocation_of(context).debug = True
+        warnings.simplefilter("default")
 
 
 def with_common_options(command: click.Command) -> click.Command:
-    """Add `-v` and `--debug` to a command and its subcommands."""
     if isinstance(command, click.Group):
         for child in command.commands.values():
             with_common_options(child)

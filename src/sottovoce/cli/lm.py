@@ -135,8 +135,6 @@ def write(table: NgramTable, output: Path, bits: int, report: Report) -> None:
 
 
 class Steps(Progress):
-    """Shows the memory needed and a bar for each step on a terminal."""
-
     def __init__(self) -> None:
         console = Console(stderr=True)
         if console.is_terminal:

@@ -1,7 +1,7 @@
 """The command `sottovoce`.
 
-Exit codes: 0 done, 1 some inputs failed, 2 wrong usage or unreadable input, 130 interrupted, 143 and 129
-ended by SIGTERM and SIGHUP. Files and pipes get UTF-8 in any locale; a terminal gets its own encoding.
+Exit codes: 0 done, 1 some inputs failed, 2 wrong usage or unreadable input, 130 interrupted, 143 SIGTERM, 129
+SIGHUP. Files and pipes get UTF-8 in any locale, a terminal its own encoding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMMANDS = {
     "bench": ("bench", "bench", "Measure the speed of models on this machine."),
     "eval": ("evaluate", "evaluate", "Measure errors, latency and language over a manifest."),
 }
-"""Module, attribute and help line by name, so that the help imports nothing heavy."""
+"""Module, attribute and help line by name."""
 
 
 class InvocationInterruptedError(Exception):
@@ -93,10 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _shorten_spinning() -> None:
-    """Let PyTorch's threads sleep after 1000 turns of busy waiting, unless the environment sets this.
-
-    OpenMP's default of 300,000 slows other programs (docs/research/serving.md).
-    """
+    """Let PyTorch's threads sleep after 1000 turns of busy waiting: OpenMP's 300,000 slow other programs."""
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "1000"
 
@@ -144,7 +141,7 @@ def prepare_standard_streams() -> None:
 
 
 class GuardedStream(io.BufferedIOBase):
-    """The bytes of a standard stream. failed: is called with its descriptor and an error of writing."""
+    """The bytes of a standard stream. failed: called with its descriptor and an error of writing."""
 
     def __init__(self, below: BinaryIO, failed: Callable[[int, OSError], None]) -> None:
         self._below = below
@@ -193,9 +190,9 @@ def _output_failed(descriptor: int, error: OSError) -> None:
 
 
 def _stand_in(descriptor: int, flags: int, mode: Literal["r", "w"]) -> TextIO:
-    """A stream in place of a closed one, so that no opened file takes its descriptor.
+    """Replace a closed stream by one of the opposite mode, so that no opened file takes its descriptor.
 
-    It has the opposite mode, so that using it fails. Source: `stdopen` of GNU coreutils.
+    Source: `stdopen` of GNU coreutils.
     """
     opened = os.open(os.devnull, flags)
     if opened != descriptor:

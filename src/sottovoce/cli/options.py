@@ -1,7 +1,4 @@
-"""How declared options become flags, and the options that several commands share.
-
-Imports nothing heavy, so that `--help` is fast.
-"""
+"""How declared options become flags, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 
 Flag: TypeAlias = Option | click.Option
 Exclusive: TypeAlias = Mapping[str, Sequence[str]]
-"""Names of options, each with those that it excludes."""
 
 
 class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
@@ -96,7 +92,7 @@ LISTS: Mapping[str, tuple[Callable[[str], float], str]] = {
 
 
 def read_list(kind: str, option: str, text: str) -> tuple[float, ...]:
-    """Read values of a kind of `LISTS`, separated by commas. Raises: OptionError."""
+    """Read values separated by commas. Raises: OptionError."""
     read, expected = LISTS[kind]
     try:
         return tuple(read(word) for word in text.split(",") if word.strip())
@@ -105,7 +101,6 @@ def read_list(kind: str, option: str, text: str) -> tuple[float, ...]:
 
 
 def parameter(option: Option) -> click.Option:
-    """Return the flag of a declared option."""
     long = option.flags
     assert long is not None, f"{option.key}: has no flag"
     default = option.default if option.cli_default is SAME else option.cli_default
@@ -164,9 +159,9 @@ def _read(option: Option, raw: object) -> object:
 
 
 class SectionedCommand(click.Command):
-    """A command with sections of options, which gets the values of declared ones by their keys.
+    """A command with sections of options; it gets the values of declared ones by their keys.
 
-    exclusive: an option with its default value counts as unset.
+    exclusive: names of options with those that they exclude; a default value counts as unset.
     """
 
     def __init__(
@@ -345,10 +340,7 @@ class FusionOptions:
         return bool(self.lm or self.grammar or self.phrase_file or self.vocabulary_from)
 
     def check(self, beam_size: int, temperatures: Sequence[float] = (0.0,)) -> None:
-        """Check that the decoding can use these models.
-
-        Raises: OptionError without a beam search, and for a missing file of phrases.
-        """
+        """Raises: OptionError without a beam search, and for a missing file of phrases."""
         if self.phrase_file is None and means_file(self.hotwords):
             raise OptionError(
                 f"--hotwords: expected words or an existing file of phrases, got {self.hotwords}"
@@ -360,7 +352,6 @@ class FusionOptions:
             )
 
     def of(self, model: Model) -> ShallowFusion | None:
-        """Load the language models, if there are any."""
         if not self.is_used:
             return None
         from sottovoce.formats.document_words import with_vocabulary
@@ -439,7 +430,7 @@ SPEAKERS = (
 
 
 def speakers_of(given: Values) -> SpeakerOptions | None:
-    """Make the options of --speakers. Raises: OptionError; AudioError for the file of a voice."""
+    """Make the options of --speakers. Raises: OptionError, AudioError."""
     voices = given.get("known_voices", ())
     if given["speakers"] is None:
         if voices:
@@ -515,7 +506,6 @@ class TranslationOptions:
         return chat, Glossary() if self.glossary is None else Glossary.read(self.glossary)
 
     def translation(self, task: object, files: Iterable[str] = ()) -> Translation | None:
-        """Choose the translator. Raises: OptionError."""
         target = self.translate_to
         if target is None:
             return None
@@ -545,7 +535,7 @@ TRANSLATION = options_of(TranslationOptions)
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """translator: None: Whisper translates."""
+    """translator: None: Whisper."""
 
     target: str
     translator: ChatTranslator | None

@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from sottovoce.cli.invocation import Invocation, is_out_of_memory, one_line
+from sottovoce.cli.invocation import Invocation, invocation_of, is_out_of_memory, one_line
 from sottovoce.cli.options import ModelOptions, open_model
 from sottovoce.errors import AudioError, OutputError, SottovoceError
 from sottovoce.formats.paragraphs import clock
+from sottovoce.options.schema import made
 from sottovoce.types import Segment
 
 if TYPE_CHECKING:
@@ -25,19 +27,15 @@ if TYPE_CHECKING:
 
 
 def with_model(
-    names: Sequence[str],
-    options: ModelOptions,
-    work: Callable[[Model, str], None],
-    *,
-    invocation: Invocation,
-    quiet: bool = False,
+    context: click.Context, names: Sequence[str], work: Callable[[Model, str], None], *, quiet: bool = False
 ) -> int:
-    """Process recordings with a model, which is loaded if one of them can be read. Return the exit code."""
+    """Process recordings with a model, loaded if one of them can be read. Return the exit code."""
+    invocation = invocation_of(context)
     headers = read_headers(names, invocation)
     readable = [name for name in names if name in headers]
     if not readable:
         return exit_code(len(names), len(names))
-    model = open_model(options)
+    model = open_model(made(ModelOptions, context.params))
     return for_each_file(
         readable,
         lambda name: work(model, name),
@@ -53,7 +51,7 @@ def read_headers(
     audio_track: int | str | None = None,
     input_format: str | None = None,
 ) -> Mapping[str, AudioInfo | None]:
-    """Read the headers of recordings; None for a pipe. An unreadable one is an error line, and left out."""
+    """Read the headers of recordings (None: a pipe). An unreadable one is an error line, and left out."""
     from sottovoce.audio.io import probe_audio
 
     progress = Progress(len(names))
@@ -82,8 +80,7 @@ def for_each_file(
 ) -> int:
     """Process every file; a failure is one line. Return the exit code.
 
-    advice: for a lack of memory. n_refused, n_skipped: inputs that are unreadable or already done.
-    Raises: OutputError.
+    advice: for a lack of memory. n_refused, n_skipped: unreadable inputs, and those already done.
     """
     n_failed = 0
     with progress or Progress(len(files)) as progress:

@@ -1,6 +1,4 @@
-"""`sottovoce serve`: options, also from `--config`, and the server. Imports nothing heavy, so that `--help`
-is fast.
-"""
+"""`sottovoce serve`: options, also from `--config`, and the server."""
 
 from __future__ import annotations
 
@@ -56,21 +54,17 @@ if TYPE_CHECKING:
     from sottovoce.api import Model
 
 FIXED = ("backend", "model_dir", "local_only")
-"""Model options without a flag here; HF_HOME, XDG_CACHE_HOME and HF_HUB_OFFLINE set them."""
+"""Model options without a flag here; HF_HOME and HF_HUB_OFFLINE set the last two."""
 EXTRA = frozenset(
     {"starlette", "uvicorn", "httptools", "anyio", "python_multipart", "websockets", "prometheus_client"}
 )
 LOOK_EVERY_S = 0.5
 SWITCH_S = 0.0005
-"""Seconds for which a thread keeps the interpreter, a tenth of Python's default, because model threads need
-it after every operation.
-"""
+"""Seconds for which a thread keeps the interpreter: model threads need it after every operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Options from which settings are made."""
-
     wyoming: str | None = Option(
         "Address for Wyoming (Home Assistant), which has no authentication.",
         unset="off",
@@ -153,10 +147,7 @@ def serve(context: click.Context, /, **given: object) -> int:
 
 
 def serve_app(given: Values, invocation: Invocation) -> int:
-    """Serve until a signal; return the exit code: 0 after Ctrl-C, 143 after SIGTERM.
-
-    Raises: OptionError, MissingExtraError, and the errors of loading the model.
-    """
+    """Serve until a signal; return the exit code: 0 after Ctrl-C, 143 after SIGTERM."""
     before = set(threading.enumerate())
     model = made(ModelOptions, given)
     paths = model_paths(given)
@@ -188,14 +179,13 @@ def serve_app(given: Values, invocation: Invocation) -> int:
 
 
 def open_one(options: ModelOptions, paths: Mapping[str, str], name: str) -> Model:
-    """Load a model by its name. Raises: ModelNotFoundError, CheckpointError, OptionError."""
     return open_model(replace(options, model=paths[name]))
 
 
 def serve_on_ray(
     given: Values, settings: ServerSettings, open_named: Callable[[str], Model], invocation: Invocation
 ) -> int:
-    """Serve as replicas of a Ray cluster until a signal. Raises: OptionError, MissingExtraError."""
+    """Serve as replicas of a Ray cluster until a signal."""
     if settings.listening.port == 0:
         raise OptionError("--replicas: expected a fixed --port for all machines, got 0")
     for flag, is_used in (("--wyoming", settings.wyoming), ("--jobs-dir", settings.jobs)):
@@ -220,7 +210,6 @@ def serve_on_ray(
 
 @contextmanager
 def needing_extra() -> Iterator[None]:
-    """Raise MissingExtraError for a missing package of the extra `serve`."""
     try:
         yield
     except ImportError as error:
@@ -231,7 +220,6 @@ def needing_extra() -> Iterator[None]:
 
 
 def warn_if_open(settings: ServerSettings) -> None:
-    """Warn if other machines can use the server without a key."""
     listening, wyoming = settings.listening, settings.wyoming
     if not listening.is_loopback and not settings.access.has_keys:
         click.echo(
@@ -248,7 +236,7 @@ def say_where(settings: ServerSettings, port: int) -> None:
 
 
 def settings_of(given: Values, names: list[str]) -> ServerSettings:
-    """Make the settings. names: of the models, the default one first. Raises: OptionError."""
+    """names: of the models, the default one first. Raises: OptionError."""
     options = made(ServeOptions, given)
     certificate, key = given["tls"] or (None, None)
     others = [split_name(entry) for entry in options.also_model]
@@ -283,10 +271,7 @@ def settings_of(given: Values, names: list[str]) -> ServerSettings:
 
 
 def model_paths(given: Values) -> dict[str, str]:
-    """Map names to paths; the name of a file or folder is the last part of its path.
-
-    Raises: OptionError for two of the same name.
-    """
+    """Map the names of models to their paths. Raises: OptionError for two of the same name."""
     from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.names import default_model
 
@@ -322,10 +307,7 @@ def configure(context: click.Context, path: str | None) -> None:
 
 
 def defaults(command: click.Command, path: str) -> Mapping[str, object]:
-    """Return the values of a file by parameter name.
-
-    Raises: BadParameter for an unreadable file and for an unknown name.
-    """
+    """Return the values of a file by parameter name. Raises: BadParameter."""
     parameters = {
         name.removeprefix("--"): str(option.name)
         for option in command.params
@@ -345,7 +327,7 @@ def defaults(command: click.Command, path: str) -> Mapping[str, object]:
 
 
 def read_toml(path: str) -> dict[str, object]:
-    """Read a TOML file. Raises: BadParameter; MissingExtraError on a Python without a reader."""
+    """Raises: BadParameter; MissingExtraError on a Python without a reader."""
     try:
         reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError:

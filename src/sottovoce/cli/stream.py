@@ -1,7 +1,4 @@
-"""`sottovoce stream`: live transcription of a file, standard input or the microphone.
-
-Imports nothing heavy, so that `--help` is fast.
-"""
+"""`sottovoce stream`: live transcription of a file, standard input or the microphone."""
 
 from __future__ import annotations
 
@@ -124,7 +121,6 @@ def stream(context: click.Context, /, source: str | None, **given: object) -> in
 
 
 def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -> int:
-    """Transcribe one live recording; return the exit code. Raises: SottovoceError."""
     flags, fusion = made(StreamFlags, given), made(FusionOptions, given)
     log_path, copy = given["log_path"], given["save_audio"]
     check(source, flags, log_path, copy)
@@ -152,10 +148,7 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
 
 
 def check(source: str | None, flags: StreamFlags, log_path: str | None, copy: str | None) -> None:
-    """Check a live call before its model is loaded.
-
-    Raises: OptionError; AudioError for an unreadable recording, except a pipe.
-    """
+    """Check a call before its model is loaded. Raises: OptionError, AudioError."""
     from sottovoce.audio.io import check_reading, probe_audio
 
     if bool(source) == flags.mic:
@@ -233,7 +226,7 @@ def source_pieces(source: str | None, flags: StreamFlags) -> Iterator[Samples]:
 
 
 def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
-    """Yield a recording in pieces; realtime: each at the time of its last sample."""
+    """realtime: yield each piece at the time of its last sample."""
     began = time.monotonic()
     for start in range(0, len(audio), n_samples):
         piece = audio[start : start + n_samples]
@@ -246,9 +239,9 @@ def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[S
 def caught_up(
     pieces: Iterator[Samples], controller: UpdateIntervalController | None = None
 ) -> Generator[Samples, None, None]:
-    """Yield pieces of audio; those that arrived in real time during the previous step are joined.
+    """Read ahead in a thread, and join pieces that arrived in real time during the previous step.
 
-    A thread reads ahead. controller: chooses from the delays how much is joined.
+    controller: chooses from the delays how much is joined.
     """
     import numpy as np
 
@@ -279,7 +272,8 @@ def caught_up(
     waiting: deque[tuple[Samples, float]] = deque()
     end: BaseException | None = None
     is_open = True
-    pace = RealTime()
+    first_s: float | None = None
+    n_samples = 0
 
     def least_s() -> float:
         return controller.interval_s if controller is not None and controller.is_stretched else 0.0
@@ -302,7 +296,10 @@ def caught_up(
                 now_s, came_s = time.monotonic(), waiting[0][1]
                 joined = [waiting.popleft()[0] for _ in range(n_joined(waiting, now_s, least_s()))]
                 audio = np.concatenate(joined)
-                is_live = pace.add(came_s, len(audio))
+                first_s = came_s if first_s is None else first_s
+                # All audio before this came at no more than twice real time.
+                is_live = n_samples > 0 and came_s - first_s >= n_samples / SAMPLE_RATE / 2
+                n_samples += len(audio)
                 yield audio
                 if controller is not None and is_live:
                     controller.note_wait(now_s - came_s)
@@ -314,27 +311,11 @@ def caught_up(
         reader.join(1.0)  # the thread closes a microphone; a pipe may block for long
 
 
-class RealTime:
-    """Whether audio has arrived at no more than twice real time."""
-
-    def __init__(self) -> None:
-        self._first_s: float | None = None
-        self._n_samples = 0
-
-    def add(self, came_s: float, n_samples: int) -> bool:
-        """Add a piece; return whether all before it came in real time."""
-        self._first_s = came_s if self._first_s is None else self._first_s
-        is_live = self._n_samples > 0 and came_s - self._first_s >= self._n_samples / SAMPLE_RATE / 2
-        self._n_samples += n_samples
-        return is_live
-
-
 def n_joined(waiting: Sequence[tuple[Samples, float]], now_s: float, least_s: float = 0.0) -> int:
     """Return how many of the waiting pieces, with their times of arrival, are processed as one.
 
-    Pieces of least_s seconds; if the first one is late and they arrived at no more than twice real time,
-    pieces of `JOINED_S`. Faster input (`cat FILE |`) is never joined, so its result does not depend on the
-    machine.
+    Pieces of least_s seconds; of `JOINED_S` if the first one is late and they arrived at no more than twice
+    real time. Faster input (`cat FILE |`) is never joined, as its result must not depend on the machine.
     """
     first_s, last_s = waiting[0][1], waiting[-1][1]
     seconds = [n / SAMPLE_RATE for n in itertools.accumulate(len(piece) for piece, _ in waiting)]
@@ -351,7 +332,7 @@ def write_lines(events: Sequence[Event]) -> None:
 
 @dataclass(slots=True)
 class EmittedWords:
-    """words: each with its times of emission, in audio and since the start."""
+    """words: with their times of emission, in audio and since the start."""
 
     words: list[tuple[Word, float, float]] = field(default_factory=list)
     n_samples: int = 0
@@ -372,7 +353,7 @@ def run(
 ) -> EmittedWords:
     """Push every piece and show the events; an interrupt ends the recording and finalises it.
 
-    controller: drops late updates of real-time audio; None: every update is done.
+    controller: of real-time audio, whose late updates are dropped; or None.
     """
     import numpy as np
 
@@ -414,7 +395,7 @@ def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
 
 
 class WaveRecorder:
-    """Writes 16-bit mono audio; a context manager. Interrupted recordings are valid files.
+    """Writes 16-bit mono audio; a context manager.
 
     Existing content stays until the first piece arrives. If the disk is full, the error comes at the end.
     Raises: OptionError for a path that cannot be written.
@@ -472,7 +453,7 @@ COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
 class LiveView:
-    """Shows text as it grows, on a terminal; a context manager."""
+    """Shows text as it grows; a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
         # with FORCE_COLOR rich treats a pipe as a terminal, and redraws lines
@@ -518,7 +499,6 @@ class LiveView:
 
 
 def spoken_text(event: Final) -> str:
-    """Return the text of an utterance, with the names of its speakers if they are known."""
     if not any(word.speaker for word in event.words):
         return event.text
     parts = itertools.groupby(event.words, key=lambda word: word.speaker)
@@ -541,10 +521,7 @@ def live_translator(
 
 @dataclass(slots=True)
 class TranslatedView:
-    """Shows events at once, and their translations later. show: None writes JSON lines.
-
-    A failed translation is one line on standard error.
-    """
+    """Shows events at once, and their translations later. show: None writes JSON lines."""
 
     translator: LiveTranslator
     show: Show | None

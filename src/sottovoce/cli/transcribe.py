@@ -1,7 +1,7 @@
 """`sottovoce transcribe`: recordings into documents; repeating the call resumes interrupted recordings.
 
 Part files are JSON lines: a header with recording, model and options, then segments and, after every window,
-a resume point. An incomplete line is ignored. Imports nothing heavy, so that `--help` is fast.
+a resume point.
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ from sottovoce.cli.options import (
     TRANSLATION,
     FusionOptions,
     ModelOptions,
-    OutputOptions,
     SectionedCommand,
     Translation,
     TranslationOptions,
     is_file,
-    is_typed,
     of_library,
     open_model,
     speakers_of,
@@ -53,7 +51,7 @@ from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import DeferralOptions, FallbackOptions
 from sottovoce.options.schema import Option, Values, changed, made, options_of
-from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.text.disfluency import check_cleanable, check_verbatim
 from sottovoce.text.languages import LanguageChoice, language_codes, language_name
@@ -155,11 +153,7 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: objec
     extension, talk.mp3.srt and talk.wav.srt, or their folder, monday-talk.mp3.srt and friday-talk.mp3.srt. A
     recording given twice has one document. Documents are UTF-8, in files and in pipes.
     """
-    from sottovoce.cli.documents import with_output_file
-
-    output = made(OutputOptions, given)
-    output = with_output_file(files, output, has_format=is_typed(context, "output_format"))
-    return transcribe_files(files, given, transcribe_options(given), output, invocation_of(context))
+    return transcribe_files(context, files, given, transcribe_options(given))
 
 
 def transcribe_options(given: Values) -> TranscribeOptions:
@@ -191,13 +185,12 @@ def transcribe_options(given: Values) -> TranscribeOptions:
 
 
 PartHeader: TypeAlias = Mapping[str, str | int]
-"""Format of a part file, and the conditions under which it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """is_foreign: not a part file, and left alone. matches: recording, model and options are the same.
-    n_bytes: up to the last resume point.
+    """is_foreign: not a part file, and left alone. matches: the header is the same. n_bytes: up to the last
+    resume point.
     """
 
     is_foreign: bool = False
@@ -252,8 +245,9 @@ def _row(line: bytes) -> dict[str, object] | None:
 
 @dataclass(slots=True)
 class PartWriter:
-    """Writes a part file: everything up to each resume point at once. n_bytes: size of the file to append to;
-    0 starts a new one. Write failures are a warning.
+    """Writes a part file: everything up to each resume point at once. Failures are a warning.
+
+    n_bytes: size of the file to append to; 0 starts a new one.
     """
 
     path: Path
@@ -321,7 +315,7 @@ def _line(row: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TranscribeRun:
-    """State shared by all files of a call. given: its options."""
+    """State shared by all files of a call."""
 
     model: Model
     loaded: ModelOptions
@@ -338,7 +332,7 @@ class TranscribeRun:
     given: Values
 
     def part_header(self, name: str) -> PartHeader | None:
-        """Return the header that a part file has to match; None if the input cannot be resumed."""
+        """None: the input cannot be resumed."""
         if not self.options.is_resumable or self.files.processors > 1 or not os.path.isfile(name):
             return None
         about = os.stat(name)
@@ -363,16 +357,12 @@ def _with_files(value: object) -> object:
 
 
 def transcribe_files(
-    names: Sequence[str],
-    given: Values,
-    options: TranscribeOptions,
-    output: OutputOptions,
-    invocation: Invocation,
+    context: click.Context, names: Sequence[str], given: Values, options: TranscribeOptions
 ) -> int:
-    """Transcribe every file; return the exit code. Raises: SottovoceError."""
     from sottovoce.cli.documents import documents_of
     from sottovoce.cli.progress import Progress, exit_code, for_each_file, read_headers
 
+    invocation = invocation_of(context)
     files, fusion = made(FileOptions, given), made(FusionOptions, given)
     loaded = made(ModelOptions, given)
     fusion.check(given["beam_size"] or 1, options.fallback.temperatures)
@@ -380,8 +370,6 @@ def transcribe_files(
         raise OptionError("--processors: expected a file, which every process reads, got standard input")
     if files.processors > 1 and fusion.phrase_file is not None:
         raise OptionError("--processors: cannot be combined with a file of --hotwords")
-    if files.print_special and output.output_format != "txt":
-        raise OptionError("--print-special: needs --output-format txt")
     rules = () if files.regroup is None else parse_rules(files.regroup)
     if rules and not options.needs_words:
         raise OptionError("--regroup: needs --word-timestamps")
@@ -389,15 +377,7 @@ def transcribe_files(
     has_speakers = (
         options.speakers is not None or options.channels != "mixed" or options.decoding.speaker_turns
     )
-    if "rttm" in output.output_format.split(",") and not has_speakers:
-        raise OptionError("output format 'rttm': needs --speakers, --channels or --tinydiarize")
-    documents = documents_of(
-        names,
-        output,
-        made(WriterOptions, given),
-        has_words=options.needs_words,
-        has_speakers=has_speakers,
-    )
+    documents = documents_of(context, names, has_words=options.needs_words, has_speakers=has_speakers)
     inputs = documents.inputs(names)
     skipped = [name for name in inputs if files.skip_existing and documents.are_there(name)]
     if skipped:
@@ -448,7 +428,7 @@ def second_of(
 
 @contextmanager
 def resuming(name: str, run: TranscribeRun) -> Iterator[tuple[StoredPart, PartWriter | None]]:
-    """Read what is stored of a recording, and write what follows; None: it cannot be resumed."""
+    """Read the stored part of a recording, and write what follows; None: it cannot be resumed."""
     header, place = run.part_header(name), run.documents.places(name)[0]
     if header is None or str(place) == STANDARD_OUTPUT:
         yield StoredPart(), None
