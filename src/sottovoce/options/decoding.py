@@ -132,8 +132,7 @@ class DecodingOptions:
         key="tinydiarize",
         apis={
             "whisper_cpp": ApiField(
-                "tinydiarize",
-                "with a tinydiarize checkpoint: ` [SPEAKER_TURN]` before another speaker",
+                "tinydiarize", "with a tinydiarize checkpoint: ` [SPEAKER_TURN]` before another speaker"
             )
         },
     ).as_field(False)

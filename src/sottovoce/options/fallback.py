@@ -94,10 +94,7 @@ class FallbackOptions:
         least=0.0,
         apis={
             "whisper_cpp": ApiField(
-                "entropy_thold",
-                "a text with a lower entropy looks wrong; default off",
-                least=0.0,
-                most=1e3,
+                "entropy_thold", "a text with a lower entropy looks wrong; default off", least=0.0, most=1e3
             )
         },
     ).as_field(None)

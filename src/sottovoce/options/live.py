@@ -107,10 +107,7 @@ class LiveDecodingOptions:
         "Terms and names; kept for the whole session.",
         apis={
             "sottovoce": ApiField(
-                "terms",
-                "names and expected words, separated by commas",
-                kind="texts",
-                reads=", ".join,
+                "terms", "names and expected words, separated by commas", kind="texts", reads=", ".join
             ),
         },
     ).as_field("")
@@ -209,8 +206,7 @@ class LiveOptions:
         most=1.0,
         apis={
             "sottovoce": ApiField(
-                "switch_certainty",
-                "posterior of another language, 0.5 to 1, at which the session switches",
+                "switch_certainty", "posterior of another language, 0.5 to 1, at which the session switches"
             )
         },
     ).as_field(SWITCH_CERTAINTY)
@@ -220,8 +216,7 @@ class LiveOptions:
         choices=get_args(Captions),
         apis={
             "sottovoce": ApiField(
-                "captions",
-                "`firm` (default): only committed words; `revisable`: also text that may change",
+                "captions", "`firm` (default): only committed words; `revisable`: also text that may change"
             )
         },
     ).as_field("firm")

@@ -11,7 +11,7 @@ from sottovoce.options.schema import ApiField, Option, check_options
 from sottovoce.types import SAMPLE_RATE
 
 WINDOW_SAMPLES = 512
-"""32 ms: of one speech probability."""
+"""Samples of one speech probability (32 ms)."""
 _of_recording = partial(Option, group="Speech", cli_default=None)
 _of_stream = partial(Option, group="Edges")
 
