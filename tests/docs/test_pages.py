@@ -227,6 +227,15 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_of_the_source_that_a_page_names_are_there(page: Path) -> None:
+    """But for those of a commit, and those that a reader writes."""
+    prose = re.sub(r"git show [^`]*", "", FENCE.sub("", text(page)))
+    named = set(re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", prose)) - {"src/sottovoce/runtime/yours.py"}
+    missing = [name for name in named if not any((root / name).exists() for root in (ROOT, SOURCE))]
+    assert page.name == "changes.md" or missing == []
+
+
 def test_spelling() -> None:
     pytest.importorskip("codespell_lib", reason="the extra check is not installed")
     command = [
