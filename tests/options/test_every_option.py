@@ -17,11 +17,11 @@ from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import ApiField, Option, check_options, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.server.api import document
 from sottovoce.server.apis.whisper_cpp import inference_request
 from sottovoce.server.app import APIS
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import FORM, Fields, fields_of, read_field, read_form, schema_of
-from sottovoce.server.openapi import document
 
 CONTEXT: dict[str, Any] = {"obj": Invocation(), "help_option_names": ["-h", "--help"]}
 """As the whole command line has it: click keeps the names of the help option once they were looked at."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sottovoce.server.captions import MAX_MESSAGE_CHARACTERS, read_publication
+from sottovoce.server.apis.captions import MAX_MESSAGE_CHARACTERS, read_publication
 from sottovoce.server.settings import Access
 from tests.server.browser_page import LANGUAGES, SPOKEN, browser, microphone, picture, pytestmark, state
 from tests.server.conversation import SentencesModel

@@ -178,7 +178,7 @@ def test_every_format_has_what_stands_on_the_page(fake_server: ServerThread, mic
 
 def test_speakers_get_names_that_stay(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given while they speak; the correction of a speaker at the end of the utterance does not undo them."""
-    monkeypatch.setattr("sottovoce.server.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
     n_words = sum(len(text.split()) for _, _, text in TALK)
     with serving(TalkModel()) as server, browser(microphone) as (page, faults):
         page.goto(f"{server.url}/?speakers=true")

@@ -195,7 +195,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(
             super().add_voices(voices)
 
     monkeypatch.setattr(
-        "sottovoce.server.session_handle.make_live_speakers",
+        "sottovoce.server.scheduler.make_live_speakers",
         lambda wish: Told(Somebody(), OneVoice()),
     )
     with browser(microphone) as (page, faults):
@@ -352,7 +352,7 @@ def lane_colours(page: Any, n: int) -> list[list[str]]:
 def test_every_speaker_has_a_lane_and_keeps_the_colour(
     microphone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sottovoce.server.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
     n_words = sum(len(text.split()) for _, _, text in TALK)
     with serving(TalkModel()) as server, browser(microphone) as (page, faults):
         page.set_viewport_size(WIDE)

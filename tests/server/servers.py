@@ -59,6 +59,11 @@ class ServerThread:
         return self.server.services
 
     @property
+    def state(self) -> Any:
+        """The state of the app: its jobs and captions."""
+        return self.server.config.app.state  # type: ignore[union-attr]
+
+    @property
     def address(self) -> str:
         return f"{self._settings.listening.host}:{self._port}"
 

@@ -15,9 +15,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from sottovoce.server import captions as shared_captions
-from sottovoce.server.apis import caption_routes as sockets
-from sottovoce.server.captions import read_publication
+from sottovoce.server.apis import captions as shared_captions
+from sottovoce.server.apis import captions as sockets
+from sottovoce.server.apis.captions import read_publication
 from sottovoce.server.settings import Access, ServerLimits
 from tests.server.servers import ServerThread, SlowModel, serving, wait_until
 
@@ -161,7 +161,7 @@ def test_readers_only_read_and_have_a_number() -> None:
                 await talkative.send(captions(utterances=[utterance(0, "mine")]))
                 code, told = await closed(talkative)
                 assert (code, told[-1]["error"]["code"]) == (1008, "invalid_message")
-            await asyncio.to_thread(wait_until, lambda: server.services.captions.n_readers == 0)
+            await asyncio.to_thread(wait_until, lambda: server.state.captions.n_readers == 0)
             async with (
                 reading(server.address, token) as one,
                 reading(server.address, token) as two,
@@ -197,9 +197,7 @@ def test_what_is_published_again_as_it_was_goes_to_nobody_twice() -> None:
     shared = shared_captions.SharedCaptions()
 
     def take(**parts: object) -> None:
-        change = read_publication(captions(**parts))[1]
-        assert change is not None
-        shared.apply(change)
+        shared.apply(read_publication(captions(**parts))[1])
 
     all_of_it = {
         "utterances": [utterance(0, "one"), utterance(1, "two")],
@@ -253,7 +251,7 @@ def test_nothing_is_kept_of_captions_that_are_over(monkeypatch: pytest.MonkeyPat
             await speaker.send('{"type": "close"}')
         else:
             speaker.transport.abort()
-        await asyncio.to_thread(wait_until, lambda: server.services.captions.n_shared == 0)
+        await asyncio.to_thread(wait_until, lambda: server.state.captions.n_shared == 0)
         for coming in (reading(server.address, ready["token"]), resuming(server.address, ready["resume"])):
             assert await refused(coming) == (404, "no_such_captions")
 
@@ -316,7 +314,7 @@ def test_who_reads_slowly_is_sent_the_newest_once(fake_server: ServerThread) -> 
     async def run() -> None:
         async with connect(f"ws://{fake_server.address}/v1/captions") as speaker:
             token = (await received(speaker))["token"]
-            shared = fake_server.services.captions.find(token)
+            shared = fake_server.state.captions.find(token)
             seen = shared.revision
             for number in range(50):
                 await speaker.send(captions(now=utterance(7, f"word{number}")))

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.asyncio.client import connect
 
 from sottovoce.errors import OptionError
-from sottovoce.server.connections import ConnectionGate, ConnectionMiddleware, make_connections
+from sottovoce.server.connections import ConnectionGate, make_connections
 from sottovoce.server.server import QuietLoop
 from sottovoce.server.settings import Access, ServerLimits
 from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, wait_until
@@ -213,7 +213,7 @@ def answering(
     gate = ConnectionGate(10, 10, lambda _: False, lambda: None)
     make = make_connections(gate, limits, dead_s)
     config = uvicorn.Config(
-        ConnectionMiddleware(app),
+        app,
         http=make,  # type: ignore[arg-type]
         ws="websockets-sansio",
         lifespan="off",

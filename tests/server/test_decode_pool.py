@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from sottovoce.server import uploads
-from sottovoce.server.decode_pool import DecodePool, Slices
 from sottovoce.server.settings import ServerLimits
+from sottovoce.server.worker import DecodePool, Slices
 from tests.server.servers import SlowModel, serving, wait_until
 from tests.server.test_uploads import wav
 

@@ -20,8 +20,7 @@ from sottovoce.runtime import batching
 from sottovoce.runtime.batching import CallBatcher, Priority
 from sottovoce.server.errors import ApiError
 from sottovoce.server.live import InputQueue
-from sottovoce.server.scheduler import Scheduler
-from sottovoce.server.session_handle import SessionHandle
+from sottovoce.server.scheduler import Scheduler, SessionHandle
 from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 from tests.server.servers import SlowModel, make_worker

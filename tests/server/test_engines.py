@@ -19,8 +19,7 @@ from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import THREADS, CallBatcher, Priority
-from sottovoce.server.scheduler import Scheduler, TranscriptionRequest
-from sottovoce.server.session_handle import SessionHandle
+from sottovoce.server.scheduler import Scheduler, SessionHandle, TranscriptionRequest
 from sottovoce.server.settings import Work
 from sottovoce.server.worker import Worker
 from sottovoce.types import Final, Samples

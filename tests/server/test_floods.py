@@ -15,7 +15,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from sottovoce.server.captions import CaptionChange, SharedCaptions
+from sottovoce.server.apis.captions import SharedCaptions
 from sottovoce.server.settings import Access, ServerLimits
 from tests.server.servers import UPGRADE, ServerThread, SlowModel, head, opened, serving, wait_until
 
@@ -184,13 +184,16 @@ def test_a_flood_delays_nobody_else(kind: str) -> None:
         assert asyncio.run(floods()) < LATE_S
 
 
-def utterances(n: int, size: int) -> dict[int, Any]:
-    return {number: {"id": number, "words": [{"word": "x" * size}]} for number in range(n)}
+EMPTY: list[Any] = [{"id": 0, "words": []}, {"id": 499, "words": []}]
+
+
+def utterances(n: int, size: int) -> list[Any]:
+    return [{"id": number, "words": [{"word": "x" * size}]} for number in range(n)]
 
 
 def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
     shared = SharedCaptions()
-    shared.apply(CaptionChange(utterances=utterances(500, 1_000), parts={"names": {"A": "Anna"}}))
+    shared.apply({"utterances": utterances(500, 1_000), "names": {"A": "Anna"}})
     found: dict[int, Any] = {}
     names, seen, n_pages = None, -1, 0
     while (page := shared.page(seen)) is not None:
@@ -200,18 +203,18 @@ def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
         found |= {one["id"]: one for one in message.get("utterances", [])}
         names, seen, n_pages = message.get("names", names), page.revision, n_pages + 1
         if n_pages == 3:  # what was read and what was not read yet change meanwhile
-            shared.apply(CaptionChange(utterances={0: {"id": 0, "words": []}, 499: {"id": 499, "words": []}}))
-    assert found == utterances(500, 1_000) | {0: {"id": 0, "words": []}, 499: {"id": 499, "words": []}}
+            shared.apply({"utterances": EMPTY})
+    assert found == {one["id"]: one for one in utterances(500, 1_000) + EMPTY}
     assert names == {"A": "Anna"}
     assert n_pages > 10
 
 
 def test_a_reader_in_the_middle_begins_anew_when_captions_are_cleared() -> None:
     shared = SharedCaptions()
-    shared.apply(CaptionChange(utterances=utterances(500, 1_000)))
+    shared.apply({"utterances": utterances(500, 1_000)})
     page = shared.page(-1)
     assert page is not None
-    shared.apply(CaptionChange(utterances=utterances(1, 1), is_clear=True))
+    shared.apply({"utterances": utterances(1, 1), "clear": True})
     anew = shared.page(page.revision)
     assert anew is not None
     message = json.loads(anew.text)
@@ -227,8 +230,8 @@ def test_readers_that_do_not_read_hold_little_and_are_dropped() -> None:
             nonlocal n_sent
             async with connect(f"ws://{server.address}/v1/captions") as speaker:
                 token = json.loads(cast(str, await speaker.recv()))["token"]
-                shared = server.services.captions.find(token)
-                shared.apply(CaptionChange(utterances=utterances(6_000, 2_000)))
+                shared = server.state.captions.find(token)
+                shared.apply({"utterances": utterances(6_000, 2_000)})
                 page = shared.page
                 counted: list[int] = []
 

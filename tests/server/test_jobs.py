@@ -15,8 +15,8 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
-from sottovoce.server import jobs as jobs_module
-from sottovoce.server.jobs import MOST_TRIES, TranscriptionJob, create_job, load_jobs
+from sottovoce.server.apis import jobs as jobs_module
+from sottovoce.server.apis.jobs import MOST_TRIES, TranscriptionJob, create_job, load_jobs
 from sottovoce.server.settings import Access, JobSettings, ServerLimits
 from sottovoce.server.webhooks import Webhook
 from tests.server.servers import CLIPS, QuietModel, ServerThread, SlowModel, serving, wait_until
@@ -189,7 +189,7 @@ def test_a_job_that_went_well_has_its_result(tmp_path: Path, monkeypatch: pytest
 
 def test_a_job_has_its_place_before_it_is_here(fake_server: ServerThread) -> None:
     """Recordings on their way count: nobody sends more at once than may be kept."""
-    jobs = fake_server.services.jobs
+    jobs = fake_server.state.jobs
     assert jobs is not None
     with jobs.new(""), jobs.new(""), jobs.new(""):
         name = created(fake_server)
@@ -248,7 +248,7 @@ def test_owners_take_turns(tmp_path: Path, gate: Gate) -> None:
     for i, owner in enumerate(["anna"] * 5 + ["bert"]):
         create_job(tmp_path, made(i, owner=owner), io.BytesIO(wav(16_000)))
     with serving(QuietModel(gate), jobs=settings, limits=ServerLimits(requests=8)) as server:
-        jobs = server.services.jobs
+        jobs = server.state.jobs
         assert jobs is not None
         wait_until(lambda: jobs.count("running") == 2)
         owners = {
@@ -291,8 +291,8 @@ def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest
         for n_calls in (0, 1, 2):
             with serving(model, jobs=JobSettings(str(tmp_path)), limits=ServerLimits(requests=32)) as server:
                 wait_until(lambda n=n_calls: model.n_calls > n)  # type: ignore[misc]
-            assert server.services.jobs is not None
-            assert server.services.jobs.count("running") > 0
+            assert server.state.jobs is not None
+            assert server.state.jobs.count("running") > 0
     assert [record.getMessage() for record in caplog.records] == []
     assert threads_of_servers() <= before, "those of other servers, of this run of tests"
     records = [json.loads((tmp_path / one.id / "job.json").read_text()) for one in jobs]

@@ -17,8 +17,7 @@ from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.server import scheduler as scheduling
 from sottovoce.server.admission import IDLE_S, MAX_LOAD, MEASURED_S, LoadForecast, SessionLoad
 from sottovoce.server.errors import ApiError
-from sottovoce.server.scheduler import Scheduler, voice_like_sound
-from sottovoce.server.session_handle import SessionHandle
+from sottovoce.server.scheduler import Scheduler, SessionHandle, voice_like_sound
 from sottovoce.server.settings import Work
 from tests.server.servers import ServerThread, SlowModel, make_worker, serving, wait_until
 

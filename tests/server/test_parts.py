@@ -18,7 +18,7 @@ from sottovoce.server.errors import ApiError, to_api_error
 from sottovoce.server.live import MAX_COMMANDS, InputQueue
 from sottovoce.server.openai_format import Deltas
 from sottovoce.server.pcm import PcmReader
-from sottovoce.server.session_handle import EventSequencer
+from sottovoce.server.scheduler import EventSequencer
 from sottovoce.server.telemetry import Metrics
 from sottovoce.types import (
     Event,

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from sottovoce.server import session_handle
+from sottovoce.server import scheduler
 from sottovoce.server.settings import Access, ServerLimits
 from sottovoce.server.worker import THREAD_NAME
 from tests.server.servers import ServerThread, SlowModel, serving
@@ -132,7 +132,7 @@ def test_weights_of_live_speakers_are_loaded_in_no_thread_of_the_model(
         names.append(threading.current_thread().name)
         return object()
 
-    monkeypatch.setattr(session_handle, "make_live_speakers", make)
+    monkeypatch.setattr(scheduler, "make_live_speakers", make)
 
     async def run(server: ServerThread) -> None:
         async with connect(f"ws://{server.address}/v1/live?speakers=auto") as socket:

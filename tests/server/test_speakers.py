@@ -97,7 +97,7 @@ def pcm() -> bytes:
 
 
 def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
     messages, _ = exchanged(server, LIVE, pcm(), {"type": "close"})
     finals = [message for message in messages if message["type"] == "final"]
     assert finals
@@ -109,7 +109,7 @@ def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch
 
 
 def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
     voices: dict[str, str] = {}
     for name in ("A", "Anna"):
         known: list[Message] = [{"type": "voices", "voices": {"Anna": voices["A"]}}] if voices else []
@@ -136,7 +136,7 @@ def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: py
 def test_what_is_no_voice_is_said(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch, voices: object, expected: str
 ) -> None:
-    monkeypatch.setattr("sottovoce.server.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
     for query, said in (("speakers=auto", expected), ("", expected.replace("2 finite", "a session"))):
         given: Message = {"type": "voices", "voices": voices}
         messages, _ = exchanged(server, f"/v1/live?{query}", given, {"type": "close"})
@@ -152,7 +152,7 @@ def unavailable(option: object) -> NoReturn:
 def test_missing_weights_are_told_without_their_place(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sottovoce.server.session_handle.make_live_speakers", unavailable)
+    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", unavailable)
     monkeypatch.setattr("sottovoce.offline.transcription.make_diarizer", unavailable)
     shut = refusal(server, "/v1/live?speakers=auto")
     assert shut.status_code == 503
@@ -177,7 +177,7 @@ def test_missing_weights_are_told_without_their_place(
 
 
 def test_speakers_as_deepgram_tells_them(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
     query = "encoding=linear16&sample_rate=16000&language=en&diarize=true"
     messages, _ = exchanged(server, f"/v1/listen?{query}", pcm(), {"type": "CloseStream"})
     finals = [message for message in messages if message.get("is_final")]

@@ -149,8 +149,8 @@ def test_a_job_that_is_deleted_is_not_told_of(tmp_path: Path, monkeypatch: pytes
         wait_until(lambda: job(server, name)["status"] == "succeeded")
         httpx.delete(f"{server.url}/v1/jobs/{name}")
         wait_until(lambda: {path.name for path in (tmp_path / "jobs").iterdir()} == {".lock"})
-        assert server.services.jobs is not None
-        assert server.services.jobs._scopes == {}, "it is waited for no longer"
+        assert server.state.jobs is not None
+        assert server.state.jobs._scopes == {}, "it is waited for no longer"
     assert listener.came == []
 
 

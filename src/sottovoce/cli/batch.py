@@ -117,10 +117,11 @@ def rows_of(
     ray_address: str | None,
 ) -> Iterator[Row]:
     from sottovoce.archive.results import transcribe_items
-    from sottovoce.server.ray_cluster import connect, transcribe_on_ray
 
     if actors is None:
         return transcribe_items(open_model(model), items, batch)
+    from sottovoce.server.ray_cluster import connect, transcribe_on_ray
+
     connect(ray_address)
     return transcribe_on_ray(items, partial(open_model, model), batch, actors)
 

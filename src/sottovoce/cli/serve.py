@@ -158,11 +158,12 @@ def serve_app(given: Values, invocation: Invocation) -> int:
     with needing_extra():
         from sottovoce.server.server import Server
     from sottovoce.runtime.batching import THREAD_NAME
-    from sottovoce.server.decode_pool import THREAD_NAME as DECODING
     from sottovoce.server.telemetry import log_as_json
+    from sottovoce.server.worker import DECODE_THREADS
 
     warn_if_open(settings)
     server = Server(settings, open_named, partial(say_where, settings))
+
     log_as_json(logging.DEBUG if invocation.verbosity else logging.INFO)
     sys.setswitchinterval(SWITCH_S)
     server.services.ends_process = True
@@ -172,7 +173,7 @@ def serve_app(given: Values, invocation: Invocation) -> int:
     if server.broken_by is not None:
         code = 1
     begun = set(threading.enumerate()) - before
-    if any(thread.name.startswith((THREAD_NAME, DECODING)) for thread in begun):
+    if any(thread.name.startswith((THREAD_NAME, DECODE_THREADS)) for thread in begun):
         sys.stderr.flush()
         os._exit(code)  # the interpreter's own end would tear that thread out of the model, and crash
     return code
@@ -192,8 +193,7 @@ def serve_on_ray(
         if is_used:
             raise OptionError(f"--replicas: cannot be combined with {flag}, which needs one process")
     with needing_extra():
-        from sottovoce.server.ray_cluster import parse_range
-        from sottovoce.server.ray_replicas import serving_on_ray
+        from sottovoce.server.ray_cluster import parse_range, serving_on_ray
     least, most = parse_range("--replicas", given["replicas"])
     replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(given["threads"] or 1))
     warn_if_open(settings)

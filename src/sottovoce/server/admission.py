@@ -1,11 +1,8 @@
 """Admission of live sessions by a forecast of the load, and load shedding.
 
-A session costs engine seconds per second of audio. The cost is measured when a model is loaded and while
-sessions run; longer update intervals reduce it (`runtime.update_interval`).
-
-When half of the speaking sessions of a model are late, the newest late one is closed with a request to
-reconnect, until the others are in time. One session always stays. While the event loop itself is late, none
-is closed.
+A session costs engine seconds per second of audio, measured when a model is loaded and while sessions run.
+When half of the speaking sessions of a model are late, the newest late one is closed until the others are in
+time, except while the event loop itself is late.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ def overloaded(n_sessions: int) -> ApiError:
 
 
 class SessionLoad:
-    """Load of one session, made by `LoadForecast.enter`. cost: at `FORECAST_INTERVAL_S`."""
+    """Load of one session. cost: at `FORECAST_INTERVAL_S`."""
 
     def __init__(self, forecast: LoadForecast) -> None:
         self.cost = forecast.typical_cost
@@ -85,8 +82,7 @@ class SessionLoad:
 class LoadForecast:
     """Admission of sessions to one model by the time of its engines.
 
-    n_engines: that run in parallel. clock: monotonic seconds. typical_cost: of an unmeasured session; 0:
-    unknown, and all sessions are admitted.
+    clock: monotonic seconds. typical_cost: of an unmeasured session; 0: unknown, and all are admitted.
     """
 
     def __init__(self, n_engines: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -133,7 +129,6 @@ class LoadForecast:
             self._loads.remove(load)
 
     def update_cost(self, cost: float) -> None:
-        """Update the typical cost; from any thread."""
         with self._lock:
             if cost > SILENT_FRACTION * self.typical_cost:
                 self.typical_cost = DECAY * self.typical_cost + (1 - DECAY) * min(
@@ -154,10 +149,8 @@ LATE_FRACTION = 0.5
 
 @dataclass(eq=False, frozen=True, slots=True)
 class WatchedSession:
-    """An open session.
-
-    model: shared by sessions that wait for each other. behind_s: received audio that no event covers. shed:
-    asks the client to reconnect.
+    """An open session. model: shared by sessions that wait for each other. shed: asks the client to
+    reconnect.
     """
 
     model: object
@@ -172,7 +165,7 @@ class WatchedSession:
 
 
 class LoadShedder:
-    """Watches the sessions of all models. most_s: largest delay. clock: monotonic seconds."""
+    """Watches the sessions of all models. most_s: largest delay."""
 
     def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_s = most_s
@@ -193,8 +186,7 @@ class LoadShedder:
     def check(self) -> None:
         """Close the newest late session if half of the sessions have been late for `OVERLOAD_S`.
 
-        Call it every `POLL_EVERY_S`. A late call means a late event loop: sessions then get as long to catch
-        up as they are late.
+        A late call means a late event loop: sessions then get as long to catch up as they are late.
         """
         now_s = self._clock()
         since_s, looked_s = self._late_since_s, self._looked_s

@@ -1,4 +1,4 @@
-"""The declaration of an API: its routes, their authentication, error format and OpenAPI paths.
+"""The declaration of an API: its routes, their authentication, error format and OpenAPI descriptions.
 
 An API is a module in `apis` that exports an `Api`, and its line in `app`.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
@@ -18,15 +19,16 @@ from starlette.routing import compile_path
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
+from sottovoce.options.schema import Api as FormApi
 from sottovoce.server.errors import ApiError
+from sottovoce.server.fields import fields_of, schema_of
 
 HttpHandler: TypeAlias = Callable[[Request], Awaitable[Response]]
 ErrorRenderer: TypeAlias = Callable[[HTTPConnection, ApiError], dict[str, Json]]
+Schema: TypeAlias = dict[str, Json]
 
 
 class Auth(Enum):
-    """The authentication of a route, on a server with keys."""
-
     KEY = "an API key"
     KEY_OR_CLIENT_SECRET = "an API key, or a client secret that was made with one"
     OPEN = "none, or a secret that the API checks itself"
@@ -37,12 +39,6 @@ class Auth(Enum):
         return self in (Auth.OPEN, Auth.PROBE)
 
 
-class SocketSession(Protocol):
-    async def serve(self) -> None:
-        """Serve the client of a WebSocket to its end."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
     """A handler of requests; GET includes HEAD. path: a Starlette pattern."""
@@ -51,6 +47,7 @@ class HttpRoute:
     handler: HttpHandler
     method: str = "GET"
     auth: Auth = Auth.KEY
+    operation: Schema | None = None
 
     @property
     def methods(self) -> frozenset[str]:
@@ -59,10 +56,10 @@ class HttpRoute:
 
 @dataclass(frozen=True, slots=True)
 class SocketRoute:
-    """A WebSocket. connect: makes a client's session before the handshake is answered."""
+    """A WebSocket. serve: answers the handshake, and serves the client to its end."""
 
     path: str
-    connect: Callable[[WebSocket], SocketSession]
+    serve: Callable[[WebSocket], Awaitable[None]]
     auth: Auth = Auth.KEY
     methods: frozenset[str] = frozenset({"WEBSOCKET"})
 
@@ -86,16 +83,14 @@ def openai_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]
 class Api:
     """An API of the server.
 
-    key_prefixes: of WebSocket subprotocols that carry a key. key_schemes: subprotocols followed by a key.
-    Browsers cannot set headers of a WebSocket; every route takes keys in each of these ways.
+    key_prefixes: of WebSocket subprotocols that carry a key, since browsers cannot set headers. key_schemes:
+    subprotocols followed by a key. Every route takes keys in each of these ways.
     """
 
     routes: tuple[Route, ...] = ()
     error: ErrorRenderer = openai_error
     key_prefixes: tuple[str, ...] = ()
     key_schemes: tuple[str, ...] = ()
-    openapi: Callable[[], dict[str, Json]] = dict
-    schemas: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +111,7 @@ class RouteTable:
         self._key_prefixes = tuple(prefix for api in apis for prefix in api.key_prefixes)
         self._key_schemes = frozenset(scheme for api in apis for scheme in api.key_schemes)
         self._routes = [
-            (pattern_of(route), route.methods, RouteMatch(api, route.auth, route.path.replace(":path", "")))
+            (pattern_of(route), route.methods, RouteMatch(api, route.auth, shown_path(route)))
             for api in apis
             for route in api.routes
         ]
@@ -141,9 +136,108 @@ def pattern_of(route: Route) -> re.Pattern[str]:
     return compile_path(f"{route.path}/{{path:path}}" if isinstance(route, FolderRoute) else route.path)[0]
 
 
+def shown_path(route: Route) -> str:
+    return route.path.replace(":path", "")
+
+
 def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
     headers = {} if fault.retry_s is None else {"retry-after": str(fault.retry_after)}
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"
     api = cast(Api, connection.scope["state"]["api"])
     return JSONResponse(api.error(connection, fault), status_code=fault.status, headers=headers)
+
+
+STRING: Schema = {"type": "string"}
+FLAG: Schema = {"type": "boolean"}
+NUMBER: Schema = {"type": "number"}
+INTEGER: Schema = {"type": "integer"}
+ERROR: Schema = {"$ref": "#/components/schemas/Error"}
+
+
+def document(apis: Iterable[Api]) -> dict[str, Json]:
+    text_or_null: Schema = {"type": ["string", "null"]}
+    error = an_object(
+        "message", "type", "param", "code", message=STRING, type=STRING, param=text_or_null, code=text_or_null
+    )
+    paths: dict[str, dict[str, Json]] = {}
+    for route in (route for api in apis for route in api.routes if isinstance(route, HttpRoute)):
+        if route.operation is not None:
+            paths.setdefault(shown_path(route), {})[route.method.lower()] = route.operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "sottovoce",
+            "version": version("sottovoce"),
+            "description": "The requests of the server. WebSockets: see docs/protocol.md.\n",
+        },
+        "paths": {**paths},
+        "components": {
+            "schemas": {"Error": an_object("error", error=error)},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def an_object(*required: str, **properties: Json) -> Schema:
+    """Describe an object by the schemas of its properties; positional names are required."""
+    schema: Schema = {"type": "object"}
+    if required:
+        schema["required"] = list(required)
+    if properties:
+        schema["properties"] = properties
+    return schema
+
+
+def parameter(name: str, schema: Schema, place: str = "query") -> Json:
+    described: Schema = {"name": name, "in": place, "schema": schema}
+    return {**described, "required": True} if place == "path" else described
+
+
+def http_route(
+    method: str,
+    path: str,
+    handler: HttpHandler,
+    summary: str,
+    responses: Schema,
+    *parameters: Json,
+    body: Schema | None = None,
+    auth: Auth = Auth.KEY,
+) -> HttpRoute:
+    """Return a route with its operation of the OpenAPI document."""
+    operation: Schema = {"summary": summary, "parameters": list(parameters), "responses": responses}
+    if body is not None:
+        operation["requestBody"] = body
+    return HttpRoute(path, handler, method, auth, operation)
+
+
+def form_schemas(api: FormApi, names: Iterable[str] = ()) -> dict[str, Schema]:
+    fields = fields_of(api)
+    return {name: schema_of(*fields[name]) for name in names or fields}
+
+
+def form(schemas: Mapping[str, Schema], required: str = "file") -> Schema:
+    schema = an_object(required, **schemas)
+    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+
+
+def answers(content: Mapping[str, Schema], error: Schema = ERROR, status: str = "200") -> dict[str, Json]:
+    """Describe an answer by the schema of each content type, and its errors by theirs."""
+    fault: Json = {"application/json": {"schema": error}}
+    return {
+        status: {"description": "done", "content": {kind: {"schema": one} for kind, one in content.items()}},
+        "4XX": {"description": "the request cannot be answered", "content": fault},
+        "503": {"description": "not now: see retry-after", "content": fault},
+    }
+
+
+def json_answers(schema: Schema, status: str = "200") -> dict[str, Json]:
+    return answers({"application/json": schema}, status=status)
+
+
+TRANSCRIPT: Mapping[str, Schema] = {
+    "application/json": an_object("text", text=STRING),
+    **dict.fromkeys(("text/plain", "application/x-subrip", "text/vtt"), STRING),
+}
+"""The answers of transcriptions by their content type."""

@@ -1,7 +1,6 @@
 """The app of the server: its APIs, middleware and lifespan.
 
-Every request and socket gets an id, a log line, counts, access control and headers. Log lines never hold
-transcribed text or names of files.
+Log lines never hold transcribed text or names of files.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import starlette.routing
 from starlette.applications import Starlette
@@ -38,20 +37,18 @@ from sottovoce.server.api import (
     error_answer,
 )
 from sottovoce.server.apis import (
-    caption_routes,
+    captions,
     convert,
     deepgram,
     flux,
-    models,
+    jobs,
     openai_files,
     openai_realtime,
     operations,
     sottovoce_live,
-    transcription_jobs,
     whisper_cpp,
 )
 from sottovoce.server.auth import AccessControl
-from sottovoce.server.connections import ConnectionMiddleware
 from sottovoce.server.errors import ApiError, logged_api_error, shutting_down
 from sottovoce.server.fields import IGNORED_HEADER, ignored_header
 from sottovoce.server.live import deny
@@ -63,22 +60,22 @@ from sottovoce.server.telemetry import STATUS, Metrics
 
 APIS = (
     operations.API,
-    models.API,
     openai_files.API,
     openai_realtime.API,
     whisper_cpp.API,
     convert.API,
-    transcription_jobs.API,
+    jobs.API,
     deepgram.API,
     flux.API,
     sottovoce_live.API,
-    caption_routes.API,
+    captions.API,
 )
 
 
 def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> Starlette:
-    """Make the app of a server. open_model: loads a model by name. Raises: OptionError for an invalid key
-    file.
+    """Make the app of a server. open_model: loads a model by name.
+
+    Raises: OptionError for an invalid key file, or an unusable folder of jobs.
     """
     metrics = Metrics()
 
@@ -94,9 +91,11 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
 
     services = Services(settings, ModelRegistry(settings.models, open_model, make), metrics)
 
+    runner = None if settings.jobs is None else jobs.JobRunner(services, settings.jobs)
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with services.running():
+        async with services.running(), nullcontext() if runner is None else runner.running():
             yield
 
     app = Starlette(
@@ -106,15 +105,17 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
         lifespan=lifespan,
     )
     app.state.services = services
+    app.state.jobs = runner
+    app.state.captions = captions.CaptionRegistry(services)
     app.state.apis = APIS
     return app
 
 
 def middleware(services: Services) -> list[Middleware]:
-    outermost, logged = Middleware(ConnectionMiddleware), Middleware(RequestLogMiddleware, services=services)
+    logged = Middleware(RequestLogMiddleware, services=services)
     origins = services.settings.access.origins
     if not origins:
-        return [outermost, logged]
+        return [logged]
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(origins),
@@ -122,18 +123,14 @@ def middleware(services: Services) -> list[Middleware]:
         allow_headers=["authorization", "content-type", "x-request-id"],
         expose_headers=["x-request-id", "retry-after", "location", IGNORED_HEADER],
     )
-    return [outermost, cors, logged]
+    return [cors, logged]
 
 
 def starlette_route(route: Route) -> BaseRoute:
     match route:
         case HttpRoute(path, handler, method):
             return starlette.routing.Route(path, error_boundary(handler), methods=[method])
-        case SocketRoute(path, connect):
-
-            async def serve(socket: WebSocket) -> None:
-                await connect(socket).serve()
-
+        case SocketRoute(path, serve):
             return WebSocketRoute(path, serve)
         case FolderRoute(path, folder):
             return Mount(path, StaticFiles(directory=folder))
@@ -179,8 +176,6 @@ SECURITY_HEADERS = {
 
 
 class RequestLogMiddleware:
-    """The outermost layer of the app."""
-
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
         self._services = services
@@ -256,15 +251,12 @@ class RequestLogMiddleware:
 
     def _refusal(self, scope: Scope, route: RouteMatch, headers: Headers) -> ApiError | None:
         given = self._routes.given_keys(headers.get("authorization", ""), scope.get("subprotocols", ()))
-        fault = self._access.refusal(route.auth, headers, given)
-        if fault is not None:
-            return fault
-        key = self._access.key_of(route.auth, given)
-        scope["state"].update(key=key, given_keys=given)
         try:
+            key = self._access.admit(route.auth, headers, given)
+            scope["state"].update(key=key, given_keys=given)
             self._services.key_limits.take_request(key)
-        except ApiError as too_many:
-            return too_many
+        except ApiError as fault:
+            return fault
         return None
 
     def _log(self, scope: Scope, route: RouteMatch, method: str, status: int, seconds: float) -> None:

@@ -1,8 +1,7 @@
 """Authentication and access: API keys with limits, client secrets, host names and origins.
 
 Sockets are checked like requests, since browsers let any page open one. A client secret is a signed session
-with an expiry: nothing is stored, and every process with the key can check it. Pages get one from their own
-server and need no API key.
+with an expiry that every process with the key can check. Pages get one from their own server.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ SESSION_RETRY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key and its limits. name: "" for keys without one.
+    """A key and its limits. name: "" for keys without one. digest: its SHA-256. webhook_secret: signs
+    webhooks of its jobs.
 
-    digest: SHA-256 of the key. requests_per_minute, sessions: None: the server's limits. webhook_secret:
-    signs webhooks of its jobs; None: the server's secret does.
+    None: the limits and the secret of the server.
     """
 
     name: str
@@ -63,10 +62,7 @@ class ApiKey:
 
 
 class KeyRing:
-    """The keys of a server, from its settings and a file that may change.
-
-    Raises: OptionError for an unreadable file.
-    """
+    """The keys of a server, from its settings and a file that may change."""
 
     def __init__(self, access: Access) -> None:
         self._unnamed = tuple(ApiKey("", digest_of(key)) for key in access.api_keys)
@@ -130,10 +126,7 @@ def file_version(path: str | None) -> tuple[int, int, int] | None:
 
 
 def read_keys(path: str) -> Mapping[str, ApiKey]:
-    """Read keys by name from a TOML file, one table each.
-
-    Raises: OptionError for an unreadable file, and for one without keys, which would open the server.
-    """
+    """Read keys by name from a TOML file, one table each. Raises: OptionError, also for one without keys."""
     where = f"--keys '{path}'"
     reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
@@ -190,7 +183,7 @@ def optional_int(where: str, value: object, most: int) -> int | None:
 
 
 class KeyLimits:
-    """Counts requests and sessions of named keys. clock: monotonic seconds."""
+    """Counts requests and sessions of named keys. Raises: ApiError 429 above a limit."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
@@ -199,7 +192,6 @@ class KeyLimits:
         self._n_sessions: Counter[str] = Counter()
 
     def take_request(self, key: ApiKey | None) -> None:
-        """Count a request or handshake. Raises: ApiError 429 for too many in a minute."""
         if key is None or not key.name:
             return
         self._metrics.key_requests.labels(key.name).inc()
@@ -217,7 +209,6 @@ class KeyLimits:
 
     @contextmanager
     def session(self, key: ApiKey | None) -> Iterator[None]:
-        """Count a live session. Raises: ApiError 429 above the limit."""
         if key is None or not key.name:
             yield
             return
@@ -251,7 +242,7 @@ PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
 
 
 class SecretContent(TypedDict):
-    """Content of a client secret. until: seconds since 1970. maker: name of the key that made it."""
+    """until: seconds since 1970. maker: name of the key that made it."""
 
     until: float
     session: Mapping[str, Json]
@@ -266,9 +257,8 @@ class ClientSecrets:
         self._key = key or secrets.token_bytes(KEY_BYTES)
 
     def make(self, session: Mapping[str, Json], seconds: float, maker: str = "") -> tuple[str, int]:
-        """Return a secret of a session and its end (seconds since 1970).
-
-        maker: name of the key that makes it. Raises: ApiError 400 for a session with too much text.
+        """Return a secret of a session and its end (seconds since 1970). Raises: ApiError 400 for too much
+        text.
         """
         until = time.time() + seconds
         nonce = secrets.token_hex(8)
@@ -308,8 +298,8 @@ class AccessControl:
         self._keys = keys
         self._hosts = frozenset(settings.hosts)
 
-    def refusal(self, auth: Auth, headers: Mapping[str, str], given: Sequence[str]) -> ApiError | None:
-        """Return the reason to refuse a connection, or None.
+    def admit(self, auth: Auth, headers: Mapping[str, str], given: Sequence[str]) -> ApiKey | None:
+        """Return the key of a connection, or None where none is needed. Raises: ApiError 401, 403, 421.
 
         headers: by lower-case name. given: keys and secrets of the client.
         """
@@ -317,31 +307,28 @@ class AccessControl:
         if auth is not Auth.PROBE and not self.is_own_name(host_without_port(host)):
             expected = ", ".join(sorted(self._hosts)) or "an address, or a name of a network of one's own"
             message = f"host '{host[:100]}': expected {expected} (see --allow-host)"
-            return ApiError(message, status=421, code="unknown_host")
+            raise ApiError(message, status=421, code="unknown_host")
         origin = headers.get("origin")
         if origin is not None and not self.is_allowed(origin, host):
             message = f"origin '{origin[:100]}': expected this server's own page (see --allow-origin)"
-            return ApiError(message, status=403, kind="permission_error", code="origin_not_allowed")
-        if auth.is_open or self._keys.is_empty or self.key_of(auth, given) is not None:
+            raise ApiError(message, status=403, kind="permission_error", code="origin_not_allowed")
+        if auth.is_open or self._keys.is_empty:
             return None
-        got = "an unknown one" if given else "none"
-        message = f"API key: expected 'Authorization: Bearer KEY', got {got}"
-        return ApiError(message, status=401, kind="authentication_error", code="invalid_api_key")
-
-    def key_of(self, auth: Auth, given: Sequence[str]) -> ApiKey | None:
-        if auth.is_open:
-            return None
-        found = self._keys.find(given)
-        if found is None and auth is Auth.KEY_OR_CLIENT_SECRET:
+        key = self._keys.find(given)
+        if key is None and auth is Auth.KEY_OR_CLIENT_SECRET:
             content = self._secrets.first_valid(given)
-            return None if content is None else self._keys.by_name(content["maker"])
-        return found
+            key = None if content is None else self._keys.by_name(content["maker"])
+        if key is None:
+            got = "an unknown one" if given else "none"
+            message = f"API key: expected 'Authorization: Bearer KEY', got {got}"
+            raise ApiError(message, status=401, kind="authentication_error", code="invalid_api_key")
+        return key
 
     def is_own_name(self, name: str) -> bool:
         """Return whether the server may be called by a name.
 
-        Without configured names and without keys, public names are refused: a foreign page could otherwise
-        point its own name at this server and use it with the rights of its pages.
+        Without configured names and keys, public names are refused: a foreign page could point its own name
+        at this server.
         """
         if self._hosts:
             return name in self._hosts or "*" in self._hosts

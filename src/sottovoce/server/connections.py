@@ -1,8 +1,7 @@
 """Limits of connections: their number, their share of the event loop, and their end.
 
-A `Connection` stands between the system's transport and uvicorn's protocol. It passes data on in small
-pieces, so that many connections share the event loop, and limits framing without payload, so that no client
-keeps the server parsing for nothing.
+A `Connection` between the system's transport and uvicorn's protocol passes data on in small pieces, so that
+many share the event loop, and limits framing without payload.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
-import httptools
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
@@ -58,7 +54,6 @@ OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\
 """The header of an upgrade to another protocol than WebSockets (Java's clients offer HTTP/2). Servers may
 ignore it (RFC 9110, 7.8); httptools would end the request.
 """
-CONNECTION = "sottovoce.connection"
 POLICY_VIOLATION = 1008
 NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
 RESERVED_FILES = 96
@@ -89,40 +84,53 @@ class FramingDebt:
         self._n_bytes = 0.0
 
 
-class RequestMeter:
-    def __init__(self) -> None:
-        self._parser = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-        self.is_in_message = False
-        self.n_requests = 0
-        self.n_payload = 0
+class MeteredHttp(HttpToolsProtocol):
+    """uvicorn's protocol of requests; counts them and their payload.
 
-    @property
-    def method(self) -> str:
-        return self._parser.get_method().decode("ascii")
+    An answer closes the connection if the body has not arrived by then. is_tunnel: the request wants another
+    protocol, and is no GET.
+    """
 
-    def feed(self, data: bytes) -> bool:
-        """Follow data; return whether another protocol begins after it.
-
-        Raises: httptools.HttpParserError.
-        """
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            return True
-        return False
+    transport: Connection
+    is_in_message = False
+    is_tunnel = False
+    n_requests = 0
+    n_payload = 0
+    _keeps_alive = False
 
     def on_message_begin(self) -> None:
         self.is_in_message = True
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self.n_requests += 1
+        self.is_tunnel = self.parser.should_upgrade() and self.parser.get_method() != b"GET"
+        if self.is_tunnel:
+            return
+        super().on_headers_complete()
+        if self.cycle is not None:
+            self._keeps_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
 
     def on_body(self, body: bytes) -> None:
         self.n_payload += len(body)
+        if not self.is_tunnel:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self.is_in_message = False
+        if self.is_tunnel:
+            return
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.keep_alive = self._keeps_alive
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        if not self.is_tunnel:
+            super().handle_websocket_upgrade()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.transport.answered()
 
 
 class FrameMeter:
@@ -260,7 +268,7 @@ class Turns:
 class Connection(asyncio.Protocol, asyncio.Transport):
     """One connection. dead_s: time without data, pongs included, before a WebSocket is closed."""
 
-    inner: asyncio.Protocol
+    http: MeteredHttp
     _transport: asyncio.Transport
 
     def __init__(self, gate: ConnectionGate, limits: ServerLimits, turns: Turns, dead_s: float) -> None:
@@ -274,7 +282,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._data = bytearray()
         self._n_searched = 0
         """Leading bytes of the data without the end of a head."""
-        self._requests = RequestMeter()
+        self._sockets: asyncio.Protocol | None = None
         self._frames: FrameMeter | None = None
         self._debt = FramingDebt(MAX_HEAD_BYTES)
         self._n_answered = 0
@@ -285,6 +293,10 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._n_dropped = 0
         self._received_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def _inner(self) -> asyncio.Protocol:
+        return self._sockets or self.http
 
     # The protocol of the system's transport
 
@@ -299,7 +311,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         # second write of an answer waits for the client's delayed acknowledgement, 40 ms.
         self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._end_after(self._limits.head_s)
-        self.inner.connection_made(self)
+        self._inner.connection_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
@@ -313,7 +325,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     def _report_lost(self, exc: Exception | None) -> None:
         if not self._is_lost:
             self._is_lost = True
-            self.inner.connection_lost(exc)
+            self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
@@ -329,13 +341,13 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._turns.add(self)
 
     def eof_received(self) -> bool | None:
-        return self.inner.eof_received()
+        return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        self.inner.pause_writing()
+        self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        self.inner.resume_writing()
+        self._inner.resume_writing()
 
     # The transport of uvicorn's protocol
 
@@ -343,10 +355,10 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return self._transport.get_extra_info(name, default)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        return self.inner
+        return self._inner
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.inner = cast(asyncio.Protocol, protocol)
+        self._sockets = cast(asyncio.Protocol, protocol)
         if not self.is_closing():
             self._begin_frames()
 
@@ -373,7 +385,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def close(self) -> None:
         """Close; the rest of an incomplete request is dropped unread."""
-        if self._requests.is_in_message or self._data:
+        if self.http.is_in_message or self._data:
             self._linger()
         elif not self._is_closing:
             self._is_closing = True
@@ -383,11 +395,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     def abort(self) -> None:
         self._is_closing = True
         self._transport.abort()
-
-    # Reports of the app
-
-    def handshake_began(self) -> None:
-        self._end_when_dead()
 
     def answered(self) -> None:
         self._n_answered += 1
@@ -420,16 +427,15 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     @property
     def _is_unanswered(self) -> bool:
-        """Whether further data must wait for the answer to a request or handshake."""
         if self._frames is not None:
             return not self._has_written
-        return not self._requests.is_in_message and self._n_answered < self._requests.n_requests
+        return not self.http.is_in_message and self._n_answered < self.http.n_requests
 
     def _n_next(self) -> int:
         """Return the bytes that can be passed on: a whole head, or part of its body."""
         if not self._data or self._is_paused or self._is_unanswered or self.is_closing():
             return 0
-        if self._frames is not None or self._requests.is_in_message:
+        if self._frames is not None or self.http.is_in_message:
             return min(PIECE_BYTES, len(self._data))
         head = HEAD_END.search(self._data, max(0, self._n_searched - 3), MAX_HEAD_BYTES)
         self._n_searched = len(self._data)
@@ -444,37 +450,33 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def _forward_request(self, n_bytes: int) -> int:
         """Return the cost in bytes of a turn."""
-        requests = self._requests
-        is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
+        http = self.http
+        n_requests, n_payload = http.n_requests, http.n_payload
         piece = bytes(self._data[:n_bytes])
         del self._data[:n_bytes]
-        piece = OTHER_UPGRADE.sub(b"", piece) if is_head else piece
-        is_upgrade = False
-        with suppress(httptools.HttpParserError):  # uvicorn finds it too, and answers
-            is_upgrade = requests.feed(piece)
-        n_payload = requests.n_payload - n_payload
-        self._debt.note(len(piece) - n_payload, n_payload, self._received_s)
-        if not requests.is_in_message:
-            self._debt.clear()
-        if requests.n_requests > n_requests:
-            self._stop_timer()
-        if is_upgrade and requests.method != "GET":
-            self._refuse("405 Method Not Allowed", "expected GET for a WebSocket, and no tunnel")
-        elif self._debt.is_too_large:
-            self._refuse("400 Bad Request", NO_PROGRESS)
-        else:
-            self.inner.data_received(piece)
-        return max(len(piece), FRAMING_COST * (len(piece) - n_payload))
+        http.data_received(piece if http.is_in_message else OTHER_UPGRADE.sub(b"", piece))
+        n_payload = http.n_payload - n_payload
+        n_framing = len(piece) - n_payload
+        if self._frames is None and not self.is_closing():
+            if http.n_requests > n_requests:
+                self._stop_timer()
+            self._debt.note(n_framing, n_payload, self._received_s)
+            if not http.is_in_message:
+                self._debt.clear()
+            if http.is_tunnel:
+                self._refuse("405 Method Not Allowed", "expected GET for a WebSocket, and no tunnel")
+            elif self._debt.is_too_large:
+                self._refuse("400 Bad Request", NO_PROGRESS)
+        return max(len(piece), FRAMING_COST * n_framing)
 
     def _begin_frames(self) -> None:
         self._frames = FrameMeter()
         self._has_written = False
         self._debt = FramingDebt(MAX_FRAMES_BYTES)
-        self._end_after(self._limits.head_s)
+        self._end_when_dead()
         self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
     def _forward_frames(self) -> int:
-        """Return the cost in bytes of a turn: all of it."""
         assert self._frames is not None
         before = self._frames.n_payload
         n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
@@ -485,7 +487,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         if self._debt.is_too_large:
             self._refuse("", NO_PROGRESS)
         else:
-            self.inner.data_received(piece)
+            self._inner.data_received(piece)
         return TURN_BYTES
 
     def _set_option(self, level: int, name: int, value: int) -> None:
@@ -519,7 +521,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._end_when_stuck(LINGER_S)
 
     def _watch_head(self) -> None:
-        is_awaited = self._frames is None and not (self._requests.is_in_message or self._is_unanswered)
+        is_awaited = self._frames is None and not (self.http.is_in_message or self._is_unanswered)
         if is_awaited and self._data and self._timer is None:
             self._end_after(self._limits.head_s)
 
@@ -563,56 +565,15 @@ def make_connections(
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> asyncio.Protocol:
         connection = Connection(gate, limits, turns, dead_s)
-        state = {**app_state, CONNECTION: connection, HAS_HUNG_UP: connection.has_hung_up}
-        connection.inner = HttpToolsProtocol(config, server_state, state, _loop)
+        state = {**app_state, HAS_HUNG_UP: connection.has_hung_up}
+        connection.http = MeteredHttp(config, server_state, state, _loop)
         return connection
 
     return make
 
 
-class ConnectionMiddleware:
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection: Connection | None = scope.get("state", {}).get(CONNECTION)
-        if connection is None:  # of another server, or no connection at all
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._http(connection, scope, receive, send)
-        else:
-            connection.handshake_began()
-            await self._app(scope, receive, send)
-
-    async def _http(self, connection: Connection, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        is_read = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
-        is_answered = False
-
-        async def receiving() -> Message:
-            nonlocal is_read
-            message = await receive()
-            is_read |= not message.get("more_body", False)
-            return message
-
-        async def sending(message: Message) -> None:
-            nonlocal is_answered
-            if message["type"] == "http.response.start" and not is_read:
-                MutableHeaders(scope=message)["connection"] = "close"
-            await send(message)
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                is_answered = True
-                connection.answered()
-
-        try:
-            await self._app(scope, receiving, sending)
-        finally:
-            if not is_answered:
-                connection.answered()
-
-
 def has_hung_up(where: socket.socket | None) -> bool:
-    """Return whether the other end has closed a socket; False where the system does not tell (Windows)."""
+    """Return whether the other end has closed; False where the system does not tell (Windows)."""
     if where is None or where.fileno() < 0 or sys.platform == "win32":
         return False
     ended = select.POLLRDHUP if sys.platform == "linux" else select.POLLHUP

@@ -26,11 +26,7 @@ MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "
 
 
 class ApiError(Exception):
-    """An error that is sent to a client.
-
-    message: one line. status: of HTTP. kind: `type` of the document; None: by the status. retry_s: seconds
-    until a retry may succeed, or None.
-    """
+    """An error that is sent to a client. retry_s: until a retry may succeed, or None."""
 
     def __init__(
         self,
@@ -57,6 +53,10 @@ class ApiError(Exception):
     @property
     def details(self) -> dict[str, Json]:
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+
+    @property
+    def live_details(self) -> dict[str, Json]:
+        return self.details if self.retry_s is None else {**self.details, "retry_after": self.retry_after}
 
     @property
     def retry_after(self) -> int:

@@ -1,7 +1,7 @@
 """Values of forms, addresses and JSON messages, read without trust.
 
 Readers take the field's name and value, and raise ApiError 400. Lists in a form are `name[]`, `name` or
-`name[0]`; objects are `name[key]` or JSON. Answers list fields without effect (`x-ignored-parameters`).
+`name[0]`; objects are `name[key]` or JSON.
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ def read_text(name: str, value: object, most: int = MAX_CHARACTERS) -> str:
 
 
 def read_list(name: str, value: object) -> tuple[str, ...]:
-    """Read texts from a list, or from text separated by commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise invalid_value(name, "a list of texts", quoted(value))
@@ -159,11 +158,38 @@ def read_object(name: str, value: object, *, optional: bool = False) -> Mapping[
     return cast("Mapping[str, object]", value)
 
 
-def require_only(name: str, given: Mapping[str, object], allowed: tuple[str, ...]) -> None:
+def require_only(name: str, given: Mapping[str, object], allowed: Iterable[str]) -> None:
     for key in given:
         if key not in allowed:
             message = f"unknown parameter '{name}.{key[:50]}': expected {', '.join(allowed)}"
             raise ApiError(message, param=f"{name}.{key[:50]}", code="unknown_parameter")
+
+
+def object_of(**readers: Reader[Json]) -> Reader[dict[str, Json]]:
+    """The reader of an object with these fields alone; missing ones are null."""
+
+    def read(name: str, value: object) -> dict[str, Json]:
+        given = read_object(name, value)
+        require_only(name, given, readers)
+        return {field: read(field, given.get(field)) for field, read in readers.items()}
+
+    return read
+
+
+def list_of(read: Reader[T], most: int) -> Reader[list[T]]:
+    """The reader of a list; null is an empty one."""
+
+    def read_items(name: str, value: object) -> list[T]:
+        items = [] if value is None else value
+        if not isinstance(items, list) or len(items) > most:
+            raise invalid_value(name, f"a list of at most {most}", quoted(value))
+        return [read(name, item) for item in items]
+
+    return read_items
+
+
+def or_null(read: Reader[T]) -> Reader[T | None]:
+    return lambda name, value: None if value is None else read(name, value)
 
 
 def read_json_list(name: str, value: object) -> tuple[str, ...]:
@@ -175,7 +201,7 @@ def read_json_languages(name: str, value: object) -> tuple[str, ...]:
 
 
 def json_number(least: float, most: float) -> Reader[float]:
-    """The reader of a JSON number; strings are refused."""
+    """Strings are refused."""
     return lambda name, value: read_number(name, [value] if isinstance(value, str) else value, least, most)
 
 
@@ -196,7 +222,7 @@ def require_typed(message: object, expected: str) -> dict[str, object]:
 
 
 def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, Reader[T]]) -> dict[str, T]:
-    """Read the fields that have a reader and are present and not null."""
+    """Read the fields that are present and not null."""
     return {
         name: read(f"{place}.{name}", given[name])
         for name, read in readers.items()
@@ -205,7 +231,7 @@ def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, R
 
 
 def unknown_fields(given: object, known: KnownFields | Reader[object], place: str = "") -> tuple[str, ...]:
-    """List unknown fields of a JSON object at any depth, such as "session.audio.output"."""
+    """List unknown fields at any depth, such as "session.audio.output"."""
     if not known or callable(known) or not isinstance(given, Mapping):
         return ()
     found: list[str] = []
@@ -272,7 +298,7 @@ READERS: Mapping[Kind, Reader[object]] = {
 
 
 class Fields:
-    """Text fields of one request. All methods raise ApiError 400 for an invalid value."""
+    """Text fields of one request."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._pairs = [(replace_surrogates(name), replace_surrogates(value)) for name, value in pairs]

@@ -10,7 +10,7 @@ TIMEOUT_S = 4.0
 
 
 def is_ready(port: int) -> bool:
-    """Return whether a server of this machine is ready, with or without TLS (unverified)."""
+    """Return whether a server of this machine is ready, with or without TLS."""
     unverified = ssl.create_default_context()
     unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     for connection in (

@@ -1,6 +1,6 @@
 """One live client: its messages are read, audio and commands processed in order, and events sent.
 
-The protocols in `apis` read messages and render events. No task of the event loop runs the model.
+No task of the event loop runs the model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -29,9 +29,8 @@ from sottovoce.server.api import error_answer
 from sottovoce.server.auth import ApiKey
 from sottovoce.server.errors import UNAVAILABLE, ApiError, logged_api_error, to_api_error
 from sottovoce.server.pcm import PcmReader
-from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.scheduler import Scheduler, SessionHandle
 from sottovoce.server.services import Services, key_of, run_until_first, services_of
-from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
@@ -47,17 +46,17 @@ MAX_REASON_BYTES = 120
 HAS_HUNG_UP = "has_hung_up"
 
 
-class ClientDisconnectedError(Exception):
-    """The client has disconnected."""
+class ClientDisconnectedError(Exception): ...
 
 
 class Transport(Protocol[M_co]):
-    """The messages of one client. request_id: names the connection in the log.
+    """The messages of one client. request_id: for the log.
 
     Every method raises ClientDisconnectedError when the client has gone.
     """
 
     request_id: str
+    limits: ServerLimits
 
     async def receive(self) -> M_co | None:
         """Return the next message; None at the end of input, when the client may still read.
@@ -71,43 +70,39 @@ class Transport(Protocol[M_co]):
         ...
 
     async def send(self, document: dict[str, Json]) -> None:
-        """Send one message. Raises: ApiError if the client does not read."""
+        """Raises: ApiError if the client does not read."""
         ...
 
     async def close(self, code: int, reason: str = "") -> None:
-        """Close the connection. code: of WebSockets."""
+        """code: of WebSockets."""
         ...
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """Close the connection after an error. document: the last message."""
+        """Close after an error. document: the last message."""
         ...
 
 
 class WebSocketTransport:
-    """A WebSocket, as a `Transport` of binary and text messages."""
-
     def __init__(self, socket: WebSocket, limits: ServerLimits) -> None:
         self.request_id: str = socket.scope["state"]["request_id"]
         self._socket = socket
-        self._limits = limits
+        self.limits = limits
         self._has_hung_up: Callable[[], bool] = socket.scope["state"].get(HAS_HUNG_UP, bool)
 
     async def accept(self, subprotocol: str | None) -> None:
         offered = self._socket.scope["subprotocols"]
-        try:
+        with noticing_the_end():
             await self._socket.accept(subprotocol=subprotocol if subprotocol in offered else None)
-        except OSError as error:
-            raise ClientDisconnectedError from error
 
     async def receive(self) -> bytes | str | None:
-        with anyio.move_on_after(self._limits.idle_s):
+        with anyio.move_on_after(self.limits.idle_s):
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 raise ClientDisconnectedError
             data: bytes | None = message.get("bytes")
             text: str = message.get("text") or ""
             return text if data is None else data
-        text = f"session: expected a message within {self._limits.idle_s:g} s"
+        text = f"session: expected a message within {self.limits.idle_s:g} s"
         raise ApiError(text, code="idle_timeout")
 
     def has_disconnected(self) -> bool:
@@ -117,33 +112,35 @@ class WebSocketTransport:
         await self.send_text(json_text(document))
 
     async def send_text(self, text: str) -> None:
-        with anyio.move_on_after(self._limits.send_s):
-            try:
-                await self._socket.send_text(text)
-            except (WebSocketDisconnect, RuntimeError) as error:
-                raise ClientDisconnectedError from error
+        with anyio.move_on_after(self.limits.send_s), noticing_the_end():
+            await self._socket.send_text(text)
             return
-        message = f"client: expected to take what it is sent within {self._limits.send_s:g} s"
+        message = f"client: expected to take what it is sent within {self.limits.send_s:g} s"
         raise ApiError(message, code="slow_reader")
 
     async def close(self, code: int, reason: str = "") -> None:
-        try:
+        with noticing_the_end():
             await self._socket.close(code, reason)
-        except (WebSocketDisconnect, RuntimeError) as error:
-            raise ClientDisconnectedError from error
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """Close after an error; an open handshake is refused with an HTTP status."""
-        try:
+        """An open handshake is refused with an HTTP status."""
+        with noticing_the_end():
             if self._socket.application_state == WebSocketState.CONNECTING:
                 await deny(self._socket, fault)
-            else:
-                await self._socket.send_text(json_text(document))
-                code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
-                reason = fault.message.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore")
-                await self._socket.close(code, reason)
-        except (WebSocketDisconnect, RuntimeError, OSError) as error:
-            raise ClientDisconnectedError from error
+                return
+            await self._socket.send_text(json_text(document))
+            code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
+            reason = fault.message.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore")
+            await self._socket.close(code, reason)
+
+
+@contextmanager
+def noticing_the_end() -> Iterator[None]:
+    """Raises: ClientDisconnectedError in place of what Starlette and the system raise."""
+    try:
+        yield
+    except (WebSocketDisconnect, RuntimeError, OSError) as error:
+        raise ClientDisconnectedError from error
 
 
 async def deny(socket: WebSocket, fault: ApiError) -> None:
@@ -151,8 +148,24 @@ async def deny(socket: WebSocket, fault: ApiError) -> None:
 
 
 def live_error(fault: ApiError) -> dict[str, Json]:
-    again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
-    return {"type": "error", "error": {**fault.details, **again}}
+    return {"type": "error", "error": fault.live_details}
+
+
+async def serve_client(
+    transport: Transport[object],
+    work: Callable[[], Awaitable[None]],
+    error_document: Callable[[ApiError], dict[str, Json]] = live_error,
+    what: str = "session failed",
+) -> None:
+    """Serve a client to the end of the work; an error is logged, and is the last message."""
+    try:
+        await work()
+    except ClientDisconnectedError:
+        return
+    except Exception as error:
+        fault = logged_api_error(error, transport.request_id, what)
+        with anyio.move_on_after(transport.limits.send_s), suppress(ClientDisconnectedError):
+            await transport.fail(fault, error_document(fault))
 
 
 M = TypeVar("M")
@@ -208,37 +221,28 @@ class LiveConnection(ABC, Generic[M]):
         await self.emit(await self.session.flush())
 
     async def background(self) -> None:
-        """Run the background task of the protocol."""
+        """A task of the protocol."""
 
     async def report(self) -> None:
         """Report the delay of the session; called every second."""
 
     async def serve(self) -> None:
-        """Serve the client to its end, or the shutdown; an error is the last message."""
-        try:
+        async def work() -> None:
             async with self.exit_stack:
                 await self.begin()
                 await self._run()
-        except ClientDisconnectedError:
-            return
-        except Exception as error:
-            fault = self.logged(error)
-            with anyio.move_on_after(self.limits.send_s), suppress(ClientDisconnectedError):
-                await self.transport.fail(fault, self.error_document(fault))
+
+        await serve_client(self.transport, work, self.error_document)
 
     def acquire_slot(self) -> None:
-        """Count a live session of the server and of the client's key, until `release`.
-
-        Raises: ApiError 429, 503.
-        """
+        """Count a live session of the server and of the key, until `release`. Raises: ApiError 429, 503."""
         self.exit_stack.enter_context(self.services.key_limits.session(self.key))
         self.exit_stack.enter_context(self.services.session(lambda: self.behind_s))
         self._last_audio_s = time.monotonic()
 
     async def open(self, model: str, options: LiveOptions) -> Scheduler:
-        """Open the session, until `release`; return its scheduler.
-
-        Raises: ApiError 429 without room on the model; OptionError, ModelNotFoundError.
+        """Open the session, until `release`; return its scheduler. Raises: ApiError 429 without room on the
+        model.
         """
         scheduler = await self.exit_stack.enter_async_context(self.services.registry.use(model))
         self.services.check_live_wait(scheduler)
@@ -276,7 +280,6 @@ class LiveConnection(ABC, Generic[M]):
 
     @property
     def behind_s(self) -> float:
-        """Seconds of received audio that no event covers."""
         return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
 
     async def send(self, *documents: dict[str, Json]) -> None:
@@ -299,7 +302,7 @@ class LiveConnection(ABC, Generic[M]):
             await self.queue_audio(await in_thread_if_large(len(data), partial(reader.read, piece)))
 
     async def queue_container(self, container: LiveContainer, data: bytes) -> None:
-        """Decode and queue bytes of a container; b"" ends it. Raises: AudioError."""
+        """b"" ends the container. Raises: AudioError."""
         for piece in slices_of(data) if data else (b"",):
             container.feed(piece) if piece else container.end()
             is_more = True
@@ -314,7 +317,7 @@ class LiveConnection(ABC, Generic[M]):
             await self.queue.put(code)
 
     def count(self) -> None:
-        """Count new audio. Raises: ApiError if the session is too long."""
+        """Raises: ApiError if the session is too long."""
         new_s, self._counted_s = self.received_s - self._counted_s, self.received_s
         self.services.metrics.live_seconds.inc(new_s)
         self.services.key_limits.count_audio(self.key, new_s)
@@ -369,10 +372,7 @@ class LiveConnection(ABC, Generic[M]):
             self._last_audio_s = time.monotonic()
 
     async def _report(self) -> None:
-        """Report the delay; end a client that has gone or sends no audio for too long.
-
-        While audio waits nothing is read, so that `receive` does not see a client go.
-        """
+        """While audio waits nothing is read, so that `receive` does not see a client go."""
         most_s = self.limits.keepalive_s
         while True:
             await anyio.sleep(min(REPORT_EVERY_S, most_s))
@@ -403,6 +403,10 @@ class WebSocketConnection(LiveConnection[bytes | str]):
         super().__init__(self.websocket, services)
         self.key = key_of(socket)
 
+    @classmethod
+    async def at(cls, socket: WebSocket) -> None:
+        await cls(socket).serve()
+
 
 def slices_of(data: bytes) -> Iterator[bytes]:
     for start in range(0, len(data), SLICE_BYTES):
@@ -419,7 +423,7 @@ def require_finite(samples: Samples) -> None:
 
 
 class InputQueue(Generic[C]):
-    """A queue of samples and commands of type C, for one producer and one consumer.
+    """Samples and commands of type C, for one producer and one consumer.
 
     max_samples: queued audio above which the producer waits.
     """
@@ -442,7 +446,6 @@ class InputQueue(Generic[C]):
         return self._n_samples
 
     async def put_audio(self, samples: Samples) -> None:
-        """Add samples (n,); wait while the queue is above its limit."""
         if len(samples):
             with self._lock:
                 self._items.append(samples)

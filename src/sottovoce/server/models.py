@@ -1,11 +1,10 @@
-"""The models of a server by name: loaded at the first request, unloaded when idle or when another one needs
-their memory.
-"""
+"""The models of a server: loaded at the first request, unloaded when idle or for another one."""
 
 from __future__ import annotations
 
 import gc
 import logging
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,10 +18,12 @@ import torch
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.base import expected_shapes
 from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.devices import empty_cache
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.sources.names import REPOSITORIES, published_repository
+from sottovoce.runtime.batching import EngineState
 from sottovoce.server.errors import ApiError
 from sottovoce.server.scheduler import FileJob, Scheduler, TranscriptionRequest
 from sottovoce.server.settings import ModelSettings
@@ -66,25 +67,12 @@ def expected_bytes(name: str) -> int:
 
 
 def n_parameters(dims: ModelDims) -> int:
-    audio, text = dims.n_audio_state, dims.n_text_state
-    encoder = 3 * dims.n_mels * audio + audio + 3 * audio * audio + audio + dims.n_audio_ctx * audio
-    encoder += dims.n_audio_layer * (n_attention_weights(audio) + n_feed_forward_weights(audio)) + 2 * audio
-    decoder = dims.n_vocab * text + dims.n_text_ctx * text + 2 * text
-    decoder += dims.n_text_layer * (2 * n_attention_weights(text) + n_feed_forward_weights(text))
-    return encoder + decoder
-
-
-def n_attention_weights(width: int) -> int:
-    return 4 * width * width + 3 * width + 2 * width
-
-
-def n_feed_forward_weights(width: int) -> int:
-    return 8 * width * width + 5 * width + 2 * width
+    return sum(math.prod(shape) for shape in expected_shapes(dims).values())
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model of the server. is_stand_in: the requested id names other weights."""
+    """is_stand_in: the requested id names other weights."""
 
     name: str
     is_stand_in: bool = False
@@ -95,7 +83,7 @@ def resolve_model_id(requested: str, settings: ModelSettings) -> ResolvedModel |
 
     Tried in order: a name or alias of the server; the same published weights under another program's id; the
     multilingual model of an English-only one; for hosted services, and other ids of published weights, the
-    default model. A name of published weights in this library (`large-v3`) never means other weights.
+    default model. A name of this library (`large-v3`) never means other weights.
     """
     known = dict.fromkeys(settings.names) | settings.all_aliases
     by_case = {name.lower(): name for name in reversed(known)}
@@ -116,9 +104,7 @@ def resolve_model_id(requested: str, settings: ModelSettings) -> ResolvedModel |
 
 @dataclass(slots=True)
 class _Slot:
-    """The state of a model. languages, n_bytes: by its name until it is loaded. is_loading: memory is
-    reserved.
-    """
+    """languages, n_bytes: by the name of a model until it is loaded. is_loading: memory is reserved."""
 
     languages: tuple[str, ...]
     n_bytes: int
@@ -131,8 +117,6 @@ class _Slot:
 class ModelRegistry:
     """The models that may be requested, and the loaded ones.
 
-    open_model: loads a model by name, in a thread. make: returns its scheduler. size_of: bytes of its
-    weights.
     Raises: OptionError if the models of the start need more memory than allowed, by their names.
     """
 
@@ -180,9 +164,8 @@ class ModelRegistry:
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Scheduler]:
-        """Load a model if necessary, and hold it until the context ends.
-
-        Raises: ModelNotFoundError, CheckpointError, OptionError; ApiError 503 without memory for it.
+        """Load a model if necessary, and hold it until the context ends. Raises: ApiError 503 without memory
+        for it.
         """
         slot = self._slots[name]
         slot.n_users += 1
@@ -196,10 +179,7 @@ class ModelRegistry:
     async def transcribing(
         self, name: str, source: BinaryIO, request: TranscriptionRequest
     ) -> AsyncIterator[FileJob]:
-        """Begin to transcribe a recording; its models stay loaded until the context ends.
-
-        Raises: as `use` and `Scheduler.transcribe`.
-        """
+        """Begin to transcribe a recording; its models stay loaded until the context ends."""
         async with AsyncExitStack() as stack:
             scheduler = await stack.enter_async_context(self.use(name))
             second = None
@@ -221,6 +201,15 @@ class ModelRegistry:
     def schedulers(self) -> list[Scheduler]:
         return list(self.running.values())
 
+    @property
+    def engines(self) -> list[tuple[str, int, EngineState]]:
+        """The engines by model and number."""
+        return [
+            (name, number, state)
+            for name, scheduler in self.running.items()
+            for number, state in enumerate(scheduler.worker.runtime.states)
+        ]
+
     def unload_idle(self) -> None:
         after_s = self.settings.unload_s
         for name, slot in self._slots.items():
@@ -230,7 +219,6 @@ class ModelRegistry:
             self._unload(name)
 
     async def free(self) -> None:
-        """Free the memory of unloaded models, in a thread."""
         async with self._freeing:
             unloaded, self._unloaded = self._unloaded, []
             if unloaded:
@@ -286,7 +274,6 @@ class ModelRegistry:
         return sorted(idle, key=lambda name: self._slots[name].used_s)
 
     def _evict_for(self, name: str) -> None:
-        """Unload idle models until a model fits. Raises: ApiError 503 if it cannot."""
         if self._most_bytes is None:
             return
         wanted, idle = self._slots[name].n_bytes, self._idle_models()
@@ -319,10 +306,7 @@ class ModelRegistry:
 
 
 def free_memory(unloaded: list[Scheduler]) -> None:
-    """Wait for the threads of models, and release their weights, also from CUDA's cache.
-
-    unloaded: is emptied.
-    """
+    """Wait for the threads of models, and release their weights, also from CUDA's cache."""
     while unloaded:
         unloaded.pop().join(JOIN_TIMEOUT_S)
     gc.collect()  # a model and its parts refer to each other

@@ -1,7 +1,4 @@
-"""Requests for recordings by the fields of OpenAI's API, and its transcript documents.
-
-Segments have `language` in addition.
-"""
+"""Requests for recordings by the fields of OpenAI's API, and its transcript documents."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from sottovoce.options.requests import TRANSLATION_FORMATS
 from sottovoce.options.schema import Option, Values, made
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
-from sottovoce.server.errors import ApiError, invalid_options, invalid_value
+from sottovoce.server.errors import invalid_options, invalid_value
 from sottovoce.server.fields import (
     MAX_CHARACTERS,
     Fields,
@@ -68,10 +65,10 @@ MAX_NAME_LENGTH = 200
 
 @dataclass(frozen=True, slots=True)
 class FileRequest:
-    """One request: options of the transcription and of the answer.
+    """Options of a transcription and of its answer.
 
-    max_len: most characters of a segment. offset_n: added to the numbers of `srt`. language_probabilities:
-    include them where the format has them. ignored: parameters without effect.
+    max_len: most characters of a segment. offset_n: added to the numbers of `srt`. ignored: parameters
+    without effect.
     """
 
     task: Task
@@ -89,7 +86,6 @@ class FileRequest:
 
 
 def transcription_request(fields: Fields) -> FileRequest:
-    """Read the request of `/v1/audio/transcriptions`. Raises: ApiError 400, OptionError."""
     values = read_form(fields, "openai")
     response_format = values["response_format"]
     logprobs, stream = bool(values["include"]), bool(values["stream"])
@@ -124,7 +120,6 @@ def transcription_request(fields: Fields) -> FileRequest:
 
 
 def translation_request(fields: Fields) -> FileRequest:
-    """Read the request of `/v1/audio/translations`. Raises: ApiError 400."""
     values = read_form(fields, "openai", translation_form())
     transcription = TranscriptionRequest(transcribe_options(values, "translate", words=False))
     model, response_format = values["model"], values["response_format"]
@@ -196,11 +191,9 @@ def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, 
 def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str, Samples]:
     """Return speech (n,) float32 at 16 kHz by name."""
     if len(names) != len(references):
-        message = f"{NAMES}: expected a reference for each name, got {len(names)} and {len(references)}"
-        raise ApiError(message, param=NAMES, code="invalid_value")
+        raise invalid_value(NAMES, "a reference for each name", f"{len(names)} and {len(references)}")
     if len(names) > MOST_SPEAKERS or len(set(names)) < len(names) or not all(name.strip() for name in names):
-        message = f"{NAMES}: expected at most {MOST_SPEAKERS} different names"
-        raise ApiError(message, param=NAMES, code="invalid_value")
+        raise invalid_value(NAMES, f"at most {MOST_SPEAKERS} different names", f"{len(names)}")
     return {name: speech_of(reference) for name, reference in zip(names, references, strict=True)}
 
 
@@ -212,19 +205,16 @@ def speech_of(reference: str) -> Samples:
         samples = load_audio(base64.b64decode(content, validate=True), duration_s=2 * MOST_SPEECH_S)
     except (binascii.Error, ValueError) as error:
         reason = str(error) if isinstance(error, AudioError) else "something else"
-        message = f"{REFERENCES}: expected 'data:audio/wav;base64,…', got {reason}"
-        raise ApiError(message, param=REFERENCES, code="invalid_value") from error
-    if not LEAST_SPEECH_S <= len(samples) / SAMPLE_RATE <= MOST_SPEECH_S:
-        message = f"{REFERENCES}: expected {LEAST_SPEECH_S:.0f} to {MOST_SPEECH_S:.0f} seconds of speech"
-        raise ApiError(message, param=REFERENCES, code="invalid_value")
+        raise invalid_value(REFERENCES, "'data:audio/wav;base64,…'", reason) from error
+    speech_s = len(samples) / SAMPLE_RATE
+    if not LEAST_SPEECH_S <= speech_s <= MOST_SPEECH_S:
+        expected = f"{LEAST_SPEECH_S:.0f} to {MOST_SPEECH_S:.0f} seconds of speech"
+        raise invalid_value(REFERENCES, expected, f"{speech_s:.1f}")
     return samples
 
 
 class UploadedFile:
-    """A recording in a temporary file, as `audio.io` reads it, with the name of the upload.
-
-    sha256: hexadecimal; "" if it was not computed.
-    """
+    """A recording in a temporary file, as `audio.io` reads it. sha256: hexadecimal, or ""."""
 
     def __init__(self, upload: UploadFile, sha256: str = "") -> None:
         self.sha256 = sha256
@@ -324,7 +314,6 @@ def speaker_segment(segment: Segment) -> dict[str, Json]:
 
 
 def streamed_segment(segment: Segment, request: FileRequest) -> dict[str, Json]:
-    """Render the event of a segment, with its language, and words as in the live protocol."""
     event = speaker_segment(segment)
     if request.response_format != "diarized_json":
         del event["speaker"]
@@ -339,7 +328,7 @@ def segment_id(segment: Segment) -> str:
 
 
 def segment_document(segment: Segment) -> dict[str, Json]:
-    """Render one of `segments`; seek: its start in log-mel frames of 10 ms."""
+    """seek: the start in log-mel frames of 10 ms."""
     return {
         "id": segment.id,
         "seek": round(segment.start * SAMPLE_RATE / HOP_SAMPLES),
@@ -360,7 +349,6 @@ def word_document(word: Word) -> dict[str, Json]:
 
 
 def logprob(word: Word) -> dict[str, Json]:
-    """Render one of `logprobs`: a word, with its log-probability."""
     value = math.log(word.probability) if word.probability > 0 else -100.0
     return {"token": word.word, "bytes": list(word.word.encode()), "logprob": score(value)}
 
@@ -383,7 +371,7 @@ def duration_usage(transcript: Transcript) -> dict[str, Json]:
 
 
 def token_usage(transcript: Transcript, n_prompt_tokens: int) -> dict[str, Json]:
-    """Render usage by tokens, which the end of a stream requires; an encoder frame (20 ms) is one."""
+    """Render usage by tokens; an encoder frame (20 ms) is one."""
     n_audio = math.ceil(transcript.duration * FRAMES_PER_SECOND)
     n_written = sum(len(segment.tokens) for segment in transcript.segments)
     return {

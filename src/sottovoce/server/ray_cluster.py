@@ -1,8 +1,8 @@
-"""Joining a Ray cluster, and transcription of an archive by its processes.
+"""The server on a Ray cluster: replicas behind Ray's proxies, and the transcription of an archive.
 
-Ray Data hands blocks of recordings to actors and repeats those of actors that died. Recordings still without
-a row are tried once more one by one, since one of them may end every process; then they get a row with an
-error.
+A removed replica ends with its last connection or after `DRAIN_S`. Ray Data repeats blocks of actors that
+died. Recordings still without a row are tried once more one by one, since one of them may end every process;
+then they get a row with an error.
 """
 
 from __future__ import annotations
@@ -12,29 +12,43 @@ import json
 import logging
 import math
 import os
+import re
+import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, TypedDict
 
+from starlette.applications import Starlette
+
+from sottovoce.api import Model
 from sottovoce.archive.results import BatchOptions, Item, Row, failed_row, transcribe_items
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
 from sottovoce.formats.document import json_text
-from sottovoce.server.settings import Replicas
+from sottovoce.server.app import make_app
+from sottovoce.server.auth import KEY_BYTES
+from sottovoce.server.settings import Replicas, ServerSettings
+from sottovoce.server.telemetry import log_as_json
 
 if TYPE_CHECKING:
-    from sottovoce.api import Model
+    from ray.serve import Deployment
 
 MAX_BLOCKS = 10_000
 N_RETRIES = 2
 FATAL = "fatal"
 DIED = "the process that read it ended before it was done, twice"
+NAME = "sottovoce"
+_NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
+PLACES_BESIDE = 16
+CONNECTIONS = 8
+MORE_AFTER_S, FEWER_AFTER_S = 30.0, 600.0
+DRAIN_S = 600.0
+MAX_QUEUED = 256
 
 
 def connect(address: str | None) -> None:
-    """Join a cluster, or start one on this machine; hides the log of Ray.
-
-    Raises: MissingExtraError; OptionError if no cluster answers.
-    """
+    """Join a cluster, or start one on this machine. Raises: MissingExtraError, OptionError."""
     ray = import_ray("ray")
     if ray.is_initialized():
         return
@@ -63,15 +77,13 @@ def parse_range(option: str, text: str) -> tuple[int, int]:
 
 
 class Block(TypedDict):
-    """Recordings by name; paths are bytes."""
+    """paths are bytes."""
 
     id: Sequence[str]
     path: Sequence[bytes]
 
 
 class TranscribingActor:
-    """An actor of the pool. open_model: called once, in its process."""
-
     def __init__(self, open_model: Callable[[], Model], batch: BatchOptions) -> None:
         self._open_model = open_model
         self._batch = batch
@@ -93,10 +105,7 @@ class TranscribingActor:
 def transcribe_on_ray(
     items: Sequence[Item], open_model: Callable[[], Model], batch: BatchOptions, actors: Replicas
 ) -> Iterator[Row]:
-    """Yield a row for each recording in any order; requires `connect`.
-
-    Raises: OptionError if the model cannot be opened, or the options are invalid for every recording.
-    """
+    """Yield a row for each recording in any order; requires `connect`. Raises: OptionError."""
     left = {item.id: item for item in items}
     model = ""
     for n_in_block in (batch.n_together, 1):
@@ -145,3 +154,78 @@ def _round(
         if FATAL in row:
             raise OptionError(str(row[FATAL]))
         yield row
+
+
+@contextmanager
+def serving_on_ray(
+    settings: ServerSettings,
+    open_model: Callable[[str], Model],
+    replicas: Replicas,
+) -> Iterator[None]:
+    """Deploy the app, which then answers at its address on every machine of the cluster.
+
+    open_model: called in the replicas. Raises: MissingExtraError, OptionError.
+    """
+    serve = import_ray("ray.serve")
+    connect(None)
+    key = settings.access.secret_key or secrets.token_bytes(KEY_BYTES)
+    shared = replace(settings, access=replace(settings.access, secret_key=key))
+    listening = settings.listening
+    try:
+        serve.start(
+            proxy_location="EveryNode",
+            http_options={
+                "host": listening.host,
+                "port": listening.port,
+                "ssl_certfile": listening.certificate,
+                "ssl_keyfile": listening.key,
+            },
+        )
+        serve.run(deployment(serve, shared, open_model, replicas).bind(), name=NAME, route_prefix="/")
+    except (RuntimeError, ValueError) as error:
+        why = reason([str(error), *messages(serve)])
+        serve.shutdown()
+        raise OptionError(f"--replicas: expected servers that come up, got '{why}'") from error
+    try:
+        yield
+    finally:
+        serve.shutdown()
+
+
+def deployment(
+    serve: ModuleType, settings: ServerSettings, open_model: Callable[[str], Model], replicas: Replicas
+) -> Deployment:
+    def build() -> Starlette:
+        log_as_json(logging.INFO)
+        opened = {name: open_model(name) for name in settings.models.at_start}
+        return make_app(settings, lambda name: opened.get(name) or open_model(name))
+
+    limits = settings.limits
+    made: Deployment = serve.deployment(
+        serve.ingress(build)(),
+        name=NAME,
+        max_ongoing_requests=limits.sessions + limits.requests + PLACES_BESIDE,
+        max_queued_requests=MAX_QUEUED,
+        autoscaling_config={
+            "min_replicas": replicas.n_min,
+            "max_replicas": replicas.n_max,
+            "target_ongoing_requests": CONNECTIONS,
+            "upscale_delay_s": MORE_AFTER_S,
+            "downscale_delay_s": FEWER_AFTER_S,
+        },
+        ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
+        graceful_shutdown_timeout_s=DRAIN_S,
+    )
+    return made
+
+
+def messages(serve: ModuleType) -> list[str]:
+    app = serve.status().applications.get(NAME)
+    return [] if app is None else [app.message, *(part.message for part in app.deployments.values())]
+
+
+def reason(texts: Sequence[str]) -> str:
+    """Return the last line of texts and tracebacks that names an error, without the name."""
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
+    named = [found["what"] for line in lines if (found := _NAMED.match(line))]
+    return (named or lines or ["no reason given"])[-1][:300]

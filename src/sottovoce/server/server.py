@@ -1,7 +1,7 @@
 """A running server: uvicorn, with an orderly shutdown.
 
 After SIGINT or SIGTERM new requests are refused, live sessions emit their last text and close with 1012, and
-requests are answered, with 503 after the timeout. A second SIGINT ends the server at once.
+requests are answered, with 503 after the timeout.
 """
 
 from __future__ import annotations
@@ -86,9 +86,8 @@ def limit_warnings(*names: str) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, whose live sessions end before their sockets do.
-
-    on_listening: called once with the port. Raises: OptionError for an unusable address.
+    """uvicorn's server, whose live sessions end before their sockets do. Raises: OptionError for an unusable
+    address.
     """
 
     def __init__(
@@ -190,7 +189,6 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals, without raising them again at the end."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -235,9 +233,3 @@ def listening_socket(listening: Listening) -> Socket:
         raise OptionError(
             f"{address}: expected a free address of this machine, got '{cause_of(error)}'"
         ) from error
-
-
-def wyoming_socket(settings: ServerSettings) -> Socket | None:
-    if settings.wyoming is None:
-        return None
-    return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))

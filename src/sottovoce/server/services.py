@@ -12,24 +12,19 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
-from sottovoce.formats.document import Json
 from sottovoce.server.admission import POLL_EVERY_S, LoadShedder
 from sottovoce.server.auth import ApiKey, ClientSecrets, KeyLimits, KeyRing
-from sottovoce.server.captions import CaptionRegistry
-from sottovoce.server.decode_pool import DecodePool
 from sottovoce.server.errors import ApiError, shutting_down, too_many_requests
-from sottovoce.server.jobs import JOB_STATUSES, JobRunner
 from sottovoce.server.models import JOIN_TIMEOUT_S, ModelRegistry
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.settings import UPLOADS_PER_REQUEST, ServerSettings
 from sottovoce.server.telemetry import Metrics, Tracing, make_provider
+from sottovoce.server.worker import DecodePool
 
 T = TypeVar("T")
 
 
 UNLOAD_EVERY_S = 5.0
-REQUESTS_PER_JOB = 4
-"""Recordings answered at once, for each job that may run at the same time."""
 CHECK_KEYS_EVERY_S = 1.0
 ENGINE_LABELS = ("model", "engine")
 
@@ -37,7 +32,7 @@ ENGINE_LABELS = ("model", "engine")
 class Services(Collector):
     """Settings, models, counts and limits of a server.
 
-    Raises: OptionError for an invalid key file, or an unusable folder of jobs.
+    Raises: OptionError for an invalid key file.
     """
 
     def __init__(self, settings: ServerSettings, registry: ModelRegistry, metrics: Metrics) -> None:
@@ -52,25 +47,12 @@ class Services(Collector):
         self.decoding = DecodePool()
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`."""
-        self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
         self.shedder = LoadShedder(settings.limits.wait_s)
         self.tracing = Tracing(make_provider() if settings.traces else None)
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
         self.keys = KeyRing(settings.access)
         self.key_limits = KeyLimits(metrics)
-        self.jobs: JobRunner | None = None
-        if settings.jobs is not None:
-            n_parallel = max(1, settings.limits.requests // REQUESTS_PER_JOB)
-            self.jobs = JobRunner(
-                settings.jobs,
-                registry,
-                self.decoding,
-                metrics,
-                self.keys,
-                n_parallel=n_parallel,
-                tracing=self.tracing,
-            )
         self.preload_error: Exception | None = None
         self.draining = anyio.Event()
         """Set at the shutdown: live sessions end, and new requests are refused."""
@@ -87,7 +69,6 @@ class Services(Collector):
                 "Seconds of received audio that no event accounts for yet, in the session furthest behind.",
                 self.behind_s,
             ),
-            "caption_readers": ("Readers of captions that are shared.", self.captions.n_readers),
             "recordings": ("Recordings being transcribed or waiting.", self.n_requests),
             "upload_bytes": ("Bytes of recordings that are here.", self.upload_bytes),
             "failing": ("Whether a model cannot work any more.", int(self.health_error is not None)),
@@ -100,20 +81,10 @@ class Services(Collector):
         }
         for name, (meaning, value) in now.items():
             yield GaugeMetricFamily(f"sottovoce_{name}", meaning, value)
-        if self.jobs is not None:
-            counts = [((status,), self.jobs.count(status)) for status in JOB_STATUSES]
-            yield gauges("jobs_here", "Jobs by what they are at.", ("status",), counts)
-            yield GaugeMetricFamily(
-                "sottovoce_job_bytes", "Of jobs' recordings and results.", self.jobs.n_bytes
-            )
-        engines = [
-            ((name, str(number)), state)
-            for name, scheduler in self.registry.running.items()
-            for number, state in enumerate(scheduler.worker.runtime.states)
-        ]
-        busy = [(place, state.busy) for place, state in engines]
+        engines = self.registry.engines
+        busy = [((name, str(number)), state.busy) for name, number, state in engines]
         yield gauges("engine_busy", "The part of the time that an engine is at work.", ENGINE_LABELS, busy)
-        updates = [(place, state.n_live) for place, state in engines]
+        updates = [((name, str(number)), state.n_live) for name, number, state in engines]
         meaning = "Updates of live sessions under way in an engine."
         yield gauges("engine_updates", meaning, ENGINE_LABELS, updates)
         forecasts = [((name,), one.forecast.load) for name, one in self.registry.running.items()]
@@ -132,7 +103,7 @@ class Services(Collector):
 
     @property
     def behind_s(self) -> float:
-        """Largest delay of a session: seconds of received audio that no event covers."""
+        """Largest seconds of received audio that no event covers."""
         return max((lag() for lag in self._lags), default=0.0)
 
     @property
@@ -141,10 +112,7 @@ class Services(Collector):
 
     @contextmanager
     def upload(self, *, is_queued: bool = False) -> Iterator[None]:
-        """Count an upload. is_queued: of a job, which needs no free slot for a recording.
-
-        Raises: ApiError 429 above a limit, 503 during the shutdown.
-        """
+        """is_queued: of a job, which needs no free slot for a recording. Raises: ApiError 429, 503."""
         limits = self.settings.limits
         if not is_queued:
             self._require_free(self.n_requests, limits.requests, "recordings are being transcribed")
@@ -158,10 +126,7 @@ class Services(Collector):
 
     @contextmanager
     def uploaded_bytes(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts bytes of one upload until the context ends.
-
-        The function raises ApiError 429 if all uploads together are too large.
-        """
+        """Yield a function that counts bytes of one upload until the context ends. Raises: ApiError 429."""
         taken = 0
 
         def take(n_bytes: int) -> None:
@@ -181,7 +146,6 @@ class Services(Collector):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Count a recording. Raises: as `upload`."""
         limit = self.settings.limits.requests
         self._require_free(self.n_requests, limit, "recordings are being transcribed")
         self.n_requests += 1
@@ -192,7 +156,7 @@ class Services(Collector):
 
     @contextmanager
     def session(self, behind_s: Callable[[], float] = float) -> Iterator[None]:
-        """Count a live session. behind_s: its delay. Raises: as `upload`."""
+        """behind_s: delay of the session. Raises: ApiError 429, 503."""
         self._require_free(self.n_sessions, self.settings.limits.sessions, "live sessions are open")
         self._lags.append(behind_s)
         try:
@@ -207,13 +171,11 @@ class Services(Collector):
             raise too_many_requests(f"{limit} {what}: try again later", retry_s=10.0)
 
     def check_capacity(self, name: str) -> None:
-        """Raises: ApiError 429 if a loaded model cannot take a session."""
         if (scheduler := self.registry.running.get(name)) is not None:
             self.check_live_wait(scheduler)
             scheduler.forecast.check()
 
     def check_live_wait(self, scheduler: Scheduler) -> None:
-        """Raises: ApiError 429 if live work waits too long."""
         waits_s, most_s = scheduler.worker.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:
             raise too_many_requests(
@@ -227,8 +189,6 @@ class Services(Collector):
                 tasks.start_soon(self._unload_idle)
                 if self.settings.work.forecast:
                     tasks.start_soon(self._shed_load)
-                if self.jobs is not None:
-                    tasks.start_soon(run_until_first, self.jobs.run, self.draining.wait)
                 if self.keys.has_file:
                     tasks.start_soon(self._refresh_keys)
                 if self.settings.models.preload:
@@ -240,8 +200,6 @@ class Services(Collector):
                 await self._end()
 
     async def _end(self) -> None:
-        if self.jobs is not None:
-            self.jobs.close()
         within_s = 0.0 if self.ends_process else JOIN_TIMEOUT_S
         await anyio.to_thread.run_sync(self.decoding.close, not self.ends_process)
         await anyio.to_thread.run_sync(self.registry.close, within_s)
@@ -301,10 +259,7 @@ async def run_until_first(*tasks: Callable[[], Awaitable[object]]) -> None:
 
 
 async def cancel_when(ended: Callable[[], Awaitable[object]], work: Awaitable[T], error: ApiError) -> T:
-    """Return the result of an awaitable, which is cancelled when `ended` returns first.
-
-    Raises: the given error then; the error of the work.
-    """
+    """Return the result of work, which is cancelled with the error when `ended` returns first."""
     found: list[T] = []
 
     async def run() -> None:
@@ -314,20 +269,6 @@ async def cancel_when(ended: Callable[[], Awaitable[object]], work: Awaitable[T]
     if not found:
         raise error
     return found[0]
-
-
-def engine_states(services: Services) -> list[dict[str, Json]]:
-    return [
-        {
-            "model": name,
-            "engine": number,
-            "live_updates": state.n_live,
-            "recording": state.has_recording,
-            "busy": round(state.busy, 2),
-        }
-        for name, scheduler in services.registry.running.items()
-        for number, state in enumerate(scheduler.worker.runtime.states)
-    ]
 
 
 def services_of(connection: HTTPConnection) -> Services:

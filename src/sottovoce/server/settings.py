@@ -48,17 +48,13 @@ EXPECTED_SECRET = (
 class ServerLimits:
     """Limits of load and time.
 
-    readers: of all shared captions. upload_mb: of one request; None: a quarter of `uploads_mb`.
-    session_s: audio of one live session. message_kb: one socket message; OpenAI's clients send up to 15 MB.
-    connections: None: what sessions, recordings and `SPARE_CONNECTIONS` need, within the limit of open files.
-    connections_per_address: None: half of them.
-    pending_s: queued audio of a session above which its client is not read.
-    wait_s: waiting time of live work above which sessions are refused; they are late from half of it.
-    idle_s: silence of a client; keepalive_s: time without audio, whatever else comes.
-    send_s: for a client to take a message. upload_s: between two pieces of an upload.
-    head_s: for the head of a request. stall_s: longest call of a model before it counts as broken.
-
-    Raises: OptionError for values out of range.
+    readers: of all shared captions. upload_mb: of one request; None: a quarter of `uploads_mb`. message_kb:
+    OpenAI's clients send up to 15 MB. connections: None: what sessions, recordings and `SPARE_CONNECTIONS`
+    need, within the limit of open files. connections_per_address: None: half of them. pending_s: queued audio
+    of a session above which its client is not read. wait_s: waiting time of live work above which sessions
+    are refused. idle_s: silence of a client; keepalive_s: time without audio. send_s: for a client to take a
+    message. upload_s: between two pieces of an upload. head_s: for the head of a request. stall_s: longest
+    call of a model before it counts as broken.
     """
 
     sessions: int = Option("Concurrent live sessions.", key="max_sessions", least=1).as_field(16)
@@ -126,11 +122,9 @@ class ServerLimits:
 class Access:
     """Access control.
 
-    api_keys: without keys everybody may use the API. secret_key: signs client secrets (`auth`), the same in
-    all processes; None: a new one. hosts: empty: local names on a loopback address; elsewhere any name with
-    keys, and private names without.
-
-    Raises: OptionError for a key that a header or subprotocol cannot carry.
+    api_keys: without keys everybody may use the API. secret_key: signs client secrets, the same in all
+    processes; None: a new one. hosts: empty: local names on a loopback address; elsewhere any name with keys,
+    and private names without.
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -198,7 +192,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
 
 
 def secret_of(where: str, text: str) -> bytes:
-    """Read a secret: text, or base64 after "whsec_". Raises: OptionError."""
+    """Read text, or base64 after "whsec_". Raises: OptionError."""
     secret = text.encode()
     if text.startswith(SECRET_PREFIX):
         try:
@@ -214,11 +208,8 @@ def secret_of(where: str, text: str) -> bytes:
 class ModelSettings:
     """The models of a server, and how they decode recordings.
 
-    model: the default. others: loaded at their first request. second: reads uncertain parts again
-    (`deferral`); clients can request it only if it is in `others`. beam_size: of recordings. preload: load
-    the default and the second at the start.
-
-    Raises: OptionError for an alias of an unknown model, invalid memory, and a second that is the default.
+    others: loaded at their first request. second: reads uncertain parts again; clients can request it only if
+    it is in `others`. preload: load the default and the second at the start.
     """
 
     model: str
@@ -271,10 +262,8 @@ class ModelSettings:
 class Work:
     """Threads of a model, and its load.
 
-    engines: threads that run updates of live sessions; None: one a processor thread, `MOST_ENGINES` at most,
-    and one on an accelerator. threads: of the processor; None: PyTorch's.
-
-    Raises: OptionError for values out of range.
+    engines: run updates of live sessions; None: one a processor thread, `MOST_ENGINES` at most, and one on an
+    accelerator. threads: None: PyTorch's.
     """
 
     engines: int | None = None
@@ -305,7 +294,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Address of a server, and its certificate. Raises: OptionError for a certificate without key."""
+    """Address of a server, and its certificate."""
 
     host: str = Option("Address to listen on.").as_field("127.0.0.1")
     port: int = Option("Port; 0: any free one.", least=0, most=65535).as_field(8000)
@@ -343,10 +332,8 @@ class TranslationSettings:
 class JobSettings:
     """Recordings that are answered later, kept in a folder.
 
-    most: jobs at a time, finished ones included; a named key has half of them. most_mb: of recordings and
-    results. webhook_secret: None: no webhooks are sent.
-
-    Raises: OptionError for values out of range and invalid networks.
+    most: jobs at a time, finished ones included; a named key has half of them. webhook_secret: None: no
+    webhooks.
     """
 
     folder: str
@@ -376,10 +363,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Servers or actors of a Ray cluster. n_min, n_max: Ray scales in between. cpus, gpus: of each.
-
-    Raises: OptionError.
-    """
+    """Servers or actors of a Ray cluster. cpus, gpus: of each."""
 
     n_min: int = 1
     n_max: int = 1
@@ -400,8 +384,8 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """All settings of a server. wyoming: address for Home Assistant, or None. translation: None: Whisper
-    translates live speech, into English only. jobs: None: no jobs.
+    """wyoming: address for Home Assistant. translation: None: Whisper translates live speech, into English
+    only.
     """
 
     models: ModelSettings

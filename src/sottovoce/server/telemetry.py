@@ -1,12 +1,10 @@
 """Metrics for Prometheus, traces for OpenTelemetry, and logs as lines of JSON.
 
-Labels of metrics never come from clients. Requests, live sessions and jobs have spans with the fields of
-their log lines; none holds a query, a file name, or text. The variables OTEL_… say where spans are sent.
+Labels of metrics never come from clients; no log line or span holds a query, a file name, or text.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import sys
@@ -42,8 +40,6 @@ QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.serve
 
 
 class Metrics:
-    """Counters and histograms of one server; current values register with `registry`."""
-
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -58,9 +54,7 @@ class Metrics:
         self.key_requests = self._counter("key_requests", "Requests and handshakes of a named key.", "key")
         self.key_refused = self._counter("key_refused", "What a named key had too much of.", "key", "limit")
         self.key_audio_seconds = self._counter("key_audio_seconds", "Audio taken of a named key.", "key")
-        self.key_sessions = Gauge(
-            "sottovoce_key_sessions", "Live sessions of a named key now.", ("key",), registry=self.registry
-        )
+        self.key_sessions = self.gauge("key_sessions", "Live sessions of a named key now.", "key")
         self.jobs = self._counter("jobs", "Jobs that are over.", "status")
         self.webhooks = self._counter("webhooks", "Addresses of jobs that were told, or given up.", "status")
         self.file_seconds = self._counter("file_audio_seconds", "Audio of recordings transcribed.")
@@ -70,6 +64,9 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+    def gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(f"sottovoce_{name}", meaning, labels, registry=self.registry)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(f"sottovoce_{name}_total", meaning, labels, registry=self.registry)
@@ -88,15 +85,15 @@ class Tracing:
     def span(
         self, name: str, headers: Mapping[str, str] | None = None, **attributes: str
     ) -> Iterator[SetAttribute]:
-        """Make a span of the context; yields a function that sets attributes.
+        """Make a span; yields a function that sets attributes.
 
         headers: of a request, whose `traceparent` is the parent. attributes: `__` stands for a dot.
         """
         if self._provider is None:
             yield lambda key, value: None
             return
-        trace = importlib.import_module("opentelemetry.trace")
-        propagate = importlib.import_module("opentelemetry.propagate")
+        from opentelemetry import propagate, trace
+
         with self._provider.get_tracer(NAME).start_as_current_span(
             name,
             context=propagate.extract(headers or {}),
@@ -120,17 +117,15 @@ class Tracing:
 def make_provider() -> TracerProvider:
     """Make OpenTelemetry's provider for OTLP over HTTP. Raises: MissingExtraError."""
     try:
-        sdk = importlib.import_module("opentelemetry.sdk.trace")
-        resources = importlib.import_module("opentelemetry.sdk.resources")
-        export = importlib.import_module("opentelemetry.sdk.trace.export")
-        otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise MissingExtraError("opentelemetry", "trace", "--traces") from error
-    own = resources.Resource({"service.name": NAME})
-    provider: TracerProvider = sdk.TracerProvider(
-        resource=own.merge(resources.OTELResourceDetector().detect())
-    )
-    provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))
+    resource = Resource({"service.name": NAME}).merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider
 
 

@@ -21,7 +21,6 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from sottovoce.audio.io import open_audio
-from sottovoce.server.decode_pool import Slices
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import RECORDINGS, Fields, note_ignored
 from sottovoce.server.openai_format import FileRequest, UploadedFile
@@ -29,6 +28,7 @@ from sottovoce.server.pcm import WAV_HEADER_BYTES, wav_header
 from sottovoce.server.scheduler import FileJob
 from sottovoce.server.services import Services, cancel_when, key_of, services_of
 from sottovoce.server.settings import ServerLimits
+from sottovoce.server.worker import Slices
 from sottovoce.types import SAMPLE_RATE, Transcript
 
 FILE_FIELD = b"file"
@@ -44,9 +44,7 @@ POLL_EVERY_S = 0.5
 
 
 class _FormParser(MultiPartParser):
-    """Starlette's parser with limits for each field and for all; recognises the recording by its field if its
-    part has no `filename`.
-    """
+    """Starlette's parser with limits for each field and for all."""
 
     _n_bytes = 0
 
@@ -69,7 +67,7 @@ class _FormParser(MultiPartParser):
 def filename_of(disposition: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """Return the file name of a part without `filename`; None: it has one, or is no file.
 
-    The name is that of `filename*` (RFC 5987); the recording without one is "upload" with the ending of its
+    It is that of `filename*` (RFC 5987); for the recording without one, "upload" with the ending of its
     content type.
     """
     options = parse_options_header(disposition)[1]
@@ -89,10 +87,7 @@ def filename_of(disposition: bytes, headers: Iterable[tuple[bytes, bytes]]) -> s
 
 @asynccontextmanager
 async def received_form(request: Request) -> AsyncIterator[tuple[Fields, UploadedFile | None]]:
-    """Receive the fields of a form and the recording in its field `file`, until the context ends.
-
-    Raises: ApiError: 413 for too much, 408 for too slow, 400 for no form.
-    """
+    """Receive the fields of a form and the recording until the context ends. Raises: ApiError 4xx."""
     services = services_of(request)
     limits = services.settings.limits
     kind = request.headers.get("content-type", "")
@@ -134,10 +129,9 @@ def split_form(form: FormData) -> tuple[Fields, UploadedFile | None]:
 async def received_body(
     request: Request, raw: tuple[str, int] | None
 ) -> AsyncIterator[tuple[Fields, UploadedFile]]:
-    """Receive the body of a request as a recording without fields, until the context ends.
+    """Receive a body as a recording, until the context ends. Raises: ApiError 400, 408, 413.
 
-    raw: encoding and sample rate of samples without a header. Raises: ApiError: 413 for too much, 408 for too
-    slow, 400 for nothing.
+    raw: encoding and sample rate of samples without a header.
     """
     services = services_of(request)
     limits = services.settings.limits
@@ -173,10 +167,8 @@ async def whole_body(pieces: AsyncIterable[bytes], most_bytes: int) -> bytes:
 async def limited_stream(
     request: Request, limits: ServerLimits, take: Callable[[int], None] = lambda n_bytes: None
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body of a request.
-
-    take: called with the bytes of each piece. Raises: ApiError: 413 if it is too large, 408 if its data stops
-    or trickles.
+    """Yield the body of a request. take: counts bytes. Raises: ApiError 413, or 408 if data stops or
+    trickles.
     """
     n_bytes = 0
     stream = request.stream()
@@ -219,10 +211,9 @@ def check_size(n_bytes: int, limits: ServerLimits) -> None:
 
 
 def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
-    """Decode a recording up to the longest allowed duration, and return its seconds.
+    """Decode a recording and return its seconds. Raises: AudioError, ApiError 413.
 
-    Durations in headers are not trusted: a small file may hold days of silence. Raises: AudioError, ApiError
-    413.
+    Durations in headers are not trusted: a small file may hold days of silence.
     """
     n_samples = 0
     upload.seek(0)
@@ -253,14 +244,13 @@ class RunningJob:
         self.services.metrics.file_seconds.inc(transcript.duration)
 
     async def collected(self, request: Request) -> Transcript:
-        """Return the transcript. Raises: ApiError 499 if the client disconnects."""
         transcript = await cancel_on_disconnect(request, self.handle.collect())
         self.count(transcript)
         return transcript
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """Await work, which is cancelled when the client disconnects. Raises: ApiError 499 then."""
+    """Raises: ApiError 499 when the client disconnects."""
 
     async def gone() -> None:
         while not await request.is_disconnected():
@@ -273,10 +263,7 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
 async def checked_request(
     request: Request, read: Callable[[], FileRequest], recording: UploadedFile | None
 ) -> tuple[FileRequest, UploadedFile, float]:
-    """Read a request and decode its recording once; return both and the seconds of audio.
-
-    read: called in a decoding thread. Raises: ApiError, AudioError.
-    """
+    """Read a request and decode its recording once; return both and the seconds of audio."""
     services = services_of(request)
     file_request = await services.decoding.call(read)
     if recording is None:
@@ -299,8 +286,7 @@ async def begin_job(
 ) -> RunningJob:
     """Receive a recording, check the request, and begin to transcribe it; the stack ends it.
 
-    read: reads the fields of the form, in a decoding thread. adapt: changes the request by the recording,
-    likewise. Raises: ApiError, and the errors of the library.
+    read, adapt: read the fields, and change the request by the recording, in a decoding thread.
     """
     services = services_of(request)
     with services.upload():

@@ -1,8 +1,8 @@
 """Webhooks: signed posts to addresses that clients name, repeated until they are accepted.
 
-Headers and signature follow Standard Webhooks (standardwebhooks.com). A host is resolved once and the
-connection goes to the checked address, so that a name cannot point elsewhere a moment later. Redirects and
-proxies are not followed, and only the status is read.
+Headers follow Standard Webhooks (standardwebhooks.com). A host is resolved once and the connection goes to
+the checked address, so that a name cannot point elsewhere a moment later. Redirects and proxies are not
+followed.
 """
 
 from __future__ import annotations
@@ -56,20 +56,17 @@ EMBEDDING_NETWORKS = tuple(
 
 @dataclass(slots=True)
 class Webhook:
-    """The webhook of a job, in fields of the API. tries: posts so far."""
+    """tries: posts so far."""
 
     url: str
     status: WebhookStatus = "pending"
     tries: int = 0
 
 
-class PostError(Exception):
-    """A post without a status."""
+class PostError(Exception): ...
 
 
 class WebhookSender:
-    """Posts events, signed with the secret of the job's key or of the server."""
-
     def __init__(self, settings: JobSettings, keys: KeyRing) -> None:
         self._secret = settings.webhook_secret
         self._networks = [network_of(network) for network in settings.webhook_networks]
@@ -114,7 +111,7 @@ class WebhookSender:
 
 
 def signed_headers(secret: bytes, name: str, body: bytes, now_s: int) -> list[tuple[str, str]]:
-    """Return the headers of a body, signed with the HMAC-SHA256 of "id.seconds.body" in base64."""
+    """The signature is the HMAC-SHA256 of "id.seconds.body" in base64."""
     signed = f"{name}.{now_s}.".encode() + body
     signature = base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
     return [
@@ -127,7 +124,7 @@ def signed_headers(secret: bytes, name: str, body: bytes, now_s: int) -> list[tu
 
 
 def target_of(url: str, networks: Networks) -> SplitResult:
-    """Read a URL. networks: allowed private ones. Raises: ApiError 400 if it may not be called."""
+    """Read a URL. networks: allowed private ones. Raises: ApiError 400."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -175,19 +172,14 @@ async def post(
                 writer.transport.abort()
     except TimeoutError as error:
         raise PostError("no answer in time") from error
-    except (
-        OSError,
-        EOFError,
-        asyncio.LimitOverrunError,
-        UnicodeError,
-    ) as error:  # UnicodeError: of a name
+    except (OSError, EOFError, asyncio.LimitOverrunError, UnicodeError) as error:
         raise PostError(type(error).__name__) from error
 
 
 async def _connect(
     target: SplitResult, networks: Networks
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the first allowed address that can be reached; each has its part of the time."""
+    """Each address has its part of the time."""
     port = target.port or USUAL_PORTS[target.scheme]
     found = await anyio.getaddrinfo(target.hostname, port, type=socket.SOCK_STREAM)
     addresses = dict.fromkeys(str(where[4][0]) for where in found)

@@ -1,30 +1,27 @@
-"""Threads for the work of sessions and recordings on one model.
+"""Threads of the server: for sessions and recordings on one model, and for decoding uploads.
 
 Work is a function that calls the model through a `Caller`; the engines of a `BatchingRuntime` run the calls,
-and Python code runs here. Live work and recordings have threads of their own.
+and Python code runs here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+import anyio
 
 from sottovoce.models.backend import Backend
-from sottovoce.runtime.batching import (
-    ENDED,
-    THREAD_NAME,
-    THREADS,
-    BatchingRuntime,
-    Caller,
-    Priority,
-)
+from sottovoce.runtime.batching import THREAD_NAME, THREADS, BatchingRuntime, Caller, Priority
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.server.errors import INTERNAL, shutting_down, to_api_error
 
@@ -36,26 +33,28 @@ _HALF_LIFE_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
-class Job(Generic[T]):
-    """A function and the future of its result. caller: through which it calls the model, or None."""
+class Job:
+    """Work that is queued or running. caller: through which it calls the model, or None."""
 
     priority: Priority
-    submitted_s: float
-    work: Callable[[], T]
-    done: Future[T]
     caller: Caller | None
+    submitted_s: float = field(default_factory=time.monotonic)
+    is_running: bool = False
 
     @property
-    def began_s(self) -> float:
-        """When its first call of the model began; nan before it."""
-        return math.nan if self.caller is None else self.caller.began_s
+    def has_called(self) -> bool:
+        return self.caller is not None and not math.isnan(self.caller.began_s)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a thread, or in one for its first call of the model."""
+        return not self.is_running or (self.caller is not None and not self.has_called)
 
 
 class Worker:
-    """Runs work in its threads until it is closed.
+    """Runs work in its threads until it is closed; live work and recordings have threads of their own.
 
-    on_live: called in one of them with seconds waited and worked of live work. n_threads: of PyTorch, shared
-    among the busy engines.
+    on_live: called with seconds waited and worked of live work.
     """
 
     def __init__(
@@ -69,9 +68,8 @@ class Worker:
     ) -> None:
         self._on_live = on_live
         self.interval_controller = interval_controller or UpdateIntervalController(time.monotonic())
-        self._condition = threading.Condition()
-        self._waiting: dict[Priority, deque[Job[object]]] = {priority: deque() for priority in Priority}
-        self._running_jobs: list[Job[object]] = []
+        self._lock = threading.Lock()
+        self._jobs: dict[Job, Future[object]] = {}
         self._is_closed = False
         self._n_faults = 0
         self._wait_s = 0.0
@@ -86,37 +84,26 @@ class Worker:
             on_live_round=self._note_round,
         )
         limits = self.runtime.batching
-        counts = {Priority.LIVE: n_engines * limits.sessions, Priority.FILE: n_engines * limits.files}
-        self._threads = [
-            threading.Thread(
-                target=self._run,
-                args=(priority,),
-                name=f"{THREAD_NAME}-{priority.name.lower()}-{i}",
-                daemon=True,
-            )
-            for priority, n in counts.items()
-            for i in range(n)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = {
+            priority: ThreadPoolExecutor(n_engines * n, f"{THREAD_NAME}-{priority.name.lower()}")
+            for priority, n in ((Priority.LIVE, limits.sessions), (Priority.FILE, limits.files))
+        }
 
     @property
     def n_waiting(self) -> int:
-        with self._condition:
-            return len(self._not_started())
+        with self._lock:
+            return sum(job.is_waiting for job in self._jobs)
 
     @property
     def live_wait_s(self) -> float:
-        with self._condition:
+        with self._lock:
             now_s = time.monotonic()
-            live = [job.submitted_s for job in self._not_started() if job.priority is Priority.LIVE]
+            waiting = (job for job in self._jobs if job.priority is Priority.LIVE and job.is_waiting)
             lately = self._wait_s * math.pow(0.5, (now_s - self._noted_s) / _HALF_LIFE_S)
-            return max(lately, now_s - min(live, default=now_s))
+            return max(lately, now_s - min((job.submitted_s for job in waiting), default=now_s))
 
     def health_error(self, stall_s: float) -> str | None:
         """Return why the worker makes no progress, or None. stall_s: longest time of a call."""
-        if not self._is_closed and not all(thread.is_alive() for thread in self._threads):
-            return ENDED
         if self._n_faults >= FAULTS_IN_A_ROW:
             return f"{self._n_faults} faults in a row"
         return self.runtime.trouble(stall_s)
@@ -124,106 +111,72 @@ class Worker:
     async def result_of(
         self, work: Callable[[], T], priority: Priority = Priority.LIVE, caller: Caller | None = None
     ) -> T:
-        """Return the result of submitted work; cancellation removes work that has not begun.
-
-        Raises: ApiError after `close`; the errors of the work.
-        """
+        """Return the result of submitted work; cancellation removes work that has not begun."""
         return await asyncio.wrap_future(self.submit(work, priority, caller))
 
     def submit(
         self, work: Callable[[], T], priority: Priority = Priority.LIVE, caller: Caller | None = None
     ) -> Future[T]:
-        """Queue work; cancelling the future removes it.
-
-        caller: for one piece of work at a time. Raises: ApiError after `close`.
-        """
-        done: Future[T] = Future()
-        job = Job(priority, time.monotonic(), work, done, caller)
-        with self._condition:
+        """Queue work; cancelling the future removes it. Raises: ApiError after `close`."""
+        job = Job(priority, caller)
+        with self._lock:
             if self._is_closed:
                 raise shutting_down()
-            self._waiting[priority].append(job)  # type: ignore[arg-type]
-            self._condition.notify_all()
+            done = self._threads[priority].submit(self._run, job, work)
+            self._jobs[job] = done  # type: ignore[assignment]  # its result is not read here
+        done.add_done_callback(lambda _: self._forget(job))
         return done
 
     def close(self) -> None:
-        with self._condition:
+        with self._lock:
             self._is_closed = True
-            for jobs in self._waiting.values():
-                for job in jobs:
-                    job.done.cancel()
-                jobs.clear()
-            self._condition.notify_all()
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
         self.runtime.close(shutting_down())
 
     def join(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
+        with self._lock:
+            left = list(self._jobs.values())
+        if not wait(left, timeout_s).not_done:
+            for threads in self._threads.values():
+                threads.shutdown()
         self.runtime.join(max(0.0, end - time.monotonic()))
 
-    def _run(self, priority: Priority) -> None:
-        while (job := self._next(priority)) is not None:
-            if job.done.set_running_or_notify_cancel():
-                self._run_job(job)
-            else:
-                self._end(job)
-            del job  # and what it holds
-
-    def _run_job(self, job: Job[object]) -> None:
+    def _run(self, job: Job, work: Callable[[], T]) -> T:
         began_s, work_began_s = time.monotonic(), time.thread_time()
         if job.caller is not None:
             job.caller.begin(job.priority, job.submitted_s)
-        result: object = None
-        error: BaseException | None = None
+        job.is_running = True
         try:
-            result = job.work()
-        except BaseException as failure:  # whatever it is, it belongs to who asked
-            error = failure
-        self._record(job, error, began_s, time.thread_time() - work_began_s)
-        self._end(job)
-        if error is not None:
-            job.done.set_exception(error)
-        else:
-            job.done.set_result(result)
+            result = work()
+        except BaseException as error:  # any of them is the result of the job
+            self._record(job, error, began_s, time.thread_time() - work_began_s)
+            raise
+        self._record(job, None, began_s, time.thread_time() - work_began_s)
+        return result
 
-    def _end(self, job: Job[object]) -> None:
-        with self._condition:
-            self._running_jobs.remove(job)
+    def _forget(self, job: Job) -> None:
+        with self._lock:
+            self._jobs.pop(job, None)
 
-    def _next(self, priority: Priority) -> Job[object] | None:
-        waiting = self._waiting[priority]
-        with self._condition:
-            while not (waiting or self._is_closed):
-                self._condition.wait()
-            if self._is_closed:
-                return None
-            job = waiting.popleft()
-            self._running_jobs.append(job)
-            return job
-
-    def _not_started(self) -> list[Job[object]]:
-        jobs = [job for waiting in self._waiting.values() for job in waiting]
-        return jobs + [
-            job for job in self._running_jobs if job.caller is not None and math.isnan(job.began_s)
-        ]
-
-    def _record(self, job: Job[object], error: BaseException | None, began_s: float, worked_s: float) -> None:
-        has_called = not math.isnan(job.began_s)
-        with self._condition:
+    def _record(self, job: Job, error: BaseException | None, began_s: float, worked_s: float) -> None:
+        caller = job.caller
+        self._forget(job)
+        with self._lock:
             if error is None:
-                self._n_faults = 0 if has_called else self._n_faults
-            elif job.caller is not None and to_api_error(error).code == INTERNAL:
+                self._n_faults = 0 if job.has_called else self._n_faults
+            elif caller is not None and to_api_error(error).code == INTERNAL:
                 self._n_faults += 1
-        if job.priority is not Priority.LIVE or (job.caller is not None and not has_called):
+        if job.priority is not Priority.LIVE or (caller is not None and not job.has_called):
             return
-        if job.caller is not None:
-            began_s = job.began_s
-            if job.caller.on_work is not None:
-                job.caller.on_work(worked_s)
+        if caller is not None:
+            began_s = caller.began_s
+            if caller.on_work is not None:
+                caller.on_work(worked_s)
         waited_s = began_s - job.submitted_s
-        with self._condition:
-            if job.caller is not None:
+        with self._lock:
+            if caller is not None:
                 self.interval_controller.note_wait(waited_s)
             self._wait_s = _DECAY * self._wait_s + (1 - _DECAY) * waited_s
             self._noted_s = began_s
@@ -231,5 +184,64 @@ class Worker:
             self._on_live(waited_s, time.monotonic() - began_s)
 
     def _note_round(self, seconds: float) -> None:
-        with self._condition:
+        with self._lock:
             self.interval_controller.note_work(seconds / len(self.runtime.engines), time.monotonic())
+
+
+Slices: TypeAlias = Generator[None, None, T]
+"""Work that yields to let others have their turn."""
+DECODE_THREADS = "sottovoce-decode"
+CORES_A_THREAD = 4
+NICENESS = 10
+
+
+class DecodePool:
+    """Decodes uploads before any model runs, in few threads of low priority.
+
+    A small file may hold hours of audio: requests take turns by slices, and those of disconnected clients
+    stop.
+    """
+
+    def __init__(self, n_threads: int | None = None) -> None:
+        count = n_threads or max(1, (os.cpu_count() or 1) // CORES_A_THREAD)
+        self._threads = ThreadPoolExecutor(count, DECODE_THREADS, initializer=lower_priority)
+
+    async def run(self, slices: Slices[T]) -> T:
+        """Run work slice by slice; a cancelled request ends after its slice."""
+        try:
+            while True:
+                found = await self.call(lambda: _next_slice(slices))
+                if found:
+                    return found[0]
+        finally:
+            slices.close()
+
+    async def call(self, do: Callable[[], T]) -> T:
+        """Call a short function in a thread; returns only when it is over, also after cancellation."""
+        submitted = self._threads.submit(do)
+        wrapped = asyncio.wrap_future(submitted)
+        try:
+            return await asyncio.shield(wrapped)
+        except asyncio.CancelledError:
+            if not submitted.cancel():
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([wrapped])
+                    wrapped.exception()
+            raise
+
+    def close(self, wait: bool = True) -> None:
+        self._threads.shutdown(wait, cancel_futures=True)
+
+
+def _next_slice(slices: Slices[T]) -> tuple[T] | None:
+    try:
+        next(slices)
+    except StopIteration as end:
+        return (end.value,)
+    return None
+
+
+def lower_priority() -> None:
+    if sys.platform == "linux":  # elsewhere it would be that of the whole process
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -29,12 +29,12 @@ from tests.server.servers import wait_until
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.serve", reason="ray's extra `serve` is not installed")
-from sottovoce.server.ray_cluster import parse_range  # noqa: E402
-from sottovoce.server.ray_replicas import (  # noqa: E402
+from sottovoce.server.ray_cluster import (  # noqa: E402
     MAX_QUEUED,
     NAME,
     PLACES_BESIDE,
     deployment,
+    parse_range,
     serving_on_ray,
 )
 

@@ -10,18 +10,16 @@ from starlette.responses import Response
 
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.formats.base import as_bytes, info_of, pieces_of
-from sottovoce.formats.document import Json
 from sottovoce.formats.files import FORMATS, OF_SPEAKERS, parse_transcript, writer_for
 from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import ApiField, Option, made, options_of
 from sottovoce.options.transcribe import WriterOptions
-from sottovoce.server.api import Api, HttpRoute
-from sottovoce.server.decode_pool import Slices
+from sottovoce.server import api
 from sottovoce.server.errors import ApiError, invalid_value, to_api_error
 from sottovoce.server.fields import TEXT, note_ignored, one_of, read_field, read_text, schema_of
-from sottovoce.server.openapi import STRING, Schema, answers, post
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import limited_stream, whole_body
+from sottovoce.server.worker import Slices
 from sottovoce.types import Transcript
 
 MAX_BYTES = 16_000_000
@@ -41,7 +39,6 @@ PLAIN = "text/plain; charset=utf-8"
 LAYOUT: Mapping[str, tuple[Option, ApiField]] = {
     option.key: (option, ApiField(option.key)) for option in options_of(WriterOptions)
 }
-PARAMETERS = ("format", "title", "regroup", *LAYOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +52,10 @@ class Conversion:
 
 
 async def convert(request: Request) -> Response:
-    """Answer with the document of the transcript in the body.
-
-    Raises: ApiError 400, also for a format whose package is not installed; 413.
-    """
+    """Answer with the document of the transcript. Raises: ApiError 400, 413."""
     services = services_of(request)
     query = dict(request.query_params.items())
-    note_ignored(request, (name for name in query if name not in PARAMETERS))
+    note_ignored(request, (name for name in query if name not in SCHEMAS))
     wanted = conversion(query)
     with services.upload():
         body = await whole_body(limited_stream(request, services.settings.limits), MAX_BYTES)
@@ -114,22 +108,20 @@ def has_speakers(transcript: Transcript) -> bool:
     return bool(transcript.turns) or any(segment.speaker for segment in transcript.segments)
 
 
-def openapi_paths() -> dict[str, Json]:
-    schemas: dict[str, Schema] = {
-        "format": {"type": "string", "enum": [*FORMATS]},
-        "title": TEXT,
-        "regroup": TEXT,
-        **{name: schema_of(option, field) for name, (option, field) in LAYOUT.items()},
-    }
-    kinds = sorted({PLAIN, *CONTENT_TYPES.values()})
-    return {
-        "/v1/convert": post(
-            "A transcript in another format, as `sottovoce convert`",
-            {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
-            answers({kind.partition(";")[0]: {"schema": STRING} for kind in kinds}),
-            parameters=[{"name": name, "in": "query", "schema": schema} for name, schema in schemas.items()],
-        )
-    }
-
-
-API = Api(routes=(HttpRoute("/v1/convert", convert, "POST"),), openapi=openapi_paths)
+SCHEMAS: dict[str, api.Schema] = {
+    "format": {"type": "string", "enum": [*FORMATS]},
+    "title": TEXT,
+    "regroup": TEXT,
+    **{name: schema_of(option, field) for name, (option, field) in LAYOUT.items()},
+}
+KINDS = sorted({kind.partition(";")[0] for kind in (PLAIN, *CONTENT_TYPES.values())})
+CONVERT = api.http_route(
+    "POST",
+    "/v1/convert",
+    convert,
+    "A transcript in another format, as `sottovoce convert`",
+    api.answers(dict.fromkeys(KINDS, api.STRING)),
+    *(api.parameter(name, schema) for name, schema in SCHEMAS.items()),
+    body={"required": True, "content": {"application/json": {"schema": api.an_object()}}},
+)
+API = api.Api(routes=(CONVERT,))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from itertools import pairwise
-from typing import cast, get_args
+from typing import Generic, TypeVar, cast, get_args
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
@@ -28,26 +29,11 @@ from sottovoce.options.live import Captions, Eagerness, LiveDecodingOptions, Liv
 from sottovoce.options.requests import LANGUAGE_EXAMPLES
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.server.api import Api, HttpRoute, SocketRoute
+from sottovoce.server import api, fields
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
-from sottovoce.server.fields import (
-    TEXT,
-    TEXTS,
-    check_terms,
-    note_ignored,
-    printable_names,
-    read_code,
-    read_codes,
-    read_flag,
-    read_int,
-    read_json,
-    read_list,
-    read_number,
-)
 from sottovoce.server.live import WebSocketConnection
 from sottovoce.server.models import ModelRegistry, resolve_model_id
 from sottovoce.server.openai_format import FileRequest
-from sottovoce.server.openapi import FLAG, STRING, Schema, an_object, answers, parameter, post
 from sottovoce.server.pcm import MAX_RATE, MIN_RATE, PcmReader
 from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
@@ -100,10 +86,8 @@ MAX_SENTENCES = 5
 
 @dataclass(frozen=True, slots=True)
 class ListenParams:
-    """Common parameters of `/v1/listen` and `/v2/listen`.
-
-    languages: empty: any. is_raw: samples without a header; else a container. ignored: parameters without
-    effect.
+    """Common parameters of `/v1/listen` and `/v2/listen`. languages: empty: any. is_raw: samples without a
+    header.
     """
 
     model: str | None = None
@@ -113,6 +97,10 @@ class ListenParams:
     sample_rate: int = 16_000
     is_raw: bool = False
     ignored: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> LiveOptions:
+        raise NotImplementedError
 
     def live_options(
         self, pause_ms: float, *, captions: Captions, speakers: str = "", eagerness: Eagerness | None = None
@@ -131,9 +119,9 @@ class DeepgramParams(ListenParams):
     """Parameters of a stream or a recording.
 
     is_multi: report the language of every word. pause_ms: the pause that ends speech; None: its end is not
-    reported. eagerness: end speech by the words too; None: by `pause_ms` alone. utterance_end_ms: silence
-    before `UtteranceEnd`. is_punctuated: text as written, instead of lower-case words. has_speakers: report
-    the speaker of every word. utt_split_s: the pause between utterances of a recording.
+    reported. eagerness: end speech by the words too, or None. utterance_end_ms: silence before
+    `UtteranceEnd`. is_punctuated: text as written, instead of lower-case words. utt_split_s: the pause
+    between utterances of a recording.
     """
 
     is_multi: bool = False
@@ -150,155 +138,131 @@ class DeepgramParams(ListenParams):
 
     @property
     def options(self) -> LiveOptions:
-        speakers = "auto" if self.has_speakers else ""
-        captions: Captions = "revisable" if self.interim_results else "firm"
         return self.live_options(
             self.pause_ms or DEFAULT_PAUSE_MS,
-            captions=captions,
-            speakers=speakers,
+            captions="revisable" if self.interim_results else "firm",
+            speakers="auto" if self.has_speakers else "",
             eagerness=self.eagerness,
         )
 
 
-def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
-    """Read the address of a socket. Raises: ApiError 400, 404."""
-    last, params, _ = common_params(query, STREAM_PARAMS, registry)
-    end_ms, endpointing = last.get("utterance_end_ms"), last.get("endpointing")
+class Query:
+    """The parameters of an address. last: the last value of each. ignored: those without effect."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]], known: Collection[str]) -> None:
+        self.values: dict[str, list[str]] = {}
+        for name, value in pairs:
+            self.values.setdefault(name, []).append(value)
+        self.last = {name: values[-1] for name, values in self.values.items()}
+        given = [
+            name
+            for name, values in self.values.items()
+            if any(value.lower() not in OFF_VALUES for value in values)
+        ]
+        for name in given:
+            if name in REFUSED:
+                raise unsupported(name)
+        known = (*known, *SILENTLY_IGNORED)
+        self.ignored = tuple(name for name in given if name not in known or name == "diarize_model")
+
+    def flag(self, name: str) -> bool:
+        return fields.read_flag(name, self.last.get(name, "false"))
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Keyterms, and keywords without their weights."""
+        keywords = (word.partition(":")[0] for word in self.values.get("keywords", ()))
+        terms = (term.strip() for term in (*self.values.get("keyterm", ()), *keywords))
+        return fields.check_terms([term for term in terms if term])
+
+    @property
+    def language_hints(self) -> tuple[str, ...]:
+        return fields.read_codes("language_hint", self.values.get("language_hint", ()))
+
+    @property
+    def audio_format(self) -> tuple[bool, str, int]:
+        """Whether the audio is raw, its encoding and its sample rate."""
+        last = self.last
+        encoding = last.get("encoding", CONTAINER)
+        if encoding == CONTAINER:
+            if "sample_rate" in last and "encoding" not in last:
+                raise invalid_value("sample_rate", "an encoding beside it", "none")
+            return False, "s16le", SAMPLE_RATE
+        if encoding not in ENCODINGS:
+            raise invalid_value(
+                "encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'"
+            )
+        if last.get("channels", "1") != "1":
+            raise invalid_value("channels", "1", fields.quoted(last["channels"]))
+        usual = "16000" if encoding == "linear16" else "8000"
+        rate = fields.read_int("sample_rate", last.get("sample_rate", usual))
+        with invalid_options("sample_rate"):
+            PcmReader(ENCODINGS[encoding], rate)
+        return True, ENCODINGS[encoding], rate
+
+
+def stream_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
+    query = Query(pairs, (*COMMON_PARAMS, *STREAM_PARAMS))
+    end_ms, endpointing = query.last.get("utterance_end_ms"), query.last.get("endpointing")
     is_semantic = endpointing in get_args(Eagerness)
     return replace(
-        params,
+        common_params(query, registry),
         eagerness=cast(Eagerness, endpointing) if is_semantic else None,
-        interim_results=flag("interim_results", last),
-        vad_events=flag("vad_events", last),
+        interim_results=query.flag("interim_results"),
+        vad_events=query.flag("vad_events"),
         pause_ms=DEFAULT_PAUSE_MS if is_semantic else read_pause(endpointing),
         utterance_end_ms=None
         if end_ms is None
-        else read_number("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
+        else fields.read_number("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
     )
 
 
-def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
-    """Read the address of a request. Raises: ApiError 400, 404."""
-    last, params, values_of = common_params(query, RECORDING_PARAMS, registry)
-    paragraphs = flag("paragraphs", last)
+def recording_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
+    query = Query(pairs, (*COMMON_PARAMS, *RECORDING_PARAMS))
+    params, paragraphs = common_params(query, registry), query.flag("paragraphs")
     return replace(
         params,
-        languages=read_detection(last, values_of) if last.get("detect_language") else params.languages,
+        languages=detection_languages(query, params.languages),
         is_punctuated=paragraphs or params.is_punctuated,
-        utterances=flag("utterances", last),
-        utt_split_s=read_number("utt_split", last.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S),
+        utterances=query.flag("utterances"),
+        utt_split_s=fields.read_number(
+            "utt_split", query.last.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S
+        ),
         paragraphs=paragraphs,
     )
 
 
-def common_params(
-    query: Iterable[tuple[str, str]], known: Sequence[str], registry: ModelRegistry
-) -> tuple[Mapping[str, str], DeepgramParams, Mapping[str, Sequence[str]]]:
-    """Return the last value of each parameter, the common parameters, and all values of each."""
-    last, values_of, ignored = read_query(query, (*COMMON_PARAMS, *known))
-    model = read_model(last, registry)
-    is_raw, encoding, rate = read_format(last)
-    languages, is_multi = read_language_hints(last, values_of)
-    params = DeepgramParams(
+def common_params(query: Query, registry: ModelRegistry) -> DeepgramParams:
+    model, named = query.last.get("model"), query.last.get("language")
+    if model is not None and model.lower() == "base" and resolve_model_id(model, registry.settings) is None:
+        model = "whisper-base"  # Deepgram's `base` is not Whisper's: it means the default model
+    is_raw, encoding, rate = query.audio_format
+    is_one = bool(named) and named != "multi"
+    return DeepgramParams(
         model=registry.resolve(model),
-        languages=languages,
-        is_multi=is_multi,
-        terms=read_terms(values_of),
-        is_punctuated=flag("punctuate", last) or flag("smart_format", last),
-        has_speakers=read_diarize(last),
+        languages=(fields.read_code("language", named or ""),) if is_one else query.language_hints,
+        is_multi=named == "multi",
+        terms=query.terms,
+        is_punctuated=query.flag("punctuate") or query.flag("smart_format"),
+        has_speakers=query.flag("diarize") or query.last.get("diarize_model", "").lower() not in OFF_VALUES,
         encoding=encoding,
         sample_rate=rate,
         is_raw=is_raw,
-        ignored=registry.ignored(model, ignored),
+        ignored=registry.ignored(model, query.ignored),
     )
-    return last, params, values_of
 
 
-def read_model(last: Mapping[str, str], registry: ModelRegistry) -> str | None:
-    """Read the id of a model.
-
-    Deepgram's `base` is not Whisper's: without a `base` on this server it means the default model.
-    """
-    given = last.get("model")
-    if given is None or given.lower() != "base" or resolve_model_id(given, registry.settings) is not None:
-        return given
-    return "whisper-base"
-
-
-def read_format(last: Mapping[str, str]) -> tuple[bool, str, int]:
-    """Return whether the audio is raw, its encoding and its sample rate."""
-    encoding = last.get("encoding", CONTAINER)
-    if encoding == CONTAINER:
-        if "sample_rate" in last and "encoding" not in last:
-            raise invalid_value("sample_rate", "an encoding beside it", "none")
-        return False, "s16le", SAMPLE_RATE
-    if encoding not in ENCODINGS:
-        raise invalid_value("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
-    if last.get("channels", "1") != "1":
-        raise invalid_value("channels", "1", f"'{last['channels'][:50]}'")
-    rate = read_int("sample_rate", last.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
-    with invalid_options("sample_rate"):
-        PcmReader(ENCODINGS[encoding], rate)
-    return True, ENCODINGS[encoding], rate
-
-
-def read_detection(last: Mapping[str, str], values_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the candidate languages; empty: all."""
-    wanted, named = values_of["detect_language"], last.get("language", "multi")
+def detection_languages(query: Query, languages: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the candidates of `detect_language`, or the given languages; empty: all."""
+    wanted, named = query.values.get("detect_language", []), query.last.get("language", "multi")
     is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
-    if is_plain and not read_flag("detect_language", wanted[0]):
-        return read_language_hints(last, values_of)[0]
+    if not query.last.get("detect_language") or (
+        is_plain and not fields.read_flag("detect_language", wanted[0])
+    ):
+        return languages
     if named != "multi":
-        raise invalid_value("detect_language", "no language beside it", f"'{named[:50]}'")
-    if is_plain:
-        return read_language_hints(last, values_of)[0]
-    return read_codes("detect_language", wanted)
-
-
-def read_query(
-    query: Iterable[tuple[str, str]], known: Sequence[str]
-) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]], tuple[str, ...]]:
-    """Return the last value of every parameter, all values, and the names of those without effect.
-
-    `diarize_model` only turns diarization on. Raises: ApiError 400 for `REFUSED` ones.
-    """
-    values_of: dict[str, list[str]] = {}
-    for name, value in query:
-        values_of.setdefault(name, []).append(value)
-    asked = [
-        name for name, values in values_of.items() if any(value.lower() not in OFF_VALUES for value in values)
-    ]
-    for name in asked:
-        if name in REFUSED:
-            raise unsupported(name)
-    ignored = (name for name in asked if name not in (*known, *SILENTLY_IGNORED) or name == "diarize_model")
-    return {name: values[-1] for name, values in values_of.items()}, values_of, tuple(ignored)
-
-
-def flag(name: str, last: Mapping[str, str]) -> bool:
-    return read_flag(name, last.get(name, "false"))
-
-
-def read_diarize(last: Mapping[str, str]) -> bool:
-    return flag("diarize", last) or last.get("diarize_model", "").lower() not in OFF_VALUES
-
-
-def read_language_hints(
-    last: Mapping[str, str], values_of: Mapping[str, Sequence[str]]
-) -> tuple[tuple[str, ...], bool]:
-    named, hints = last.get("language"), values_of.get("language_hint", ())
-    if named and named != "multi":
-        return (read_code("language", named),), False
-    return read_codes("language_hint", hints), named == "multi"
-
-
-def read_terms(values_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Read keyterms, and keywords without their weights."""
-    terms = [
-        *values_of.get("keyterm", ()),
-        *(word.partition(":")[0] for word in values_of.get("keywords", ())),
-    ]
-    return check_terms([term.strip() for term in terms if term.strip()])
+        raise invalid_value("detect_language", "no language beside it", fields.quoted(named))
+    return languages if is_plain else fields.read_codes("detect_language", wanted)
 
 
 def read_pause(text: str | None) -> float | None:
@@ -306,24 +270,33 @@ def read_pause(text: str | None) -> float | None:
         return DEFAULT_PAUSE_MS
     if text.lower() == "false":
         return None
-    return max(PAUSE_MS[0], read_number("endpointing", text, 0.0, PAUSE_MS[1]))
+    return max(PAUSE_MS[0], fields.read_number("endpointing", text, 0.0, PAUSE_MS[1]))
 
 
-class DeepgramSocket(WebSocketConnection):
+P = TypeVar("P", bound=ListenParams)
+
+
+class DeepgramSocket(WebSocketConnection, Generic[P]):
+    """A stream with parameters that `Configure` changes. params: in effect; read: with those of the queue."""
+
+    params: P
+    read: P
+
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._reader = PcmReader()
         self._container: LiveContainer | None = None
 
-    async def open_stream(self, params: ListenParams, options: LiveOptions) -> None:
-        note_ignored(self.socket, params.ignored)
+    async def open_stream(self, params: P) -> None:
+        self.params = self.read = params
+        fields.note_ignored(self.socket, params.ignored)
         if params.is_raw:
             self._reader = PcmReader(params.encoding, params.sample_rate)
         else:
             self._container = LiveContainer()
             self.exit_stack.callback(self._container.close)
         self.acquire_slot()
-        await self.open(params.model or "", options)
+        await self.open(params.model or "", params.options)
         first = next(iter(self.socket.scope["subprotocols"]), None)
         await self.websocket.accept(first if first in KEY_SCHEMES else None)
 
@@ -340,18 +313,48 @@ class DeepgramSocket(WebSocketConnection):
             await self.queue_audio(self._reader.flush())
         await self.request_close()
 
+    async def take_configure(self, message: Mapping[str, object]) -> None:
+        try:
+            self.read = self.changed(message)
+        except ApiError as fault:
+            await self.send(self.configure_failure(fault, message))
+        else:
+            await self.queue.put(partial(self._configure, self.read, message))
 
-class DeepgramConnection(DeepgramSocket):
-    def __init__(self, socket: WebSocket) -> None:
-        super().__init__(socket)
-        self._params = DeepgramParams()
-        self._results = DeepgramResults(self._params, self.transport.request_id)
+    async def _configure(self, params: P, message: Mapping[str, object]) -> None:
+        if (fault := await self.attempt(self._change(params))) is not None:
+            self.read = self.params
+            await self.send(self.configure_failure(fault, message))
+        else:
+            await self.configured(message)
+
+    async def _change(self, params: P) -> None:
+        events: list[Event] = []
+        if params.options != self.params.options:
+            events = await self.session.configure(params.options)
+        self.params = params
+        await self.emit(events)
+
+    @abstractmethod
+    def changed(self, message: Mapping[str, object]) -> P:
+        """Return the parameters after a `Configure`."""
+
+    @abstractmethod
+    def configure_failure(self, fault: ApiError, message: Mapping[str, object]) -> dict[str, Json]:
+        """Render the answer to a `Configure` without effect."""
+
+    @abstractmethod
+    async def configured(self, message: Mapping[str, object]) -> None:
+        """Answer a `Configure` that took effect."""
+
+
+class DeepgramConnection(DeepgramSocket[DeepgramParams]):
+    _results: DeepgramResults
 
     async def begin(self) -> None:
         params = stream_params(self.socket.query_params.multi_items(), self.services.registry)
-        self._params = params
         self._results = DeepgramResults(params, self.transport.request_id)
-        await self.open_stream(params, params.options)
+        await self.open_stream(params)
 
     async def on_message(self, message: bytes | str) -> None:
         if isinstance(message, str):
@@ -375,19 +378,17 @@ class DeepgramConnection(DeepgramSocket):
 
     async def _take_text(self, text: str) -> None:
         try:
-            message = read_json(text)
-            if not isinstance(message, dict):
-                raise ApiError("message: expected a JSON object with a type", code="invalid_message")
+            message = fields.read_object("message", fields.read_json(text))
             kind = message.get("type")
             if kind == "CloseStream":
                 await self.close_stream()
             elif kind == "Finalize":
                 await self.queue.put(self._finalize)
             elif kind == "Configure":
-                await self._take_configure(message)
+                await self.take_configure(message)
             elif kind != "KeepAlive":
                 raise invalid_value(
-                    "type", "Finalize, KeepAlive, CloseStream or Configure", f"'{str(kind)[:50]}'"
+                    "type", "Finalize, KeepAlive, CloseStream or Configure", fields.quoted(kind)
                 )
         except ApiError as fault:
             document = self.error_document(fault)
@@ -397,31 +398,19 @@ class DeepgramConnection(DeepgramSocket):
         events = await self.session.finalize()
         await self.send(*self._results.finalized(events, self.received_s))
 
-    async def _take_configure(self, message: dict[str, object]) -> None:
-        try:
-            terms = configured_terms(message)
-        except ApiError as fault:
-            await self.send(self._configure_failure(fault, message.get("keyterms")))
-        else:
-            await self.queue.put(partial(self._configure, terms))
+    def changed(self, message: Mapping[str, object]) -> DeepgramParams:
+        given = message.get("keyterms")
+        if message.get("features"):
+            raise unsupported("features")
+        return (
+            self.read
+            if given is None
+            else replace(self.read, terms=fields.check_terms(fields.read_list("keyterms", given)))
+        )
 
-    async def _configure(self, terms: tuple[str, ...] | None) -> None:
-        answer: dict[str, Json] = {"type": "ConfigureSuccess", "request_id": self.transport.request_id}
-        if terms is not None:
-            if (fault := await self.attempt(self._change_terms(terms))) is not None:
-                await self.send(self._configure_failure(fault, None))
-                return
-            answer["keyterms"] = list(terms)
-        await self.send(answer)
-
-    async def _change_terms(self, terms: tuple[str, ...]) -> None:
-        params = replace(self._params, terms=terms)
-        events = await self.session.configure(params.options)
-        self._params = params
-        await self.emit(events)
-
-    def _configure_failure(self, fault: ApiError, keyterms: object) -> dict[str, Json]:
-        is_list = isinstance(keyterms, list) and all(isinstance(term, str) for term in keyterms)
+    def configure_failure(self, fault: ApiError, message: Mapping[str, object]) -> dict[str, Json]:
+        terms = message.get("keyterms")
+        is_list = isinstance(terms, list) and all(isinstance(term, str) for term in terms)
         is_too_much = is_list and fault.param in ("keyterm", "keyterms")
         return {
             "type": "ConfigureFailure",
@@ -429,6 +418,10 @@ class DeepgramConnection(DeepgramSocket):
             "code": "CONFIGURE_KEYTERM_LIMIT_EXCEEDED" if is_too_much else "CONFIGURE_INTERNAL_ERROR",
             "description": fault.message,
         }
+
+    async def configured(self, message: Mapping[str, object]) -> None:
+        terms = {} if message.get("keyterms") is None else {"keyterms": list(self.params.terms)}
+        await self.send({"type": "ConfigureSuccess", "request_id": self.transport.request_id, **terms})
 
 
 async def listen_recording(request: Request) -> Response:
@@ -454,13 +447,6 @@ def file_request_of(params: DeepgramParams) -> FileRequest:
     return FileRequest(
         "transcribe", model, "verbose_json", transcription, words=True, segments=False, ignored=params.ignored
     )
-
-
-def configured_terms(message: dict[str, object]) -> tuple[str, ...] | None:
-    given = message.get("keyterms")
-    if message.get("features"):
-        raise unsupported("features")
-    return None if given is None else check_terms(read_list("keyterms", given))
 
 
 class DeepgramResults:
@@ -561,17 +547,15 @@ class DeepgramResults:
         return {**document, "is_final": True, "speech_final": speech_final, "from_finalize": from_finalize}
 
     def _results(self, words: Sequence[Word], end_s: float, extra: str = "") -> dict[str, Json]:
-        info = model_info(self._model)
-        alternative = alternative_of(words, self._params, extra)
         return {
             "type": "Results",
             "channel_index": [0, 1],
             "duration": seconds(max(0.0, end_s - self._end_s)),
             "start": seconds(self._end_s),
-            "channel": {"alternatives": [alternative]},
+            "channel": {"alternatives": [alternative_of(words, self._params, extra)]},
             "metadata": {
                 "request_id": self._request_id,
-                "model_info": info,
+                "model_info": model_info(self._model),
                 "model_uuid": self._model,
                 "behind_s": self.behind_s,
             },
@@ -591,9 +575,13 @@ def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "
         "words": [word_of(word, params) for word in words],
     }
     if params.is_multi:
-        counts = Counter(word.language for word in words if word.language)
-        document["languages"] = [code for code, _ in counts.most_common()]
+        document["languages"] = languages_of(words)
     return document
+
+
+def languages_of(words: Iterable[Word]) -> list[Json]:
+    """Return the codes of words, the most frequent first."""
+    return [code for code, _ in Counter(word.language for word in words if word.language).most_common()]
 
 
 def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
@@ -613,7 +601,7 @@ def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
 
 
 def without_punctuation(text: str) -> str:
-    """Return a lower-case text without punctuation; the space before it stays."""
+    """The space before a text stays."""
     parts = (part.strip(PUNCTUATION).lower() for part in text.split(" "))
     return " ".join(parts)
 
@@ -668,7 +656,7 @@ def metadata(
 def warnings_of(ignored: Sequence[str]) -> list[Json]:
     return [
         {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
-        for name in printable_names(ignored)
+        for name in fields.printable_names(ignored)
     ]
 
 
@@ -679,7 +667,6 @@ def utterance_document(words: Sequence[Word], number: int, params: DeepgramParam
 
 
 def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Json]:
-    """Render `paragraphs`: sentences of one speaker, up to a pause or `MAX_SENTENCES`."""
     found: list[Json] = []
     texts: list[str] = []
     for sentences in paragraphs(words):
@@ -733,50 +720,44 @@ def render_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]
     return {"err_code": code, "err_msg": fault.message, "request_id": request_id}
 
 
-LANGUAGE: Schema = {"type": "string", "examples": [*LANGUAGE_EXAMPLES], "maxLength": 50}
-SCHEMAS: Mapping[str, Schema] = {
-    "model": TEXT,
+LANGUAGE: api.Schema = {"type": "string", "examples": [*LANGUAGE_EXAMPLES], "maxLength": 50}
+SCHEMAS: Mapping[str, api.Schema] = {
+    "model": fields.TEXT,
     "language": {"type": "string", "examples": ["en-US", "multi"], "maxLength": 50},
     "language_hint": {"type": "array", "items": LANGUAGE},
-    "keyterm": TEXTS,
-    "keywords": TEXTS,
-    "punctuate": FLAG,
-    "smart_format": FLAG,
-    "diarize": FLAG,
-    "diarize_model": TEXT,
+    "keyterm": fields.TEXTS,
+    "keywords": fields.TEXTS,
+    "punctuate": api.FLAG,
+    "smart_format": api.FLAG,
+    "diarize": api.FLAG,
+    "diarize_model": fields.TEXT,
     "encoding": {"type": "string", "enum": [*ENCODINGS]},
     "sample_rate": {"type": "integer", "minimum": MIN_RATE, "maximum": MAX_RATE},
     "channels": {"type": "integer", "minimum": 1, "maximum": 1},
-    "utterances": FLAG,
+    "utterances": api.FLAG,
     "utt_split": {"type": "number", "minimum": UTT_SPLIT_S[0], "maximum": UTT_SPLIT_S[1]},
-    "paragraphs": FLAG,
-    "detect_language": {"anyOf": [FLAG, {"type": "array", "items": LANGUAGE}]},
+    "paragraphs": api.FLAG,
+    "detect_language": {"anyOf": [api.FLAG, {"type": "array", "items": LANGUAGE}]},
 }
 
 COMMON_PARAMS = tuple(name for name in SCHEMAS if name not in RECORDING_PARAMS)
 
 
-def openapi_paths() -> dict[str, Json]:
-    recording: Schema = {"type": "string", "format": "binary"}
-    return {
-        "/v1/listen": post(
-            "Text, as Deepgram's API; also a WebSocket",
-            {"required": True, "content": {"application/octet-stream": {"schema": recording}}},
-            answers(
-                {"application/json": {"schema": an_object("metadata", "results")}},
-                error=an_object("err_msg", err_msg=STRING),
-            ),
-            parameters=[parameter(name, SCHEMAS[name]) for name in (*COMMON_PARAMS, *RECORDING_PARAMS)],
-        )
-    }
-
-
-API = Api(
-    routes=(
-        HttpRoute("/v1/listen", listen_recording, "POST"),
-        SocketRoute("/v1/listen", DeepgramConnection),
+BINARY: api.Schema = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+RECORDING = api.http_route(
+    "POST",
+    "/v1/listen",
+    listen_recording,
+    "Text, as Deepgram's API; also a WebSocket",
+    api.answers(
+        {"application/json": api.an_object("metadata", "results")},
+        api.an_object("err_msg", err_msg=api.STRING),
     ),
+    *(api.parameter(name, SCHEMAS[name]) for name in (*COMMON_PARAMS, *RECORDING_PARAMS)),
+    body={"required": True, "content": BINARY},
+)
+API = api.Api(
+    routes=(RECORDING, api.SocketRoute("/v1/listen", DeepgramConnection.at)),
     error=render_error,
     key_schemes=KEY_SCHEMES,
-    openapi=openapi_paths,
 )

@@ -6,39 +6,24 @@ Only the pause ends a turn, and the confidence follows from its length.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.options.live import LiveOptions
+from sottovoce.server import fields
 from sottovoce.server.api import Api, SocketRoute
 from sottovoce.server.apis.deepgram import (
     KEY_SCHEMES,
     DeepgramSocket,
     ListenParams,
-    read_format,
-    read_query,
-    read_terms,
+    Query,
+    languages_of,
     render_error,
 )
 from sottovoce.server.errors import ApiError, invalid_value, unsupported
-from sottovoce.server.fields import (
-    KnownFields,
-    check_terms,
-    json_number,
-    known_fields,
-    printable_names,
-    read_codes,
-    read_list,
-    read_number,
-    read_object,
-    read_typed_message,
-    unknown_fields,
-)
 from sottovoce.server.models import ModelRegistry
 from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 
@@ -54,9 +39,9 @@ THRESHOLDS = {
 }
 """By name of the API: the field of `TurnThresholds`, the least and the greatest value."""
 TURN_PARAMS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
-CONFIGURE_FIELDS: KnownFields = {
-    **known_fields("type", "keyterms", "language_hints", "numerals"),
-    "thresholds": known_fields(*THRESHOLDS),
+CONFIGURE_FIELDS: fields.KnownFields = {
+    **fields.known_fields("type", "keyterms", "language_hints", "numerals"),
+    "thresholds": fields.known_fields(*THRESHOLDS),
 }
 MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
 UPDATE_S = 0.25
@@ -121,32 +106,30 @@ def confidence_of(pause_s: float) -> float:
     return 1 - math.exp(-max(0.0, pause_s) / PAUSE_S)
 
 
-def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> FluxParams:
-    """Read the address of a socket. Raises: ApiError 400, 404."""
-    last, values_of, ignored = read_query(query, TURN_PARAMS)
-    if not last.get("model"):
+def flux_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> FluxParams:
+    query = Query(pairs, TURN_PARAMS)
+    if not (model := query.last.get("model")):
         raise invalid_value("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
-    is_raw, encoding, rate = read_format(last)
-    hints = read_codes("language_hint", values_of.get("language_hint", ()))
-    is_english = last["model"] == ENGLISH
+    is_raw, encoding, rate = query.audio_format
+    hints, is_english = query.language_hints, model == ENGLISH
     if hints and is_english:
         raise invalid_value("language_hint", f"another model than {ENGLISH}", "that one")
     return FluxParams(
-        model=registry.resolve(last["model"]),
+        model=registry.resolve(model),
         languages=("en",) if is_english else hints,
         has_hints=bool(hints),
-        terms=read_terms(values_of),
+        terms=query.terms,
         encoding=encoding,
         sample_rate=rate,
         is_raw=is_raw,
-        thresholds=read_thresholds(last, TurnThresholds()),
-        ignored=registry.ignored(last["model"], ignored),
+        thresholds=read_thresholds(query.last, TurnThresholds()),
+        ignored=registry.ignored(model, query.ignored),
     )
 
 
 def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> TurnThresholds:
     read = {
-        field: read_number(name, given[name], *limits)
+        field: fields.read_number(name, given[name], *limits)
         for name, (field, limits) in THRESHOLDS.items()
         if given.get(name) is not None
     }
@@ -157,48 +140,48 @@ def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxPa
     given = {name: value for name, value in message.items() if name != "type" and value is not None}
     if given.get("numerals", False) is not False:
         raise unsupported("numerals")
-    thresholds = read_object("thresholds", given.get("thresholds"), optional=True)
+    thresholds = fields.read_object("thresholds", given.get("thresholds"), optional=True)
     for name in THRESHOLDS:
         if (value := thresholds.get(name)) is not None:
-            json_number(-math.inf, math.inf)(name, value)
-    ignored = unknown_fields(message, CONFIGURE_FIELDS)
+            fields.json_number(-math.inf, math.inf)(name, value)
+    ignored = fields.unknown_fields(message, CONFIGURE_FIELDS)
     changed = replace(params, thresholds=read_thresholds(thresholds, params.thresholds), ignored=ignored)
     if "keyterms" in given:
-        changed = replace(changed, terms=check_terms(read_list("keyterms", given["keyterms"])))
+        changed = replace(changed, terms=fields.check_terms(fields.read_list("keyterms", given["keyterms"])))
     if "language_hints" in given:
-        hints = read_codes("language_hints", read_list("language_hints", given["language_hints"]))
+        hints = fields.read_codes(
+            "language_hints", fields.read_list("language_hints", given["language_hints"])
+        )
         changed = replace(changed, languages=hints, has_hints=bool(hints))
     return changed
 
 
-class FluxConnection(DeepgramSocket):
+class FluxConnection(DeepgramSocket[FluxParams]):
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._turns = FluxTurns(FluxParams(), self.transport.request_id, is_multi=False)
-        self._params_read = self._turns.params
 
     async def begin(self) -> None:
         params = flux_params(self.socket.query_params.multi_items(), self.services.registry)
-        self._params_read = params
         self._turns = FluxTurns(params, self.transport.request_id, is_multi=len(params.languages) != 1)
-        await self.open_stream(params, params.options)
+        await self.open_stream(params)
         await self.send(self._turns.message("Connected"))
-        await self._warn(params)
+        await self._warn()
 
     async def on_message(self, message: bytes | str) -> None:
         if isinstance(message, bytes):
             await (self.queue_stream(message) if message else self.close_stream())
             return
-        found = read_typed_message(message, f"audio as binary, or {MESSAGES}")
+        found = fields.read_typed_message(message, f"audio as binary, or {MESSAGES}")
         kind = found["type"]
         if kind == "CloseStream":
             await self.close_stream()
         elif kind == "ForceEndTurn":
             await self.queue.put(self._force)
         elif kind == "Configure":
-            await self._take_configure(found)
+            await self.take_configure(found)
         elif kind != "KeepAlive":
-            raise invalid_value("type", MESSAGES, f"'{str(kind)[:50]}'")
+            raise invalid_value("type", MESSAGES, fields.quoted(kind))
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         return self._turns.render(events, self.received_s)
@@ -212,20 +195,15 @@ class FluxConnection(DeepgramSocket):
     async def _force(self) -> None:
         await self.send(*self._turns.force(await self.session.finalize(), self.received_s))
 
-    async def _take_configure(self, message: dict[str, object]) -> None:
-        try:
-            params = configured_flux(self._params_read, message)
-        except ApiError as fault:
-            await self.send(self._fault("ConfigureFailure", fault))
-        else:
-            self._params_read = params
-            await self.queue.put(partial(self._configure, params))
+    def changed(self, message: Mapping[str, object]) -> FluxParams:
+        return configured_flux(self.read, message)
 
-    async def _configure(self, params: FluxParams) -> None:
-        if (fault := await self.attempt(self._change(params))) is not None:
-            self._params_read = self._turns.params
-            await self.send(self._fault("ConfigureFailure", fault))
-            return
+    def configure_failure(self, fault: ApiError, message: Mapping[str, object]) -> dict[str, Json]:
+        return self._fault("ConfigureFailure", fault)
+
+    async def configured(self, message: Mapping[str, object]) -> None:
+        params = self.params
+        self._turns.configure(params, self.received_s)
         answer: dict[str, Json] = {
             "thresholds": params.thresholds.document,
             "keyterms": list(params.terms),
@@ -233,17 +211,12 @@ class FluxConnection(DeepgramSocket):
         if params.has_hints:
             answer["language_hints"] = list(params.languages)
         await self.send(self._turns.message("ConfigureSuccess", **answer))
-        await self._warn(params)
+        await self._warn()
 
-    async def _warn(self, params: FluxParams) -> None:
-        if params.ignored:
-            text = f"{', '.join(printable_names(params.ignored))}: without effect here"
+    async def _warn(self) -> None:
+        if self.params.ignored:
+            text = f"{', '.join(fields.printable_names(self.params.ignored))}: without effect here"
             await self.send(self._turns.message("Warning", code="UNSUPPORTED_PARAMETER", description=text))
-
-    async def _change(self, params: FluxParams) -> None:
-        if params.options != self._turns.params.options:
-            await self.emit(await self.session.configure(params.options))
-        self._turns.configure(params, self.received_s)
 
     def _fault(self, kind: str, fault: ApiError) -> dict[str, Json]:
         code = (fault.code or fault.kind).upper()
@@ -252,8 +225,8 @@ class FluxConnection(DeepgramSocket):
 
 @dataclass(slots=True)
 class FluxTurn:
-    """One turn. words: of utterances before the last one; newest: of the last one. unstable: text that may
-    change. quiet_since_s: start of the present pause, or None.
+    """One turn. newest: words of the last utterance. unstable: text that may change. quiet_since_s: start of
+    the present pause, or None.
     """
 
     start_s: float = 0.0
@@ -299,7 +272,7 @@ class FluxTurns:
             yield self._info("Update", received_s)
 
     def force(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
-        """Yield the messages of a turn that the client ends; none without an open turn."""
+        """Yield the messages of a turn that the client ends."""
         yield from self.render(events, received_s)
         if self._turn.has_begun:
             yield from self._end(received_s, "manual")
@@ -380,8 +353,7 @@ class FluxTurns:
         words += [{"word": word, "confidence": 0.0} for word in turn.unstable.split()]
         more: dict[str, Json] = {}
         if self._is_multi:
-            counts = Counter(word.language for word in turn.all_words if word.language)
-            more["languages"] = [code for code, _ in counts.most_common()]
+            more["languages"] = languages_of(turn.all_words)
         if self.params.has_hints:
             more["languages_hinted"] = list(self.params.languages)
         return self.message(
@@ -406,4 +378,4 @@ def word_item(word: Word) -> dict[str, Json]:
     }
 
 
-API = Api(routes=(SocketRoute("/v2/listen", FluxConnection),), error=render_error, key_schemes=KEY_SCHEMES)
+API = Api(routes=(SocketRoute("/v2/listen", FluxConnection.at),), error=render_error, key_schemes=KEY_SCHEMES)

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.requests import TRANSLATION_FORMATS
-from sottovoce.server.api import Api, HttpRoute
+from sottovoce.server import api
 from sottovoce.server.errors import shutting_down, to_api_error
 from sottovoce.server.fields import Fields
 from sottovoce.server.openai_format import (
@@ -31,7 +31,6 @@ from sottovoce.server.openai_format import (
     transcription_request,
     translation_request,
 )
-from sottovoce.server.openapi import STRING, answers, form, form_schemas, post, transcript_content
 from sottovoce.server.services import run_until_first
 from sottovoce.server.uploads import RunningJob, begin_job, received_form
 from sottovoce.types import Transcript
@@ -137,28 +136,25 @@ async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
     yield done_event(transcript, job.request, job.handle.n_prompt_tokens)
 
 
-def openapi_paths() -> dict[str, Json]:
-    fields, content = form_schemas("openai"), transcript_content()
-    streamed = {**content, "text/event-stream": {"schema": STRING}}
-    formats: dict[str, Json] = {"type": "string", "enum": [*TRANSLATION_FORMATS]}
-    return {
-        "/v1/audio/transcriptions": post(
-            "Text in the language that is spoken, as OpenAI's API",
-            form(SUPPORTED["transcribe"], fields),
-            answers(streamed),
-        ),
-        "/v1/audio/translations": post(
-            "Text in English, as OpenAI's API",
-            form(SUPPORTED["translate"], {**fields, "response_format": formats}),
-            answers(content),
-        ),
-    }
-
-
-API = Api(
+TRANSLATION_FIELDS = api.form_schemas("openai", SUPPORTED["translate"])
+TRANSLATION_FIELDS["response_format"] = {"type": "string", "enum": [*TRANSLATION_FORMATS]}
+API = api.Api(
     routes=(
-        HttpRoute("/v1/audio/transcriptions", transcriptions, "POST"),
-        HttpRoute("/v1/audio/translations", translations, "POST"),
+        api.http_route(
+            "POST",
+            "/v1/audio/transcriptions",
+            transcriptions,
+            "Text in the language that is spoken, as OpenAI's API",
+            api.answers({**api.TRANSCRIPT, "text/event-stream": api.STRING}),
+            body=api.form(api.form_schemas("openai")),
+        ),
+        api.http_route(
+            "POST",
+            "/v1/audio/translations",
+            translations,
+            "Text in English, as OpenAI's API",
+            api.answers(api.TRANSCRIPT),
+            body=api.form(TRANSLATION_FIELDS),
+        ),
     ),
-    openapi=openapi_paths,
 )

@@ -21,32 +21,11 @@ from starlette.websockets import WebSocket
 from sottovoce.formats.document import Json, seconds
 from sottovoce.options.live import Eagerness, LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
+from sottovoce.server import api, fields
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
-from sottovoce.server.fields import (
-    KnownFields,
-    Reader,
-    json_number,
-    known_fields,
-    note_ignored,
-    one_of,
-    printable_names,
-    quoted,
-    read_fields,
-    read_json,
-    read_json_flag,
-    read_json_languages,
-    read_json_list,
-    read_languages,
-    read_object,
-    read_text,
-    require_typed,
-    unknown_fields,
-)
 from sottovoce.server.live import WebSocketConnection, in_thread_if_large
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.openai_format import logprob
-from sottovoce.server.openapi import Schema, an_object, json_answer, post
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import given_keys_of, key_of, services_of
 from sottovoce.server.uploads import whole_body
@@ -58,20 +37,23 @@ ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "au
 DIARIZING = "gpt-4o-transcribe-diarize"
 LOGPROBS = "item.input_audio_transcription.logprobs"
 TURN_DETECTION = "session.audio.input.turn_detection"
-NOISE: Mapping[str, Reader[object]] = {
-    "type": one_of("near_field", "far_field"),
-    "strength": json_number(0.0, 100.0),
+NOISE: Mapping[str, fields.Reader[object]] = {
+    "type": fields.one_of("near_field", "far_field"),
+    "strength": fields.json_number(0.0, 100.0),
 }
 """Fields of `noise_reduction`, which has no effect."""
-UNUSED: Mapping[str, Reader[bool]] = {"create_response": read_json_flag, "interrupt_response": read_json_flag}
-"""Of turn detection: there are no responses."""
-SERVER_VAD: Mapping[str, Reader[float]] = {
-    "threshold": json_number(0, 1),
-    "prefix_padding_ms": json_number(0, 5_000),
-    "silence_duration_ms": json_number(0, 10_000),
-    "idle_timeout_ms": json_number(1_000, 600_000),
+UNUSED: Mapping[str, fields.Reader[bool]] = {
+    "create_response": fields.read_json_flag,
+    "interrupt_response": fields.read_json_flag,
 }
-SEMANTIC_VAD: Mapping[str, Reader[str]] = {"eagerness": one_of("auto", *get_args(Eagerness))}
+"""Of turn detection: there are no responses."""
+SERVER_VAD: Mapping[str, fields.Reader[float]] = {
+    "threshold": fields.json_number(0, 1),
+    "prefix_padding_ms": fields.json_number(0, 5_000),
+    "silence_duration_ms": fields.json_number(0, 10_000),
+    "idle_timeout_ms": fields.json_number(1_000, 600_000),
+}
+SEMANTIC_VAD: Mapping[str, fields.Reader[str]] = {"eagerness": fields.one_of("auto", *get_args(Eagerness))}
 SUBPROTOCOL = "realtime"
 MESSAGES = (
     "session.update",
@@ -94,10 +76,7 @@ MAX_FINISHED = 1000
 
 @dataclass(frozen=True, slots=True)
 class TurnDetection:
-    """Turn detection, by the names of the API and of the library.
-
-    eagerness: None: a fixed pause ends a turn.
-    """
+    """Turn detection, by the names of the API and of the library. eagerness: None: a pause ends a turn."""
 
     document: Mapping[str, Json]
     vad: VadStreamOptions
@@ -106,8 +85,8 @@ class TurnDetection:
 
 
 def server_vad(given: Mapping[str, object]) -> TurnDetection:
-    read_fields(TURN_DETECTION, given, UNUSED)
-    found = read_fields(TURN_DETECTION, given, SERVER_VAD)
+    fields.read_fields(TURN_DETECTION, given, UNUSED)
+    found = fields.read_fields(TURN_DETECTION, given, SERVER_VAD)
     usual = {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
     values = {name: found.get(name, number) for name, number in usual.items()}
     idle_ms, silence_ms = found.get("idle_timeout_ms"), values["silence_duration_ms"]
@@ -123,8 +102,8 @@ def server_vad(given: Mapping[str, object]) -> TurnDetection:
 
 
 def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
-    read_fields(TURN_DETECTION, given, UNUSED)
-    eagerness = read_fields(TURN_DETECTION, given, SEMANTIC_VAD).get("eagerness", "auto")
+    fields.read_fields(TURN_DETECTION, given, UNUSED)
+    eagerness = fields.read_fields(TURN_DETECTION, given, SEMANTIC_VAD).get("eagerness", "auto")
     document = {"type": "semantic_vad", "eagerness": eagerness}
     chosen = "medium" if eagerness == "auto" else cast(Eagerness, eagerness)
     return TurnDetection(document, VadStreamOptions(), eagerness=chosen)
@@ -132,10 +111,7 @@ def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
 
 @dataclass(frozen=True, slots=True)
 class RealtimeSessionConfig:
-    """The configuration of a transcription session.
-
-    turns: None: the client commits its turns. has_speakers: report speakers.
-    """
+    """The configuration of a transcription session. turns: None: the client commits its turns."""
 
     audio_format: str = "audio/pcm"
     model: str | None = None
@@ -187,30 +163,31 @@ class RealtimeSessionConfig:
 
 
 def updated_config(config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
-    """Return the config changed by a client's `session`; missing fields stay, unknown ones have no effect.
-
-    Raises: ApiError 400 naming the field.
-    """
-    given = read_object("session", session)
+    """Return the config changed by a client's `session`. Raises: ApiError 400 naming the field."""
+    given = fields.read_object("session", session)
     if given.get("type") != "transcription":
-        raise invalid_value("session.type", "'transcription'", quoted(given.get("type")))
+        raise invalid_value("session.type", "'transcription'", fields.quoted(given.get("type")))
     if "include" in given:
         config = replace(config, logprobs=includes_logprobs(given["include"]))
-    audio = read_object("session.audio", given.get("audio"), optional=True)
+    audio = fields.read_object("session.audio", given.get("audio"), optional=True)
     place = "session.audio.input"
-    audio_input = read_object(place, audio.get("input"), optional=True)
+    audio_input = fields.read_object(place, audio.get("input"), optional=True)
     noise = f"{place}.noise_reduction"
-    read_fields(noise, read_object(noise, audio_input.get("noise_reduction"), optional=True), NOISE)
+    fields.read_fields(
+        noise, fields.read_object(noise, audio_input.get("noise_reduction"), optional=True), NOISE
+    )
     if audio_input.get("format") is not None:
         config = replace(config, audio_format=read_format(audio_input["format"]))
     if "turn_detection" in audio_input:
         config = replace(config, turns=read_turn_detection(audio_input["turn_detection"]))
-    transcription = read_object(f"{place}.transcription", audio_input.get("transcription"), optional=True)
+    transcription = fields.read_object(
+        f"{place}.transcription", audio_input.get("transcription"), optional=True
+    )
     return with_transcription(config, transcription)
 
 
 def includes_logprobs(given: object) -> bool:
-    for wanted in [] if given is None else read_json_list("session.include", given):
+    for wanted in [] if given is None else fields.read_json_list("session.include", given):
         if wanted != LOGPROBS:
             raise invalid_value("session.include", LOGPROBS, f"'{wanted[:100]}'")
     return bool(given)
@@ -219,7 +196,7 @@ def includes_logprobs(given: object) -> bool:
 def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object]) -> RealtimeSessionConfig:
     place = "session.audio.input.transcription"
     reset = {name: getattr(RealtimeSessionConfig(), name) for name in READERS if name in given}
-    changes: dict[str, Any] = {**reset, **read_fields(place, given, READERS)}
+    changes: dict[str, Any] = {**reset, **fields.read_fields(place, given, READERS)}
     if changes.get("language") and changes.get("languages"):
         raise invalid_value(f"{place}.language", "language or languages", "both")
     if changes.get("language"):
@@ -233,37 +210,37 @@ def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object
 
 def read_format(given: object) -> str:
     place = "session.audio.input.format"
-    found = read_object(place, given)
+    found = fields.read_object(place, given)
     wanted = found.get("type")
-    name = "audio/pcm" if wanted is None else one_of(*ENCODINGS)(place, wanted)
+    name = "audio/pcm" if wanted is None else fields.one_of(*ENCODINGS)(place, wanted)
     rate = ENCODINGS[name][1]
     if found.get("rate") not in (None, rate):
-        raise invalid_value(f"{place}.rate", str(rate), quoted(found["rate"]))
+        raise invalid_value(f"{place}.rate", str(rate), fields.quoted(found["rate"]))
     return name
 
 
 def read_turn_detection(given: object) -> TurnDetection | None:
     if given is None:
         return None
-    found = read_object(TURN_DETECTION, given)
+    found = fields.read_object(TURN_DETECTION, given)
     kind = found.get("type", "server_vad")
     if kind not in ("server_vad", "semantic_vad"):
-        raise invalid_value(TURN_DETECTION, "server_vad, semantic_vad or null", quoted(kind))
+        raise invalid_value(TURN_DETECTION, "server_vad, semantic_vad or null", fields.quoted(kind))
     return server_vad(found) if kind == "server_vad" else semantic_vad(found)
 
 
 def read_one_language(name: str, value: object) -> str | None:
-    found = read_languages(name, [read_text(name, value)])
+    found = fields.read_languages(name, [fields.read_text(name, value)])
     return found[0] if found else None
 
 
-READERS: Mapping[str, Reader[object]] = {
-    "model": read_text,
+READERS: Mapping[str, fields.Reader[object]] = {
+    "model": fields.read_text,
     "language": read_one_language,
-    "languages": read_json_languages,
-    "keywords": read_json_list,
-    "prompt": read_text,
-    "delay": one_of(*DELAYS),
+    "languages": fields.read_json_languages,
+    "keywords": fields.read_json_list,
+    "prompt": fields.read_text,
+    "delay": fields.one_of(*DELAYS),
 }
 
 
@@ -272,23 +249,22 @@ def unknown_session_fields(session: object) -> tuple[str, ...]:
         kind = session["audio"]["input"]["turn_detection"]["type"]  # type: ignore[index]
     except (KeyError, TypeError):
         kind = "server_vad"
-    audio_input: KnownFields = {
-        "format": known_fields("type", "rate"),
+    audio_input: fields.KnownFields = {
+        "format": fields.known_fields("type", "rate"),
         "noise_reduction": NOISE,
         "transcription": READERS,
         "turn_detection": {"type": {}, **UNUSED, **(SEMANTIC_VAD if kind == "semantic_vad" else SERVER_VAD)},
     }
-    known: KnownFields = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
-    return unknown_fields({"session": session}, known)
+    known: fields.KnownFields = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
+    return fields.unknown_fields({"session": session}, known)
 
 
 class RealtimeConnection(WebSocketConnection):
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
-        self._config = RealtimeSessionConfig()
+        self._items = RealtimeItems()
         self._config_read = self._config
         self._reader = reader_of(self._config)
-        self._items = RealtimeItems()
 
     async def begin(self) -> None:
         config = self._initial_config()
@@ -297,7 +273,7 @@ class RealtimeConnection(WebSocketConnection):
         self.services.check_capacity(self._config_read.model or "")
         await self.websocket.accept(SUBPROTOCOL)
         self._reader = reader_of(config)
-        self._apply(self._config_read)
+        self._items.config = self._config_read
         await self.send(self._items.event("session.created", session=self._document))
 
     async def on_message(self, message: bytes | str) -> None:
@@ -306,9 +282,9 @@ class RealtimeConnection(WebSocketConnection):
             if isinstance(message, bytes):
                 text = "message: expected JSON, with audio in base64, got binary"
                 raise ApiError(text, code="invalid_message")
-            found = await in_thread_if_large(len(message), partial(read_json, message))
+            found = await in_thread_if_large(len(message), partial(fields.read_json, message))
             event_id = found.get("event_id") if isinstance(found, dict) else None
-            await self._act_on(require_typed(found, "a JSON object with a type"), event_id)
+            await self._act_on(fields.require_typed(found, "a JSON object with a type"), event_id)
         except ApiError as fault:
             if fault.code == "invalid_audio":
                 raise
@@ -336,7 +312,7 @@ class RealtimeConnection(WebSocketConnection):
         except Exception as error:
             await self._fail_turn(error)
             return
-        if not self._items.detects_turns:
+        if self._config.turns is None:
             self._items.begin(began_s)
         await self.emit(events)
         self.count()
@@ -354,7 +330,7 @@ class RealtimeConnection(WebSocketConnection):
         model = query.pop("model", None)
         if "call_id" in query:
             raise unsupported("call_id")
-        note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
+        fields.note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
         secret = self.services.secrets.first_valid(given_keys_of(self.socket))
         config = RealtimeSessionConfig()
         config = config if secret is None else updated_config(config, secret["session"])
@@ -362,6 +338,10 @@ class RealtimeConnection(WebSocketConnection):
             return config
         config = replace(config, model=model, has_speakers=model == DIARIZING)
         return with_resolved_model(config, self.services.registry)
+
+    @property
+    def _config(self) -> RealtimeSessionConfig:
+        return self._items.config
 
     @property
     def _document(self) -> dict[str, Json]:
@@ -409,13 +389,12 @@ class RealtimeConnection(WebSocketConnection):
             raise ApiError(message, param="session.audio.input.transcription.model", code="invalid_value")
         elif config.options != before.options:
             await self.emit(await self.session.configure(config.options))
-        self._apply(config)
-        ignored: list[Json] = [*printable_names(unknown_session_fields(session))]
+        self._items.config = config
+        ignored: list[Json] = [*fields.printable_names(unknown_session_fields(session))]
         more: dict[str, Json] = {"ignored_parameters": ignored} if ignored else {}
         await self.send(self._items.event("session.updated", session=self._document, **more))
 
     async def _commit(self, event_id: object) -> None:
-        """End the turn at a `commit`; it is empty without speech since the last turn."""
         start_s = self._items.buffer_start_s
         if (buffer_s := self.received_s - start_s) < LEAST_COMMIT_S - ROUNDING_S:
             least_ms, got_ms = round(1000 * LEAST_COMMIT_S), round(1000 * max(0.0, buffer_s))
@@ -464,12 +443,6 @@ class RealtimeConnection(WebSocketConnection):
             assert config.model is not None
             await self.open(config.model, config.options)
 
-    def _apply(self, config: RealtimeSessionConfig) -> None:
-        self._config = config
-        self._items.detects_turns = config.turns is not None
-        self._items.logprobs = config.logprobs
-        self._items.has_speakers = config.has_speakers
-
 
 def with_resolved_model(config: RealtimeSessionConfig, registry: ModelRegistry) -> RealtimeSessionConfig:
     return replace(config, model=registry.resolve(config.model))
@@ -487,15 +460,18 @@ def decode_audio(given: object) -> bytes:
 
 
 async def client_secrets(request: Request) -> Response:
-    """Answer with a client secret and its session. Raises: ApiError 400, 413."""
     services, key = services_of(request), key_of(request)
-    given = read_object("body", read_json(await whole_body(request.stream(), MAX_BODY_BYTES) or b"{}"))
-    known: KnownFields = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
-    note_ignored(request, (*unknown_fields(given, known), *unknown_session_fields(given.get("session"))))
-    expires = read_object("expires_after", given.get("expires_after"), optional=True)
+    given = fields.read_object(
+        "body", fields.read_json(await whole_body(request.stream(), MAX_BODY_BYTES) or b"{}")
+    )
+    known: fields.KnownFields = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
+    fields.note_ignored(
+        request, (*fields.unknown_fields(given, known), *unknown_session_fields(given.get("session")))
+    )
+    expires = fields.read_object("expires_after", given.get("expires_after"), optional=True)
     if expires.get("anchor", "created_at") != "created_at":
         raise invalid_value("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
-    lifetime = json_number(MIN_SECRET_S, MAX_SECRET_S)
+    lifetime = fields.json_number(MIN_SECRET_S, MAX_SECRET_S)
     seconds = lifetime("expires_after.seconds", expires.get("seconds", DEFAULT_SECRET_S))
     session = given.get("session")
     config = updated_config(
@@ -510,16 +486,10 @@ async def client_secrets(request: Request) -> Response:
 
 
 class RealtimeItems:
-    """Renders the turns of one session.
-
-    detects_turns: whether the server finds turns; else `commit` ends them. buffer_start_s: start of the input
-    audio buffer; earlier audio was committed or cleared.
-    """
+    """Renders the turns of one session. buffer_start_s: earlier audio was committed or cleared."""
 
     def __init__(self) -> None:
-        self.detects_turns = True
-        self.logprobs = False
-        self.has_speakers = False
+        self.config = RealtimeSessionConfig()
         self._numbers = itertools.count(1)
         self._item: str | None = None
         self._finished: dict[str, dict[str, Json]] = {}
@@ -531,14 +501,12 @@ class RealtimeItems:
     def is_open(self) -> bool:
         return self._item is not None
 
-    def event(self, kind: str, **fields: Json) -> dict[str, Json]:
-        return {"event_id": f"event_{next(self._numbers)}", "type": kind, **fields}
+    def event(self, kind: str, **values: Json) -> dict[str, Json]:
+        return {"event_id": f"event_{next(self._numbers)}", "type": kind, **values}
 
     def fault(self, fault: ApiError, event_id: object = None) -> dict[str, Json]:
-        """Render an error. event_id: of the message that caused it."""
         about = event_id if isinstance(event_id, str) else None
-        again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
-        return self.event("error", error={**fault.details, "event_id": about, **again})
+        return self.event("error", error={**fault.live_details, "event_id": about})
 
     def begin(self, at_s: float) -> str:
         """Open a turn if there is none; return its id."""
@@ -549,27 +517,27 @@ class RealtimeItems:
 
     def render(self, events: Iterable[Event]) -> Iterator[dict[str, Json]]:
         for event in events:
-            if isinstance(event, SpeechStarted) and self.detects_turns:
+            if isinstance(event, SpeechStarted) and self.config.turns:
                 yield self._speech_started(event)
             elif isinstance(event, Partial):
                 yield self._delta(event)
             elif isinstance(event, Final):
                 self._correct(event.words)
-            elif isinstance(event, SpeechEnded) and self.detects_turns:
+            elif isinstance(event, SpeechEnded) and self.config.turns:
                 yield from self._speech_ended(event)
 
     def commit(self, received_s: float) -> Iterator[dict[str, Json]]:
-        """End the turn, which may be empty: yield its item and its whole text."""
+        """End the turn, which may be empty."""
         item = self.begin(self.buffer_start_s)
         text = "".join(word.word for word in self._words).strip()
         yield from self._added(item)
-        if self.has_speakers:
+        if self.config.has_speakers:
             yield from self._segments(item)
         yield self._completed(item, text, received_s)
         yield self._done(item, "completed", text, received_s)
 
     def fail(self, fault: ApiError, received_s: float) -> Iterator[dict[str, Json]]:
-        """End a turn without its text: yield its item and the error."""
+        """End a turn without its text."""
         item = self.begin(self.buffer_start_s)
         yield from self._added(item)
         yield self.event(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=fault.details)
@@ -614,8 +582,11 @@ class RealtimeItems:
         item = self.begin(event.start)
         delta = event.text if self._words else event.text.lstrip()
         self._words += event.words
-        more: dict[str, Json] = {"logprobs": [logprob(word) for word in event.words]} if self.logprobs else {}
+        more = self._logprobs(event.words)
         return self.event(f"{TRANSCRIPTION}.delta", item_id=item, content_index=0, delta=delta, **more)
+
+    def _logprobs(self, words: Iterable[Word]) -> dict[str, Json]:
+        return {"logprobs": [logprob(word) for word in words]} if self.config.logprobs else {}
 
     def _correct(self, words: Sequence[Word]) -> None:
         """Replace the words of an utterance by its final ones, whose speakers are better known."""
@@ -638,7 +609,6 @@ class RealtimeItems:
 
     def _completed(self, item: str, text: str, received_s: float) -> dict[str, Json]:
         codes = dict.fromkeys(word.language for word in self._words if word.language)
-        more: dict[str, Json] = {"logprobs": [logprob(word) for word in self._words]} if self.logprobs else {}
         return self.event(
             f"{TRANSCRIPTION}.completed",
             item_id=item,
@@ -646,7 +616,7 @@ class RealtimeItems:
             transcript=text,
             languages=[{"code": code} for code in codes],
             usage={"type": "duration", "seconds": seconds(max(0.0, received_s - self._began_s))},
-            **more,
+            **self._logprobs(self._words),
         )
 
     def _added(self, item: str) -> Iterator[dict[str, Json]]:
@@ -666,7 +636,7 @@ class RealtimeItems:
     def _finished_id(self, given: object, action: str) -> str:
         if not isinstance(given, str) or given not in self._finished:
             raise ApiError(
-                f"item_id: expected the id of an item of this session, got {quoted(given)}",
+                f"item_id: expected the id of an item of this session, got {fields.quoted(given)}",
                 param="item_id",
                 code=f"item_{action}_invalid_item_id",
             )
@@ -701,26 +671,23 @@ def speaker_runs(words: Iterable[Word]) -> list[tuple[str, list[Word]]]:
     return [(speaker or "A", own) for speaker, own in runs]
 
 
-def openapi_paths() -> dict[str, Json]:
-    seconds: Schema = {"type": "integer", "minimum": int(MIN_SECRET_S), "maximum": int(MAX_SECRET_S)}
-    secret = an_object(
-        expires_after=an_object(anchor={"const": "created_at"}, seconds=seconds),
-        session=an_object("type", type={"const": "transcription"}, audio=an_object()),
-    )
-    return {
-        "/v1/realtime/client_secrets": post(
-            "A secret for a page, with the realtime session that it opens",
-            {"content": {"application/json": {"schema": secret}}},
-            json_answer(an_object("value", "expires_at", "session")),
-        )
-    }
-
-
-API = Api(
+LIFETIME: api.Schema = {"type": "integer", "minimum": int(MIN_SECRET_S), "maximum": int(MAX_SECRET_S)}
+SECRET = api.an_object(
+    expires_after=api.an_object(anchor={"const": "created_at"}, seconds=LIFETIME),
+    session=api.an_object("type", type={"const": "transcription"}, audio=api.an_object()),
+)
+CLIENT_SECRETS = api.http_route(
+    "POST",
+    "/v1/realtime/client_secrets",
+    client_secrets,
+    "A secret for a page, with the realtime session that it opens",
+    api.json_answers(api.an_object("value", "expires_at", "session")),
+    body={"content": {"application/json": {"schema": SECRET}}},
+)
+API = api.Api(
     routes=(
-        SocketRoute("/v1/realtime", RealtimeConnection, Auth.KEY_OR_CLIENT_SECRET),
-        HttpRoute("/v1/realtime/client_secrets", client_secrets, "POST"),
+        api.SocketRoute("/v1/realtime", RealtimeConnection.at, api.Auth.KEY_OR_CLIENT_SECRET),
+        CLIENT_SECRETS,
     ),
     key_prefixes=("openai-insecure-api-key.",),
-    openapi=openapi_paths,
 )

@@ -21,24 +21,13 @@ from sottovoce.formats.document import Json, event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
+from sottovoce.server import fields
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
 from sottovoce.server.errors import ApiError, invalid_value, logged_api_error
-from sottovoce.server.fields import (
-    LIVE,
-    KnownFields,
-    fields_of,
-    known_fields,
-    note_ignored,
-    printable_names,
-    quoted,
-    read_field,
-    read_typed_message,
-    unknown_fields,
-)
 from sottovoce.server.live import WebSocketConnection, require_finite
 from sottovoce.server.pcm import PcmReader
+from sottovoce.server.scheduler import QueuedTranslator, SessionHandle
 from sottovoce.server.services import Services, key_of, services_of
-from sottovoce.server.session_handle import QueuedTranslator, SessionHandle
 from sottovoce.server.settings import TranslationSettings
 from sottovoce.speakers.networks import Floats
 from sottovoce.text.languages import language_codes
@@ -49,8 +38,8 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples
 
 SUBPROTOCOL = "sottovoce"
 MAX_NAME = 50
-FIELDS = fields_of("sottovoce", LIVE)
-KNOWN: KnownFields = known_fields(*FIELDS)
+FIELDS = fields.fields_of("sottovoce", fields.LIVE)
+KNOWN: fields.KnownFields = fields.known_fields(*FIELDS)
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
 logger = logging.getLogger(__name__)
 FINISH_TIMEOUT_S = 20.0
@@ -63,10 +52,7 @@ NOT_TRANSLATED = ApiError(
 
 
 async def live_refusal(request: Request) -> Response:
-    """Answer over HTTP why a socket at this address is refused, which a page cannot see.
-
-    Raises: ApiError with the reason; 426 if the socket would be accepted.
-    """
+    """Answer over HTTP why a socket is refused, which browsers hide; 426 if it would be accepted."""
     services = services_of(request)
     _, name = read_request(services, request)
     with services.key_limits.session(key_of(request)), services.session():
@@ -76,7 +62,7 @@ async def live_refusal(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """Options of a session, audio format, and target language ("": no translation)."""
+    """translate_to: "": no translation."""
 
     options: LiveOptions = field(default_factory=LiveOptions)
     model: str | None = None
@@ -95,8 +81,10 @@ class SottovoceConnection(WebSocketConnection):
 
     async def begin(self) -> None:
         request, model = read_request(self.services, self.socket)
-        ignored = self.services.registry.ignored(request.model, unknown_fields(query_of(self.socket), KNOWN))
-        note_ignored(self.socket, ignored)
+        ignored = self.services.registry.ignored(
+            request.model, fields.unknown_fields(query_of(self.socket), KNOWN)
+        )
+        fields.note_ignored(self.socket, ignored)
         self._request, self._reader = request, PcmReader(request.encoding, request.sample_rate)
         self.acquire_slot()
         scheduler = await self.open(model, request.options)
@@ -184,7 +172,7 @@ class SottovoceConnection(WebSocketConnection):
         events = await self.session.configure(request.options)
         self._request = request
         await self.emit(events)
-        await self._confirm("configured", unknown_fields(changes, KNOWN))
+        await self._confirm("configured", fields.unknown_fields(changes, KNOWN))
 
     async def _exchange_voices(self, given: Mapping[str, object]) -> None:
         voices = await self.session.voices(decoded_voices(given))
@@ -195,7 +183,7 @@ class SottovoceConnection(WebSocketConnection):
 
 
 def ignored_field(names: Sequence[str]) -> dict[str, Json]:
-    return {"ignored": [*printable_names(names)]} if names else {}
+    return {"ignored": [*fields.printable_names(names)]} if names else {}
 
 
 def query_of(connection: HTTPConnection) -> dict[str, object]:
@@ -203,11 +191,8 @@ def query_of(connection: HTTPConnection) -> dict[str, object]:
 
 
 def read_message(text: str) -> tuple[str, Mapping[str, object]]:
-    """Read a text message: its type and other fields, of `voices` the vectors by name.
-
-    Raises: ApiError 400.
-    """
-    message = read_typed_message(text, "a JSON object with a type, or audio as binary")
+    """Read the type and other fields of a text message, of `voices` the vectors by name."""
+    message = fields.read_typed_message(text, "a JSON object with a type, or audio as binary")
     kind = str(message.pop("type"))
     if kind == "configure":
         return kind, message
@@ -220,10 +205,12 @@ def read_message(text: str) -> tuple[str, Mapping[str, object]]:
 
 def require_voices(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict) or not all(isinstance(voice, str) for voice in value.values()):
-        raise invalid_value("voices", "an object of voices in base64 by name", quoted(value))
+        raise invalid_value("voices", "an object of voices in base64 by name", fields.quoted(value))
     for name in value:
         if not (0 < len(name) <= MAX_NAME and name.isprintable()):
-            raise invalid_value("voices", f"names of 1 to {MAX_NAME} printable characters", quoted(name))
+            raise invalid_value(
+                "voices", f"names of 1 to {MAX_NAME} printable characters", fields.quoted(name)
+            )
     return value
 
 
@@ -245,7 +232,7 @@ def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
 
 
 def read_request(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
-    """Read the address of a socket: the request, and the name of its model."""
+    """Read an address: the request, and the name of its model."""
     request = with_changes(SessionRequest(), query_of(connection))
     name = services.registry.resolve(request.model)
     supported = services.registry.languages(name)
@@ -258,9 +245,8 @@ def read_request(services: Services, connection: HTTPConnection) -> tuple[Sessio
 
 
 def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> SessionRequest:
-    """Return the request with changes of a message or an address; unknown fields have no effect."""
     values = {
-        FIELDS[name][0].key: read_field(name, value, *FIELDS[name])
+        FIELDS[name][0].key: fields.read_field(name, value, *FIELDS[name])
         for name, value in changes.items()
         if name in FIELDS
     }
@@ -279,7 +265,7 @@ def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> Sess
 
 
 def target_languages(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
-    """Return the languages that speech can be translated into live. languages: of the model."""
+    """Return the languages of live translations. languages: of the model."""
     if translation is not None:
         return language_codes()
     return (TARGET,) if len(languages) > 1 else ()
@@ -292,7 +278,6 @@ def session_translator(
     translation: TranslationSettings | None,
     request_id: str,
 ) -> SessionTranslator:
-    """languages: of the model. request_id: for the log."""
     codes = target_languages(languages, translation)
     if target not in codes:
         expected = "English, by a model of several languages" if not codes else f"one of {', '.join(codes)}"
@@ -305,10 +290,7 @@ def session_translator(
 
 
 class SessionTranslator:
-    """Translations of one session.
-
-    request_id: for the log. own: gets the audio too, if the model itself translates.
-    """
+    """Translations of one session. own: gets the audio too, if the model itself translates."""
 
     def __init__(
         self, translator: LiveTranslator, request_id: str, own: QueuedTranslator | None = None
@@ -323,7 +305,6 @@ class SessionTranslator:
         self._one_thread = anyio.CapacityLimiter(1)
 
     def add_audio(self, samples: Samples, worked_s: float) -> None:
-        """Take samples (n,) that the session will get. worked_s: seconds it has processed."""
         if self._own is not None:
             self._own.push(samples, worked_s)
 
@@ -345,7 +326,7 @@ class SessionTranslator:
                 self._is_done.set()
 
     async def finish(self) -> bool:
-        """Wait up to `FINISH_TIMEOUT_S` for pending translations; return whether all are done."""
+        """Wait up to `FINISH_TIMEOUT_S`; return whether all translations are done."""
         with anyio.move_on_after(FINISH_TIMEOUT_S):
             await self._is_done.wait()
         return self._is_done.is_set()
@@ -361,7 +342,7 @@ class SessionTranslator:
         return [one.document for one in found]
 
     def _fault(self, error: Exception) -> ApiError:
-        """Return an error for the client without the translating server's address and answer."""
+        """The address and answer of the translating server are not shown to clients."""
         if not isinstance(error, TranslationError):
             return logged_api_error(error, self._request_id, "translation failed")
         where = str(error).partition(" ")[0].rstrip(":")  # what follows may quote what was said
@@ -370,6 +351,6 @@ class SessionTranslator:
 
 
 API = Api(
-    routes=(HttpRoute("/v1/live", live_refusal), SocketRoute("/v1/live", SottovoceConnection)),
+    routes=(HttpRoute("/v1/live", live_refusal), SocketRoute("/v1/live", SottovoceConnection.at)),
     key_prefixes=("sottovoce-key.",),
 )

@@ -18,9 +18,9 @@ from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import Values, made, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import VadOptions
-from sottovoce.server.api import Api, HttpRoute
+from sottovoce.server import api
+from sottovoce.server.api import form
 from sottovoce.server.apis.openai_files import text_response
-from sottovoce.server.decode_pool import Slices
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import TEXT, Fields, note_ignored, read_form
 from sottovoce.server.openai_format import (
@@ -32,19 +32,10 @@ from sottovoce.server.openai_format import (
     verbose_document,
     window_vad,
 )
-from sottovoce.server.openapi import (
-    STRING,
-    an_object,
-    answers,
-    component,
-    form,
-    form_schemas,
-    post,
-    transcript_content,
-)
 from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import begin_job, received_form
+from sottovoce.server.worker import Slices
 from sottovoce.speakers.channel_diarizer import has_channels_apart
 from sottovoce.speakers.labels import letter_index, parts_of
 from sottovoce.types import Segment, Transcript, Word
@@ -78,10 +69,7 @@ async def inference(request: Request) -> Response:
 
 
 async def load(request: Request) -> Response:
-    """Change the model of `/inference`.
-
-    Raises: ApiError 403 if the server has one model only, 404 for an unknown one.
-    """
+    """Change the model of `/inference`. Raises: ApiError 403 if the server has one model only."""
     services = services_of(request)
     if len(services.registry.settings.names) == 1:
         message = "/load: expected models to choose from, got one alone (see --also-model)"
@@ -98,10 +86,7 @@ async def load(request: Request) -> Response:
 
 
 def with_voice_diarization(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
-    """Return the request with diarization by voice if both channels have the same sound.
-
-    Raises: AudioError.
-    """
+    """Diarize by voice if both channels have the same sound."""
     yield from ()
     options = request.transcription.options
     if options.channels != "energy" or has_channels_apart(Recording(upload.source)):
@@ -151,7 +136,6 @@ def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
 
 
 def with_turn_marks(segments: Sequence[Segment]) -> Iterator[Segment]:
-    """Yield segments without speakers, with a mark before a change of speaker."""
     for one, after in zip_longest(segments, segments[1:]):
         is_end = after is not None and after.speaker != one.speaker
         yield replace(one, text=one.text + (SPEAKER_TURN if is_end else ""), speaker=None)
@@ -250,25 +234,25 @@ def render_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]
     return {"error": fault.message}
 
 
-def openapi_paths() -> dict[str, Json]:
-    fields, error = form_schemas("whisper_cpp"), component("WhisperCppError")
-    return {
-        "/inference": post(
+ERROR = api.an_object("error", error=api.STRING)
+API = api.Api(
+    routes=(
+        api.http_route(
+            "POST",
+            "/inference",
+            inference,
             "Text, as whisper.cpp's server",
-            form(tuple(fields), fields),
-            answers(transcript_content(), error),
+            api.answers(api.TRANSCRIPT, ERROR),
+            body=form(api.form_schemas("whisper_cpp")),
         ),
-        "/load": post(
+        api.http_route(
+            "POST",
+            "/load",
+            load,
             "Change the model of /inference, among those offered",
-            form(("model",), {"model": TEXT}, required="model"),
-            answers({"text/plain": {"schema": STRING}}, error),
+            api.answers({"text/plain": api.STRING}, ERROR),
+            body=form({"model": TEXT}, required="model"),
         ),
-    }
-
-
-API = Api(
-    routes=(HttpRoute("/inference", inference, "POST"), HttpRoute("/load", load, "POST")),
+    ),
     error=render_error,
-    openapi=openapi_paths,
-    schemas={"WhisperCppError": an_object("error", error=STRING)},
 )

@@ -1,8 +1,7 @@
 """The Wyoming protocol on its own port, for Home Assistant's voice satellites and similar clients.
 
-A client sends `transcribe`, `audio-start`, `audio-chunk`s and `audio-stop`, and gets the text piece by piece
-and as a whole. Live speech ends with a pause, also before `audio-stop`; audio sent faster than real time is
-transcribed to its end. The `wyoming` package is not used, since it accepts any length that a client claims.
+Live speech ends with a pause, also before `audio-stop`; audio sent faster than real time is transcribed to
+its end. The `wyoming` package is not used, since it accepts any length that a client claims.
 """
 
 from __future__ import annotations
@@ -23,16 +22,8 @@ import anyio
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
+from sottovoce.server import fields
 from sottovoce.server.errors import ApiError, invalid_value, to_api_error
-from sottovoce.server.fields import (
-    check_terms,
-    read_code,
-    read_int,
-    read_json,
-    read_list,
-    read_object,
-    read_typed_message,
-)
 from sottovoce.server.live import LiveConnection
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import Services
@@ -53,8 +44,6 @@ CONNECTIONS_PER_SESSION = 4
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One event. data: its fields. payload: audio."""
-
     kind: str
     data: Mapping[str, object] = field(default_factory=dict)
     payload: bytes = b""
@@ -63,8 +52,8 @@ class Frame:
 async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | None:
     """Read the next event; None at the end of the stream.
 
-    reader: its limit is that of a line. max_payload: bytes of audio. Raises: ApiError for an invalid or too
-    large event, after which nothing can be read.
+    max_payload: bytes of audio. Raises: ApiError for an invalid or too large event, after which nothing can
+    be read.
     """
     try:
         line = await reader.readline()
@@ -72,7 +61,7 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
         raise invalid_value("event", f"a line of at most {MAX_LINE} bytes", "more") from None
     if not line:
         return None
-    header = read_typed_message(line, "a JSON object with a type")
+    header = fields.read_typed_message(line, "a JSON object with a type")
     n_data = read_length("data_length", header.get("data_length"), MAX_DATA)
     n_payload = read_length("payload_length", header.get("payload_length"), max_payload)
     try:
@@ -80,8 +69,8 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
         payload = await reader.readexactly(n_payload)
     except asyncio.IncompleteReadError:
         return None
-    data = read_object("data", header.get("data"), optional=True)
-    further = read_object("data", read_json(more)) if more else {}
+    data = fields.read_object("data", header.get("data"), optional=True)
+    further = fields.read_object("data", fields.read_json(more)) if more else {}
     return Frame(str(header["type"]), {**data, **further}, payload)
 
 
@@ -95,10 +84,7 @@ def frame_bytes(document: Mapping[str, Json]) -> bytes:
 
 
 class FrameTransport:
-    """A TCP connection, as a `Transport` of frames.
-
-    last_frame_s: time of the client's last frame, or of the connection.
-    """
+    """A TCP connection, as a `Transport` of frames."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: ServerLimits
@@ -106,7 +92,7 @@ class FrameTransport:
         self.request_id = f"req_{uuid.uuid4().hex}"
         self._reader = reader
         self._writer = writer
-        self._limits = limits
+        self.limits = limits
         self._longest_s = min(limits.head_s, limits.idle_s)
         peer = writer.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
@@ -115,16 +101,16 @@ class FrameTransport:
     async def receive(self) -> Frame | None:
         with anyio.move_on_after(self._longest_s):
             try:
-                frame = await read_frame(self._reader, self._limits.message_kb * 1024)
+                frame = await read_frame(self._reader, self.limits.message_kb * 1024)
             except OSError:
                 return None
-            self._longest_s, self.last_frame_s = self._limits.idle_s, time.monotonic()
+            self._longest_s, self.last_frame_s = self.limits.idle_s, time.monotonic()
             return frame
         message = f"client: expected something within {self._longest_s:g} s"
         raise ApiError(message, code="idle_timeout")
 
     def has_disconnected(self) -> bool:
-        """Return False: a client that has closed its side may still read."""
+        """A client that has closed its side may still read."""
         return False
 
     async def send(self, document: dict[str, Json]) -> None:
@@ -135,7 +121,7 @@ class FrameTransport:
     async def close(self, code: int = 0, reason: str = "") -> None:
         """Close the connection, or abort it if the client does not read.
 
-        Input is drained for a moment first: unread input would discard the last messages.
+        Input is drained first: unread input would discard the last messages.
         """
         if self._writer.is_closing():
             return
@@ -144,13 +130,12 @@ class FrameTransport:
             while await self._reader.read(MAX_LINE):
                 pass
         self._writer.close()
-        with anyio.move_on_after(self._limits.send_s, shield=True) as waiting, suppress(OSError):
+        with anyio.move_on_after(self.limits.send_s, shield=True) as waiting, suppress(OSError):
             await self._writer.wait_closed()
         if waiting.cancelled_caught:
             self._writer.transport.abort()
 
     def drop(self, document: dict[str, Json]) -> None:
-        """Close the connection at once, with a last event if the client takes it."""
         self._writer.write(frame_bytes(document))
         if self._writer.transport.get_write_buffer_size():
             self._writer.transport.abort()
@@ -168,6 +153,10 @@ def read_length(name: str, value: object, limit: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
         raise invalid_value(name, f"0 to {limit} bytes", f"'{str(value)[:50]}'")
     return value
+
+
+def error_document(fault: ApiError) -> dict[str, Json]:
+    return {"type": "error", "text": fault.message, "code": fault.code}
 
 
 class WyomingServer:
@@ -200,7 +189,6 @@ class WyomingServer:
             logger.info("wyoming", extra={"request_id": transport.request_id, "seconds": seconds})
 
     def _evict_for(self) -> bool:
-        """Drop a connection without a command; return whether there was one."""
         idle = [connection for connection in self._open if connection.is_idle]
         if not idle:
             return False
@@ -213,6 +201,8 @@ class WyomingServer:
 
 
 class WyomingConnection(LiveConnection[Frame]):
+    error_document = staticmethod(error_document)
+
     def __init__(self, transport: FrameTransport, services: Services) -> None:
         super().__init__(transport, services)
         self.frames = transport
@@ -225,7 +215,7 @@ class WyomingConnection(LiveConnection[Frame]):
         return self._command is None and self._pcm is None and self.queue.is_empty
 
     async def begin(self) -> None:
-        """Do nothing: a client may describe the server first."""
+        """A client may describe the server first."""
 
     async def on_message(self, message: Frame) -> None:
         if message.kind == "describe":
@@ -257,9 +247,6 @@ class WyomingConnection(LiveConnection[Frame]):
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         return self._command.render(events) if self._command else iter(())
-
-    def error_document(self, fault: ApiError) -> dict[str, Json]:
-        return error_document(fault)
 
     async def on_close(self) -> None:
         await self._stop()
@@ -298,9 +285,8 @@ class SpokenCommand:
         self._began = time.monotonic()
 
     def detect_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
-        """Return whether live speech has begun and ended.
-
-        received_s: processed audio. waiting_s: queued audio.
+        """Return whether live speech has begun and ended. received_s: processed audio. waiting_s: queued
+        audio.
         """
         for event in events:
             self._has_words = self._has_words or isinstance(event, Partial)
@@ -327,25 +313,21 @@ class SpokenCommand:
                 yield {"type": "transcript-stop"}
 
 
-def error_document(fault: ApiError) -> dict[str, Json]:
-    return {"type": "error", "text": fault.message, "code": fault.code}
-
-
 def command_options(transcribe: Frame) -> tuple[str | None, LiveOptions]:
     data = transcribe.data
     language, name = data.get("language"), data.get("name")
     sensitivity = data.get("vad_sensitivity") or "default"
     if not isinstance(sensitivity, str) or sensitivity not in PAUSES_MS:
         raise invalid_value("vad_sensitivity", f"one of {', '.join(PAUSES_MS)}", f"'{str(sensitivity)[:50]}'")
-    terms = check_terms(
+    terms = fields.check_terms(
         [
             term
             for field in ("transcript_names", "transcript_terms")
-            for term in read_list(field, data.get(field) or [])
+            for term in fields.read_list(field, data.get(field) or [])
         ]
     )
     options = LiveOptions(
-        languages=(read_code("language", str(language)),) if language else (),
+        languages=(fields.read_code("language", str(language)),) if language else (),
         decoding=LiveDecodingOptions(static_prompt=", ".join(terms)),
         vad=VadStreamOptions(hangover_ms=PAUSES_MS[sensitivity]),
     )
@@ -353,7 +335,9 @@ def command_options(transcribe: Frame) -> tuple[str | None, LiveOptions]:
 
 
 def reader_of(frame: Frame) -> PcmReader:
-    rate, width, channels = (read_int(name, frame.data.get(name)) for name in ("rate", "width", "channels"))
+    rate, width, channels = (
+        fields.read_int(name, frame.data.get(name)) for name in ("rate", "width", "channels")
+    )
     if width != 2:
         raise invalid_value("width", "2 bytes", f"{width}")
     if channels not in (1, 2):

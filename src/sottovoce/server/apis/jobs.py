@@ -1,4 +1,4 @@
-"""Jobs: recordings that are answered later. They are kept in a folder, and their owners take turns.
+"""`/v1/jobs`: recordings that are answered later. They are kept in a folder, and their owners take turns.
 
 Few run at a time, so that recordings that are answered at once have most of the model.
 """
@@ -14,45 +14,48 @@ import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeAlias, get_args
+from typing import BinaryIO, Literal, TypeAlias, cast, get_args
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from filelock import FileLock, Timeout
 from starlette.datastructures import UploadFile
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.document import Json, json_text
-from sottovoce.server.auth import KeyRing
-from sottovoce.server.decode_pool import DecodePool
+from sottovoce.server import api
 from sottovoce.server.errors import (
     OUT_OF_MEMORY,
     ApiError,
+    invalid_value,
     logged_api_error,
     to_api_error,
     too_many_requests,
 )
-from sottovoce.server.fields import Fields
-from sottovoce.server.models import ModelRegistry
+from sottovoce.server.fields import Fields, note_ignored, read_number
 from sottovoce.server.openai_format import (
     TEXT_TYPES,
+    FileRequest,
     UploadedFile,
     json_answer,
+    size_of,
     text_answer,
     transcription_request,
 )
+from sottovoce.server.services import Services, key_of, run_until_first, services_of
 from sottovoce.server.settings import JobSettings
-from sottovoce.server.telemetry import Metrics, Tracing
-from sottovoce.server.webhooks import Webhook, WebhookSender
+from sottovoce.server.uploads import checked_request, received_form
+from sottovoce.server.webhooks import MAX_URL, WEBHOOK_URL, Webhook, WebhookSender
 
 logger = logging.getLogger(__name__)
-
 JobStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed"]
 JOB_STATUSES: tuple[JobStatus, ...] = get_args(JobStatus)
 INTERNAL = ("owner", "fields", "n_bytes", "n_tries")
@@ -60,11 +63,14 @@ ID = re.compile(r"job_[0-9a-f]{32}")
 remove_folder = partial(shutil.rmtree, ignore_errors=True)
 RECORD, UNFINISHED, RECORDING, RESULT = "job.json", "job.part", "recording", "result.json"
 COPY_BYTES = 1024 * 1024
+REQUESTS_PER_JOB = 4
+"""Recordings answered at once, for each job that may run at the same time."""
 EXPIRE_EVERY_S = 1.0
 MOST_TRIES = 3
 """Times that a job may end the process."""
 RETRY_S = 60.0
 MAX_WAIT_S = 30.0
+DEFAULT_LISTED, MOST_LISTED = 20, 100
 
 
 @dataclass(slots=True)
@@ -94,7 +100,6 @@ class TranscriptionJob:
     n_tries: int = 0
 
     def end(self, error: dict[str, Json] | None = None, n_bytes: int = 0) -> None:
-        """End the job. error: None: it succeeded, with a result of n_bytes."""
         self.status = "succeeded" if error is None else "failed"
         self.finished_at = int(time.time())
         self.progress = 1.0 if error is None else self.progress
@@ -128,14 +133,12 @@ def load_jobs(folder: Path) -> list[TranscriptionJob]:
         if ID.fullmatch(path.name) is None:
             continue
         try:
-            job = TranscriptionJob(**json.loads((path / RECORD).read_text(encoding="utf-8")))
-            job.fields = [(name, value) for name, value in job.fields]
-            webhook: Any = job.webhook
-            job.webhook = webhook and Webhook(**webhook)
-            is_whole = job.finished_at is not None or (path / RECORDING).is_file()
-        except (OSError, ValueError, TypeError):
-            is_whole = False
-        if not is_whole:
+            record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+            webhook, fields = record.pop("webhook"), [(name, value) for name, value in record.pop("fields")]
+            job = TranscriptionJob(**record, webhook=webhook and Webhook(**webhook), fields=fields)
+            if job.finished_at is None and not (path / RECORDING).is_file():
+                raise ValueError("no recording")
+        except (OSError, ValueError, TypeError, KeyError):
             logger.warning("an incomplete job is removed", extra={"job": path.name})
             remove_folder(path)
             continue
@@ -147,7 +150,7 @@ def load_jobs(folder: Path) -> list[TranscriptionJob]:
 
 
 def create_job(folder: Path, job: TranscriptionJob, recording: BinaryIO) -> None:
-    """Write a new job with a copy of its recording. Raises: OSError."""
+    """Write a new job with a copy of its recording."""
     path = folder / job.id
     try:
         path.mkdir(mode=0o700)
@@ -161,7 +164,7 @@ def create_job(folder: Path, job: TranscriptionJob, recording: BinaryIO) -> None
 
 
 def save_job(folder: Path, job: TranscriptionJob) -> None:
-    """Replace the record of a job atomically; remove the recording of one that is over. Raises: OSError."""
+    """Replace the record of a job atomically; remove the recording of one that is over."""
     path = folder / job.id
     with open(path / UNFINISHED, "w", encoding="utf-8") as file:
         json.dump(asdict(job), file)
@@ -184,47 +187,31 @@ def disk_errors() -> Iterator[None]:
 
 
 class JobRunner:
-    """The jobs of a server. n_parallel: jobs that run at a time.
+    """The jobs of a server. Raises: OptionError for a folder that is in use or cannot be written."""
 
-    Raises: OptionError for a folder that cannot be written, or that another server uses.
-    """
-
-    def __init__(
-        self,
-        settings: JobSettings,
-        registry: ModelRegistry,
-        decoding: DecodePool,
-        metrics: Metrics,
-        keys: KeyRing,
-        *,
-        n_parallel: int,
-        tracing: Tracing,
-    ) -> None:
-        self.webhooks = WebhookSender(settings, keys)
+    def __init__(self, services: Services, settings: JobSettings) -> None:
+        self.webhooks = WebhookSender(settings, services.keys)
+        self._services = services
         self._settings = settings
-        self._registry = registry
-        self._decoding = decoding
-        self._metrics = metrics
-        self._n_parallel = n_parallel
-        self._tracing = tracing
         self._folder = Path(settings.folder)
         self._lock = FileLock(self._folder / ".lock", timeout=0, thread_local=False)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock.acquire()
-        except Timeout:
-            message = "expected a folder of its own, another server has it"
-            raise OptionError(f"--jobs-dir '{self._folder}': {message}") from None
-        except OSError as error:
+        except (Timeout, OSError) as error:
             message = f"expected a folder to write to, got '{cause_of(error)}'"
+            if isinstance(error, Timeout):
+                message = "expected a folder of its own, another server has it"
             raise OptionError(f"--jobs-dir '{self._folder}': {message}") from error
         self._jobs = {job.id: job for job in load_jobs(self._folder)}
         self._incoming: dict[str, TranscriptionJob] = {}
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._has_new = asyncio.Event()
-
-    def close(self) -> None:
-        self._lock.release()
+        here = services.metrics.gauge("jobs_here", "Jobs by what they are at.", "status")
+        for status in JOB_STATUSES:
+            here.labels(status).set_function(partial(self.count, status))
+        n_bytes = services.metrics.gauge("job_bytes", "Of jobs' recordings and results.")
+        n_bytes.set_function(lambda: self.n_bytes)
 
     def count(self, state: str) -> int:
         return sum(job.status == state for job in self._jobs.values())
@@ -260,7 +247,7 @@ class JobRunner:
             self._incoming.pop(job.id, None)
 
     async def add(self, job: TranscriptionJob, recording: BinaryIO, n_bytes: int) -> None:
-        """Queue a new job. Raises: ApiError 429 without room for its bytes, 503 if it cannot be written."""
+        """Queue a new job. Raises: ApiError 429, 503."""
         if self.n_bytes + n_bytes > self._settings.most_bytes:
             raise too_many_requests(
                 f"{self._settings.most_mb:g} MB of jobs are here: try again later", RETRY_S
@@ -272,7 +259,7 @@ class JobRunner:
         self._has_new.set()
 
     async def document_with_result(self, job: TranscriptionJob) -> bytes:
-        """Return a job as JSON, with its result if it succeeded. Raises: ApiError 404 if that is gone."""
+        """Return a job as JSON, with its result if it succeeded. Raises: ApiError 404."""
         result = b"null"
         if job.status == "succeeded":
             try:
@@ -289,11 +276,22 @@ class JobRunner:
         else:
             await run_sync(remove_folder, self._folder / job.id)
 
-    async def run(self) -> None:
-        """Run jobs until cancelled; interrupted ones begin anew at the next start."""
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run jobs until the server drains; interrupted ones begin anew at the next start."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run_until_first, self._run, self._services.draining.wait)
+                yield
+                tasks.cancel_scope.cancel()
+        finally:
+            self._lock.release()
+
+    async def _run(self) -> None:
+        n_parallel = max(1, self._services.settings.limits.requests // REQUESTS_PER_JOB)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._expire)
-            for _ in range(self._n_parallel):
+            for _ in range(n_parallel):
                 tasks.start_soon(self._work, tasks)
             for job in self._jobs.values():
                 if job.has_webhook_due:
@@ -341,7 +339,7 @@ class JobRunner:
             if job.n_tries >= MOST_TRIES:
                 text = f"the server ended {MOST_TRIES} times while it read this recording"
                 raise ApiError(text, status=500, code="gave_up")
-            with self._tracing.span("job", sottovoce__job=job.id):
+            with self._services.tracing.span("job", sottovoce__job=job.id):
                 result = await self._result_when_possible(job)
             with disk_errors(), anyio.CancelScope(shield=True):
                 await run_sync((self._folder / job.id / RESULT).write_bytes, result)
@@ -352,11 +350,10 @@ class JobRunner:
         except Exception as error:
             job.end(logged_api_error(error, job.id, "job failed").details)
         await self._save(job)
-        self._metrics.jobs.labels(job.status).inc()
+        self._services.metrics.jobs.labels(job.status).inc()
         seconds = round(time.monotonic() - began_s, 3)
-        logger.info(
-            "job over", extra={"job": job.id, "status": job.status, "seconds": seconds, "key": job.owner}
-        )
+        about = {"job": job.id, "status": job.status, "seconds": seconds, "key": job.owner}
+        logger.info("job over", extra=about)
 
     async def _result_when_possible(self, job: TranscriptionJob) -> bytes:
         while True:
@@ -369,16 +366,17 @@ class JobRunner:
             await anyio.sleep(min(fault.retry_s, MAX_WAIT_S))
 
     async def _result(self, job: TranscriptionJob) -> bytes:
-        request = await self._decoding.call(lambda: transcription_request(Fields(job.fields)))
-        name = self._registry.resolve(request.model)
+        services = self._services
+        request = await services.decoding.call(lambda: transcription_request(Fields(job.fields)))
+        name = services.registry.resolve(request.model)
         with await run_sync(open, self._folder / job.id / RECORDING, "rb") as file:
             recording = UploadedFile(UploadFile(file, filename=job.filename))
             wanted = request.transcription
-            async with self._registry.transcribing(name, recording.source, wanted) as handle:
+            async with services.registry.transcribing(name, recording.source, wanted) as handle:
                 async for segment in handle:
                     job.progress = round(min(1.0, segment.end / max(job.duration, 1e-3)), 3)
                 transcript = await handle.collect()
-        self._metrics.file_seconds.inc(transcript.duration)
+        services.metrics.file_seconds.inc(transcript.duration)
         answer = text_answer if request.response_format in TEXT_TYPES else json_answer
         return (await run_sync(lambda: json_text(answer(transcript, request)))).encode()
 
@@ -393,7 +391,7 @@ class JobRunner:
         assert job.webhook is not None
         async for _ in self.webhooks.deliver(job.webhook, job.owner, job.event):
             await self._save(job)
-        self._metrics.webhooks.labels(job.webhook.status).inc()
+        self._services.metrics.webhooks.labels(job.webhook.status).inc()
 
     async def _expire(self) -> None:
         while True:
@@ -402,3 +400,98 @@ class JobRunner:
                 if job.finished_at is not None and job.finished_at < ended_before_s:
                     await self.delete(job)
             await anyio.sleep(EXPIRE_EVERY_S)
+
+
+async def post_job(request: Request) -> Response:
+    jobs, owner = jobs_and_owner(request)
+    with jobs.new(owner) as job:
+        async with AsyncExitStack() as stack:
+            with services_of(request).upload(is_queued=True):
+                fields, upload = await stack.enter_async_context(received_form(request))
+            url = fields.text(WEBHOOK_URL)
+            if url is not None:
+                jobs.webhooks.check(url, owner)
+                job.webhook = Webhook(url)
+            fields = fields.without(WEBHOOK_URL)
+            file_request, recording, audio_s = await checked_request(
+                request, lambda: job_request(fields), upload
+            )
+            job.filename, job.duration = recording.name, round(audio_s, 3)
+            job.fields, job.model = list(fields.pairs), file_request.model
+            job.response_format = file_request.response_format
+            n_bytes = size_of(recording) + sum(len(name) + len(value) for name, value in job.fields)
+            await jobs.add(job, recording.source, n_bytes)
+    return JSONResponse(job.document, status_code=202, headers={"location": f"/v1/jobs/{job.id}"})
+
+
+def job_request(fields: Fields) -> FileRequest:
+    request = transcription_request(fields)
+    if request.stream:
+        raise invalid_value("stream", "false, of what is answered later", "true")
+    return request
+
+
+async def job_list(request: Request) -> Response:
+    query = request.query_params
+    note_ignored(request, (name for name in query if name not in ("limit", "after")))
+    limit = int(read_number("limit", query.get("limit", DEFAULT_LISTED), 1, MOST_LISTED))
+    runner, owner = jobs_and_owner(request)
+    jobs = runner.jobs_of(owner)
+    if (after := query.get("after")) is not None:
+        names = [job.id for job in jobs]
+        if after not in names:
+            raise invalid_value("after", "the id of a job that is here", "another")
+        jobs = jobs[names.index(after) + 1 :]
+    listed = [job.document for job in jobs[:limit]]
+    return JSONResponse({"object": "list", "data": listed, "has_more": len(jobs) > limit})
+
+
+async def job_info(request: Request) -> Response:
+    jobs, owner = jobs_and_owner(request)
+    body = await jobs.document_with_result(jobs.find(owner, request.path_params["id"]))
+    return Response(body, media_type="application/json")
+
+
+async def delete_job(request: Request) -> Response:
+    jobs, owner = jobs_and_owner(request)
+    job = jobs.find(owner, request.path_params["id"])
+    await jobs.delete(job)
+    return JSONResponse({"id": job.id, "object": "transcription.job", "deleted": True})
+
+
+def jobs_and_owner(request: Request) -> tuple[JobRunner, str]:
+    """Return the jobs of the server, and the name of the request's key ("": all without a named key)."""
+    jobs, key = cast("JobRunner | None", request.app.state.jobs), key_of(request)
+    if jobs is None:
+        message = "jobs: expected a server that keeps them, got one without --jobs-dir"
+        raise ApiError(message, status=403, code="not_allowed")
+    return jobs, key.name if key else ""
+
+
+JOB = api.an_object(
+    *("id", "object", "status", "created_at", "progress", "error", "webhook"),
+    id=api.STRING,
+    status={"type": "string", "enum": [*JOB_STATUSES]},
+    progress=api.NUMBER,
+)
+JOBS = api.an_object("data", "has_more", data={"type": "array", "items": JOB})
+DELETED = api.an_object("id", "deleted")
+URL: api.Schema = {"type": "string", "format": "uri", "maxLength": MAX_URL}
+JOB_FORM = api.form({**api.form_schemas("openai"), WEBHOOK_URL: URL})
+ONE_JOB = "/v1/jobs/{id}"
+NAME = api.parameter("id", {"type": "string", "minLength": 1}, "path")
+LIMIT = api.parameter("limit", {"type": "integer", "minimum": 1, "maximum": MOST_LISTED})
+AFTER = api.parameter("after", api.STRING)
+TAKEN, FOUND = api.json_answers(JOB, status="202"), api.json_answers(JOB)
+API = api.Api(
+    routes=(
+        api.http_route("POST", "/v1/jobs", post_job, "A recording answered later", TAKEN, body=JOB_FORM),
+        api.http_route(
+            "GET", "/v1/jobs", job_list, "Jobs, newest first", api.json_answers(JOBS), LIMIT, AFTER
+        ),
+        api.http_route("GET", ONE_JOB, job_info, "A job, and its result once it is there", FOUND, NAME),
+        api.http_route(
+            "DELETE", ONE_JOB, delete_job, "Stop a job and remove it", api.json_answers(DELETED), NAME
+        ),
+    ),
+)

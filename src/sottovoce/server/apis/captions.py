@@ -1,0 +1,455 @@
+"""`/v1/captions`: one client publishes captions; `/v1/captions/read`: many read them (docs/protocol.md).
+
+A reader gets the changes since its revision page by page, an utterance that changed several times once. A
+page is serialised once for all readers. Secrets are subprotocols: proxies log addresses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import anyio
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.websockets import WebSocket
+
+from sottovoce.formats.document import Json, json_text, seconds
+from sottovoce.server import fields
+from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
+from sottovoce.server.apis.sottovoce_live import SUBPROTOCOL
+from sottovoce.server.errors import ApiError, invalid_value, too_many_requests
+from sottovoce.server.live import (
+    NORMAL_CLOSURE,
+    SERVICE_RESTART,
+    ClientDisconnectedError,
+    WebSocketTransport,
+    in_thread_if_large,
+    serve_client,
+)
+from sottovoce.server.services import Services, run_until_first, services_of
+
+PUBLISH_PATH, READ_PATH = "/v1/captions", "/v1/captions/read"
+READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
+"""Subprotocols that end with a reader's token, or with the secret of a publisher that reconnects."""
+TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
+"""The same secrets in a request for the reason why a socket is refused."""
+RESUME_WITHIN_S = 60.0
+TOKEN_BYTES = 16
+MAX_CAPTIONS_CHARACTERS = 16_000_000
+"""Of all utterances of a session as JSON: about twenty hours of speech."""
+KEPT_PAGES = 32
+MAX_MESSAGE_CHARACTERS = 2_000_000
+MAX_UTTERANCES = 2_000
+MAX_WORDS = 2_000
+MAX_TEXT = 8_000
+"""Characters of a word, a translation, or unstable text."""
+MAX_NAMES = 100
+MAX_NAME = 80
+MAX_SECONDS = 1e6
+MAX_NUMBER = 1_000_000
+PAGE_CHARACTERS = 32_000
+"""Of a message to a reader; one utterance may be longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A message to readers. revision: that of a reader who has read it."""
+
+    text: str
+    revision: int
+
+
+class SharedCaptions:
+    """The captions of one session, not thread-safe. token: of its readers. secret: to publish again."""
+
+    def __init__(self) -> None:
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self.secret = secrets.token_urlsafe(TOKEN_BYTES)
+        self.revision = 0
+        self._began_s = time.monotonic()
+        self.n_readers = 0
+        self.is_ended = False
+        self.publisher = 0
+        self.changed = anyio.Event()
+        self._utterances: dict[int, tuple[int, str]] = {}
+        """By number: the revision of the last change, and the JSON."""
+        self._changes: list[tuple[int, int]] = []
+        """Revision and number of each change of an utterance, superseded ones included."""
+        self._pages: dict[int, Page] = {}
+        """By the revision after which they begin."""
+        self._parts: dict[str, tuple[int, str]] = {"now": (0, "null"), "names": (0, "{}")}
+        self._cleared = 0
+        self._n_characters = 0
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def apply(self, changes: Mapping[str, Json]) -> None:
+        """Apply the fields of a `captions` message. Raises: ApiError for too much text."""
+        before_all = self.revision
+        if changes.get("clear") is True:
+            self.revision += 1
+            self._cleared, self._n_characters = self.revision, 0
+            self._utterances.clear()
+            self._changes.clear()
+            self._parts = {"now": (self.revision, "null"), "names": (self.revision, "{}")}
+        utterances = cast("list[dict[str, Json]]", changes.get("utterances", []))
+        for number, utterance in {cast(int, one["id"]): one for one in utterances}.items():
+            _, before = self._utterances.get(number, (0, ""))
+            text = json_text(utterance)
+            if text == before:
+                continue
+            self.revision += 1
+            self._n_characters += len(text) - len(before)
+            self._utterances[number] = (self.revision, text)
+            self._changes.append((self.revision, number))
+        for name in [name for name in self._parts if name in changes]:
+            text = json_text(changes[name])
+            if text != self._parts[name][1]:
+                self.revision += 1
+                self._parts[name] = (self.revision, text)
+        if self.revision == before_all:
+            return
+        if len(self._changes) > 2 * len(self._utterances) + 1_000:
+            self._changes = [one for one in self._changes if self._is_last(*one)]
+        self._pages.clear()
+        self.wake()
+        if self._n_characters > MAX_CAPTIONS_CHARACTERS:
+            message = f"captions: expected at most {MAX_CAPTIONS_CHARACTERS} characters of them in a session"
+            raise ApiError(message, code="captions_too_long")
+
+    def _is_last(self, revision: int, number: int) -> bool:
+        return self._utterances[number][0] == revision
+
+    def begin_publishing(self) -> int:
+        """Return the number of a new publisher, which replaces the one before."""
+        self.publisher += 1
+        self.wake()
+        return self.publisher
+
+    def end(self) -> None:
+        self.is_ended = True
+        self.wake()
+
+    def page(self, revision: int) -> Page | None:
+        """Return the next page of changes since a revision (-1: all), or None."""
+        if revision == self.revision:
+            return None
+        if revision not in self._pages:
+            if len(self._pages) >= KEPT_PAGES:
+                self._pages.clear()
+            self._pages[revision] = self._page(revision)
+        return self._pages[revision]
+
+    def _page(self, revision: int) -> Page:
+        utterances: list[str] = []
+        n_characters, end = 0, self.revision
+        for at in range(bisect_right(self._changes, (revision, sys.maxsize)), len(self._changes)):
+            changed, number = self._changes[at]
+            if not self._is_last(changed, number):
+                continue
+            text = self._utterances[number][1]
+            n_characters += len(text)
+            if utterances and n_characters > PAGE_CHARACTERS:
+                end = changed - 1
+                break
+            utterances.append(text)
+        members = ['"type":"captions"', f'"revision":{end}']
+        if 0 <= revision < self._cleared:
+            members.append('"clear":true')
+        if utterances:
+            members.append(f'"utterances":[{",".join(utterances)}]')
+        parts = self._parts.items()
+        members += [f'"{name}":{text}' for name, (changed, text) in parts if revision < changed <= end]
+        return Page("{" + ",".join(members) + "}", end)
+
+    def wake(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+
+class CaptionRegistry:
+    """All shared captions."""
+
+    def __init__(self, services: Services) -> None:
+        self._sessions = services.settings.limits.sessions
+        self._readers = services.settings.limits.readers
+        self._by_token: dict[bytes, SharedCaptions] = {}
+        self.n_readers = 0
+        gauge = services.metrics.gauge("caption_readers", "Readers of captions that are shared.")
+        gauge.set_function(lambda: self.n_readers)
+
+    @property
+    def n_shared(self) -> int:
+        return len(self._by_token)
+
+    def check_capacity(self) -> None:
+        if self.n_shared >= self._sessions:
+            raise too_many_requests(
+                f"{self._sessions} sessions are being shared: try again later", retry_s=10.0
+            )
+
+    def begin(self) -> SharedCaptions:
+        self.check_capacity()
+        shared = SharedCaptions()
+        self._by_token[_token_hash(shared.token)] = shared
+        return shared
+
+    def resumed(self, secret: str) -> SharedCaptions:
+        """Return the captions of a publisher that reconnects. Raises: ApiError 404."""
+        for shared in self._by_token.values():
+            if hmac.compare_digest(shared.secret.encode(), secret.encode("utf-8", "replace")):
+                return shared
+        raise _not_found()
+
+    def find(self, token: str) -> SharedCaptions:
+        found = self._by_token.get(_token_hash(token))
+        if found is None:
+            raise _not_found()
+        return found
+
+    def end(self, shared: SharedCaptions) -> None:
+        shared.end()
+        self._by_token.pop(_token_hash(shared.token), None)
+
+    @contextmanager
+    def reading(self, shared: SharedCaptions) -> Iterator[None]:
+        """Count a reader, and wake the publisher, which reports their number. Raises: ApiError 429."""
+        self._check_readers()
+        self._count(shared, 1)
+        try:
+            yield
+        finally:
+            self._count(shared, -1)
+
+    def check_reader(self, token: str) -> None:
+        self.find(token)
+        self._check_readers()
+
+    def _check_readers(self) -> None:
+        if self.n_readers >= self._readers:
+            raise too_many_requests(f"{self._readers} readers are here: try again later", retry_s=10.0)
+
+    def _count(self, shared: SharedCaptions, change: int) -> None:
+        self.n_readers += change
+        shared.n_readers += change
+        shared.wake()
+
+
+def _token_hash(token: str) -> bytes:
+    """Return a hash: look-up times reveal nothing about tokens."""
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def _not_found() -> ApiError:
+    message = "captions: expected the link of a session that goes on, got one that is over or never was"
+    return ApiError(message, status=404, code="no_such_captions")
+
+
+def read_id(name: str, value: object) -> int:
+    number = fields.read_int(name, value)
+    if not 0 <= number < MAX_NUMBER:
+        raise invalid_value(name, f"a number from 0 to {MAX_NUMBER - 1}", fields.quoted(number))
+    return number
+
+
+def read_label(name: str, value: object) -> str:
+    if not (isinstance(value, str) and len(value) <= MAX_NAME):
+        raise invalid_value(name, f"a text of at most {MAX_NAME} characters, or null", fields.quoted(value))
+    return value
+
+
+def read_names(name: str, value: object) -> dict[str, Json]:
+    given = fields.read_object(name, value)
+    if len(given) > MAX_NAMES:
+        raise invalid_value(name, f"at most {MAX_NAMES}", str(len(given)))
+    return {read_label(name, letter): LABEL(name, label) for letter, label in given.items()}
+
+
+LABEL = fields.or_null(read_label)
+TEXT: fields.Reader[str] = partial(fields.read_text, most=MAX_TEXT)
+TIMES: Mapping[str, fields.Reader[float]] = dict.fromkeys(
+    ("start", "end"), lambda name, value: seconds(fields.read_number(name, value, 0.0, MAX_SECONDS))
+)
+WORD = fields.object_of(word=TEXT, **TIMES, language=LABEL, speaker=LABEL)
+LINE = fields.or_null(fields.object_of(text=TEXT, language=LABEL))
+UTTERANCE = fields.object_of(
+    id=read_id,
+    **TIMES,
+    language=LABEL,
+    words=fields.list_of(WORD, MAX_WORDS),
+    translation=LINE,
+    unstable=LINE,
+)
+CHANGES: Mapping[str, fields.Reader[Json]] = {
+    "utterances": fields.list_of(UTTERANCE, MAX_UTTERANCES),
+    "now": fields.or_null(UTTERANCE),
+    "names": read_names,
+    "clear": lambda name, value: value is True,
+}
+"""By field of `captions`. "now": the utterance in progress. An utterance without words removes it."""
+
+
+def read_publication(message: bytes | str) -> tuple[str, dict[str, Json]]:
+    """Read a message: its type, and the fields of `captions`. Raises: ApiError 400."""
+    if isinstance(message, bytes) or len(message) > MAX_MESSAGE_CHARACTERS:
+        raise ApiError(
+            f"message: expected text of at most {MAX_MESSAGE_CHARACTERS} characters", code="invalid_message"
+        )
+    given = fields.read_typed_message(message, "a JSON object with a type")
+    kind = str(given.pop("type"))
+    if kind not in ("captions", "keepalive", "close"):
+        raise invalid_value("type", "captions, keepalive or close", fields.quoted(kind))
+    fields.require_only(kind, given, CHANGES if kind == "captions" else ())
+    return kind, {name: CHANGES[name](name, value) for name, value in given.items()}
+
+
+def captions_of(connection: HTTPConnection) -> CaptionRegistry:
+    return cast(CaptionRegistry, connection.app.state.captions)
+
+
+async def captions_refusal(request: Request) -> Response:
+    """Answer over HTTP why a socket is refused, which browsers hide; 426 if it would be accepted."""
+    captions = captions_of(request)
+    token, secret = request.headers.get(TOKEN_HEADER), request.headers.get(RESUME_HEADER)
+    if request.url.path == READ_PATH:
+        captions.check_reader(token or "")
+    elif secret is not None:
+        captions.resumed(secret)
+    else:
+        captions.check_capacity()
+    raise ApiError(f"{request.url.path}: expected a WebSocket", status=426, code="upgrade_required")
+
+
+class CaptionSocket:
+    def __init__(self, socket: WebSocket) -> None:
+        self.services = services_of(socket)
+        self.limits = self.services.settings.limits
+        self.registry = captions_of(socket)
+        self.socket = socket
+        self.transport = WebSocketTransport(socket, self.limits)
+
+    def offered(self, prefix: str) -> str | None:
+        offers: Sequence[str] = self.socket.scope["subprotocols"]
+        return next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
+
+    async def wait_draining(self) -> None:
+        await self.services.draining.wait()
+        await self.transport.close(SERVICE_RESTART, "the server is shutting down")
+
+
+class Publisher(CaptionSocket):
+    async def serve(self) -> None:
+        secret = self.offered(RESUME_PREFIX)
+        shared = self.registry.begin() if secret is None else self.registry.resumed(secret)
+        number = shared.begin_publishing()
+        is_over = True
+        try:
+            await self.transport.accept(SUBPROTOCOL)
+            await self.transport.send(
+                {"type": "ready", "token": shared.token, "resume": shared.secret, "revision": shared.revision}
+            )
+            await run_until_first(
+                lambda: self._take(shared),
+                lambda: self._report_readers(shared),
+                lambda: self._until_replaced(shared, number),
+                self.wait_draining,
+            )
+        except ClientDisconnectedError:
+            is_over = False
+        finally:
+            if shared.publisher == number and (is_over or self.services.draining.is_set()):
+                self.registry.end(shared)
+        if not is_over:
+            await self._wait_resumed(shared, number)
+
+    async def _until_replaced(self, shared: SharedCaptions, number: int) -> None:
+        while shared.publisher == number:
+            await shared.changed.wait()
+        message = "captions: expected one publisher, and another has come since"
+        raise ApiError(message, status=409, code="another_publisher")
+
+    async def _take(self, shared: SharedCaptions) -> None:
+        while (message := await self.transport.receive()) is not None:
+            if shared.age_s > self.limits.session_s:
+                text = f"captions: expected at most {self.limits.session_s:g} s of a session"
+                raise ApiError(text, code="session_too_long")
+            kind, changes = await in_thread_if_large(len(message), partial(read_publication, message))
+            if kind == "close":
+                await self.transport.close(NORMAL_CLOSURE)
+                return
+            shared.apply(changes)
+
+    async def _report_readers(self, shared: SharedCaptions) -> None:
+        reported = 0
+        while True:
+            changed = shared.changed
+            if shared.n_readers != reported:
+                reported = shared.n_readers
+                await self.transport.send({"type": "readers", "readers": reported})
+            await changed.wait()
+
+    async def _wait_resumed(self, shared: SharedCaptions, number: int) -> None:
+        with anyio.move_on_after(RESUME_WITHIN_S):
+            await self.services.draining.wait()
+        if shared.publisher == number:
+            self.registry.end(shared)
+
+
+class Reader(CaptionSocket):
+    async def serve(self) -> None:
+        shared = self.registry.find(self.offered(READ_PREFIX) or "")
+        with self.registry.reading(shared):
+            await self.transport.accept(SUBPROTOCOL)
+            await run_until_first(lambda: self._send(shared), self._listen, self.wait_draining)
+
+    async def _send(self, shared: SharedCaptions) -> None:
+        seen = -1
+        while True:
+            changed, page = shared.changed, shared.page(seen)
+            if page is not None:
+                await self.transport.send_text(page.text)  # waits until most of the last one was taken
+                seen = page.revision
+                await anyio.sleep(0)  # others go first, where the system buffers megabytes for the reader
+            elif shared.is_ended:
+                await self.transport.send({"type": "ended"})
+                await self.transport.close(NORMAL_CLOSURE)
+                return
+            else:
+                await changed.wait()
+
+    async def _listen(self) -> None:
+        if (await self.socket.receive())["type"] == "websocket.disconnect":
+            raise ClientDisconnectedError
+        raise ApiError("captions: expected a reader to read, got a message", code="invalid_message")
+
+
+async def publish(socket: WebSocket) -> None:
+    publisher = Publisher(socket)
+    await serve_client(publisher.transport, publisher.serve, what="captions failed")
+
+
+async def read(socket: WebSocket) -> None:
+    reader = Reader(socket)
+    await serve_client(reader.transport, reader.serve, what="captions failed")
+
+
+API = Api(
+    routes=(
+        HttpRoute(PUBLISH_PATH, captions_refusal),
+        SocketRoute(PUBLISH_PATH, publish),
+        HttpRoute(READ_PATH, captions_refusal, auth=Auth.OPEN),
+        SocketRoute(READ_PATH, read, Auth.OPEN),
+    ),
+)
