@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import AudioSource, load_audio
-from sottovoce.audio.mel import log_mel, normalize, pad_or_trim
+from sottovoce.audio.mel import RecordingFeatures, log_mel, normalize, pad_or_trim
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
 from tests.audio.media import pipe, speechlike, wav_bytes

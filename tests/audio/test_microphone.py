@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sottovoce.audio.microphone import Microphone
+from sottovoce.audio.io import Microphone
 from sottovoce.errors import AudioError, MissingExtraError, OptionError
 
 

@@ -13,8 +13,8 @@ import pytest
 from torch import Tensor
 
 from sottovoce.api import Model
-from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import load_audio
+from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches

@@ -19,8 +19,7 @@ import numpy.typing as npt
 import torch
 
 from sottovoce.alignment.given_text import Line, Unit, letters_of, units_of
-from sottovoce.audio.features import RecordingFeatures
-from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND
+from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.ctc.align import align, token_times

@@ -1,21 +1,16 @@
 """Decoding of containers and codecs with PyAV, packet by packet, to 16 kHz 16-bit samples.
 
-A source is a container by its first bytes, or samples without a header by its extension. Packets that cannot
-be decoded are skipped and counted, as in ffmpeg. Audio tracks are counted from 1; their languages match by
-code in any standard (`de`, `ger`, `deu`).
+Packets that cannot be decoded are skipped and counted, as in ffmpeg. Every link of chained Ogg (Internet
+radio) is opened as a container of its own, since libav refuses a change of channels or rate.
 
-Every link of chained Ogg (Internet radio) is opened as a container of its own, since libav refuses a change
-of channels or rate.
+Samples are positioned by their time stamps: gaps are filled with silence and overlaps trimmed, as by FFmpeg's
+`aresample=async=1`. Deviations of less than 0.1 s, or for less than half a second, are ignored. An
+implausible step (back by more than ten seconds or to the beginning, or more than an hour ahead; in MPEG-TS
+and Ogg any step back) starts a new timeline at the end of the sound so far. Formats without time stamps (MP3,
+ADTS, FLAC, WAV) are joined end to end.
 
-Samples are positioned by their time stamps, as a player shows them. Frames within 0.1 s of the expected
-position follow on. Otherwise gaps are filled with silence and overlaps trimmed, as by FFmpeg's
-`aresample=async=1`; deviations of less than half a second are ignored. An implausible step (back by more than
-ten seconds or to the beginning, or more than an hour ahead; in MPEG-TS and Ogg any step back) starts a new
-timeline at the end of the sound so far. Formats without time stamps (MP3, ADTS, FLAC, WAV) are joined end to
-end.
-
-A part is reached at the same sample positions: the decoder seeks to a little before, settles for half a
-second, and starts where the grids of 16 kHz and of the source meet.
+A part has the sample positions of the whole: the decoder seeks to a little before, settles for half a second,
+and starts where the grids of 16 kHz and of the source meet.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, BinaryIO, Protocol, TypeAlias, cast
+from typing import Any, BinaryIO, TypeAlias, cast
 
 import av
 import numpy as np
@@ -56,13 +51,9 @@ RAW_FORMATS = {
 }
 _FIXED = ("g722", "gsm")
 _ENDINGS = {
-    ".g722": "g722",
-    ".722": "g722",
-    ".ul": "mulaw",
-    ".ulaw": "mulaw",
-    ".mulaw": "mulaw",
-    ".al": "alaw",
-    ".alaw": "alaw",
+    **dict.fromkeys((".g722", ".722"), "g722"),
+    **dict.fromkeys((".ul", ".ulaw", ".mulaw"), "mulaw"),
+    **dict.fromkeys((".al", ".alaw"), "alaw"),
     ".gsm": "gsm",
 }
 # Source: the probes of libavformat's demuxers, of which these are the ones with four bytes and more.
@@ -113,21 +104,17 @@ class RawFormat:
 def read_input_format(text: str) -> RawFormat:
     """Parse `NAME`, `NAME:RATE` or `NAME:RATE:CHANNELS`, such as "s16le:44100:2". Raises: OptionError."""
     name, *numbers = text.split(":")
-    expected = f"input format: expected NAME[:RATE[:CHANNELS]] with a name of {', '.join(RAW_FORMATS)}"
-    if name not in RAW_FORMATS or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
-        raise OptionError(f"{expected}, got '{text}'")
-    rate, n_channels = (int(number) for number in (*numbers, *("0", "1")[len(numbers) :]))
-    rate = rate if numbers else RAW_FORMATS[name]
-    if not (MIN_RATE <= rate <= MAX_RATE and 1 <= n_channels <= MAX_CHANNELS):
-        raise OptionError(
-            f"input format: expected {MIN_RATE} to {MAX_RATE} Hz and 1 to {MAX_CHANNELS} channels, "
-            f"got '{text}'"
-        )
-    if name in _FIXED and (rate, n_channels) != (RAW_FORMATS[name], 1):
-        raise OptionError(
-            f"input format: expected {name} of {RAW_FORMATS[name]} Hz in one channel, got '{text}'"
-        )
-    return RawFormat(name, rate, n_channels)
+    if name in RAW_FORMATS and len(numbers) <= 2 and all(number.isdecimal() for number in numbers):
+        rate = int(numbers[0]) if numbers else RAW_FORMATS[name]
+        n_channels = int(numbers[1]) if len(numbers) == 2 else 1
+        is_fixed = name not in _FIXED or (rate, n_channels) == (RAW_FORMATS[name], 1)
+        if is_fixed and MIN_RATE <= rate <= MAX_RATE and 1 <= n_channels <= MAX_CHANNELS:
+            return RawFormat(name, rate, n_channels)
+    raise OptionError(
+        f"input format: expected NAME[:RATE[:CHANNELS]] with a name of {', '.join(RAW_FORMATS)}, "
+        f"{MIN_RATE} to {MAX_RATE} Hz and 1 to {MAX_CHANNELS} channels (g722, gsm: their rate, one channel), "
+        f"got '{text}'"
+    )
 
 
 def format_of_ending(name: str) -> RawFormat | None:
@@ -181,25 +168,19 @@ _BEGINS_STREAM = 2
 _SCANNED_BYTES = 2**20
 
 
-class Readable(Protocol):
-    """A source of bytes; seekable if it has `seekable`, `seek` and `tell`, as an open file."""
-
-    def read(self, n_bytes: int, /) -> bytes: ...
-
-
 class MediaFile:
     """The bytes of a source for libav, which end where the next link of chained Ogg begins.
 
-    Positions count from the source's initial one; several may read one seekable source by turns.
-    owned: `close` closes the source. head: the bytes from the beginning that `read_ahead` has seen.
+    Positions count from the source's initial one; several may read one seekable source by turns. owned:
+    `close` closes the source.
     """
 
-    def __init__(self, file: Readable, name: str, *, owned: bool = False) -> None:
+    def __init__(self, file: BinaryIO, name: str, *, owned: bool = False) -> None:
         self.label = name  # not `name`, by which libav would guess the format
-        self._file = cast(BinaryIO, file)
+        self._file = file
         self._owned = owned
-        self._is_seekable = is_seekable(self._file)
-        self._begin = self._file.tell() if self._is_seekable else 0
+        self._is_seekable = is_seekable(file)
+        self._begin = file.tell() if self._is_seekable else 0
         self.n_read = 0
         self.restart()
 
@@ -229,7 +210,7 @@ class MediaFile:
         return self._ahead
 
     def read_ahead(self, n_bytes: int) -> bool:
-        """Read at most up to n_bytes of `head`, without consuming them. False: nothing came."""
+        """Extend `head` to at most n_bytes, without consuming them. False: nothing came."""
         piece = self._fetch(n_bytes - len(self._ahead))
         self._ahead += piece
         return bool(piece)
@@ -297,7 +278,7 @@ class MediaFile:
         return self._next_link is not None
 
     def next_link(self) -> bool:
-        """Go on to the next link of chained Ogg. False: this was the last one."""
+        """Go on to the next link of chained Ogg, if there is one."""
         if self._magic != b"OggS":
             return False
         if self._next_link is None and self.seekable():
@@ -347,10 +328,7 @@ MOST_PLANES = 7
 
 
 class Timeline:
-    """Places the frames of a recording of one or more containers.
-
-    most_gap_s: longest gap that is filled. end_s: position of the next sample, in seconds.
-    """
+    """Places the frames of a recording of one or more containers. most_gap_s: longest gap that is filled."""
 
     def __init__(self, *, most_gap_s: float = MOST_GAP_S) -> None:
         self._most_gap_s = most_gap_s
@@ -559,16 +537,6 @@ UNEQUAL = ("vorbis",)
 _N_FIRST = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _FirstFrames:
-    """Time stamp of the first sample; samples of the first frame, and of later ones (None if they differ)."""
-
-    origin: int
-    rate: int
-    n_first: int
-    n_each: int | None
-
-
 def seek_before(
     container: InputContainer,
     stream: AudioStream,
@@ -578,53 +546,46 @@ def seek_before(
 ) -> tuple[int, Iterator[av.AudioFrame]] | None:
     """Seek an undecoded stream to just before start_s; return the first sample (16 kHz) and the frames.
 
-    None if the position is uncertain; the container is then spent. decoded: yields frames from the
-    container's position on. Raises: errors of libav.
+    None if the position is uncertain. decoded: yields frames from the container's position on. Raises: errors
+    of libav.
     """
     heads = list(islice(decoded(), _N_FIRST))
-    first = _first_frames(heads, stream.codec_context.name)
-    if first is None or stream.time_base is None:
+    if len(heads) < _N_FIRST or heads[0].layout.nb_channels > MOST_PLANES or stream.time_base is None:
         return None
-    n_late = round(timeline.begin(heads[0], container, stream) * first.rate)
+    rate = heads[0].sample_rate
+    n_late = round(timeline.begin(heads[0], container, stream) * rate)
     target_s = start_s - PREROLL_S
     container.seek(int(timeline.stamp_of(target_s) / stream.time_base), stream=stream, backward=True)
     frames = decoded()
     landed = next((frame for frame in frames if frame.samples), None)
-    place = None if landed is None else _place_of(landed, first)
-    if landed is None or place is None or place + n_late > target_s * first.rate:
+    place = None if landed is None else _place_of(landed, heads, stream.codec_context.name)
+    if landed is None or place is None or place + n_late > target_s * rate:
         return None
     place += n_late
-    timeline.begin_at(landed, place / first.rate)
+    timeline.begin_at(landed, place / rate)
     placed = timeline.placed(chain([landed], frames), container, stream)
-    grid = first.rate // math.gcd(first.rate, SAMPLE_RATE)
-    begin = math.ceil((place + WARM_UP_S * first.rate) / grid) * grid
-    head = _frame_at(begin - place, placed, first.rate)
-    if head is None or begin > start_s * first.rate:
+    grid = rate // math.gcd(rate, SAMPLE_RATE)
+    begin = math.ceil((place + WARM_UP_S * rate) / grid) * grid
+    head = _frame_at(begin - place, placed, rate)
+    if head is None or begin > start_s * rate:
         return None
-    return begin * SAMPLE_RATE // first.rate, chain([head], placed)
+    return begin * SAMPLE_RATE // rate, chain([head], placed)
 
 
-def _first_frames(frames: list[av.AudioFrame], codec: str) -> _FirstFrames | None:
-    if len(frames) < _N_FIRST or frames[0].pts is None:
+def _place_of(frame: av.AudioFrame, heads: Sequence[av.AudioFrame], codec: str) -> int | None:
+    """Return the position of a frame, in samples from the first of `heads`; None if it is uncertain."""
+    first, rate, step = heads[0], heads[0].sample_rate, frame.time_base
+    if {one.sample_rate for one in (*heads, frame)} != {rate}:
         return None
-    if len({frame.sample_rate for frame in frames}) > 1 or frames[0].layout.nb_channels > MOST_PLANES:
+    if first.pts is None or frame.pts is None or step is None:
         return None
-    sizes = {frame.samples for frame in frames[1:]}
-    n_each = sizes.pop() if len(sizes) == 1 and codec not in UNEQUAL else None
-    return _FirstFrames(frames[0].pts, frames[0].sample_rate, frames[0].samples, n_each)
-
-
-def _place_of(frame: av.AudioFrame, first: _FirstFrames) -> int | None:
-    step = frame.time_base
-    if frame.pts is None or step is None or frame.sample_rate != first.rate:
-        return None
-    stamped = (frame.pts - first.origin) * step * first.rate
-    if step * first.rate <= 1:
+    stamped = (frame.pts - first.pts) * step * rate
+    if step * rate <= 1:
         return round(stamped)
-    if first.n_each is None or frame.samples != first.n_each:
+    if codec in UNEQUAL or {one.samples for one in heads[1:]} != {frame.samples}:
         return None
-    place = first.n_first + round((stamped - first.n_first) / first.n_each) * first.n_each
-    return place if abs(place - stamped) <= STAMP_S * first.rate else None
+    place = first.samples + round((stamped - first.samples) / frame.samples) * frame.samples
+    return place if abs(place - stamped) <= STAMP_S * rate else None
 
 
 def _frame_at(n_before: int, frames: Iterator[av.AudioFrame], rate: int) -> av.AudioFrame | None:
@@ -691,11 +652,7 @@ class AudioInfo:
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """How to read a source; see `open_audio`.
-
-    start_sample: at 16 kHz. raw: format of headerless samples, or None. most_gap_s: longest gap filled with
-    silence.
-    """
+    """How to read a source; see `open_audio`. start_sample: at 16 kHz. raw: format of headerless samples."""
 
     keep_channels: bool = False
     audio_track: int | str | None = None
@@ -706,10 +663,7 @@ class SourceRequest:
 
 
 class BlockSource:
-    """A recording that yields blocks (n_channels, n) float32 at 16 kHz once, front to back.
-
-    first_sample: of `blocks` in the recording.
-    """
+    """A recording that yields blocks (n_channels, n) float32 at 16 kHz once, from first_sample on."""
 
     info: AudioInfo
     first_sample = 0
@@ -728,10 +682,7 @@ class BlockSource:
 
 
 class ContainerDecoder(BlockSource):
-    """Decodes an audio track of a container to 16 kHz, mixed to mono or all channels.
-
-    It begins at or shortly before the start of the request where the format has positions, else at the
-    beginning; closing it closes the file too.
+    """Decodes an audio track, from shortly before the start of the request if the format has positions.
 
     Raises: AudioError for an unknown format or missing track; OptionError for an invalid track.
     """
@@ -753,8 +704,8 @@ class ContainerDecoder(BlockSource):
         except BaseException:
             self._container.close()
             raise
-        self._is_alone = len(self._container.streams) == 1
-        self._has_one_duration = _format(self._container) in ("matroska", "flv")
+        is_own = self._stream.duration is not None and _format(self._container) not in ("matroska", "flv")
+        self._owns_duration = is_own or len(self._container.streams) == 1
         if len(self.info.tracks) > 1:
             logger.info("%s: audio track %s of %d", self._name, self.info.track, len(self.info.tracks))
         request = self._request
@@ -798,10 +749,7 @@ class ContainerDecoder(BlockSource):
         self._file.close()
 
     def blocks(self) -> Iterator[Samples]:
-        """Decode to the end: blocks (n_channels, n) float32, 16-bit values / 32768.
-
-        Raises: AudioError if nothing can be decoded, or samples are NaN or infinite.
-        """
+        """Decode to the end: 16-bit values / 32768. Raises: AudioError for no samples, NaN or infinity."""
         n_samples = 0
         for block in self._resampler.resampled(self._frames()):
             n_samples += len(block)
@@ -886,11 +834,9 @@ class ContainerDecoder(BlockSource):
         if n_samples == 0:
             damaged = f", {self._n_damaged} damaged packets" if self._n_damaged else ""
             raise AudioError(f"{self._name}: expected audio, got no samples ({self.info.codec}{damaged})")
-        decoded_s, declared_s = n_samples / SAMPLE_RATE, self.info.duration_s
-        is_own = self._is_alone or (self._stream.duration is not None and not self._has_one_duration)
-        if declared_s is None or not is_own or self._timeline.is_joined:
-            return
-        if decoded_s < min(declared_s - 1.0, 0.9 * declared_s):
+        decoded_s, declared_s = n_samples / SAMPLE_RATE, self.info.duration_s or 0.0
+        is_known = self._owns_duration and not self._timeline.is_joined
+        if is_known and decoded_s < min(declared_s - 1.0, 0.9 * declared_s):
             self._truncation = f"truncated? It declares {declared_s:.1f} s and holds {decoded_s:.1f} s"
 
 
@@ -977,8 +923,9 @@ _Decoded: TypeAlias = "Samples | AudioError | bool"
 
 
 class LiveContainer:
-    """Decodes the bytes of a container, cut anywhere, to 16 kHz mono: `feed` a piece, then `take` until it is
-    used up. Not thread-safe; FFmpeg's reads block, so each container has a thread.
+    """Decodes a container that arrives in pieces to 16 kHz mono: `feed` one, then `take` until it is used up.
+
+    FFmpeg's reads block, so each container has a thread.
     """
 
     def __init__(self, name: str = "live audio") -> None:
@@ -1032,7 +979,7 @@ class LiveContainer:
         if self._thread is not None:
             self._thread.join()
 
-    def read(self, n_bytes: int, /) -> bytes:
+    def read(self, n_bytes: int) -> bytes:
         if not self._rest and not self._is_read and not self._is_dropped:
             self._hand(True)
             self._rest = self._fed.get()
@@ -1042,7 +989,7 @@ class LiveContainer:
 
     def _run(self) -> None:
         try:
-            file = MediaFile(self, self._name)
+            file = MediaFile(cast(BinaryIO, self), self._name)
             decoder = ContainerDecoder(file, SourceRequest(most_gap_s=MOST_LIVE_GAP_S))
             try:
                 for block in decoder.blocks():

@@ -1,8 +1,7 @@
 """Resampling to 16 kHz, and mixing of channels to one.
 
 16-bit samples are converted as by openai-whisper's ffmpeg (`-ac 1 -ar 16000 -f s16le`): libswresample with
-its standard downmix, rounded to 16 bits. The downmix weighs channels by position and cannot clip. Layouts
-without a rule in libswresample are averaged.
+its standard downmix, rounded to 16 bits. Layouts without a rule in libswresample are averaged.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ S = TypeVar("S", np.int16, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class _Block(Generic[S]):
-    """Samples mixed (n,) and channels (n_channels, n), and products (n_channels, n_channels) of channels.
-
-    energies (3,): of mixed, of its rounding, and that of uncorrelated channels.
-    """
+    """mixed (n,), channels (n_channels, n) and their products; energies of mixed, rounding, uncorrelated."""
 
     mixed: npt.NDArray[S]
     channels: npt.NDArray[S]
@@ -49,12 +45,12 @@ class _Block(Generic[S]):
 class Downmix(Generic[S]):
     """Passes a downmix on, and leaves out channels while they cancel the others (one is the other times -1).
 
-    The result does not depend on the cuts of the input. weights: (n_channels,) of the downmix. name: for the
-    log. first_sample: position in the recording. warned: names already in the log.
+    The result does not depend on the cuts. weights: (n_channels,) of the downmix. first_sample: position in
+    the recording. warned: names already in the log.
 
     Uncorrelated channels x_k with weights w_k have the energy `E = sum w_k^2 |x_k|^2`. Where the downmix has
-    less than E / 10, the channels without which it is loudest are left out, until it has more than E / 2. A
-    change needs half a second of blocks beyond the threshold.
+    less than E / 10 for half a second, the channels without which it is loudest are left out, until it has
+    more than E / 2.
     """
 
     def __init__(
@@ -72,10 +68,7 @@ class Downmix(Generic[S]):
     def push(
         self, mixed: npt.NDArray[S], channels: npt.NDArray[S], *, is_last: bool = False
     ) -> npt.NDArray[S]:
-        """Append the downmix (n,) and the channels (n_channels, n); return the decided samples (m,).
-
-        is_last: flush; no samples may follow.
-        """
+        """Append downmix (n,) and channels (n_channels, n); return the decided samples, all if is_last."""
         mixed = np.concatenate([*self._mixed, mixed])
         channels = np.concatenate([*self._channels, channels], axis=1)
         done: list[npt.NDArray[S]] = [mixed[:0]]
@@ -156,10 +149,7 @@ class Downmix(Generic[S]):
 
 
 class Pcm16Resampler:
-    """Resamples to 16 kHz 16 bits with libswresample; restarts when rate, format or layout change.
-
-    next_sample: position of the next frame, at 16 kHz.
-    """
+    """Resamples to 16 kHz 16 bits with libswresample. next_sample: position of the next frame, at 16 kHz."""
 
     def __init__(self, name: str, *, keep_channels: bool, warned: set[str]) -> None:
         self.next_sample = 0
@@ -247,10 +237,9 @@ def downmix_weights(layout: str) -> tuple[float, ...] | None:
 
 
 class FloatMixer:
-    """Resamples (n_channels, n) float32 to 16 kHz, each channel by itself, and mixes them to (1, n) by their
-    mean (`Downmix`) unless keep_channels. warned: see `Downmix`.
+    """Resamples (n_channels, n) float32 to 16 kHz, and mixes to (1, n) by the mean unless keep_channels.
 
-    Raises: AudioError for a rate outside 1 to 768 kHz.
+    first_sample, warned: see `Downmix`. Raises: AudioError for a rate outside 1 to 768 kHz.
     """
 
     def __init__(

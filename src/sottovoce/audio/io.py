@@ -1,4 +1,4 @@
-"""Reading of paths, standard input, file objects, bytes and arrays as 16 kHz mono float32.
+"""Reading of paths, standard input, file objects, bytes, arrays and microphones as 16 kHz mono float32.
 
 Every unreadable source raises an AudioError of one line that names it.
 """
@@ -9,12 +9,14 @@ import io
 import logging
 import math
 import os
+import queue
+import re
 import sys
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 import av
 import numpy as np
@@ -40,7 +42,7 @@ from sottovoce.audio.container import (
 )
 from sottovoce.audio.downmix import FloatMixer
 from sottovoce.audio.samples import as_channels, chunk_samples, is_tensor, tensor_array
-from sottovoce.errors import AudioError, OptionError, cause_of
+from sottovoce.errors import AudioError, MissingExtraError, OptionError, cause_of
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ __all__ = [
     "AudioInfo",
     "AudioReader",
     "AudioSource",
+    "Microphone",
     "load_audio",
     "load_channels",
     "open_audio",
@@ -74,10 +77,7 @@ def plain_source(source: AudioSource) -> PlainSource:
 
 
 def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
-    """Open any AudioSource; sample_rate applies to arrays only.
-
-    Raises: AudioError for an unreadable source, or a missing track.
-    """
+    """Open any AudioSource. sample_rate: of an array. Raises: AudioError, OptionError."""
     name = source_name(source)
     source = plain_source(source)
     if isinstance(source, np.ndarray):
@@ -178,9 +178,8 @@ _REFUSALS = (av.FFmpegError, ValueError, RuntimeError, OSError)
 class AudioFilter:
     """A chain of FFmpeg filters (`-af`, "highpass=f=100,afftdn") over 16 kHz mono samples.
 
-    text: comma-separated filters without labels and branches. Filters that change the duration, and so all
-    times, are refused; a constant delay (25 ms for afftdn) shifts times. Raises: OptionError for unknown
-    filters or bad options.
+    text: without labels and branches. Raises: OptionError for unknown filters, bad options, and filters that
+    change the duration.
     """
 
     def __init__(self, text: str) -> None:
@@ -189,23 +188,20 @@ class AudioFilter:
         self._graph = Graph()
         last = self._graph.add_abuffer(sample_rate=SAMPLE_RATE, format="flt", layout="mono")
         parts = [(part, *part.partition("=")[::2]) for part in _split(text)]
-        for shown, name, options in [*parts, ("", "aformat", _OUTPUT), ("", "abuffersink", "")]:
-            try:
+        shown = text
+        try:
+            for part in [*parts, ("", "aformat", _OUTPUT), ("", "abuffersink", "")]:
+                shown, name, options = part
                 added = self._graph.add(name.strip(), options or None)
                 last.link_to(added)
-            except _REFUSALS as error:
-                raise self._refusal(shown, error) from error
-            last = added
-        try:
+                last = added
+            shown = text
             self._graph.configure()
         except _REFUSALS as error:
-            raise self._refusal(text, error) from error
-
-    def _refusal(self, part: str, error: BaseException) -> OptionError:
-        return OptionError(
-            "audio filter: expected filters of FFmpeg over one channel, as 'highpass=f=100,afftdn', "
-            f"got '{part}' ({cause_of(error) or type(error).__name__})"
-        )
+            raise OptionError(
+                "audio filter: expected filters of FFmpeg over one channel, as 'highpass=f=100,afftdn', "
+                f"got '{shown}' ({cause_of(error) or type(error).__name__})"
+            ) from error
 
     def push(self, samples: Samples) -> Samples:
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="flt", layout="mono")
@@ -241,27 +237,19 @@ class AudioFilter:
 
 
 def _split(text: str) -> list[str]:
-    parts, letters = [""], iter(text)
-    for letter in letters:
-        if letter == "\\":
-            parts[-1] += next(letters, "")
-        elif letter == "'":
-            for quoted in letters:
-                if quoted == "'":
-                    break
-                parts[-1] += quoted
-        elif letter == ",":
+    parts = [""]
+    for found in re.finditer(r"\\(.?)|'([^']*)'?|([^\\',]+)|,", text, re.DOTALL):
+        if found[0] == ",":
             parts.append("")
         else:
-            parts[-1] += letter
+            parts[-1] += found[1] or found[2] or found[3] or ""
     return parts
 
 
 class AudioReader:
     """A recording being read: iterate once over its AudioChunks, or over its channels. A context manager.
 
-    start, end: the part in samples. audio_filter: applied to `channel`. info.duration_s: of the part;
-    recording_s: of the whole.
+    start, end: the part in samples; info.duration_s: its length; recording_s: that of the whole.
     """
 
     def __init__(
@@ -301,14 +289,13 @@ class AudioReader:
         """Return the gaps filled so far, each with the digital silence around it, in seconds."""
         pauses = [*self._pauses, ((self._last_sound + 1) / SAMPLE_RATE, self._n_read / SAMPLE_RATE)]
         found = []
-        for filled in self._filled():
-            at = bisect_right(pauses, _middle(filled), key=lambda pause: pause[0]) - 1
-            start, end = pauses[at] if at >= 0 and _middle(filled) < pauses[at][1] else filled
-            found.append((min(start, filled[0]), max(end, filled[1])))
+        for filled in self._source.silences():
+            first, last = filled[0] - self._start_s, filled[1] - self._start_s
+            middle = (first + last) / 2
+            at = bisect_right(pauses, middle, key=lambda pause: pause[0]) - 1
+            start, end = pauses[at] if at >= 0 and middle < pauses[at][1] else (first, last)
+            found.append((min(start, first), max(end, last)))
         return found
-
-    def _filled(self) -> list[tuple[float, float]]:
-        return [(start - self._start_s, end - self._start_s) for start, end in self._source.silences()]
 
     def _note_pauses(self, block: Samples) -> None:
         sound = np.flatnonzero(np.abs(block).max(axis=0) > QUIET) + self._n_read
@@ -316,22 +303,14 @@ class AudioReader:
         self._n_read += block.shape[1]
         self._last_sound = int(edges[-1])
         ends = np.flatnonzero(np.diff(edges) > LEAST_PAUSE_S * SAMPLE_RATE)
-        filled = self._filled() if len(ends) else []
-        for start_s, end_s in zip(
-            (edges[ends] + 1) / SAMPLE_RATE, edges[ends + 1] / SAMPLE_RATE, strict=True
-        ):
-            at = bisect_left(filled, start_s, key=_middle)
-            if at < len(filled) and _middle(filled[at]) < end_s:
-                self._pauses.append((float(start_s), float(end_s)))
+        starts_s, ends_s = (edges[ends] + 1) / SAMPLE_RATE, edges[ends + 1] / SAMPLE_RATE
+        self._pauses += zip(starts_s.tolist(), ends_s.tolist(), strict=True)
 
     def close(self) -> None:
         self._source.close()
 
     def __iter__(self) -> Iterator[AudioChunk]:
-        """Yield mono chunks of equal length, the last one shorter, none empty.
-
-        Raises: AudioError if the source is damaged beyond use, empty, or holds NaN or infinity.
-        """
+        """Yield mono chunks of equal length, the last one shorter. Raises: AudioError for damage."""
         start_sample = 0
         for block in self.channels():
             samples = block[0] if self._channel is None else block[self._channel]
@@ -347,9 +326,7 @@ class AudioReader:
         return samples
 
     def channels(self) -> Iterator[Samples]:
-        """Yield blocks (n_channels, n) float32; one row unless all channels are kept. Raises: as
-        iteration.
-        """
+        """Yield blocks (n_channels, n) float32; one row unless all channels are kept."""
         pending: list[Samples] = []
         n_pending = 0
         for block in self._blocks:
@@ -426,12 +403,12 @@ def open_audio(
 ) -> AudioReader:
     """Open a recording, or a part of it, for reading as 16 kHz mono chunks of chunk_s seconds.
 
-    start_s, duration_s: the part, exact to the sample. sample_rate: of an array. channel: the only channel to
+    start_s, duration_s: the part, exact to the sample. sample_rate: of an array. channel: the only one to
     read, from 0; None mixes all, in files by libswresample's weights and in arrays by their mean.
     keep_channels: do not mix, for `AudioReader.channels`. audio_filter: see `AudioFilter`. audio_track:
-    number from 1 or language ("de"); None: ffmpeg's choice. input_format: of headerless samples, see
-    `read_input_format`; None: by extension. warned: names of recordings with a logged warning, shared by
-    readings. Samples of files are 16-bit values / 32768; those of arrays at 16 kHz are unchanged.
+    number from 1 or language ("de"); None: ffmpeg's choice. input_format: of headerless samples
+    (`read_input_format`); None: by extension. warned: warnings already in the log. Samples of files are
+    16-bit values / 32768.
 
     Raises: AudioError if it cannot be opened, has no such channel or track, or ends before the part;
     OptionError for bad options.
@@ -466,8 +443,7 @@ def load_audio(
 ) -> Samples:
     """Read a recording, or the part from start_s of at most duration_s: (n,) float32 at 16 kHz.
 
-    Other arguments: `open_audio`. Raises: AudioError as `open_audio`, and for a part without samples;
-    OptionError for a negative start or a duration that is not positive.
+    Other arguments and errors: `open_audio`.
     """
     with open_audio(
         source,
@@ -483,10 +459,7 @@ def load_audio(
 
 
 def load_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> Samples:
-    """Read a whole recording without mixing: (n_channels, n) float32 at 16 kHz.
-
-    sample_rate: of an array. Raises: AudioError as `open_audio`, and if the number of channels changes.
-    """
+    """Read a whole recording without mixing: (n_channels, n) float32 at 16 kHz. Raises: AudioError."""
     with open_audio(source, sample_rate=sample_rate, keep_channels=True) as reader:
         return np.concatenate(list(reader.channels()), axis=1)
 
@@ -510,7 +483,7 @@ def read_live(
     """Yield chunks of chunk_s seconds from an unbuffered pipe as they arrive.
 
     The pipe holds a container, 16-bit mono PCM at 16 kHz, or samples of an input_format
-    (`read_input_format`). Raises: AudioError for data without sound; OptionError for an unknown input format.
+    (`read_input_format`). Raises: AudioError, OptionError.
     """
     file, raw = MediaFile(stream, name), _raw_format(input_format)
     while raw is None and not is_container(file.head):
@@ -535,10 +508,9 @@ def _raw_format(input_format: str | None) -> RawFormat | None:
 def read_pcm(
     stream: BinaryIO, *, sample_rate: int = SAMPLE_RATE, chunk_s: float = 0.1, name: str = "standard input"
 ) -> Iterator[AudioChunk]:
-    """Yield chunks of raw little-endian 16-bit mono PCM as it arrives.
+    """Yield chunks of about chunk_s seconds of raw little-endian 16-bit mono PCM as it arrives.
 
-    Chunks last about chunk_s seconds. Half a sample at the end is dropped with a warning. Raises: AudioError
-    if reading fails; OptionError for a rate or chunk that is not positive.
+    Raises: AudioError if reading fails; OptionError for a rate or chunk that is not positive.
     """
     if sample_rate < 1 or not chunk_s * sample_rate >= 1:
         raise OptionError(f"expected a positive rate and chunk, got {sample_rate} Hz and {chunk_s} s")
@@ -576,10 +548,6 @@ def _pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
         yield pending[: len(pending) // 2 * 2]
 
 
-def _middle(stretch: tuple[float, float]) -> float:
-    return (stretch[0] + stretch[1]) / 2
-
-
 def _span(start_s: float | None, duration_s: float | None) -> tuple[int, int | None]:
     if start_s is not None and not 0 <= start_s < float("inf"):
         raise OptionError(f"start_s: expected 0 or more seconds, got {start_s}")
@@ -589,3 +557,85 @@ def _span(start_s: float | None, duration_s: float | None) -> tuple[int, int | N
     if duration_s is None or duration_s == float("inf"):
         return start, None
     return start, start + max(1, round(duration_s * SAMPLE_RATE))
+
+
+_MAX_BACKLOG_S = 60.0
+
+
+class Microphone:
+    """Chunks of chunk_s seconds from an input device until `close` or an interrupt; a context manager.
+
+    device: number or name; None: the system's default. Raises: OptionError for a bad chunk_s;
+    MissingExtraError; AudioError for a device that is missing, cannot record 16 kHz mono, or is read a minute
+    late.
+    """
+
+    def __init__(self, device: int | str | None = None, *, chunk_s: float = 0.1) -> None:
+        n_chunk = chunk_samples(chunk_s)
+        self._backlog: queue.Queue[Samples | None] = queue.Queue(max(2, round(_MAX_BACKLOG_S / chunk_s)))
+        self._is_behind = False
+        self._n_losses = 0
+        self._stream = _open_stream(n_chunk, device, self._deliver)
+        self._stream.start()
+
+    def __iter__(self) -> Iterator[AudioChunk]:
+        start_sample = 0
+        while (samples := self._next()) is not None:
+            yield AudioChunk(samples, start_sample)
+            start_sample += len(samples)
+
+    def close(self) -> None:
+        self._stream.close()
+        if self._n_losses:
+            logger.warning("microphone: the device lost samples %d times", self._n_losses)
+            self._n_losses = 0
+        if not self._backlog.full():
+            self._backlog.put_nowait(None)
+
+    def __enter__(self) -> Microphone:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self) -> Samples | None:
+        while True:
+            if self._is_behind:
+                raise AudioError(
+                    f"microphone: expected reading to keep up, got {_MAX_BACKLOG_S:.0f} s behind"
+                )
+            try:
+                # A time limit lets Ctrl-C through on every platform.
+                return self._backlog.get(timeout=0.5)
+            except queue.Empty:
+                continue
+
+    def _deliver(self, block: Samples, n_samples: int, times: object, status: object) -> None:
+        self._n_losses += bool(status)
+        try:
+            self._backlog.put_nowait(np.array(block[:, 0]))
+        except queue.Full:
+            self._is_behind = True
+
+
+def _open_stream(chunk_samples: int, device: int | str | None, callback: Callable[..., None]) -> Any:
+    try:
+        import sounddevice
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("sounddevice", "mic", "Recording from a microphone") from error
+    except OSError as error:
+        raise AudioError(f"microphone: expected the PortAudio library, got '{cause_of(error)}'") from error
+    try:
+        return sounddevice.InputStream(
+            samplerate=SAMPLE_RATE,
+            channels=1,
+            dtype="float32",
+            blocksize=chunk_samples,
+            device=device,
+            callback=callback,
+        )
+    except (sounddevice.PortAudioError, ValueError) as error:
+        name = "the default one" if device is None else repr(device)
+        raise AudioError(
+            f"microphone: expected an input device for 16 kHz mono, got {name}: {error}"
+        ) from error

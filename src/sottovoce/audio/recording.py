@@ -36,8 +36,8 @@ _SPOOL_BYTES = 16 * 2**20
 class Recording:
     """A source that can be opened repeatedly, one reading at a time. A context manager.
 
-    reread: False: a pipe is not copied, and a second `open` raises. name: for messages. Other arguments:
-    `open_audio`. Raises: AudioError if a pipe cannot be read.
+    reread: False: a pipe is not copied, and a second `open` raises. name: for messages. Other arguments and
+    errors: `open_audio`.
     """
 
     def __init__(
@@ -112,9 +112,7 @@ class Recording:
         return [] if self._reader is None else self._reader.silences()
 
     def part(self, start_s: float, duration_s: float | None = None) -> Recording:
-        """Return the part from start_s of at most duration_s. Read one of the two at a time; close the part
-        first.
-        """
+        """Return the part from start_s of at most duration_s. Read one of the two at a time."""
         part = copy(self)
         part._spool = None
         part._start_s, part._duration_s = (self._start_s or 0.0) + start_s, duration_s
@@ -131,7 +129,7 @@ class Recording:
     def channels(self, silent: Sequence[Sequence[Span]] | None = None) -> list[Recording]:
         """Return a recording of each channel, for concurrent reading; close them before this one.
 
-        silent: for each channel, spans [start, end) in samples that are replaced by silence.
+        silent: for each channel, spans [start, end) in samples that become silence.
         """
         with self.open_channels() as reader:
             n_channels = reader.info.n_channels

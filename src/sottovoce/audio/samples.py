@@ -29,10 +29,7 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
 
 
 def tensor_array(tensor: Tensor, name: str) -> Array:
-    """Return a tensor's samples as an array, sharing memory if possible.
-
-    Raises: AudioError for a tensor outside the memory of the CPU.
-    """
+    """Return a tensor's samples as an array. Raises: AudioError for one outside the memory of the CPU."""
     if tensor.device.type != "cpu":
         raise AudioError(f"{name}: expected a tensor on the CPU (use .cpu()), got one on {tensor.device}")
     is_half = tensor.is_floating_point() and tensor.dtype.itemsize < 4  # NumPy has no bfloat16
@@ -53,10 +50,7 @@ def require_finite(samples: Samples, name: str, *, start_sample: int = 0) -> Non
 
 
 def to_float32(array: Array, name: str) -> Samples:
-    """Convert samples to float32 in [-1, 1]: floats unchanged, integers divided by full scale.
-
-    Raises: AudioError for another dtype, NaN or infinity.
-    """
+    """Convert to float32: floats unchanged, integers divided by full scale. Raises: AudioError."""
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):
             samples = np.ascontiguousarray(array, dtype=np.float32)
@@ -75,10 +69,7 @@ def as_samples(array: Array, name: str) -> Samples:
 
 
 def as_channels(array: Array, name: str) -> Samples:
-    """Return samples (n_channels, n) float32 of an array (n,) or (n_channels, n).
-
-    Raises: AudioError for another shape or dtype, NaN, infinity, or no samples.
-    """
+    """Return samples (n_channels, n) float32 of an array (n,) or (n_channels, n). Raises: AudioError."""
     if array.ndim not in (1, 2) or (array.ndim == 2 and not 1 <= array.shape[0] <= MAX_CHANNELS):
         raise AudioError(
             f"{name}: expected samples of shape (n,) or (channels, n) with 1 to {MAX_CHANNELS} channels, "
@@ -103,8 +94,7 @@ _MIN_CAPACITY = SAMPLE_RATE
 class AudioBuffer:
     """Samples [start, end) of a stream, with absolute indices: append, drop the beginning, view any range.
 
-    Appending and dropping cost amortised constant time a sample; memory is at most about four times the
-    longest stretch held.
+    Appending and dropping cost amortised constant time a sample.
     """
 
     def __init__(self) -> None:

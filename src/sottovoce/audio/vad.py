@@ -1,7 +1,6 @@
 """Voice activity detection with Silero VAD: speech segments of a recording, and speech edges in a stream.
 
-The weights come from the `silero-vad` package; its Python code is not imported, because that would set the
-process's number of torch threads.
+The weights come from the `silero-vad` package, whose Python code sets the process's number of threads.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _GROUP_WINDOWS = 8
 
 @dataclass(frozen=True, slots=True)
 class SileroState:
-    """Recurrent state: hidden and cell (128,), the last 64 samples (64,), and the number of windows."""
+    """Recurrent state: hidden and cell (128,), the last samples (64,), and the number of windows."""
 
     hidden: Tensor
     cell: Tensor
@@ -56,8 +55,8 @@ class SpeechModel(Protocol):
 class SileroModel:
     """Silero VAD for 16 kHz: spectrum, four convolutions, one LSTM.
 
-    Probabilities do not depend on how windows are split into calls, bit by bit. weights: named and shaped as
-    in the TorchScript model (`_model`). Source: silero-vad 6.2.
+    Probabilities do not depend on how windows are split into calls, bit by bit. weights: as in the
+    TorchScript model (`_model`). Source: silero-vad 6.2.
     """
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
@@ -169,10 +168,7 @@ _ONE_AT_A_TIME = Lock()
 
 
 def load_silero() -> SileroModel:
-    """Load the stateless model from the `silero-vad` package (2 MB), once; thread-safe.
-
-    Raises: ModelNotFoundError without the package.
-    """
+    """Load the model of the `silero-vad` package once; thread-safe. Raises: ModelNotFoundError."""
     spec = find_spec("silero_vad")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / "data" / "silero_vad.jit"
@@ -225,9 +221,9 @@ def speech_segments(
 ) -> list[SpeechSegment]:
     """Find the speech of a recording: ordered segments that do not overlap (except for overlap_s).
 
-    audio: samples (n,) float32 at 16 kHz, or chunks of an AudioReader (bounded memory). Raises: AudioError
-    for samples that are not finite or of another shape. Source: Silero's `get_speech_timestamps`; but after a
-    cut at max_speech_s later pauses still count, and a cut within speech loses no window.
+    audio: samples (n,) float32 at 16 kHz, or chunks of an AudioReader. Raises: AudioError for samples that
+    are not finite or of another shape. Source: Silero's `get_speech_timestamps`; but after a cut at
+    max_speech_s later pauses still count.
     """
     finder = SpeechFinder(options, model=model)
     if isinstance(audio, np.ndarray):
@@ -364,10 +360,7 @@ class SpeechEdge:
 
 
 class VadStream:
-    """Speech edges in a stream; independent of the cuts, bit by bit.
-
-    Starts and ends alternate, and their samples never decrease.
-    """
+    """Alternating starts and ends of speech in a stream, independent of the cuts, bit by bit."""
 
     def __init__(self, options: VadStreamOptions | None = None, *, model: SpeechModel | None = None) -> None:
         self._options = options or VadStreamOptions()
@@ -376,10 +369,7 @@ class VadStream:
 
     @classmethod
     def from_option(cls, option: bool | VadStreamOptions) -> VadStream | None:
-        """Create a stream with default options (True), given ones, or none (False: None).
-
-        Raises: OptionError for anything else.
-        """
+        """Create a stream with default options (True) or given ones; False: None. Raises: OptionError."""
         if not isinstance(option, bool | VadStreamOptions):
             names = ", ".join(field.name for field in fields(VadStreamOptions))
             raise OptionError(
@@ -402,10 +392,7 @@ class VadStream:
         return self._windows.n_samples
 
     def push(self, samples: Samples) -> list[SpeechEdge]:
-        """Append samples (n,) float32; return the edges they reveal.
-
-        Raises: SessionClosedError after `close`; AudioError for samples not finite or of another shape.
-        """
+        """Append samples (n,) float32; return the edges they reveal. Raises: AudioError after `close` too."""
         if self._closed:
             raise SessionClosedError("VadStream.push: expected no audio after close(); call reset() first")
         probabilities = self._windows.push(as_samples(samples, "pushed audio"))

@@ -202,8 +202,7 @@ def is_pipe(source: str) -> bool:
 
 
 def source_pieces(source: str | None, flags: StreamFlags) -> Iterator[Samples]:
-    from sottovoce.audio.io import load_audio, read_live
-    from sottovoce.audio.microphone import Microphone
+    from sottovoce.audio.io import Microphone, load_audio, read_live
 
     n_samples = round(flags.chunk_ms * SAMPLE_RATE / 1000)
     chunk_s = n_samples / SAMPLE_RATE

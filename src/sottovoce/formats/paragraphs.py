@@ -76,25 +76,11 @@ def _ends_before(paragraph: Paragraph, following: Paragraph) -> bool:
     return is_long or following.start - paragraph.end >= PAUSE_S
 
 
-def languages_of(paragraphs: Iterable[Paragraph]) -> list[str]:
-    return list(dict.fromkeys(paragraph.language for paragraph in paragraphs if paragraph.language))
-
-
-def name_of(language: str) -> str:
+def _language_name(language: str) -> str:
     try:
         return language_name(language).title()
     except (KeyError, ValueError):
         return language
-
-
-def title_of(info: TranscriptInfo) -> str:
-    name = flat(info.source or "")
-    return PurePath(name.removesuffix(".full.json")).stem if name else "Transcript"
-
-
-def facts_of(info: TranscriptInfo, languages: Iterable[str]) -> list[str]:
-    length = "" if info.duration is None else clock(info.duration)
-    return [fact for fact in (length, ", ".join(map(name_of, languages)), flat(info.model)) if fact]
 
 
 def clock(seconds: float) -> str:
@@ -112,29 +98,41 @@ def is_text(character: str) -> bool:
     return not (character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff")
 
 
+class ParagraphWriter(WholeWriter):
+    """The base of documents for people: a title, facts, and paragraphs."""
+
+    def contents(self, info: TranscriptInfo) -> tuple[str, str, list[tuple[Paragraph, str]]]:
+        """Return the title, the facts, and paragraphs with their start, and language if there are several."""
+        found = list(paragraphs(self._segments))
+        languages = list(dict.fromkeys(one.language for one in found if one.language))
+        name = flat(info.source or "")
+        title = PurePath(name.removesuffix(".full.json")).stem if name else "Transcript"
+        length = "" if info.duration is None else clock(info.duration)
+        facts = (length, ", ".join(map(_language_name, languages)), flat(info.model))
+        shown = _language_name if len(languages) > 1 else lambda _: ""
+        placed = [(one, _joined(clock(one.start), shown(one.language))) for one in found]
+        return title, _joined(*facts), placed
+
+
+def _joined(*facts: str) -> str:
+    return " · ".join(filter(None, facts))
+
+
 _ANYWHERE = re.compile(r"[\\`*_\[\]<~]|&(?=[#\w])")
 _AT_START = re.compile(r"^(?:[#>+=-]|\d{1,9}(?=[.)]))")
 
 
-class MarkdownWriter(WholeWriter):
+class MarkdownWriter(ParagraphWriter):
     extension = "md"
 
     def end(self, info: TranscriptInfo) -> str:
-        found = list(paragraphs(self._segments))
-        languages = languages_of(found)
-        facts = " · ".join(facts_of(info, languages))
-        parts = [f"# {escaped(title_of(info))}", escaped(facts)]
-        for paragraph in found:
-            parts += [head(paragraph, names_language=len(languages) > 1), escaped(paragraph.text)]
+        title, facts, placed = self.contents(info)
+        parts = [f"# {escaped(title)}", escaped(facts)]
+        for paragraph, place in placed:
+            speaker = f"**{escaped(paragraph.speaker)}**" if paragraph.speaker else ""
+            parts += [_joined(speaker, escaped(place)), escaped(paragraph.text)]
             parts += [f"> {escaped(paragraph.translation)}"] if paragraph.translation else []
         return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def head(paragraph: Paragraph, *, names_language: bool) -> str:
-    """Format speaker, start, and language if there are several: **Ann** · 0:05 · German."""
-    first = f"**{escaped(paragraph.speaker)}** · " if paragraph.speaker else ""
-    language = f" · {escaped(name_of(paragraph.language))}" if names_language and paragraph.language else ""
-    return f"{first}{clock(paragraph.start)}{language}"
 
 
 def escaped(text: str) -> str:
@@ -147,16 +145,15 @@ FIRST_DAY = (1980, 1, 1, 0, 0, 0)
 EAST_ASIAN = ("zh", "yue", "ja", "ko")
 
 
-class DocxWriter(WholeWriter):
+class DocxWriter(ParagraphWriter):
     extension = "docx"
 
     def end(self, info: TranscriptInfo) -> bytes:
-        found = list(paragraphs(self._segments))
-        languages = languages_of(found)
-        document = _empty_document(title_of(info))
-        document.add_paragraph(" · ".join(facts_of(info, languages)), style="Facts")
-        for paragraph in found:
-            _add(document, paragraph, names_language=len(languages) > 1)
+        title, facts, placed = self.contents(info)
+        document = _empty_document(title)
+        document.add_paragraph(facts, style="Facts")
+        for paragraph, place in placed:
+            _add(document, paragraph, place)
         data = io.BytesIO()
         document.save(data)
         return without_dates(data.getvalue())
@@ -164,6 +161,7 @@ class DocxWriter(WholeWriter):
 
 def _empty_document(title: str) -> Document:
     import docx
+    from docx.enum.text import WD_ALIGN_PARAGRAPH
     from docx.shared import Mm
 
     document = docx.Document()
@@ -176,9 +174,10 @@ def _empty_document(title: str) -> Document:
     page.page_width, page.page_height = Mm(210), Mm(297)
     page.left_margin = page.right_margin = page.top_margin = page.bottom_margin = Mm(25)
     _add_styles(document)
-    _add_page_number(document)
-    heading = document.add_paragraph(title, style="Title")
-    _set_direction(heading, title)
+    footer = document.sections[0].footer.paragraphs[0]
+    footer.alignment = WD_ALIGN_PARAGRAPH.CENTER
+    footer._p.append(_element("fldSimple", instr="PAGE"))
+    _set_direction(document.add_paragraph(title, style="Title"), title)
     return document
 
 
@@ -203,19 +202,18 @@ def _add_styles(document: Document) -> None:
     translation.paragraph_format.left_indent = Pt(18)
 
 
-def _add(document: Document, paragraph: Paragraph, *, names_language: bool) -> None:
-    from docx.shared import RGBColor
+def _add(document: Document, paragraph: Paragraph, place: str) -> None:
+    from docx.oxml.ns import qn
+    from docx.shared import Pt, RGBColor
 
     line = document.add_paragraph(style="Speaker")
     if paragraph.speaker:
         name = line.add_run(paragraph.speaker)
         name.font.bold = name.font.cs_bold = True  # for other scripts too
         name.font.rtl = direction(paragraph.speaker) == "rtl" or None
-    language = name_of(paragraph.language) if names_language and paragraph.language else ""
-    facts = [fact for fact in (clock(paragraph.start), language) if fact]
-    facts_run = line.add_run(("  " if paragraph.speaker else "") + " · ".join(facts))
-    facts_run.font.color.rgb = RGBColor.from_string(GREY)
-    _set_size(facts_run, 9)
+    facts_run = line.add_run(("  " if paragraph.speaker else "") + place)
+    facts_run.font.color.rgb, facts_run.font.size = RGBColor.from_string(GREY), Pt(9)
+    facts_run._r.get_or_add_rPr().find(qn("w:sz")).addnext(_element("szCs", val="18"))
     facts_run.font.rtl = False if direction(paragraph.text) == "rtl" else None
     _set_direction(line, paragraph.text, runs=False)
     text_block = document.add_paragraph(paragraph.text)
@@ -237,15 +235,6 @@ def _element(name: str, **attributes: str) -> BaseOxmlElement:
     return made
 
 
-def _set_size(run: Run, points: int) -> None:
-    from docx.oxml.ns import qn
-    from docx.shared import Pt
-
-    run.font.size = Pt(points)
-    size = run._r.get_or_add_rPr().find(qn("w:sz"))
-    size.addnext(_element("szCs", val=str(2 * points)))
-
-
 def _set_direction(block: Block, text: str, *, runs: bool = True) -> None:
     if direction(text) == "ltr":
         return
@@ -258,14 +247,6 @@ def _set_language(run: Run, language: str) -> None:
     if language:
         kind = "eastAsia" if language in EAST_ASIAN else "bidi" if direction(run.text) == "rtl" else "val"
         run._r.get_or_add_rPr().append(_element("lang", **{kind: language}))
-
-
-def _add_page_number(document: Document) -> None:
-    from docx.enum.text import WD_ALIGN_PARAGRAPH
-
-    line = document.sections[0].footer.paragraphs[0]
-    line.alignment = WD_ALIGN_PARAGRAPH.CENTER
-    line._p.append(_element("fldSimple", instr="PAGE"))
 
 
 def without_dates(archive: bytes) -> bytes:

@@ -98,10 +98,15 @@ def transcript_of_cues(text: str) -> Transcript:
     subtitles = _Subtitles(text)
     segments: list[Segment] = []
     for cue, lines in subtitles.cues():
-        plain_text = _plain_vtt(lines) if subtitles.is_vtt else _plain_srt(lines)
-        if plain_text:
-            speaker = _speaker("\n".join(lines))
-            segments.append(Segment(len(segments), cue.start, cue.end, " " + plain_text, "", speaker=speaker))
+        whole = "\n".join(lines)
+        voices = {" ".join(unescape(name).split()) for name in _VOICE.findall(whole)}
+        speaker = (voices.pop() or None) if len(voices) == 1 else None
+        if subtitles.is_vtt:
+            lines = unescape(_VTT_TAG.sub("", whole)).splitlines()
+        else:
+            lines = [_TAG.sub("", _BREAK.sub(" ", line)) for line in lines]
+        if plain := " ".join(filter(None, map(str.strip, lines))):
+            segments.append(Segment(len(segments), cue.start, cue.end, " " + plain, "", speaker=speaker))
     return Transcript(tuple(segments), "", max((segment.end for segment in segments), default=0.0), "")
 
 
@@ -239,20 +244,3 @@ def _seconds(time: str) -> float:
     assert found is not None
     fraction = float(f"0.{found['fraction'] or found['ms'] or 0}")
     return int(found["h"] or 0) * 3600 + int(found["m"]) * 60 + int(found["s"]) + fraction
-
-
-def _plain_srt(lines: Sequence[str]) -> str:
-    return _joined([_TAG.sub("", _BREAK.sub(" ", line)) for line in lines])
-
-
-def _plain_vtt(lines: Sequence[str]) -> str:
-    return _joined(unescape(_VTT_TAG.sub("", "\n".join(lines))).splitlines())
-
-
-def _speaker(cue: str) -> str | None:
-    voices = {" ".join(unescape(name).split()) for name in _VOICE.findall(cue)}
-    return (voices.pop() or None) if len(voices) == 1 else None
-
-
-def _joined(lines: Sequence[str]) -> str:
-    return " ".join(filter(None, map(str.strip, lines)))

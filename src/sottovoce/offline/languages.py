@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import select_windows
 from sottovoce.decoding.detect import LanguageDetection

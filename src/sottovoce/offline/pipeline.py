@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.audio.features import Fill, RecordingFeatures
+from sottovoce.audio.mel import Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.decoding.decode import Attempt

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.alignment import WindowText, place_words

@@ -22,7 +22,7 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.offline.languages import LanguageFollower

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder, SpeechSegment
 from sottovoce.offline.regroup import segment_retimed
 from sottovoce.options.vad import VadOptions
