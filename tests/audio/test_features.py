@@ -66,21 +66,6 @@ def test_the_loudest_moment_sets_the_floor_of_every_window() -> None:
     assert floors["recording"][1] == floors["running"][1]
 
 
-def test_one_reading_streams_a_pipe() -> None:
-    """The first window comes before the pipe has been read to its end; a second reading is refused."""
-    data = wav_bytes(speechlike(16_000 * 60))
-    source = pipe(data)
-    with (
-        Recording(source, reread=False) as recording,
-        RecordingFeatures(recording, normalization="running") as features,
-    ):
-        features.window(0, n_frames=500)
-        assert source.read(), "nothing was left in the pipe"
-        assert features.n_frames is None
-    with pytest.raises(AudioError, match="one reading of a pipe"):
-        recording.open()
-
-
 def test_part_of_a_window() -> None:
     with Recording(speechlike(160_000)) as recording, RecordingFeatures(recording) as features:
         part = features.window(100, 350, n_frames=500)

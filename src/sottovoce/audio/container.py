@@ -6,8 +6,7 @@ radio) is opened as a container of its own, since libav refuses a change of chan
 Samples are positioned by their time stamps: gaps are filled with silence and overlaps trimmed, as by FFmpeg's
 `aresample=async=1`. Deviations of less than 0.1 s, or for less than half a second, are ignored. An
 implausible step (back by more than ten seconds or to the beginning, or more than an hour ahead; in MPEG-TS
-and Ogg any step back) starts a new timeline at the end of the sound so far. Formats without time stamps (MP3,
-ADTS, FLAC, WAV) are joined end to end.
+and Ogg any step back) starts a new timeline at the end of the sound so far.
 
 A part has the sample positions of the whole: the decoder seeks to a little before, settles for half a second,
 and starts where the grids of 16 kHz and of the source meet.
@@ -825,10 +824,7 @@ class ContainerDecoder(BlockSource):
             )
 
     def _check_length(self, n_samples: int) -> None:
-        """Refuse a source without samples; note one that is shorter than it declares.
-
-        Only the track's own duration counts: the sound of a film may end before its picture.
-        """
+        """Refuse a source without samples; note one that is shorter than its own track declares."""
         if self._sought is not None:
             return
         if n_samples == 0:
@@ -918,6 +914,7 @@ MOST_AT_ONCE_S = 5.0
 """A few bytes may hold hours of silence."""
 MOST_BLOCKS = 32
 THREAD_NAME = "sottovoce-container"
+LIVE_NAME = "live audio"
 _Decoded: TypeAlias = "Samples | AudioError | bool"
 """True: more input is needed; False: the container has ended."""
 
@@ -928,8 +925,7 @@ class LiveContainer:
     FFmpeg's reads block, so each container has a thread.
     """
 
-    def __init__(self, name: str = "live audio") -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._fed: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._decoded: queue.Queue[_Decoded] = queue.Queue(MOST_BLOCKS)
         self._thread: threading.Thread | None = None
@@ -989,7 +985,7 @@ class LiveContainer:
 
     def _run(self) -> None:
         try:
-            file = MediaFile(cast(BinaryIO, self), self._name)
+            file = MediaFile(cast(BinaryIO, self), LIVE_NAME)
             decoder = ContainerDecoder(file, SourceRequest(most_gap_s=MOST_LIVE_GAP_S))
             try:
                 for block in decoder.blocks():
@@ -997,7 +993,7 @@ class LiveContainer:
                         break
                     self._hand(block[0])
                 for warning in decoder.warnings():
-                    logger.warning("%s: %s", self._name, warning)
+                    logger.warning("%s: %s", LIVE_NAME, warning)
             finally:
                 decoder.close()
         except AudioError as error:

@@ -1,7 +1,4 @@
-"""Reading of paths, standard input, file objects, bytes, arrays and microphones as 16 kHz mono float32.
-
-Every unreadable source raises an AudioError of one line that names it.
-"""
+"""Reading of paths, standard input, file objects, bytes, arrays and microphones as 16 kHz mono float32."""
 
 from __future__ import annotations
 
@@ -458,22 +455,16 @@ def load_audio(
         return np.concatenate([np.zeros(0, np.float32), *(chunk.samples for chunk in reader)])
 
 
-def load_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> Samples:
+def load_channels(source: AudioSource) -> Samples:
     """Read a whole recording without mixing: (n_channels, n) float32 at 16 kHz. Raises: AudioError."""
-    with open_audio(source, sample_rate=sample_rate, keep_channels=True) as reader:
+    with open_audio(source, keep_channels=True) as reader:
         return np.concatenate(list(reader.channels()), axis=1)
 
 
 def probe_audio(
-    source: AudioSource,
-    *,
-    sample_rate: int = SAMPLE_RATE,
-    audio_track: int | str | None = None,
-    input_format: str | None = None,
+    source: AudioSource, *, audio_track: int | str | None = None, input_format: str | None = None
 ) -> AudioInfo:
-    with open_audio(
-        source, sample_rate=sample_rate, audio_track=audio_track, input_format=input_format
-    ) as reader:
+    with open_audio(source, audio_track=audio_track, input_format=input_format) as reader:
         return reader.info
 
 
@@ -505,28 +496,16 @@ def _raw_format(input_format: str | None) -> RawFormat | None:
     return None if input_format is None else read_input_format(input_format)
 
 
-def read_pcm(
-    stream: BinaryIO, *, sample_rate: int = SAMPLE_RATE, chunk_s: float = 0.1, name: str = "standard input"
-) -> Iterator[AudioChunk]:
-    """Yield chunks of about chunk_s seconds of raw little-endian 16-bit mono PCM as it arrives.
+def read_pcm(stream: BinaryIO, *, chunk_s: float = 0.1, name: str = "standard input") -> Iterator[AudioChunk]:
+    """Yield chunks of chunk_s seconds of raw little-endian 16-bit mono PCM at 16 kHz as it arrives.
 
-    Raises: AudioError if reading fails; OptionError for a rate or chunk that is not positive.
+    Raises: AudioError, OptionError.
     """
-    if sample_rate < 1 or not chunk_s * sample_rate >= 1:
-        raise OptionError(f"expected a positive rate and chunk, got {sample_rate} Hz and {chunk_s} s")
-    resampler = FloatMixer(sample_rate, 1, name)
-
-    def resampled() -> Iterator[Samples]:
-        for block in _pcm_blocks(stream, 2 * round(chunk_s * sample_rate), name):
-            samples = np.frombuffer(block, "<i2").astype(np.float32) / np.float32(32768.0)
-            yield resampler.push(samples[None])[0]
-        yield resampler.flush()[0]
-
     start_sample = 0
-    for samples in resampled():
-        if len(samples):
-            yield AudioChunk(samples, start_sample)
-            start_sample += len(samples)
+    for block in _pcm_blocks(stream, 2 * chunk_samples(chunk_s), name):
+        samples = np.frombuffer(block, "<i2").astype(np.float32) / np.float32(32768.0)
+        yield AudioChunk(samples, start_sample)
+        start_sample += len(samples)
 
 
 def _pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
@@ -565,9 +544,8 @@ _MAX_BACKLOG_S = 60.0
 class Microphone:
     """Chunks of chunk_s seconds from an input device until `close` or an interrupt; a context manager.
 
-    device: number or name; None: the system's default. Raises: OptionError for a bad chunk_s;
-    MissingExtraError; AudioError for a device that is missing, cannot record 16 kHz mono, or is read a minute
-    late.
+    device: number or name; None: the system's default. Raises: OptionError, MissingExtraError; AudioError for
+    a device that cannot record 16 kHz mono, or is read a minute late.
     """
 
     def __init__(self, device: int | str | None = None, *, chunk_s: float = 0.1) -> None:

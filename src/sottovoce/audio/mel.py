@@ -40,10 +40,7 @@ _MIN_COLUMNS = 64
 
 
 def hz_to_mel(hz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Convert Hz, of any shape, to mels: linear (200/3 Hz a mel) below 1 kHz, logarithmic above.
-
-    Source: Slaney, Auditory Toolbox (1998).
-    """
+    """Convert Hz to mels: linear below 1 kHz, logarithmic above. Source: Slaney, Auditory Toolbox (1998)."""
     logarithmic = 15.0 + 27.0 * np.log(np.maximum(hz, 1000.0) / 1000.0) / np.log(6.4)
     return np.where(hz < 1000.0, hz * 3.0 / 200.0, logarithmic)
 
@@ -116,10 +113,7 @@ class MelStream:
         return self._advance(received)
 
     def finish(self, *, n_padding_frames: int = 0) -> Tensor:
-        """Return the remaining frames (n_mels, n), with silence after the end, and n_padding_frames more.
-
-        They equal the content frames of `log_mel(audio, padding_samples=480000)`.
-        """
+        """Return the remaining frames (n_mels, n), with silence after the end, and n_padding_frames more."""
         self._finished = True
         n_due = self.n_samples // HOP_SAMPLES + n_padding_frames - self.n_frames
         silence = torch.zeros(N_FFT + (1 + n_padding_frames) * HOP_SAMPLES, device=self._device)
@@ -178,9 +172,9 @@ def log_mel(
 
 
 def normalize(log_mel: Tensor, maximum: Tensor | float | None = None) -> Tensor:
-    """Clamp to 8 below the maximum and scale to about [-1, 1.5], as Whisper's encoder expects.
+    """Clamp log-mel (..., n_mels, n_frames) to 8 below the maximum and scale it for Whisper's encoder.
 
-    log_mel: (..., n_mels, n_frames). maximum: None: each window's own; openai-whisper's is the recording's.
+    maximum: None: each window's own; openai-whisper's is the recording's.
     """
     if maximum is None:
         maximum = log_mel.amax(dim=(-2, -1), keepdim=True)

@@ -1,7 +1,4 @@
-"""A recording that can be read several times, whatever its source.
-
-A pipe is copied, still compressed, to memory and beyond a limit to a temporary file.
-"""
+"""A recording that can be read several times; a pipe is copied, still compressed, to a temporary file."""
 
 from __future__ import annotations
 
@@ -36,8 +33,7 @@ _SPOOL_BYTES = 16 * 2**20
 class Recording:
     """A source that can be opened repeatedly, one reading at a time. A context manager.
 
-    reread: False: a pipe is not copied, and a second `open` raises. name: for messages. Other arguments and
-    errors: `open_audio`.
+    Arguments and errors: `open_audio`.
     """
 
     def __init__(
@@ -45,15 +41,12 @@ class Recording:
         source: AudioSource,
         *,
         sample_rate: int = SAMPLE_RATE,
-        channel: int | None = None,
-        reread: bool = True,
-        name: str | None = None,
         audio_filter: str | None = None,
         audio_track: int | str | None = None,
         input_format: str | None = None,
     ) -> None:
         source = plain_source(source)
-        self.name = name or source_name(source)
+        self.name = source_name(source)
         self.declared_s: float | None = None
         """Declared duration of the whole recording, once opened, or None."""
         self._open = partial(
@@ -65,14 +58,12 @@ class Recording:
         )
         self._start_s: float | None = None
         self._duration_s: float | None = None
-        self._channel = channel
+        self._channel: int | None = None
         self._audio_filter = audio_filter
         self._silent: Sequence[Span] = ()
         self._reader: AudioReader | None = None
         self._spool: BinaryIO | None = None
-        self._n_readings = 0
-        self._is_pipe = _is_pipe(source) and not reread
-        if _is_pipe(source) and reread:
+        if _is_pipe(source):
             source = self._spool = _spooled(source, self.name)
         self._source = source
         # A file object is reread from its initial position.
@@ -81,7 +72,7 @@ class Recording:
             self._position = source.tell()
 
     def open(self) -> AudioReader:
-        """Start a reading. Raises: AudioError as `open_audio`, and for a second reading of a pipe."""
+        """Start a reading. Raises: AudioError as `open_audio`."""
         self._reader = reader = self._opened(channel=self._channel, audio_filter=self._audio_filter)
         reader.silent = self._silent
         return reader
@@ -92,11 +83,8 @@ class Recording:
     def _opened(
         self, *, channel: int | None = None, audio_filter: str | None = None, keep_channels: bool = False
     ) -> AudioReader:
-        if self._is_pipe and self._n_readings:
-            raise AudioError(f"{self.name}: expected one reading of a pipe, got a second (use reread=True)")
         if self._position is not None:
             cast(BinaryIO, self._source).seek(self._position)
-        self._n_readings += 1
         reader = self._open(
             self._source,
             channel=channel,

@@ -1,7 +1,5 @@
 """Writers of transcripts and events in all formats, and readers of transcripts.
 
-    from sottovoce.formats import FORMATS, WriterOptions, write_document, writer_for
-
 No model and no PyTorch is needed.
 """
 

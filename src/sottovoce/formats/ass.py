@@ -43,8 +43,7 @@ JOINER = "\u2060"
 class AssWriter(CueWriter):
     """Writes ASS events; times are hundredths of a second.
 
-    Braces, which begin commands, become full-width ones; a backslash gets an invisible joiner behind it.
-    Source: the format as Aegisub writes it and libass reads it.
+    Braces, which begin commands, become full-width; a backslash gets an invisible joiner behind it.
     """
 
     extension = "ass"

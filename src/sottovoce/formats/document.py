@@ -425,7 +425,7 @@ def _word_text(row: Row) -> str:
 
 
 def _as_in_text(words: Sequence[str], text: str) -> list[str]:
-    """Give words the spaces and punctuation of their text; only spaces if it lacks a word in this order."""
+    """Give words the spaces and punctuation of their text, or only spaces if it lacks a word."""
     if not words or "".join(words) == text or any(word[:1].isspace() for word in words[1:]):
         return list(words)
     places = _places(words, text)

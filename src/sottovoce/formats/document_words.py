@@ -24,7 +24,7 @@ _POSSESSIVE = re.compile(r"['’]s$")
 
 
 def vocabulary_from(
-    paths: str | Path | Sequence[str | Path], tokenizer: Tokenizer | None = None, *, most: int = MOST_WORDS
+    paths: str | Path | Sequence[str | Path], tokenizer: Tokenizer | None = None
 ) -> list[str]:
     """Return the rare words of documents (PDF, DOCX, or text), most frequent first.
 
@@ -33,7 +33,7 @@ def vocabulary_from(
     """
     named = [paths] if isinstance(paths, str | Path) else list(paths)
     texts = [composed(document_text(path)) for path in named]
-    found = rare_words(texts, tokenizer or Tokenizer.for_model(_MULTILINGUAL), most=most)
+    found = rare_words(texts, tokenizer or Tokenizer.for_model(_MULTILINGUAL))
     if not found:
         raise LanguageModelError(
             f"{', '.join(map(str, named))}: expected words that are rare elsewhere and stand there at least "

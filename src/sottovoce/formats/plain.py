@@ -187,10 +187,9 @@ Interval: TypeAlias = tuple[float, float, str]
 
 
 class TextGridWriter(WholeWriter):
-    """Writes tiers of segments, of words if they have times, and of speakers if known.
+    """Writes tiers of segments, words, speakers and translations, which intervals tile without overlaps.
 
-    Intervals tile a tier: an overlapping one begins at the end of the one before. Source: Praat's manual,
-    "TextGrid file formats" (the long text format, UTF-8).
+    Source: Praat's manual, "TextGrid file formats" (the long text format, UTF-8).
     """
 
     extension = "TextGrid"

@@ -1,9 +1,7 @@
 """Disfluencies: prompts that make Whisper write them, and rules that remove them from text.
 
-`clean_text` removes them by rule: "Um, I I think we should, uh, go." becomes "I think we should, go." Only
-words in a table of the language are removed, and repetitions only if the sentence continues: "No, no, no."
-stays. Sounds that are also words (German "um"), discourse words ("like") and legitimate repetitions ("that
-that", numbers) are not in the tables. See docs/verbatim.md.
+`clean_text` removes words in a table of the language: "Um, I I think we should, uh, go." becomes "I think we
+should, go." Repetitions go only if the sentence continues: "No, no, no." stays. See docs/verbatim.md.
 """
 
 from __future__ import annotations

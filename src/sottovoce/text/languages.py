@@ -1,7 +1,7 @@
 """Whisper's languages: codes in token order, English names, look-up, and the punctuation of their scripts.
 
-Source: `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`, in the order of the language tokens.
-The codes are mostly ISO 639-1, but Javanese is `jw` (ISO: jv), Hawaiian `haw` and Cantonese `yue`.
+Source: `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`. Not ISO 639-1: `jw` (ISO: jv), `haw`
+and `yue`.
 """
 
 from __future__ import annotations
@@ -163,19 +163,16 @@ def _hint(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LanguageChoice:
-    """The possible languages of a recording, from "auto", "en", "English" or "en,de".
-
-    fixed: the only language, or None. allowed: the candidates; empty means all.
-    """
+    """The possible languages of a recording: the only one, or those allowed (empty means all)."""
 
     fixed: str | None
     allowed: tuple[str, ...]
 
     @classmethod
     def parse(cls, value: str | Sequence[str] | None, available: Sequence[str]) -> LanguageChoice:
-        """Parse comma-separated text, or a list of codes or English names; None is "auto".
+        """Parse "auto" (None), "en", "English", "en,de" or a list. available: codes of the model.
 
-        available: codes of the model. Raises: OptionError for others, and for an empty list.
+        Raises: OptionError for other languages, and for an empty list.
         """
         words = (value or "auto").split(",") if isinstance(value, str) or value is None else list(value)
         names = [word.strip() for word in words if word.strip()]

@@ -66,10 +66,7 @@ def forms_of(text: str, characters: Collection[str]) -> list[str]:
 
 
 def letter_spellings(word: str, ids: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Spell a word letter by letter in every form of the ids, at most `MOST_FORMS`, NFC first.
-
-    ids: see `ids_by_form`. Empty if a letter has no id.
-    """
+    """Spell a word in at most `MOST_FORMS` forms of the ids of `ids_by_form`; empty if a letter has no id."""
     if word.isascii():
         return [tuple(ids[each] for each in word)] if word and all(each in ids for each in word) else []
     choices: list[list[tuple[int, ...]]] = []
@@ -162,9 +159,9 @@ def join_spaces(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Fold case, compose compatibility forms (NFKC), remove punctuation and symbols, keep marks.
+    """Fold case, compose compatibility forms (NFKC), and replace punctuation and symbols by spaces.
 
-    Apostrophes between letters are removed ("don’t" is "dont"); other punctuation separates words.
+    Apostrophes between letters are removed ("don’t" is "dont").
     """
     composed = unicodedata.normalize("NFKC", text.translate(_APOSTROPHES)).casefold()
     folded = unicodedata.normalize("NFKC", composed)  # folding decomposes some letters

@@ -1,5 +1,4 @@
-"""Whisper's tokenizer: byte-level BPE pieces, special tokens, splitting into words, and incremental
-detokenizing.
+"""Whisper's tokenizer.
 
 Order of ids: BPE pieces, end of text, start of transcript, languages, translate, transcribe, startoflm,
 startofprev, nospeech, notimestamps, then <|0.00|> ... <|30.00|> in steps of 20 ms. Source: openai-whisper
@@ -56,7 +55,6 @@ class PieceTable:
 
     @classmethod
     def of(cls, ids: Mapping[bytes, int]) -> PieceTable:
-        """Build a table from ids by piece; every single byte is required."""
         assert all(bytes([value]) in ids for value in range(256))
         return cls(dict(ids), max(map(len, ids)))
 
@@ -193,10 +191,7 @@ class Tokenizer:
 
     @property
     def sot_sequence(self) -> tuple[int, ...]:
-        """The tokens that begin a transcript: sot, language, task; sot alone for English-only models.
-
-        Raises: OptionError while the language of a multilingual model is unknown.
-        """
+        """The tokens that begin a transcript. Raises: OptionError while the language is unknown."""
         if not self.is_multilingual:
             return (self.sot,)
         if self.language is None:
@@ -226,7 +221,7 @@ class Tokenizer:
         return self.encode(f" {stripped}") if stripped else []
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Decode the text tokens without specials and timestamps; broken UTF-8 becomes U+FFFD."""
+        """Decode the text tokens; broken UTF-8 becomes U+FFFD."""
         eot = self.eot
         return self.encoding.decode([token for token in tokens if token < eot])
 
@@ -239,7 +234,7 @@ class Tokenizer:
         return self.decode_with_timestamps((token,))
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of one token: UTF-8 that may start or end inside a character."""
+        """Return the bytes of one token, which may start or end inside a character."""
         return self.encoding.decode_single_token_bytes(token)
 
     @property
@@ -256,7 +251,7 @@ class Tokenizer:
         return [word for word, _ in words], [ids for _, ids in words]
 
     def split_to_characters(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Split into characters and the tokens of each, or the shortest runs at which tokens can be cut."""
+        """Split into the shortest runs of characters at which tokens can be cut, and the tokens of each."""
         characters = self._split_on_characters(tokens)
         return [text for text, _ in characters], [ids for _, ids in characters]
 
@@ -335,7 +330,7 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, tokens: Iterable[int]) -> str:
-        """Append text tokens; return the completed text, possibly empty."""
+        """Append text tokens; return the completed text."""
         eot = self._tokenizer.eot
         pieces = (self._tokenizer.token_bytes(token) for token in tokens if token < eot)
         return "".join([self._decoder.decode(piece) for piece in pieces])
