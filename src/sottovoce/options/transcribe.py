@@ -313,7 +313,7 @@ class TranscribeOptions:
         metavar="NAME[:RATE[:CHANNELS]]",
     ).as_field(None)
     normalization: Normalization = Option(
-        "Range of the log-mel's maximum, see `audio.features`.", flag=None
+        "Range of the log-mel's maximum, see `audio.mel`.", flag=None
     ).as_field("recording")
     clean: bool = Option(
         "Remove fillers, repetitions and broken-off words (en, de, es, fr, it, nl, pl, pt, ru).",
