@@ -138,16 +138,7 @@ class Merge:
     limits: Limits = Limits()
 
     def __call__(self, segments: Iterable[Segment]) -> Iterator[Segment]:
-        held: Segment | None = None
-        for segment in segments:
-            if held is not None and self._belongs(held, segment):
-                held = joined(held, segment)
-                continue
-            if held is not None:
-                yield held
-            held = segment
-        if held is not None:
-            yield held
+        return merged(segments, self._belongs)
 
     def _belongs(self, first: Segment, second: Segment) -> bool:
         is_alike = (first.speaker, first.language) == (second.speaker, second.language)
@@ -218,7 +209,22 @@ def cut(segment: Segment, parts: Sequence[list[Word]]) -> Iterator[Segment]:
         yield replace(part, speaker=segment.speaker, translation="".join(translation).strip() or None)
 
 
+def merged(segments: Iterable[Segment], belongs: Callable[[Segment, Segment], bool]) -> Iterator[Segment]:
+    """Join each segment with the next ones while `belongs` holds."""
+    held: Segment | None = None
+    for segment in segments:
+        if held is not None and belongs(held, segment):
+            held = joined(held, segment)
+            continue
+        if held is not None:
+            yield held
+        held = segment
+    if held is not None:
+        yield held
+
+
 def joined(first: Segment, second: Segment) -> Segment:
+    words = None if first.words is None or second.words is None else (*first.words, *second.words)
     n_first, n_second = max(1, len(first.tokens)), max(1, len(second.tokens))
     mean = (first.avg_logprob * n_first + second.avg_logprob * n_second) / (n_first + n_second)
     return replace(
@@ -230,7 +236,7 @@ def joined(first: Segment, second: Segment) -> Segment:
         temperature=max(first.temperature, second.temperature),
         compression_ratio=max(first.compression_ratio, second.compression_ratio),
         no_speech_prob=min(first.no_speech_prob, second.no_speech_prob),
-        words=(*words_of(first), *words_of(second)),
+        words=words,
         translation=" ".join(one for one in (first.translation, second.translation) if one) or None,
     )
 

@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from sottovoce.formats.document import Json, seconds
+from sottovoce.offline.regroup import merged
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import Event, Final, Partial, Segment
 
@@ -24,18 +25,8 @@ def sentences(segments: Iterable[Segment]) -> Iterator[Segment]:
 
     A sentence ends at a pause, a change of speaker or language, and after 12 s.
     """
-    waiting: Segment | None = None
-    number = 0
-    for segment in segments:
-        if waiting is not None and _goes_on(waiting, segment):
-            waiting = _joined(waiting, segment)
-            continue
-        if waiting is not None:
-            yield replace(waiting, id=number)
-            number += 1
-        waiting = segment
-    if waiting is not None:
-        yield replace(waiting, id=number)
+    for number, sentence in enumerate(merged(segments, _goes_on)):
+        yield replace(sentence, id=number)
 
 
 def with_translation(segment: Segment, translation: str | None) -> Segment:
@@ -54,23 +45,6 @@ def _goes_on(first: Segment, second: Segment) -> bool:
         and second.start - first.end <= LONGEST_PAUSE_S
         and second.end - first.start <= LONGEST_S
         and len(first.text) + len(second.text) <= MOST_LETTERS
-    )
-
-
-def _joined(first: Segment, second: Segment) -> Segment:
-    words = None if first.words is None or second.words is None else (*first.words, *second.words)
-    n_first, n_second = max(1, len(first.tokens)), max(1, len(second.tokens))
-    total = n_first + n_second
-    return replace(
-        first,
-        end=max(first.end, second.end),
-        text=first.text + second.text,
-        tokens=(*first.tokens, *second.tokens),
-        avg_logprob=(first.avg_logprob * n_first + second.avg_logprob * n_second) / total,
-        temperature=max(first.temperature, second.temperature),
-        compression_ratio=max(first.compression_ratio, second.compression_ratio),
-        no_speech_prob=max(first.no_speech_prob, second.no_speech_prob),
-        words=words,
     )
 
 
