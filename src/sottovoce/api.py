@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 
 import sottovoce.formats.files  # noqa: F401  # reads and writes transcripts
 from sottovoce.audio.io import check_reading
+from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.find import Source, Sources
 from sottovoce.models.sources.names import default_model
+from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
 from sottovoce.offline.transcriber import SecondModel, transcriber_for, with_arguments
-from sottovoce.offline.transcription import FileTranscription, RunControl, open_recording
+from sottovoce.offline.transcription import FileTranscription, RunControl, open_recording, transcribe_batch
 from sottovoce.options.fallback import DeferralOptions
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import AlignOptions, TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.runtime.registry import AUTO, BACKENDS, check_runtime, choose_runtime
 from sottovoce.text.languages import LanguageChoice
@@ -29,18 +31,15 @@ from sottovoce.types import SAMPLE_RATE, Task, Transcript
 if TYPE_CHECKING:
     from sottovoce.alignment.phrases import Match
     from sottovoce.audio.io import AudioSource
-    from sottovoce.audio.recording import Recording
     from sottovoce.decoding.detect import LanguageDetection
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.lm.grammar import Grammar
     from sottovoce.models.backend import Backend
     from sottovoce.models.checkpoint.base import Checkpoint
     from sottovoce.models.ctc_head import CtcHead
-    from sottovoce.offline.pipeline import LanguageSpan
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
     from sottovoce.options.live import Captions, Switching
-    from sottovoce.options.transcribe import AlignOptions
     from sottovoce.options.vad import VadStreamOptions
     from sottovoce.speakers.diarize import Speakers
     from sottovoce.speakers.live_speakers import LiveSpeakers
@@ -155,8 +154,6 @@ class Model:
         Raises:
             OptionError: the options are wrong for every recording.
         """
-        from sottovoce.offline.transcription import transcribe_batch
-
         if batch_size < 1:
             raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
@@ -240,8 +237,6 @@ class Model:
         """
         from sottovoce.alignment.forced import CtcAligner, TextAligner
         from sottovoce.alignment.given_text import lines_of
-        from sottovoce.audio.recording import Recording
-        from sottovoce.options.transcribe import AlignOptions
 
         options = options or AlignOptions()
         lines = lines_of(text)
@@ -307,9 +302,6 @@ class Model:
             AudioError: the recording cannot be read, or has no audio.
             OptionError: an unknown language, or an English-only model.
         """
-        from sottovoce.audio.recording import Recording
-        from sottovoce.offline.pipeline import recording_language
-
         transcriber = self._language_transcriber(languages)
         with Recording(source, sample_rate=sample_rate) as recording:
             found = recording_language(transcriber, recording)
@@ -332,9 +324,6 @@ class Model:
             AudioError: the recording cannot be read.
             OptionError: an unknown language, or an English-only model.
         """
-        from sottovoce.audio.recording import Recording
-        from sottovoce.offline.pipeline import language_spans
-
         transcriber = self._language_transcriber(languages)
         with Recording(source, sample_rate=sample_rate) as recording:
             yield from language_spans(transcriber, recording)

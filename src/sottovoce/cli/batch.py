@@ -137,6 +137,7 @@ def _write(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from sottovoce.archive.results import write_rows
+    from sottovoce.cli.progress import exit_code
 
     console = Console(stderr=True, highlight=False)
     n_failed = 0
@@ -164,6 +165,4 @@ def _write(
     n_done, n_before = len(left) - n_failed, len(items) - len(left)
     summary = f"{n_done} transcribed ({seconds / 3600:.2f} h), {n_failed} failed, {n_before} there before"
     console.print(summary, soft_wrap=True)
-    if not n_failed:
-        return 0
-    return 1 if n_done else 2
+    return exit_code(n_failed, len(left))

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import click
 
@@ -140,36 +140,21 @@ def prepare_standard_streams() -> None:
     sys.stderr = _guarded(sys.stderr or _stand_in(2, os.O_WRONLY, "w"), lambda _, error: None)
 
 
-class GuardedStream(io.BufferedIOBase):
+class GuardedStream(io.BufferedWriter):
     """The bytes of a standard stream. failed: called with its descriptor and an error of writing."""
 
-    def __init__(self, below: BinaryIO, failed: Callable[[int, OSError], None]) -> None:
-        self._below = below
+    def __init__(self, raw: io.RawIOBase, failed: Callable[[int, OSError], None]) -> None:
+        super().__init__(raw)
         self._failed = failed
 
     def write(self, data: ReadableBuffer, /) -> int:
-        size = memoryview(data).nbytes
-        if size:  # click probes a stream with an empty write, and drops errors
-            with self._guard():
-                self._below.write(data)
-        return size
+        with self._guard():
+            super().write(data)
+        return memoryview(data).nbytes
 
     def flush(self) -> None:
         with self._guard():
-            self._below.flush()
-
-    @property
-    def name(self) -> str:
-        return self._below.name
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._below.fileno()
-
-    def isatty(self) -> bool:
-        return self._below.isatty()
+            super().flush()
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -206,8 +191,10 @@ def _guarded(stream: TextIO, failed: Callable[[int, OSError], None]) -> TextIO:
         return stream
     line_buffering, write_through = stream.line_buffering, stream.write_through
     encoding = stream.encoding if stream.isatty() else "utf-8"
+    below = stream.detach()
+    raw = below.detach() if isinstance(below, io.BufferedWriter) else below
     return io.TextIOWrapper(
-        GuardedStream(stream.detach(), failed),
+        GuardedStream(raw, failed),
         encoding=encoding,
         errors="backslashreplace",
         line_buffering=line_buffering,

@@ -236,7 +236,7 @@ def say_where(settings: ServerSettings, port: int) -> None:
 
 
 def settings_of(given: Values, names: list[str]) -> ServerSettings:
-    """names: of the models, the default one first. Raises: OptionError."""
+    """Make the settings. names: of the models, the default one first. Raises: OptionError."""
     options = made(ServeOptions, given)
     certificate, key = given["tls"] or (None, None)
     others = [split_name(entry) for entry in options.also_model]

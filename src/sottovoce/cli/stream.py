@@ -225,7 +225,7 @@ def source_pieces(source: str | None, flags: StreamFlags) -> Iterator[Samples]:
 
 
 def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
-    """realtime: yield each piece at the time of its last sample."""
+    """Yield a recording in pieces, in real time if asked."""
     began = time.monotonic()
     for start in range(0, len(audio), n_samples):
         piece = audio[start : start + n_samples]

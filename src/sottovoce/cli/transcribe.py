@@ -332,7 +332,7 @@ class TranscribeRun:
     given: Values
 
     def part_header(self, name: str) -> PartHeader | None:
-        """None: the input cannot be resumed."""
+        """Return the header that a part file must match; None if the input cannot be resumed."""
         if not self.options.is_resumable or self.files.processors > 1 or not os.path.isfile(name):
             return None
         about = os.stat(name)
