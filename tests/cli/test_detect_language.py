@@ -40,3 +40,10 @@ def test_only_the_languages_asked_for(capsys: pytest.CaptureFixture[str]) -> Non
     document = json.loads(capsys.readouterr().out)
     assert document["language"] in {"de", "fr"}
     assert document["allowed_mass"] < 0.5
+
+
+def test_one_missing_recording_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["detect-language", "missing.wav", str(CLIPS / "en.flac"), "--model", "nano"]) == 1
+    output = capsys.readouterr()
+    assert json.loads(output.out)["language"] == "en"
+    assert output.err == "error: missing.wav: expected an audio or video file, got nothing of that name\n"

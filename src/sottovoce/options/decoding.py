@@ -179,8 +179,13 @@ class DecodingOptions:
             raise OptionError(
                 "verbatim: keeps repetitions; expected no repetition_penalty or no_repeat_ngram_size"
             )
-        if self.suppress_regex is not None:
-            _check_regex(self.suppress_regex)
+        try:
+            re.compile(self.suppress_regex or "")
+        except re.error as error:
+            regex = self.suppress_regex
+            raise OptionError(
+                f"suppress_regex: expected a regular expression, got '{regex}' ({error})"
+            ) from None
         n_finished = (self.beam_size or 1) * (self.patience or 1.0)
         if self.beam_size is not None and round(n_finished) < 1:
             raise OptionError(
@@ -215,12 +220,3 @@ def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
             "decoding options of one batch may differ in prompt, hotwords, language and seed only"
         )
     return common[0]
-
-
-def _check_regex(pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise OptionError(
-            f"suppress_regex: expected a regular expression, got '{pattern}' ({error})"
-        ) from None
