@@ -505,7 +505,7 @@ def _decode(decode: Decode, sources: Sequence[EmissionSource]) -> list[list[Hypo
 
 
 class RememberedWords:
-    """Caches the scores of a neural model, whatever the weights."""
+    """Caches the scores of a neural model, which do not depend on the weights."""
 
     def __init__(self, model: WordLanguageModel) -> None:
         self._model = model

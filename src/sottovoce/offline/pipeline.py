@@ -7,8 +7,8 @@ a `ResumePoint`.
   words, or where its speech was skipped. Source: openai-whisper 20250625, transcribe.py.
 - `PackedWindows` are decoded in batches: a first pass detects speech, which fills windows without pauses.
   Speech after the text of a window becomes another window, and so do both halves of a window with too little
-  or repeated text. In batches none is conditioned on earlier text, so that each has the text that it has
-  alone. Source: WhisperX (https://arxiv.org/abs/2303.00747), faster-whisper.
+  or repeated text. Windows in batches are not conditioned on earlier text, so that their text does not depend
+  on the batch. Source: WhisperX (https://arxiv.org/abs/2303.00747), faster-whisper.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from sottovoce.types import Segment, Word
 def part_of(
     segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
 ) -> Segment:
-    """Return a segment with only these words, which are one of its groups."""
+    """Return the part of a segment that has the words of one group."""
     return replace(
         segment,
         start=words[0].start if any(groups[:index]) else segment.start,

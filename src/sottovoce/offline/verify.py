@@ -187,7 +187,10 @@ def is_silent(window: Window, result: DecodingResult, fallback: FallbackOptions)
 def halves_to_read(
     window: Window, result: DecodingResult, cut: WindowCut, fallback: FallbackOptions, eot: int
 ) -> tuple[Window, ...]:
-    """Return the windows to decode instead of this one; none if its text, cut in window time, is kept."""
+    """Return the halves to decode instead of a window; none if its text is kept.
+
+    cut: its segments, in window time.
+    """
     if len(window.pieces) == 1:
         return ()
     if may_be_halved(window) and fallback.repeats(result):

@@ -648,7 +648,7 @@ class BatchingRuntime:
         return f"no progress for {stalled_s:.0f} s" if stalled_s > stall_s else None
 
     def close(self, error: Exception | None = None) -> None:
-        """End after the current rounds; calls that wait, and later ones, raise the error."""
+        """End after the current rounds; waiting and later calls raise `error`."""
         self._is_closed = True
         self.end(error or RuntimeError("the runtime was closed"))
 

@@ -223,7 +223,7 @@ def form(schemas: Mapping[str, Schema], required: str = "file") -> Schema:
 
 
 def answers(content: Mapping[str, Schema], error: Schema = ERROR, status: str = "200") -> dict[str, Json]:
-    """Describe an answer by the schema of each content type, and its errors by theirs."""
+    """Describe the responses of a route in OpenAPI: a schema for each content type, and one for errors."""
     fault: Json = {"application/json": {"schema": error}}
     return {
         status: {"description": "done", "content": {kind: {"schema": one} for kind, one in content.items()}},

@@ -1,9 +1,9 @@
-"""From a hypothesis to words, and the commit policy: which of them are final.
+"""The words of a hypothesis, and the commit policy: which of them are final.
 
 AlignAtt accepts a token once enough audio follows, but Whisper may still revise it: "the candidate j's"
-becomes "the Canada jays" with half a second more. A probable word is committed at once, others when later
-hypotheses repeat them (LocalAgreement: Liu et al. 2020, https://arxiv.org/abs/2005.11185) or far from the end
-of the audio.
+becomes "the Canada jays" with half a second more. A probable word is committed at once. Others are committed
+when later hypotheses repeat them (LocalAgreement: Liu et al. 2020, https://arxiv.org/abs/2005.11185), or when
+they are far from the end of the audio.
 """
 
 from __future__ import annotations

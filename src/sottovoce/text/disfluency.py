@@ -76,7 +76,7 @@ class DisfluencyRules:
         return opens and self._conjunctions.isdisjoint(words) and len(set(words)) > 1
 
     def is_filler(self, word: str) -> bool:
-        """In capitals a filler is an abbreviation (ER, UM)."""
+        """Return whether a word is a filler; in capitals it is an abbreviation (ER, UM)."""
         return not (word.isupper() and len(word) > 1) and bool(self._fillers.fullmatch(word.casefold()))
 
 

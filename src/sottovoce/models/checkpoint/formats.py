@@ -166,7 +166,10 @@ def format_by_name(output: Path) -> CheckpointFormat:
 
 
 def require_suffix(output: Path, wanted: CheckpointFormat) -> None:
-    """Raises: OptionError if a file's ending is that of another format."""
+    """Check that a file's ending is not that of another format.
+
+    Raises: OptionError.
+    """
     ending = ending_of(output)
     if ending and ending not in wanted.suffixes:
         raise OptionError(

@@ -164,7 +164,7 @@ def create_job(folder: Path, job: TranscriptionJob, recording: BinaryIO) -> None
 
 
 def save_job(folder: Path, job: TranscriptionJob) -> None:
-    """Replace the record of a job atomically; remove the recording of one that is over."""
+    """Replace the record of a job atomically; remove the recording of a finished job."""
     path = folder / job.id
     with open(path / UNFINISHED, "w", encoding="utf-8") as file:
         json.dump(asdict(job), file)
