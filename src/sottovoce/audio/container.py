@@ -92,13 +92,6 @@ class RawFormat:
     sample_rate: int
     n_channels: int = 1
 
-    @property
-    def options(self) -> dict[str, str]:
-        if self.name in _FIXED:
-            return {}
-        layout = "mono" if self.n_channels == 1 else f"{self.n_channels}c"
-        return {"sample_rate": str(self.sample_rate), "ch_layout": layout}
-
 
 def read_input_format(text: str) -> RawFormat:
     """Parse `NAME`, `NAME:RATE` or `NAME:RATE:CHANNELS`, such as "s16le:44100:2". Raises: OptionError."""
@@ -837,10 +830,14 @@ class ContainerDecoder(BlockSource):
 
 
 def _open_container(file: MediaFile, raw: RawFormat | None) -> InputContainer:
-    options = {**_NO_PROTOCOLS, **({} if raw is None else raw.options)}
-    raw_name = None if raw is None else raw.name
+    options, name = dict(_NO_PROTOCOLS), None
+    if raw is not None:
+        name = raw.name
+        if name not in _FIXED:
+            layout = "mono" if raw.n_channels == 1 else f"{raw.n_channels}c"
+            options |= {"sample_rate": str(raw.sample_rate), "ch_layout": layout}
     try:
-        return cast(InputContainer, av.open(file, "r", format=raw_name, options=options, **_TITLES))
+        return cast(InputContainer, av.open(file, "r", format=name, options=options, **_TITLES))
     except AudioError:
         raise
     except (*_DAMAGE, OSError, EOFError) as error:

@@ -59,8 +59,7 @@ class Downmix(Generic[S]):
         self._weights = np.asarray(weights, np.float64)
         self._name = name
         self._next_sample = first_sample
-        self._mixed: list[npt.NDArray[S]] = []
-        self._channels: list[npt.NDArray[S]] = []
+        self._pending: tuple[npt.NDArray[S], npt.NDArray[S]] | None = None
         self._waiting: deque[_Block[S]] = deque()
         self._kept: tuple[int, ...] = ()
         self._warned = set() if warned is None else warned
@@ -69,14 +68,15 @@ class Downmix(Generic[S]):
         self, mixed: npt.NDArray[S], channels: npt.NDArray[S], *, is_last: bool = False
     ) -> npt.NDArray[S]:
         """Append downmix (n,) and channels (n_channels, n); return the decided samples, all if is_last."""
-        mixed = np.concatenate([*self._mixed, mixed])
-        channels = np.concatenate([*self._channels, channels], axis=1)
+        if self._pending is not None:
+            mixed = np.concatenate([self._pending[0], mixed])
+            channels = np.concatenate([self._pending[1], channels], axis=1)
         done: list[npt.NDArray[S]] = [mixed[:0]]
         start = 0
         while (end := start + BLOCK_SAMPLES - self._next_sample % BLOCK_SAMPLES) <= len(mixed):
             done += self._take(mixed[start:end], channels[:, start:end])
             start = end
-        self._mixed, self._channels = [mixed[start:]], [channels[:, start:]]
+        self._pending = mixed[start:], channels[:, start:]
         if is_last:
             done += self._take(mixed[start:], channels[:, start:], is_last=True)
         return np.concatenate(done)

@@ -401,11 +401,10 @@ def open_audio(
     """Open a recording, or a part of it, for reading as 16 kHz mono chunks of chunk_s seconds.
 
     start_s, duration_s: the part, exact to the sample. sample_rate: of an array. channel: the only one to
-    read, from 0; None mixes all, in files by libswresample's weights and in arrays by their mean.
-    keep_channels: do not mix, for `AudioReader.channels`. audio_filter: see `AudioFilter`. audio_track:
-    number from 1 or language ("de"); None: ffmpeg's choice. input_format: of headerless samples
-    (`read_input_format`); None: by extension. warned: warnings already in the log. Samples of files are
-    16-bit values / 32768.
+    read, from 0; None mixes all (`audio.downmix`). keep_channels: do not mix, for `AudioReader.channels`.
+    audio_filter: see `AudioFilter`. audio_track: number from 1 or language ("de"); None: ffmpeg's choice.
+    input_format: of headerless samples (`read_input_format`); None: by extension. warned: warnings already in
+    the log. Samples of files are 16-bit values / 32768.
 
     Raises: AudioError if it cannot be opened, has no such channel or track, or ends before the part;
     OptionError for bad options.

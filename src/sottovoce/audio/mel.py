@@ -52,9 +52,9 @@ def mel_to_hz(mels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 @lru_cache(maxsize=8)
 def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
-    """Build triangular filters of equal area from 0 to 8 kHz: (n_mels, 201) float32, read-only.
+    """Build `librosa.filters.mel(sr=16000, n_fft=400, n_mels=n_mels)`: (n_mels, 201) float32, read-only.
 
-    Raises: OptionError for fewer than 1. Source: `librosa.filters.mel(sr=16000, n_fft=400, n_mels=n_mels)`.
+    Raises: OptionError for fewer than 1.
     """
     if n_mels < 1:
         raise OptionError(f"n_mels: expected at least 1 filter (Whisper has 80 or 128), got {n_mels}")

@@ -31,6 +31,7 @@ _CONTEXT_SAMPLES = 64
 _STATE_SIZE = 128
 _N_GATES = 4 * _STATE_SIZE
 _FFT_SAMPLES, _FFT_HOP, _N_BINS = 256, 128, 129
+_STRIDES = (1, 2, 2, 1)
 _BLOCK_WINDOWS = 512
 _GROUP_WINDOWS = 8
 """Windows per matrix product, fixed, as other sizes may round differently."""
@@ -61,13 +62,13 @@ class SileroModel:
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         self._spectrum = weights["stft.forward_basis_buffer"][:, 0].t().contiguous()
-        self._layers = [
-            _Convolution.of(weights, f"encoder.{layer}.reparam_conv", stride)
-            for layer, stride in enumerate((1, 2, 2, 1))
-        ]
-        order = (
-            torch.arange(_N_GATES).view(4, _STATE_SIZE)[[0, 1, 3, 2]].flatten()
-        )  # the candidate comes last
+        self._layers = []
+        """Weight (3 * n_in, n_out), bias (n_out,) and stride of each convolution."""
+        for layer, stride in enumerate(_STRIDES):
+            taps, bias = (weights[f"encoder.{layer}.reparam_conv.{name}"] for name in ("weight", "bias"))
+            self._layers.append((taps.permute(1, 2, 0).flatten(0, 1).contiguous(), bias, stride))
+        gates = torch.arange(_N_GATES).view(4, _STATE_SIZE)
+        order = gates[[0, 1, 3, 2]].flatten()  # the candidate comes last
         self._input = weights["decoder.rnn.weight_ih"][order].t().contiguous()
         self._recurrent = weights["decoder.rnn.weight_hh"][order].contiguous()
         self._gate_bias = (weights["decoder.rnn.bias_ih"] + weights["decoder.rnn.bias_hh"])[order]
@@ -105,8 +106,10 @@ class SileroModel:
         spectrum = frames.flatten(0, 1) @ self._spectrum
         power = spectrum[:, :_N_BINS].square() + spectrum[:, _N_BINS:].square()
         x = power.sqrt_().view(*frames.shape[:2], _N_BINS)
-        for layer in self._layers:
-            x = layer(x)
+        for weight, bias, stride in self._layers:
+            taps = F.pad(x, (0, 0, 1, 1)).unfold(1, 3, stride)  # (n, t / stride, n_in, 3)
+            product = torch.addmm(bias, taps.reshape(-1, weight.shape[0]), weight)
+            x = product.relu_().view(*taps.shape[:2], -1)
         return torch.addmm(self._gate_bias, x[:, 0], self._input)
 
     def _recur(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
@@ -119,23 +122,6 @@ class SileroModel:
             logit = torch.dot(hidden.relu(), self._output) + self._output_bias[0]
             probabilities.append(logit.sigmoid())
         return probabilities, hidden, cell
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Convolution:
-    weight: Tensor
-    bias: Tensor
-    stride: int
-
-    @classmethod
-    def of(cls, weights: dict[str, Tensor], name: str, stride: int) -> _Convolution:
-        taps = weights[f"{name}.weight"]  # (n_out, n_in, 3)
-        return cls(taps.permute(1, 2, 0).flatten(0, 1).contiguous(), weights[f"{name}.bias"], stride)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        taps = F.pad(x, (0, 0, 1, 1)).unfold(1, 3, self.stride)  # (n, t / stride, n_in, 3)
-        product = torch.addmm(self.bias, taps.reshape(-1, self.weight.shape[0]), self.weight)
-        return product.relu_().view(*taps.shape[:2], -1)
 
 
 class SpeechWindows:

@@ -66,10 +66,7 @@ UNREADABLE = (".ass", ".ssa", ".sbv", ".sub", ".smi", ".ttml", ".dfxp", ".lrc", 
 
 
 def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
-    """Create a writer of the format `name`, one of FORMATS.
-
-    Raises: OptionError for another name, or unused options; MissingExtraError.
-    """
+    """Create a writer of one of FORMATS. Raises: OptionError for unused options too; MissingExtraError."""
     options = options or WriterOptions()
     if name not in FORMATS:
         close = difflib.get_close_matches(name, FORMATS, n=1)
@@ -137,10 +134,7 @@ def format_of(path: Path) -> str:
 
 
 def save_transcript(transcript: Transcript, path: str | Path, options: WriterOptions | None = None) -> None:
-    """Write the document atomically, in the format of the name's extension.
-
-    Raises: OptionError for an unknown extension, unused options, or an unwritable path; MissingExtraError.
-    """
+    """Write the document atomically, in the format of the name's extension. Raises: as `writer_for`."""
     path = Path(path)
     writer = writer_for(format_of(path), options)
     with open_output(path) as output:

@@ -125,8 +125,8 @@ def output_paths(
 ) -> Mapping[tuple[str, str], Path]:
     """Choose the document paths of inputs: {(input, extension): folder/name.extension}.
 
-    An input given twice, in any spelling, has one document. Raises: OptionError if two inputs still share a
-    file, or a document would overwrite an input.
+    An input given twice has one document. Raises: OptionError if two inputs still share a file, or a document
+    would overwrite an input.
     """
     paths: dict[tuple[str, str], Path] = {}
     owners: dict[Path, str] = {}

@@ -24,10 +24,7 @@ Columns: TypeAlias = npt.NDArray[np.float32]
 
 
 def spectrogram_address(recording: Path) -> str:
-    """Encode the spectrogram of a recording as a `data:` address: a PNG of at most 1600 by 40 pixels.
-
-    Keeps 3.2 KB a second. Raises: AudioError.
-    """
+    """Encode the spectrogram of a recording as a `data:` address: a PNG of at most 1600 by 40 pixels."""
     columns = np.concatenate(list(_columns(recording)))
     if len(columns) > MOST_COLUMNS:
         starts = np.arange(MOST_COLUMNS) * len(columns) // MOST_COLUMNS

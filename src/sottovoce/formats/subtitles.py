@@ -76,10 +76,7 @@ class CueMaker:
         self._speaker: str | None = None
 
     def segment(self, segment: Segment) -> list[Cue]:
-        """Add a segment; return the cues that it completes.
-
-        Raises: OptionError if the options place words and the segment has no word times.
-        """
+        """Add a segment; return the cues that it completes. Raises: OptionError if it needs word times."""
         if segment.words is None and self._options.need_words:
             raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
         is_apart = segment.words is None or segment.speaker != self._speaker

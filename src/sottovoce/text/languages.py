@@ -22,7 +22,7 @@ CLOSING_MARKS = "\"'”’»)]）」』"
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A language of the vocabulary: code, English name, and aliases (lower case)."""
+    """Names are English, aliases in lower case."""
 
     code: str
     name: str
@@ -48,14 +48,9 @@ yue Cantonese
 """
 
 
-def _read(entry: str) -> Language:
-    code, names = entry.strip().split(" ", 1)
-    name, *aliases = names.split(",")
-    return Language(code, name, tuple(aliases))
-
-
+_ENTRIES = [entry.strip().split(" ", 1) for entry in _TABLE.strip().replace("\n", "|").split("|")]
 LANGUAGES: tuple[Language, ...] = tuple(
-    _read(entry) for entry in _TABLE.strip().replace("\n", "|").split("|")
+    Language(code, name, tuple(aliases)) for code, names in _ENTRIES for name, *aliases in [names.split(",")]
 )
 """All 100, in the order of the language tokens; the 99-language vocabulary lacks the last, `yue`."""
 _CODES = tuple(language.code for language in LANGUAGES)

@@ -43,26 +43,22 @@ _MUSIC = "♩♪♫♬♭♮♯"  # several tokens each in GPT-2's table: the fi
 BYTE_COST = 1.01
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PieceTable:
     """A restricted vocabulary: the id of each allowed piece, including all 256 single bytes.
 
     Prompts of a small model must avoid the rows that it has not trained (`Checkpoint.trained_tokens`).
     """
 
-    ids: Mapping[bytes, int]
-    longest: int
-
-    @classmethod
-    def of(cls, ids: Mapping[bytes, int]) -> PieceTable:
+    def __init__(self, ids: Mapping[bytes, int]) -> None:
         assert all(bytes([value]) in ids for value in range(256))
-        return cls(dict(ids), max(map(len, ids)))
+        self.ids = dict(ids)
+        self._longest = max(map(len, ids))
 
     def cut(self, text: bytes) -> list[int]:
         """Return the ids of the fewest pieces of a UTF-8 text."""
         costs, starts = [0.0], [0]
         for end in range(1, len(text) + 1):
-            possible = [s for s in range(max(0, end - self.longest), end) if text[s:end] in self.ids]
+            possible = [s for s in range(max(0, end - self._longest), end) if text[s:end] in self.ids]
             cost, start = min((costs[s] + (BYTE_COST if end - s == 1 else 1.0), s) for s in possible)
             costs.append(cost)
             starts.append(start)
@@ -118,7 +114,7 @@ class Tokenizer:
         """Return this tokenizer restricted to trained text tokens and single bytes."""
         ids = {bytes([value]): self.encoding.encode_single_token(bytes([value])) for value in range(256)}
         text = (token for token in trained if token < self.eot)
-        return replace(self, pieces=PieceTable.of(ids | {self.token_bytes(token): token for token in text}))
+        return replace(self, pieces=PieceTable(ids | {self.token_bytes(token): token for token in text}))
 
     @property
     def is_multilingual(self) -> bool:

@@ -23,8 +23,7 @@ def align_words(
 ) -> list[Pair]:
     """Align two lists of words with the fewest edits; pairs in order.
 
-    substitution: cost of pairing different words; math.inf forbids it. To save memory, costs are stored every
-    sqrt(n) words and recomputed in the backtrace.
+    substitution: cost of pairing different words; math.inf forbids it. Costs are stored every sqrt(n) words.
     """
     ids = {word: i for i, word in enumerate({*hypothesis, *reference})}
     rows = [ids[word] for word in hypothesis]
