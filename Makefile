@@ -11,7 +11,7 @@ $(VENV)/base: pyproject.toml constraints.txt
 	$(PIP) torch numpy
 	touch $@
 
-# Native code for processors: everything works without it.
+# Native code for processors: everything but the CTC prefix search works without it.
 $(VENV)/kernels: $(VENV)/base $(shell find kernels -type f)
 	$(PIP) ./kernels > $@.log 2>&1 || echo "the native kernels were not built (is there a C++ compiler? $@.log): going on without them"
 	touch $@
