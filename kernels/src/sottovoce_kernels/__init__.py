@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sottovoce_kernels._library import Step, check, library, pointers, words
+from sottovoce_kernels._library import Native, Step, check, library, pointers, words
 
 __all__ = [
     "ADD",
@@ -75,25 +75,21 @@ def use(name: str) -> None:
         raise KernelsError(f"{VARIABLE}: {name!r} given, expected auto or one of {usable}")
 
 
-class Linear:
+class Linear(Native, free="sv_linear_free"):
     """A linear layer in eight bits."""
 
     def __init__(self, weight: int, bias: int, n_out: int, n_in: int) -> None:
         """weight: address of (n_out, n_in) float32. bias: of (n_out,) float32, or 0."""
         self.n_out, self.n_in = n_out, n_in
-        self._handle = check(library.sv_linear_new(weight, bias or None, n_out, n_in))
-
-    def __del__(self) -> None:
-        if handle := self.__dict__.pop("_handle", None):
-            library.sv_linear_free(handle)
+        super().__init__(library.sv_linear_new(weight, bias or None, n_out, n_in))
 
     def apply(self, x: int, n_rows: int, out: int, epilogue: int = STORE, n_threads: int = 1) -> None:
         """x (n_rows, n_in) float32 times the table, into out (n_rows, n_out) float32."""
-        check(library.sv_linear_apply(self._handle, x, n_rows, out, epilogue, n_threads))
+        check(library.sv_linear_apply(self.address, x, n_rows, out, epilogue, n_threads))
 
     def row(self, index: int, to: int) -> None:
         """Write one row of the table as (n_in,) float32."""
-        library.sv_linear_row(self._handle, index, to)
+        library.sv_linear_row(self.address, index, to)
 
 
 def layer_norm(x: int, weight: int, bias: int, n_rows: int, n: int, out: int) -> None:
@@ -135,16 +131,12 @@ def choose(logits: int, spans: tuple[int, int, int, int], n_best: int, best: int
     return bool(library.sv_choose(logits, *spans, n_best, best, tokens))
 
 
-class CrossKeysValues:
+class CrossKeysValues(Native, free="sv_audio_free"):
     """Keys and values of a window, one address a decoder layer; the arrays must outlive it."""
 
     def __init__(self, keys: Sequence[int], values: Sequence[int], n_frames: int) -> None:
         self.n_frames = n_frames
-        self.handle = check(library.sv_audio_new(len(keys), pointers(keys), pointers(values), n_frames))
-
-    def __del__(self) -> None:
-        if handle := self.__dict__.pop("handle", None):
-            library.sv_audio_free(handle)
+        super().__init__(library.sv_audio_new(len(keys), pointers(keys), pointers(values), n_frames))
 
 
 class Choice(NamedTuple):
@@ -167,39 +159,31 @@ class Choice(NamedTuple):
     is_clear: int
 
 
-class Row:
+class Row(Native, free="sv_row_free"):
     """What one row of a decoder has read; rows that branch off share what they have in common."""
 
-    def __init__(self, handle: int | None = None) -> None:
-        self.handle = check(library.sv_row_new()) if handle is None else handle
-
-    def __del__(self) -> None:
-        if handle := self.__dict__.pop("handle", None):
-            library.sv_row_free(handle)
+    def __init__(self, address: int | None = None) -> None:
+        super().__init__(library.sv_row_new() if address is None else address)
 
     @property
     def n_tokens(self) -> int:
-        return int(library.sv_row_tokens(self.handle))
+        return int(library.sv_row_tokens(self.address))
 
     def first(self, n_tokens: int) -> Row:
         """Another row that has read the first so many tokens of this one."""
-        return Row(check(library.sv_row_first(self.handle, n_tokens)))
+        return Row(check(library.sv_row_first(self.address, n_tokens)))
 
     def truncate(self, n_tokens: int) -> None:
         """Forget every token from `n_tokens` on."""
-        library.sv_row_truncate(self.handle, n_tokens)
+        library.sv_row_truncate(self.address, n_tokens)
 
 
-class Decoder:
+class Decoder(Native, free="sv_decoder_free"):
     """Whisper's decoder, with its tables in eight bits."""
 
     def __init__(self, n_layer: int, n_state: int, n_head: int, n_vocab: int, n_context: int) -> None:
         self.n_layer, self.n_head, self.d_head = n_layer, n_head, n_state // n_head
-        self._handle = check(library.sv_decoder_new(n_layer, n_state, n_head, n_vocab, n_context))
-
-    def __del__(self) -> None:
-        if handle := self.__dict__.pop("_handle", None):
-            library.sv_decoder_free(handle)
+        super().__init__(library.sv_decoder_new(n_layer, n_state, n_head, n_vocab, n_context))
 
     def set_table(self, layer: int, which: int, weight: int, bias: int, shape: tuple[int, int]) -> None:
         """Give a linear layer its table (n_out, n_in) and bias; layer -1 is the token embedding.
@@ -207,15 +191,15 @@ class Decoder:
         which: 0 query, key and value of self-attention, 1 its output; 2 query of cross-attention, 3 its key
         and value, 4 its output; 5 and 6 the perceptron.
         """
-        check(library.sv_decoder_table(self._handle, layer, which, weight, bias or None, *shape))
+        check(library.sv_decoder_table(self.address, layer, which, weight, bias or None, *shape))
 
     def set_norm(self, layer: int, which: int, weight: int, bias: int) -> None:
         """Give a norm its numbers: 0 to 2 before the parts of a layer; layer -1 is the last norm."""
-        check(library.sv_decoder_norm(self._handle, layer, which, weight, bias))
+        check(library.sv_decoder_norm(self.address, layer, which, weight, bias))
 
     def set_positions(self, table: int) -> None:
         """Give the table (n_context, n_state) of positions."""
-        check(library.sv_decoder_positions(self._handle, table))
+        check(library.sv_decoder_positions(self.address, table))
 
     def cross_shapes(self, n_frames: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of a layer's keys and values, in 16 bits each."""
@@ -227,7 +211,7 @@ class Decoder:
     ) -> None:
         """Write every layer's keys and values over encoder states (n_frames, n_state), into zeroed arrays."""
         laid = pointers(keys), pointers(values)
-        check(library.sv_decoder_cross_keys_values(self._handle, states, n_frames, *laid, n_threads))
+        check(library.sv_decoder_cross_keys_values(self.address, states, n_frames, *laid, n_threads))
 
     def step(
         self,
@@ -262,8 +246,8 @@ class Decoder:
             len(captured),
             longest,
             n_threads,
-            pointers([row.handle for row in rows]),
-            pointers([one.handle for one in audio]),
+            pointers([row.address for row in rows]),
+            pointers([one.address for one in audio]),
             pointers(list(bias) or [0] * len(rows)),
             words([start for start, _ in spans_of]),
             words([end for _, end in spans_of]),
@@ -276,7 +260,7 @@ class Decoder:
             attention,
             *(choice or ()),
         )
-        check(library.sv_decoder_step(self._handle, ctypes.byref(given)))
+        check(library.sv_decoder_step(self.address, ctypes.byref(given)))
 
 
 use(os.environ.get(VARIABLE) or "auto")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_void_p
 from pathlib import Path
+from typing import NoReturn
 
 
 def _find() -> Path:
@@ -140,3 +141,27 @@ def check(result: int | None) -> int:
     if not result:
         raise MemoryError(f"sottovoce_kernels: {library.sv_error().decode()}")
     return result
+
+
+class Native:
+    """An object of the library, freed with this one.
+
+    It cannot be pickled or copied: both copies would free the same address.
+    """
+
+    _free: Callable[[int], None]
+
+    def __init_subclass__(cls, free: str) -> None:
+        """free: the name of the library's function that frees such an object."""
+        cls._free = getattr(library, free)
+
+    def __init__(self, address: int | None) -> None:
+        self.address = check(address)
+
+    def __del__(self) -> None:
+        if address := self.__dict__.pop("address", None):
+            self._free(address)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        what = "what the native kernels hold cannot be pickled or copied"
+        raise TypeError(f"{type(self).__name__}: {what}; load the model in each process")

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import c_float, c_int, c_int64, c_void_p
 
-from sottovoce_kernels._library import _declare, check, library
+from sottovoce_kernels._library import Native, _declare, check, library
 
 __all__ = ["Beams", "Emissions", "LexiconArrays", "ModelArrays", "Scorer", "Settings", "Texts"]
 
@@ -79,7 +79,7 @@ _declare("sv_ctc_labels", N, A, N, c_float, N, N, N, A)
 _declare("sv_ctc_log_add", c_float, c_float, c_float)
 
 
-class Scorer:
+class Scorer(Native, free="sv_ctc_scorer_free"):
     """Language models, and a lexicon whose words some of them score; reads arrays of the caller.
 
     n_tokens: labels. words: models over words. tokens: models over labels.
@@ -95,25 +95,21 @@ class Scorer:
         given = [(ModelArrays * len(models))(*models) for models in (words, tokens)]
         of_words, of_tokens = given
         tree = None if lexicon is None else ctypes.byref(lexicon)
-        self._handle = check(
+        super().__init__(
             library.sv_ctc_scorer_new(n_tokens, tree, of_words, len(words), of_tokens, len(tokens))
         )
-        self.n_endings = int(library.sv_ctc_n_endings(self._handle))
-
-    def __del__(self) -> None:
-        if handle := self.__dict__.pop("_handle", None):
-            library.sv_ctc_scorer_free(handle)
+        self.n_endings = int(library.sv_ctc_n_endings(self.address))
 
     def search(
         self, settings: Settings, beams: Beams, emissions: Emissions, n_rows: int, n_threads: int = 1
     ) -> None:
         """Advance the beams of every utterance over its emissions."""
         given = (ctypes.byref(each) for each in (beams, emissions))
-        check(library.sv_ctc_search(ctypes.byref(settings), self._handle, *given, n_rows, n_threads))
+        check(library.sv_ctc_search(ctypes.byref(settings), self.address, *given, n_rows, n_threads))
 
     def end(self, states: int, n: int, scores: int, marks: int) -> None:
         """Score the endings of states (n, s) into scores and marks (n, n_endings)."""
-        check(library.sv_ctc_end(self._handle, states, n, scores, marks))
+        check(library.sv_ctc_end(self.address, states, n, scores, marks))
 
     def expand(
         self, start: int, texts: Texts, most: int, scores: int, symbols: int, marks: int, n_threads: int = 1
@@ -123,7 +119,7 @@ class Scorer:
         start: the state (s,) before them.
         """
         found = (scores, symbols, marks)
-        check(library.sv_ctc_expand(self._handle, start, ctypes.byref(texts), most, *found, n_threads))
+        check(library.sv_ctc_expand(self.address, start, ctypes.byref(texts), most, *found, n_threads))
 
 
 def are_plausible(emissions: Emissions, n_rows: int) -> bool:

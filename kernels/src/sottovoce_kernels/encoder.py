@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sottovoce_kernels import _library
-from sottovoce_kernels._library import check, library, words
+from sottovoce_kernels._library import Native, check, library, words
 
 __all__ = ["Encoder", "Window", "attend_tiles", "multiply_words"]
 
@@ -44,17 +44,13 @@ class Window:
         return _library.Window(*sizes, self.mel_stride, self.mel, words(self.places), *addresses)
 
 
-class Encoder:
+class Encoder(Native, free="sv_encoder_free"):
     """Whisper's encoder, each of its tables in eight bits or in words of sixteen."""
 
     def __init__(self, n_mels: int, n_context: int, n_state: int, n_head: int, n_layer: int) -> None:
         """n_mels and n_state: even."""
         self.n_layer = n_layer
-        self._handle = check(library.sv_encoder_new(n_mels, n_context, n_state, n_head, n_layer))
-
-    def __del__(self) -> None:
-        if handle := self.__dict__.pop("_handle", None):
-            library.sv_encoder_free(handle)
+        super().__init__(library.sv_encoder_new(n_mels, n_context, n_state, n_head, n_layer))
 
     def set_table(
         self, layer: int, which: int, weight: int, bias: int, shape: tuple[int, int], *, in_bytes: bool
@@ -64,28 +60,28 @@ class Encoder:
         which: 0 query and key, one behind the other; 1 value, 2 output, 3 and 4 the perceptron. in_bytes: in
         eight bits, else in words.
         """
-        check(library.sv_encoder_table(self._handle, layer, which, in_bytes, weight, bias or None, *shape))
+        check(library.sv_encoder_table(self.address, layer, which, in_bytes, weight, bias or None, *shape))
 
     def set_convolution(self, which: int, weight: int, bias: int, n_in: int) -> None:
         """Give the first (0) or second (1) convolution its table (n_state, n_in, 3) and bias."""
-        check(library.sv_encoder_convolution(self._handle, which, weight, bias, n_in))
+        check(library.sv_encoder_convolution(self.address, which, weight, bias, n_in))
 
     def set_norm(self, layer: int, which: int, weight: int, bias: int) -> None:
         """Give a norm its numbers: 0 before attention, 1 before the perceptron; layer -1 is the last norm."""
-        check(library.sv_encoder_norm(self._handle, layer, which, weight, bias))
+        check(library.sv_encoder_norm(self.address, layer, which, weight, bias))
 
     def set_positions(self, table: int) -> None:
         """Give the table (n_context, n_state) of positions."""
-        check(library.sv_encoder_positions(self._handle, table))
+        check(library.sv_encoder_positions(self.address, table))
 
     def set_padding(self, frame: int) -> None:
         """Give what the convolutions make of padding far from any audio (n_state,)."""
-        check(library.sv_encoder_padding(self._handle, frame))
+        check(library.sv_encoder_padding(self.address, frame))
 
     def encode(self, windows: Sequence[Window], n_threads: int = 1) -> None:
         """Compute frames of windows, each by itself."""
         given = (_library.Window * len(windows))(*(one.fields() for one in windows))
-        check(library.sv_encoder_encode(self._handle, given, len(windows), n_threads))
+        check(library.sv_encoder_encode(self.address, given, len(windows), n_threads))
 
 
 def multiply_words(

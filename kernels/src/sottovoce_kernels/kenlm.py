@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import c_int, c_int64, c_uint32, c_void_p
 
-from sottovoce_kernels._library import _declare, check, library
+from sottovoce_kernels._library import Native, _declare, library
 
 _declare("sv_probing_new", c_void_p, c_void_p, c_int64, c_void_p, c_int, c_uint32)
 _declare("sv_probing_free", None, c_void_p)
@@ -20,7 +20,7 @@ class Table(ctypes.Structure):
     _fields_ = (("start", c_void_p), ("n_buckets", c_int64), ("entry", c_int64))
 
 
-class Probing:
+class Probing(Native, free="sv_probing_free"):
     """A model of unigrams and tables of orders 2, 3, …; state 0 is the empty context.
 
     unigrams: address of entries of unigram_size bytes. end: the id whose score is that of ending.
@@ -28,11 +28,7 @@ class Probing:
 
     def __init__(self, unigrams: int, unigram_size: int, tables: Sequence[Table], end: int) -> None:
         given = (Table * len(tables))(*tables)
-        self.address = check(library.sv_probing_new(unigrams, unigram_size, given, len(tables), end))
-
-    def __del__(self) -> None:
-        if address := self.__dict__.pop("address", None):
-            library.sv_probing_free(address)
+        super().__init__(library.sv_probing_new(unigrams, unigram_size, given, len(tables), end))
 
     def begin(self, word: int) -> int:
         """Return the state after one word."""
