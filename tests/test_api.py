@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ import sottovoce
 from sottovoce import DecodingOptions, FallbackOptions, Model, TranscribeOptions, Transcript
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import AudioError, OptionError
+from sottovoce.options.transcribe import SpeakerOptions
 
 CLIPS = Path(__file__).parents[1] / "examples" / "clips"
 
@@ -101,6 +104,77 @@ def test_several_files_at_once(model: Model) -> None:
 def test_an_unreadable_source_is_named_by_every_way_in(model: Model) -> None:
     with pytest.raises(AudioError):
         model.transcribe(io.BytesIO(b"no audio")).collect()
+
+
+@pytest.mark.parametrize("given", [[0.1, 0.2], None, 5, iter(())], ids=lambda one: type(one).__name__)
+def test_audio_of_another_type_is_one_line(model: Model, given: object) -> None:
+    with pytest.raises(AudioError, match=f"expected a path, .* got {type(given).__name__}$"):
+        model.transcribe(given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["talk.mp3", Path("talk.mp3"), b"RIFF"])
+def test_one_recording_is_not_several_files(model: Model, given: object) -> None:
+    with pytest.raises(OptionError, match="expected a list of recordings, got one"):
+        model.transcribe_files(given)  # type: ignore[arg-type]
+
+
+def test_float_samples_on_the_scale_of_integers_are_refused(model: Model) -> None:
+    """A file read as int16 and cast to float without division: its text would be made up."""
+    samples = load_audio(CLIPS / "en.flac")[:16_000]
+    assert model.transcribe(samples * 2, language="en").text
+    message = "expected float samples from -1 to 1, got up to .*: divide by their full scale"
+    for given in (samples * 32768, np.stack([samples, samples * 1e6])):
+        with pytest.raises(AudioError, match=message):
+            model.transcribe(given, language="en").collect()
+    with pytest.raises(AudioError, match=message):
+        model.session(["en"]).push(samples * 32768)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"language": 5}, "language: expected a code, a name or a list of them, got 5"),
+        ({"language": ["en", 5]}, "language: expected codes or names, got 5"),
+        ({"beam_size": "3"}, "beam_size: expected a whole number or None, got '3'"),
+        ({"beam_size": 0}, "beam_size: expected at least 1, got 0"),
+    ],
+)
+def test_arguments_of_another_type_are_one_line(
+    model: Model, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        model.transcribe(CLIPS / "en.flac", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("owner", "values", "message"),
+    [
+        (TranscribeOptions, {"initial_prompt": ["a"]}, "initial_prompt: expected text or None, got ['a']"),
+        (
+            TranscribeOptions,
+            {"clip_timestamps": "1,3"},
+            "clip_timestamps: expected a tuple of numbers, got '1,3'",
+        ),
+        (FallbackOptions, {"temperatures": 0.5}, "temperatures: expected a tuple of numbers, got 0.5"),
+        (DecodingOptions, {"prefix": 3}, "prefix: expected text or a tuple of whole numbers or None, got 3"),
+        (DecodingOptions, {"hotwords": ("a", "b")}, "hotwords: expected text or None, got ('a', 'b')"),
+    ],
+)
+def test_options_of_another_type_are_one_line(
+    owner: type[TranscribeOptions], values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        owner(**values)
+
+
+@pytest.mark.parametrize(("given", "n_speakers"), [(2, 2), ("2", 2), ("auto", None)])
+def test_speakers_in_options_are_those_of_the_keyword(given: Any, n_speakers: int | None) -> None:
+    assert TranscribeOptions(speakers=given).speakers == SpeakerOptions(n_speakers=n_speakers)
+
+
+def test_speakers_of_another_type_are_one_line() -> None:
+    with pytest.raises(OptionError, match=r"expected 'auto', a number, options or a diarizer, got \[2\]"):
+        TranscribeOptions(speakers=[2])  # type: ignore[arg-type]
 
 
 def test_fallback_options_are_public(model: Model) -> None:

@@ -21,7 +21,7 @@ from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_l
 from sottovoce.offline.transcriber import SecondModel, transcriber_for, with_arguments
 from sottovoce.offline.transcription import FileTranscription, RunControl, open_recording, transcribe_batch
 from sottovoce.options.fallback import DeferralOptions
-from sottovoce.options.transcribe import AlignOptions, TranscribeOptions
+from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions, parse_speakers
 from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.runtime.registry import AUTO, BACKENDS, check_runtime, choose_runtime
 from sottovoce.text.languages import LanguageChoice
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from sottovoce.offline.transcriber import Transcriber
     from sottovoce.options.live import Captions, Switching
     from sottovoce.options.vad import VadStreamOptions
-    from sottovoce.speakers.diarize import Speakers
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.options import StreamOptions
     from sottovoce.streaming.session import Session, SessionOptions
@@ -112,8 +111,6 @@ class Model:
         """
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
         if speakers is not None:
-            from sottovoce.speakers.diarize import parse_speakers
-
             chosen = replace(chosen, speakers=parse_speakers(speakers))
         transcriber = transcriber_for(runtime or self.runtime, self.tokenizer, chosen, fusion, second)
         recording = open_recording(source, sample_rate, chosen)
@@ -156,6 +153,8 @@ class Model:
         """
         if batch_size < 1:
             raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
+        if isinstance(sources, str | bytes | Path):
+            raise OptionError(f"transcribe_files: expected a list of recordings, got one: {sources!r:.60}")
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
         return transcribe_batch(
             transcriber_for(self.runtime, self.tokenizer, chosen, fusion),

@@ -166,3 +166,17 @@ def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
     for place in ("file", "file/x"):
         with pytest.raises(OptionError, match=rf"output '.*{place}': cannot be written \("):
             writable_folder(tmp_path / place)
+
+
+def test_files_of_killed_processes_are_removed_and_those_of_others_are_kept(tmp_path: Path) -> None:
+    killed, foreign = tmp_path / ".talk.srt.0123abcd.part", tmp_path / ".other.srt.0123abcd.part"
+    for path in (killed, foreign):
+        path.write_text("half")
+    place = tmp_path / "talk.srt"
+    with open_output(place) as first, open_output(place) as second:
+        assert not killed.exists()
+        for output, text in ((first, "one"), (second, "two")):
+            output.write(text)
+        assert len([*tmp_path.glob(".talk.srt.*.part")]) == 2
+    assert place.read_text() in ("one", "two")
+    assert {path.name for path in tmp_path.iterdir()} == {"talk.srt", foreign.name}

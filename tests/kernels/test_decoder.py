@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +13,8 @@ import torch
 from tests.kernels.arrays import HERE, using
 
 native = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kernels is not installed")
+
+import sottovoce_kernels  # noqa: E402
 
 from sottovoce.errors import OptionError  # noqa: E402
 from sottovoce.models.backend import Backend  # noqa: E402
@@ -107,3 +112,10 @@ def test_a_checkpoint_in_float16_reads_as_in_float32() -> None:
     states = torch.randn(2, 35, 256)
     first, second = (native_backend(replace(checkpoint, tensors=tensors)) for tensors in (halves, floats))
     assert all(torch.equal(*pair) for pair in zip(said(first, states), said(second, states), strict=True))
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_the_library_holds_cannot_be_duplicated(duplicate: Callable[[object], object]) -> None:
+    """Two owners of one native object would free it twice."""
+    with pytest.raises(TypeError, match="cannot be pickled or copied; load the model in each process"):
+        duplicate(sottovoce_kernels.Row())

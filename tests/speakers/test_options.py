@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.options.transcribe import SpeakerOptions
-from sottovoce.speakers.diarize import ClusteringDiarizer, Speakers, make_diarizer, parse_speakers
+from sottovoce.options.transcribe import SpeakerOptions, Speakers, parse_speakers
+from sottovoce.speakers.diarize import ClusteringDiarizer, make_diarizer
 from tests.speakers.tones import ToneSpeakers, ToneVoices
 
 

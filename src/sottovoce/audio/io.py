@@ -70,7 +70,14 @@ Arrays and CPU tensors are (n,) or (channels, n): floats in [-1, 1], int16 or in
 
 
 def plain_source(source: AudioSource) -> PlainSource:
-    return tensor_array(source, "audio") if is_tensor(source) else cast(PlainSource, source)
+    """Return a source with a tensor as an array. Raises: AudioError for another type."""
+    if is_tensor(source):
+        return tensor_array(source, "audio")
+    if isinstance(source, str | os.PathLike | bytes | np.ndarray) or callable(getattr(source, "read", None)):
+        return cast(PlainSource, source)
+    raise AudioError(
+        f"expected a path, a binary file, bytes, an array or a tensor as audio, got {type(source).__name__}"
+    )
 
 
 def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
@@ -86,11 +93,7 @@ def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int
         return open_container(MediaFile(io.BytesIO(source), name), request)
     if isinstance(source, str | os.PathLike):
         return open_container(MediaFile(sys.stdin.buffer, name), request)
-    if callable(getattr(source, "read", None)):
-        return open_container(MediaFile(source, name), request)
-    raise AudioError(
-        f"expected a path, a binary file, bytes, an array or a tensor as audio, got {type(source).__name__}"
-    )
+    return open_container(MediaFile(source, name), request)
 
 
 def source_name(source: AudioSource) -> str:

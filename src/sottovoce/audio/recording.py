@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -158,6 +160,9 @@ def _is_pipe(source: PlainSource) -> bool:
 
 
 def _spooled(source: PlainSource, name: str) -> BinaryIO:
+    path = source if isinstance(source, str | os.PathLike) else "-"
+    if os.path.exists(path) and stat.S_ISCHR(os.stat(path).st_mode):
+        raise AudioError(f"{name}: expected a file or a pipe, got a device, which may have no end")
     spool = cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES))  # noqa: SIM115 - kept open
     try:
         if isinstance(source, str | os.PathLike) and os.fspath(source) != "-":
@@ -167,6 +172,9 @@ def _spooled(source: PlainSource, name: str) -> BinaryIO:
             shutil.copyfileobj(sys.stdin.buffer if isinstance(source, str) else cast(BinaryIO, source), spool)
     except (OSError, TypeError) as error:
         spool.close()
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            folder = f"temporary folder {tempfile.gettempdir()} is full (TMPDIR names another)"
+            raise AudioError(f"{name}: cannot be copied: {folder}") from error
         raise AudioError(f"{name}: expected a readable pipe, got '{cause_of(error)}'") from error
     spool.seek(0)
     return spool

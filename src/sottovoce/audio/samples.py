@@ -37,11 +37,23 @@ def tensor_array(tensor: Tensor, name: str) -> Array:
     return array
 
 
-def require_finite(samples: Samples, name: str, *, start_sample: int = 0) -> None:
-    """Check samples (..., n). Raises: AudioError for NaN or infinity, with number and first position."""
-    if np.isfinite(samples).all():
+LOUDEST = 256.0
+"""Louder float samples (48 dB above full scale) are integers that were not divided by their full scale."""
+
+
+def check_floats(samples: Samples, name: str, *, start_sample: int = 0) -> None:
+    """Check float samples (..., n).
+
+    Raises: AudioError for NaN or infinity, with number and first position, and for the scale of integers.
+    """
+    peak = float(np.abs(samples).max(initial=0.0))
+    if peak <= LOUDEST:
         return
     bad = ~np.isfinite(samples)
+    if not bad.any():
+        raise AudioError(
+            f"{name}: expected float samples from -1 to 1, got up to {peak:g}: divide by their full scale"
+        )
     first = start_sample + int(np.nonzero(bad.reshape(-1, bad.shape[-1]).any(axis=0))[0][0])
     raise AudioError(
         f"{name}: expected finite samples, got {int(bad.sum())} NaN or infinite of {bad.size}, "
@@ -50,11 +62,14 @@ def require_finite(samples: Samples, name: str, *, start_sample: int = 0) -> Non
 
 
 def to_float32(array: Array, name: str) -> Samples:
-    """Convert to float32: floats unchanged, integers divided by full scale. Raises: AudioError."""
+    """Convert samples to float32 in [-1, 1]: floats unchanged, integers divided by full scale.
+
+    Raises: AudioError for another dtype, NaN, infinity, or floats on the scale of integers.
+    """
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):
             samples = np.ascontiguousarray(array, dtype=np.float32)
-        require_finite(samples, name)
+        check_floats(samples, name)
         return samples
     if array.dtype in (np.int16, np.int32):
         full_scale = 2.0 ** (8 * array.dtype.itemsize - 1)
@@ -153,7 +168,7 @@ class AudioBuffer:
                 f"pushed audio: expected at most {MAX_PUSH_S:.0f} s at once, "
                 f"got {len(samples) / SAMPLE_RATE:.0f} s"
             )
-        require_finite(samples, "pushed audio", start_sample=self.end)
+        check_floats(samples, "pushed audio", start_sample=self.end)
 
     def _reserve(self, n_new: int) -> None:
         n_needed = len(self) + n_new

@@ -97,8 +97,10 @@ def batch(
     chosen = BatchOptions(options, language, table.files_together)
     with open_results(output) as results:
         left = left_to_do(items, results, again=table.retry_failed)
+        failed_before = {str(row["id"]) for row in results.rows() if row["error"] is not None}
+        n_failed_before = sum(item.id in failed_before for item in items)
         rows = rows_of(left, model, chosen, actors, table.ray_address) if left else iter(())
-        return _write(rows, results, items, left, invocation_of(context))
+        return _write(rows, results, items, left, n_failed_before, invocation_of(context))
 
 
 def actors_of(table: TableOptions) -> Replicas:
@@ -131,6 +133,7 @@ def _write(
     results: ResultTable,
     items: Sequence[Item],
     left: Sequence[Item],
+    n_failed_before: int,
     invocation: Invocation,
 ) -> int:
     from rich.console import Console
@@ -164,5 +167,7 @@ def _write(
             bar.update(task, advance=1, hours=f"{seconds / 3600:.1f} h")
     n_done, n_before = len(left) - n_failed, len(items) - len(left)
     summary = f"{n_done} transcribed ({seconds / 3600:.2f} h), {n_failed} failed, {n_before} there before"
+    if n_failed_before:
+        summary += f", {n_failed_before} of them failed (--retry-failed tries them again)"
     console.print(summary, soft_wrap=True)
-    return exit_code(n_failed, len(left))
+    return exit_code(n_failed, len(left)) or int(n_failed_before > 0)

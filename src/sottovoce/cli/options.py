@@ -19,7 +19,7 @@ from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import DeferralOptions, FallbackOptions
 from sottovoce.options.schema import SAME, Option, Values, changed, options_of
-from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
+from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions, parse_speakers
 from sottovoce.options.vad import VadOptions
 
 if TYPE_CHECKING:
@@ -436,8 +436,6 @@ def speakers_of(given: Values) -> SpeakerOptions | None:
         if voices:
             raise OptionError("--known-voice: needs --speakers")
         return None
-    from sottovoce.speakers.diarize import parse_speakers
-
     options = parse_speakers(given["speakers"].strip())
     assert isinstance(options, SpeakerOptions)
     least, most = given.get("min_speakers"), given.get("max_speakers")

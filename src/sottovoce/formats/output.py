@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 import secrets
@@ -13,9 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import Piece, as_bytes
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 STANDARD_OUTPUT = "-"
 
@@ -43,9 +50,8 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
         return
     real = Path(os.path.realpath(path))  # replace the target of a link, not the link
     is_special = _is_special(real)
-    partial = real if is_special else real.with_name(f".{real.name[:100]}.{secrets.token_hex(4)}.part")
     with _named(real):
-        file = partial.open("wb" if is_special else "xb")
+        partial, file = (real, real.open("wb")) if is_special else _open_partial(real)
 
     def write(piece: Piece) -> None:
         with _named(real):
@@ -64,6 +70,32 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
             file.close()
         if not is_special:
             partial.unlink(missing_ok=True)
+
+
+def _lock(file: BinaryIO, *, waits: bool = True) -> None:
+    """Lock a file until it is closed. Raises: OSError if another process has it and `waits` is False."""
+    if fcntl is not None:  # Windows does not remove open files
+        fcntl.flock(file, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _open_partial(real: Path) -> tuple[Path, BinaryIO]:
+    """Open a hidden file beside a document, and remove those that killed processes left there.
+
+    A writer holds a lock on its file, so a file that can be locked is a leftover. One that was removed before
+    its writer could lock it is opened again.
+    """
+    prefix = f".{real.name[:100]}."
+    for leftover in real.parent.glob(f"{glob.escape(prefix)}????????.part"):
+        with suppress(OSError), leftover.open("rb") as file:
+            _lock(file, waits=False)
+            leftover.unlink()
+    while True:
+        partial = real.with_name(f"{prefix}{secrets.token_hex(4)}.part")
+        file = partial.open("xb")
+        _lock(file)
+        if partial.exists():
+            return partial, file
+        file.close()
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def with_arguments(
     if task is not None:
         decoding = replace(decoding, task=task)
     if beam_size is not None:
-        decoding = replace(decoding, beam_size=beam_size if beam_size > 1 else None)
+        decoding = replace(decoding, beam_size=None if beam_size == 1 else beam_size)
     if word_timestamps is None:
         word_timestamps = options.word_timestamps
     return replace(options, decoding=decoding, word_timestamps=word_timestamps, follow_languages=follow)

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, replace
 from functools import cache
+from numbers import Real
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from sottovoce.errors import OptionError
@@ -179,8 +181,38 @@ def _completed(option: Option, declared: dataclasses.Field[object], owner: type)
     return replace(option, kind=kind, key=key, field=declared.name, owner=owner.__name__, default=default)
 
 
+TYPES: Mapping[str, tuple[type, str, str]] = {
+    "float": (Real, "a number", "numbers"),
+    "int": (Real, "a whole number", "whole numbers"),  # 3.0 is one; the range refuses 3.5
+    "str": (str, "text", "texts"),
+    "None": (NoneType, "None", "None"),
+}
+
+
+def check_type(field: dataclasses.Field[object], value: object) -> None:
+    """Check a value against an annotation of numbers, text, None and tuples; others are not checked.
+
+    Raises: OptionError.
+    """
+    expected = []
+    for part in str(field.type).split(" | "):
+        name = part.removeprefix("tuple[").removesuffix(", ...]")
+        if name not in TYPES:
+            return
+        kind, one, many = TYPES[name]
+        is_many = name != part
+        values = value if isinstance(value, tuple | list) else (value,)
+        is_kind = all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
+        if is_kind and is_many == isinstance(value, tuple | list):
+            return
+        expected.append(f"a tuple of {many}" if is_many else one)
+    raise OptionError(f"{field.name}: expected {' or '.join(expected)}, got {value!r}")
+
+
 def check_options(chosen: DataclassInstance) -> None:
-    """Check the ranges of all fields. Raises: OptionError."""
+    """Check types and ranges of all fields. Raises: OptionError."""
+    for declared in dataclasses.fields(chosen):
+        check_type(declared, getattr(chosen, declared.name))
     for one in options_of(type(chosen)):
         if one.is_ranged:
             one.check(getattr(chosen, one.field))

@@ -118,6 +118,23 @@ class SpeakerOptions:
             raise OptionError(f"speakers: expected at least {self.least}, the least, got {self.n_speakers}")
 
 
+Speakers: TypeAlias = "SpeakerOptions | Diarizer | int | str"
+"""Options, a diarizer, the number of speakers, or "auto"."""
+
+
+def parse_speakers(request: Speakers) -> SpeakerOptions | Diarizer:
+    """Raises: OptionError for other values."""
+    if isinstance(request, int):
+        return SpeakerOptions(n_speakers=request)
+    if isinstance(request, str):
+        if request != "auto" and not (request.isascii() and request.isdecimal()):
+            raise OptionError(f"speakers: expected 'auto' or how many there are, got '{request}'")
+        return SpeakerOptions() if request == "auto" else SpeakerOptions(n_speakers=int(request))
+    if not isinstance(request, SpeakerOptions) and not hasattr(request, "turns"):
+        raise OptionError(f"speakers: expected 'auto', a number, options or a diarizer, got {request!r}")
+    return request
+
+
 def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarizer | None) -> None:
     """Raises: OptionError for a name that is empty, duplicate, not one line, or known, and for too many."""
     for name in names:
@@ -323,7 +340,7 @@ class TranscribeOptions:
     speakers: SpeakerOptions | Diarizer | None = _speakers(
         "Identify speakers: their number, or auto. Implies word times.", metavar="auto|N", kind="text"
     ).as_field(None)
-    """Options or a diarizer. None: no diarization."""
+    """Options or a diarizer; a number and "auto" become options. None: no diarization."""
     speaker_names: tuple[str, ...] = _speakers(
         "Names of the speakers, in the order in which they first speak (with --channels: of the channels).",
         metavar="NAME[,NAME…]",
@@ -350,6 +367,8 @@ class TranscribeOptions:
         check_options(self)
         prior = {find_language(language): value for language, value in self.language_prior.items()}
         object.__setattr__(self, "language_prior", prior)
+        if self.speakers is not None:
+            object.__setattr__(self, "speakers", parse_speakers(self.speakers))
         self._check_decoding()
         self._check_clips()
         self._check_speakers()

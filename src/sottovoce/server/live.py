@@ -22,6 +22,8 @@ import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sottovoce.audio.container import LiveContainer
+from sottovoce.audio.samples import check_floats
+from sottovoce.errors import AudioError
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveOptions
 from sottovoce.server.admission import WatchedSession, overloaded
@@ -290,8 +292,8 @@ class LiveConnection(ABC, Generic[M]):
         await self.send(*self.render(events))
 
     async def queue_audio(self, samples: Samples) -> None:
-        """Queue audio (n,); wait for room. Raises: ApiError for NaN and infinity."""
-        require_finite(samples)
+        """Queue audio (n,); wait for room. Raises: ApiError as `check_floats`."""
+        require_valid(samples)
         self._mark_audio()
         await self.queue.put_audio(samples)
         self._mark_audio()
@@ -417,9 +419,11 @@ async def in_thread_if_large(size: int, read: Callable[[], T]) -> T:
     return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
 
 
-def require_finite(samples: Samples) -> None:
-    if not np.isfinite(samples).all():
-        raise ApiError("audio: expected finite samples, got NaN or infinity", code="invalid_audio")
+def require_valid(samples: Samples) -> None:
+    try:
+        check_floats(samples, "audio")
+    except AudioError as error:
+        raise ApiError(str(error), code="invalid_audio") from error
 
 
 class InputQueue(Generic[C]):

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
-from sottovoce.errors import MissingExtraError, ModelNotFoundError, OptionError
+from sottovoce.errors import MissingExtraError, ModelNotFoundError
 from sottovoce.options.transcribe import Diarizer, SpeakerOptions
 from sottovoce.speakers.labels import name_turns
 from sottovoce.speakers.networks import (
@@ -430,17 +430,6 @@ def load_pipeline(name: str) -> Pipeline:
             f"pyannote pipeline {name}: cannot be loaded; accept its conditions on the hub and set HF_TOKEN"
         )
     return cast(Pipeline, loaded)
-
-
-Speakers: TypeAlias = "SpeakerOptions | Diarizer | int | str"
-
-
-def parse_speakers(request: Speakers) -> SpeakerOptions | Diarizer:
-    if isinstance(request, str):
-        if request != "auto" and not (request.isascii() and request.isdecimal()):
-            raise OptionError(f"speakers: expected 'auto' or how many there are, got '{request}'")
-        return SpeakerOptions() if request == "auto" else SpeakerOptions(n_speakers=int(request))
-    return SpeakerOptions(n_speakers=request) if isinstance(request, int) else request
 
 
 def make_diarizer(options: SpeakerOptions | Diarizer) -> Diarizer:

@@ -15,16 +15,14 @@ import numpy as np
 import torch
 
 from sottovoce.errors import OptionError
-from sottovoce.options.transcribe import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions, Speakers, parse_speakers
 from sottovoce.speakers.diarize import (
     ClusteringDiarizer,
     DiarizedWindow,
     Labels,
-    Speakers,
     assign_speakers,
     load_voice_encoder,
     nearest_pairs,
-    parse_speakers,
     speaker_vectors,
     unit,
     weighted_sums,

@@ -169,7 +169,11 @@ class LanguageChoice:
 
         Raises: OptionError for other languages, and for an empty list.
         """
+        if value is not None and not isinstance(value, Sequence):
+            raise OptionError(f"language: expected a code, a name or a list of them, got {value!r}")
         words = (value or "auto").split(",") if isinstance(value, str) or value is None else list(value)
+        if other := [word for word in words if not isinstance(word, str)]:
+            raise OptionError(f"language: expected codes or names, got {other[0]!r}")
         names = [word.strip() for word in words if word.strip()]
         if names == ["auto"]:
             return cls(None, ())

@@ -24,7 +24,7 @@ from sottovoce.options.schema import changed
 from sottovoce.server import fields
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
 from sottovoce.server.errors import ApiError, invalid_value, logged_api_error
-from sottovoce.server.live import WebSocketConnection, require_finite
+from sottovoce.server.live import WebSocketConnection, require_valid
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.scheduler import QueuedTranslator, SessionHandle
 from sottovoce.server.services import Services, key_of, services_of
@@ -118,7 +118,7 @@ class SottovoceConnection(WebSocketConnection):
             await self.send({"type": "status", "received": state[0], "behind_s": behind_s})
 
     async def queue_audio(self, samples: Samples) -> None:
-        require_finite(samples)
+        require_valid(samples)
         if self._translator is not None:
             self._translator.add_audio(samples, self.received_s)
         await super().queue_audio(samples)
