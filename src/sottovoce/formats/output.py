@@ -86,8 +86,8 @@ def _open_partial(real: Path) -> tuple[Path, BinaryIO]:
     """
     prefix = f".{real.name[:100]}."
     for leftover in real.parent.glob(f"{glob.escape(prefix)}????????.part"):
-        with suppress(OSError), leftover.open("rb") as file:
-            _lock(file, waits=False)
+        with suppress(OSError), leftover.open("rb") as left:
+            _lock(left, waits=False)
             leftover.unlink()
     while True:
         partial = real.with_name(f"{prefix}{secrets.token_hex(4)}.part")
