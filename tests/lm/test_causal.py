@@ -120,7 +120,7 @@ def test_the_bound_of_the_cache_changes_no_score(asked: list[list[tuple[str, ...
             ours = sum(scores[text[:i], word] for i, word in enumerate(text)) + ends[text]
             assert ours == pytest.approx(plain_score(network, text), abs=1e-3)
     longest = max(1 + sum(map(len, text)) for texts in asked for text in texts)
-    assert len(small._tree._parents) <= max(n_nodes, longest)
+    assert len(small._tree._children) + len(small._tree._free) <= max(n_nodes, longest)
 
 
 def test_the_cache_stays_within_its_bytes(network: PreTrainedModel) -> None:

@@ -1,7 +1,4 @@
-"""CTC decoding: labels, prefix search, and language models from files.
-
-Public names are loaded at their first use, so that options and labels need no PyTorch.
-"""
+"""CTC decoding. Names are loaded at their first use, so that options need no PyTorch."""
 
 from __future__ import annotations
 

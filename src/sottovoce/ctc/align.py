@@ -1,8 +1,5 @@
 """CTC forced alignment: the most probable path that spells given tokens (Graves et al. 2006, section 4.1,
 with the maximum instead of the sum).
-
-For streams, the common prefix of all beams is cut off where the paths to all states that can still win meet
-in a blank.
 """
 
 from __future__ import annotations
@@ -68,7 +65,7 @@ NO_CUT = Cut(0, 0)
 
 
 class NativeEmissions:
-    """Emissions (B, T, V) of lengths (B,) as the native kernels read them."""
+    """Emissions (B, T, V) of lengths (B,) for the native kernels."""
 
     def __init__(self, kernels: ModuleType, values: Tensor, lengths: Tensor) -> None:
         self._kept = values.float().contiguous(), lengths.long().contiguous()
@@ -77,7 +74,7 @@ class NativeEmissions:
 
 
 class NativeTexts:
-    """Tokens (N, L) int64, of which n_tokens (N,) count, as the native kernels read them.
+    """Tokens (N, L) int64, of which n_tokens (N,) count, for the native kernels.
 
     of_alignment: utterances (N,) and blanks (N, L + 1).
     """
@@ -105,7 +102,7 @@ def align(
     log_probs: Tensor, lengths: Tensor, tokens: Tensor, n_tokens: Tensor, *, rows: Tensor, blank: int | Tensor
 ) -> TokenSpans:
     """Align tokens (N, L) int64, of which n_tokens (N,) count, to utterances `rows` (N,) of the emissions,
-    all on the CPU. Tokens that outnumber the frames get a score of -inf and meaningless spans.
+    all on the CPU. Tokens that outnumber the frames score -inf.
 
     log_probs: (B, T, V) float32. lengths: (B,) int64. blank: the label of blanks, or those (N, L + 1) before
     each token and after the last.
@@ -169,8 +166,8 @@ def common_cut(
 ) -> Cut:
     """Find the latest blank that all paths pass after at most n_shared tokens; `NO_CUT` without one.
 
-    log_probs: (T, V). tokens, n_tokens, blank: of all beams, see `align`. is_late: only paths that have
-    passed all of their tokens count.
+    log_probs: (T, V). tokens, n_tokens, blank: of all beams, see `align`. is_late: only count paths that have
+    passed all of their tokens.
     """
     kernels = load_kernels("ctc").ctc
     emissions = NativeEmissions(kernels, log_probs[None], torch.tensor([len(log_probs)]))
@@ -192,7 +189,7 @@ class IdleSeparators:
     separator: int | None
 
     def emissions(self, log_probs: Tensor) -> Tensor:
-        """Append a label to emissions (B, T, V) for "blank or idle separator"."""
+        """Append "blank or idle separator" to emissions (B, T, V)."""
         if self.separator is None:
             return log_probs
         idle = torch.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)

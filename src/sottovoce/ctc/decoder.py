@@ -47,9 +47,8 @@ from sottovoce.types import Hypothesis, Partial, Word
 
 
 class Ending(NamedTuple):
-    """A hypothesis: a beam of an utterance, and its uncommitted symbols.
-
-    mark: of the word that its end completes (0: none), or `UNFINISHED`.
+    """A hypothesis: a beam of an utterance, and its uncommitted symbols. mark: of the word that its end
+    completes (0: none), or `UNFINISHED`.
     """
 
     row: int
@@ -109,40 +108,46 @@ class HistoryAdjuster:
         places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
         if not places:
             return
-        histories = []
-        for (row, _), symbols in zip(places, histories_of(state, places), strict=True):
-            history = state.committed[row]
-            words = self._speller.finished_words([*history.open_symbols(), *symbols])
-            histories.append(_continued(history, words))
+        histories = self._histories(state, places)
         scores = state.acoustic + state.lm
         values = self._values(places, scores, scores - state.adjustment, histories, final=False)
         new = state.adjustment.clone()
         new[tuple(torch.tensor(places).t())] = torch.tensor(values)
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
+        found = list(zip(places, histories, values, strict=True))
         for row in {row for row, _ in places}:
-            found = [each for each in zip(places, histories, values, strict=True) if each[0][0] == row]
-            living = [history for _, history, value in found if value > NEVER]
-            if len(living) < len(found):
-                state.drop(row, torch.tensor([beam for (_, beam), _, value in found if value == NEVER]))
+            dropped = [k for (b, k), _, value in found if b == row and value == NEVER]
+            living = [history for (b, _), history, value in found if b == row and value > NEVER]
+            if dropped:
+                state.drop(row, torch.tensor(dropped))
             if living:
                 state.committed[row].mark_scored(living)
 
     def final_scores(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
         """Return the scores (B, E) of endings of beams (E,) as whole sentences. marks: (B, E)."""
         alive = (scores > NEVER).nonzero().tolist()
-        histories = []
-        for (row, i), symbols in zip(
-            alive, histories_of(state, [(row, int(beams[i])) for row, i in alive]), strict=True
-        ):
-            history = state.committed[row]
-            words = self._speller.words([*history.open_symbols(), *symbols], int(marks[row, i]))
-            histories.append(_continued(history, words))
+        places = [(row, int(beams[i])) for row, i in alive]
+        histories = self._histories(state, places, [int(marks[row, i]) for row, i in alive])
         without = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
         values = self._values(alive, scores, without, histories, final=True)
         for (row, i), value in zip(alive, values, strict=True):
             without[row, i] += value
         return without
+
+    def _histories(
+        self, state: PrefixState, places: Sequence[Sequence[int]], marks: Sequence[int] | None = None
+    ) -> list[WordHistory]:
+        """Return the words of beams that no token can change, or all, with the marks of endings."""
+        found = []
+        for i, symbols in enumerate(histories_of(state, places)):
+            committed = state.committed[places[i][0]]
+            symbols = [*committed.open_symbols(), *symbols]
+            spell = self._speller
+            words = spell.finished_words(symbols) if marks is None else spell.words(symbols, marks[i])
+            newer = (HistoryWord(word.text, word.in_lexicon) for word in words)
+            found.append(committed.history().after(newer))
+        return found
 
     def _values(
         self,
@@ -155,8 +160,8 @@ class HistoryAdjuster:
     ) -> list[float]:
         """Return the adjustments of hypotheses, `NEVER` for those beyond the threshold.
 
-        places: (row, column) of each in the scores so far, and in those without adjustments. Only hypotheses
-        that could come within the threshold are scored.
+        places: (row, column) of each in scores, and in those without adjustments. Hypotheses that cannot come
+        within the threshold are not scored.
         """
         if self._threshold is None or not places:
             return self._scorer.adjustments(histories, final=final)
@@ -182,10 +187,6 @@ class HistoryAdjuster:
         return [v if base[i] + v >= least[i] else NEVER for i, v in enumerate(values)]
 
 
-def _continued(history: CommittedHistory, newer: Iterable[SpelledWord]) -> WordHistory:
-    return history.history().after(HistoryWord(word.text, word.in_lexicon) for word in newer)
-
-
 def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
     symbols, lengths = state.symbols.numpy(), state.length.tolist()
     return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
@@ -196,9 +197,8 @@ class StreamUpdate:
     """A stream after a chunk.
 
     time_s: end of the chunk. text: the best so far. n_revised: words at the end of the text before that are
-    replaced. committed: words that no further frame can change; none without `CtcOptions.times`. hypotheses:
-    as `EmissionDecoder.partials`, () if n_best is 1. is_final: the end, with the hypotheses of the whole
-    stream.
+    replaced. committed: words that no further frame can change, with `CtcOptions.times`. hypotheses: as
+    `EmissionDecoder.partials`, () if n_best is 1. is_final: the end, with the hypotheses of the whole stream.
     """
 
     time_s: float
@@ -217,8 +217,8 @@ _READINGS_APART, _READINGS_JOINED = 4, 16
 class EmissionDecoder:
     """Prefix beam search from emissions to text, whole or in chunks.
 
-    lexicon: the words of the scorer's marks, see `Speller`. history_scorer: replaces the scores of words
-    every `options.adjust_every_frames` frames and at the end, or None.
+    lexicon: see `Speller`. history_scorer: replaces the scores of words every `options.adjust_every_frames`
+    frames and at the end, or None.
 
     Raises:
         OptionError: the scorer has another number of labels.
@@ -268,7 +268,7 @@ class EmissionDecoder:
     def decode(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
 
-        log_probs: a tensor, an array or lists; or a list of tensors or arrays of several networks, see
+        log_probs: a tensor, an array or lists; or a list of those of several networks, see
         `CtcOptions.combine`. lengths: (B,) frames of each utterance; None: all.
 
         Raises:
@@ -289,11 +289,7 @@ class EmissionDecoder:
 
     @torch.no_grad()
     def greedy(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[Hypothesis]:
-        """Decode emissions (B, T, V) or (T, V) by the likeliest path, without language models or kernels.
-
-        Raises:
-            InputError: as `decode`.
-        """
+        """Decode emissions (B, T, V) or (T, V) by the likeliest path, without language models or kernels."""
         emissions, counts = self._checked(log_probs, lengths)
         if not emissions.shape[1]:
             return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(emissions))]
@@ -337,10 +333,7 @@ class EmissionDecoder:
     ) -> list[str]:
         """Advance the state over the next frames (B, T, V); return the best text so far of each stream.
 
-        Only words of `committed` are final. `finish` returns the same as `decode`, for any chunks.
-
-        Raises:
-            InputError: as `decode`.
+        `finish` returns the same as `decode`, for any chunks.
         """
         self._advance(state, *self._checked(log_probs, lengths))
         self._committer.commit(state)
@@ -351,11 +344,7 @@ class EmissionDecoder:
         ]
 
     def stream(self, chunks: Iterable[Emissions]) -> Iterator[StreamUpdate]:
-        """Decode one stream in chunks of log-probabilities (T, V); yield an update after each and at the end.
-
-        Raises:
-            InputError, OptionError: as `decode`.
-        """
+        """Decode a stream of log-probabilities (T, V) in chunks; yield updates."""
         state, before = self.start(), ""
 
         def update(
@@ -377,10 +366,8 @@ class EmissionDecoder:
         yield update(best.text, best.words[len(state.committed[0].words) :], found, final=True)
 
     def committed(self, state: PrefixState) -> list[Partial]:
-        """Return the words committed since the last call, which no further frame can change.
-
-        There is at most one event per stream; `utterance` is its row. Without `CtcOptions.times` it has no
-        words.
+        """Return the words committed since the last call, at most one event per stream; its row is
+        `utterance`. Without `CtcOptions.times` it has no words.
         """
         events = []
         for row, history in enumerate(state.committed):
@@ -497,12 +484,12 @@ class EmissionDecoder:
         ]
 
     def _with_pruned(self, state: PrefixState, found: list[Ending]) -> list[Ending]:
-        """Merge in pruned homophones, but for unfinished utterances and committed words."""
+        """Merge in pruned homophones, except of unfinished utterances and committed words."""
         if self.options.n_best == 1 or self._scorer is None or self._scorer.n_arcs == 1:
             return found
         n_labels, acoustic, lm_offset = len(self.labels), state.acoustic.tolist(), state.lm_offset.tolist()
         beams: dict[tuple[int, tuple[int, ...]], int] = {}
-        """By utterance and labels; of several paths the one with the largest sum."""
+        """The likeliest, by utterance and labels."""
         for one in found:
             if state.committed[one.row].symbols or one.mark == UNFINISHED:
                 continue
@@ -599,7 +586,7 @@ def _listed(
 
 
 def _posteriors(some: Floats, scores: Floats) -> Floats:
-    """Return the posteriors (B, n) of `some` among all (B, m), by NumPy, as torch would wake threads."""
+    """Return the posteriors of `some` (B, n) among all (B, m), without waking threads."""
     with np.errstate(invalid="ignore"):  # where nothing is possible
         shares: Floats = np.exp(some - np.logaddexp.reduce(scores, axis=1, keepdims=True))
     return shares
@@ -684,12 +671,7 @@ class CtcDecoder(EmissionDecoder):
 
     @classmethod
     def from_config(cls, path: str | Path, *, device: str | torch.device = "cpu") -> CtcDecoder:
-        """Make the decoder of a `decoder.toml`, such as `sottovoce ctc tune` writes; see `read_config`.
-
-        Raises:
-            OptionError: the file cannot be read, an unknown key, or a value of another type.
-            LanguageModelError, MissingExtraError: as the class.
-        """
+        """Make the decoder of a `decoder.toml`. Raises: as `read_config` and the class."""
         config = read_config(path)
         return cls(
             *config.label_list(),

@@ -75,7 +75,7 @@ def networks_of(emissions: Emissions) -> list[Emitted]:
 
 
 def network_weights(weights: tuple[float, ...] | None, n_networks: int) -> list[float]:
-    """Return shares (n_networks,) that sum to 1. Raises: OptionError: another number of weights."""
+    """Return shares that sum to 1. Raises: OptionError: another number of weights."""
     if weights is None:
         weights = (1.0,) * n_networks
     if len(weights) != n_networks:
@@ -84,11 +84,7 @@ def network_weights(weights: tuple[float, ...] | None, n_networks: int) -> list[
 
 
 def mean_log_probs(networks: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Average the probabilities of networks (B, T, V), with weights that sum to 1.
-
-    Raises:
-        InputError: emissions of different shapes.
-    """
+    """Average the probabilities of networks (B, T, V). Raises: InputError: different shapes."""
     first = networks[0].shape
     for number, each in enumerate(networks[1:], 2):
         if each.shape != first:
@@ -101,7 +97,7 @@ def mean_log_probs(networks: Sequence[Tensor], weights: Sequence[float]) -> Tens
 
 
 def as_tensors(emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:
-    """Convert to tensors on the CPU. Raises: InputError: no numbers, or rows of different lengths."""
+    """Convert to tensors on the CPU. Raises: InputError: no numbers, or ragged rows."""
     try:
         values = torch.as_tensor(emissions, device="cpu")
         return values, None if lengths is None else torch.as_tensor(lengths, device="cpu")
@@ -121,8 +117,7 @@ def checked(
     lengths: None: all frames. is_normalised: False: any scores.
 
     Raises:
-        InputError: a wrong shape or size, NaN, log-probabilities that are positive or do not sum to 1, or
-            scores without a finite sum.
+        InputError: a wrong shape or size, or values that are no log-probabilities or scores.
     """
     log_probs = log_probs.detach()
     if log_probs.ndim == 2:

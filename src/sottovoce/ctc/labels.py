@@ -122,8 +122,7 @@ class Labels:
 class Speller:
     """Reads symbols (see `PrefixState`) as words.
 
-    lexicon: the words of marks 1, 2, …; None for a word that is spelled by its tokens. Empty without a
-    lexicon.
+    lexicon: the words of marks 1, 2, …; None for a word that its tokens spell. Empty without a lexicon.
     """
 
     labels: Labels
@@ -156,9 +155,8 @@ class Speller:
         return words
 
     def closed(self, symbols: Sequence[int]) -> tuple[list[SpelledWord], int]:
-        """Return the words that no further token can change, and the symbols up to their end.
-
-        Labels that know no words are one word each.
+        """Return the words that no further token can change, and the symbols up to their end. Labels that
+        know no words are one word each.
         """
         n_labels = len(self.labels)
         if self.lexicon:
@@ -225,8 +223,7 @@ def labels_of(source: LabelSource) -> LabelList:
 
     source: names; a Hugging Face processor or tokenizer, whose padding token is the blank; or a path:
 
-    - text: one label a line, or `label id` lines (Kaldi's, icefall's and sherpa's `tokens.txt`), without `#0`
-      and the like;
+    - text: one label a line, or `label id` lines (`tokens.txt` of Kaldi, icefall and sherpa);
     - JSON: a list; {"vocab": [...], "blank": n}; Hugging Face's `vocab.json` or `tokenizer.json`;
     - a folder of a Hugging Face processor or model, with one of these two;
     - NeMo: a `.nemo` file or its `model_config.yaml`; the blank is last.
@@ -275,7 +272,6 @@ def _of_path(path: Path) -> LabelList:
 
 
 def is_disambiguation(symbol: str) -> bool:
-    """Return whether a symbol is Kaldi's #0, #1, …."""
     return symbol[:1] == "#" and symbol[1:].isdecimal()
 
 

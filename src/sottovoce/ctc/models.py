@@ -56,11 +56,7 @@ class PhraseSpeller:
         self._longest = max(map(len, self._ids), default=1)
 
     def boosted(self, phrases: Sequence[ListedPhrase]) -> list[Phrase]:
-        """Spell phrases in every way, with the same total weight; faulty ones are warnings.
-
-        Raises:
-            LanguageModelError: no phrase can be spelled.
-        """
+        """Spell phrases in every way, with the same total weight; faulty ones are warnings."""
         found: list[Phrase] = []
         for phrase, ways in usable(phrases, lambda phrase: self.spellings(phrase.text)):
             found += (Phrase(way, phrase.weight * len(ways[0]) / max(len(way), 1)) for way in ways)
@@ -90,7 +86,7 @@ class PhraseSpeller:
         return composed(self._case(text))
 
     def form_among(self, word: str, words: Collection[str | None]) -> str | None:
-        """Return the form of a word, in any case, that is among words, or None."""
+        """Return the form of a word that is among words, or None."""
         return next((form for form in self.folded(word) if form in words), None)
 
     def folded(self, text: str) -> tuple[str, str, str, str]:

@@ -111,7 +111,7 @@ class CtcOptions:
     commit_frames: int | None = 500
     """With this many uncommitted frames, hypotheses that differ from the best in the older half of them are
     dropped, to bound time and memory; None: never. Shorter streams give the results of whole utterances;
-    n-best lists of longer ones only differ in newer words.
+    n-best lists of longer ones differ in newer words.
     """
 
     def __post_init__(self) -> None:
@@ -300,7 +300,7 @@ def known_keys() -> tuple[str, ...]:
 
 
 def write_config(path: str | Path, values: Mapping[str, object]) -> None:
-    """Write values by key to a `decoder.toml`, with paths relative to its folder."""
+    """Write values by key, with paths relative to the file's folder."""
     path = Path(path)
     plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}

@@ -5,11 +5,11 @@ Every prefix sums the probability of its paths, separately for those that end in
 (Hannun et al. 2014, arXiv 1408.2873; Graves 2012, section 7.5).
 
 Homophones are word sequences with the same labels. If their lexicon and language model states are equal too,
-the search keeps the best and counts the others in the posteriors; at the end the word sequences of a
-hypothesis's labels are ranked without emissions.
+the search keeps the best and counts the others in the posteriors; at the end the word sequences of given
+labels are ranked.
 
-The common prefix of all beams is final, because beams only grow at their ends. It leaves the state as
-committed words, so time and memory of a chunk depend on the uncommitted part only.
+The common prefix of all beams is final. It leaves the state as committed words, so time and memory of a chunk
+depend on the rest only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import sottovoce_kernels.ctc
 
 IMPOSSIBLE = -228.0
-"""Log-probability of impossible words inside words: about log10 -99, as in ARPA files."""
+"""About log10 -99, as in ARPA files."""
 UNKNOWN_SHARE = 0.7
 """Share of an unknown word's cost that is due at its beginning."""
 _UNBOUNDED = -1e30
@@ -61,14 +61,14 @@ class PrefixScorer:
     """The language models, lexicon and boosting of a search over n_tokens labels.
 
     tokens, words: models over labels, and over the words of the lexicon, with their weights. word_score,
-    unknown_score: added for every word, and every unknown word. unigrams: (n_words,) log-probabilities by the
-    first word model for look-ahead, or None.
+    unknown_score: added for every word, and every unknown word. unigrams: (n_words,) log-probabilities for
+    look-ahead, or None.
 
     Look-ahead (Ortmanns et al. 1997; flashlight's smearing) adds the best score of the words that are still
     possible inside a word, and subtracts it where the word ends. It changes pruning alone.
 
-    start: (s,) int64, the state before the first label: the lexicon's node if there is one, then the states
-    of the models over words, then of those over labels.
+    start: (s,) int64, the first state: the lexicon's node if there is one, then the states of the models over
+    words, then of those over labels.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class PrefixScorer:
 
     @property
     def word_separator(self) -> int | None:
-        """The label between words, or None. Repeated, or at the beginning, it appends nothing."""
+        """The label between words, or None. Repeated, or first, it appends nothing."""
         return None if self.lexicon is None else self.lexicon.separator
 
     def native(self, kernels: ModuleType) -> sottovoce_kernels.ctc.Scorer:
@@ -177,12 +177,11 @@ def _address(values: Records | None) -> int:
 class CommittedHistory:
     """The committed part of one utterance: a few megabytes per hour of speech.
 
-    symbols: see `PrefixState`. first, last, peak: of each symbol, as in `TokenTimes`. n_frames: dropped with
-    them. words: that no further token can change, with their places in `symbols`; text: of them all.
-    n_closed: symbols up to the end of the last word. n_emitted: words sent as events. n_scored: words scored
-    by a neural model; past: these. living: the beams' histories, to keep their scores alive. n_shared:
-    uncommitted symbols that all beams shared at the last check. flush_deadline_frames: uncommitted frames
-    from which beams that differ early are dropped.
+    symbols: see `PrefixState`. first, last, peak: as in `TokenTimes`. n_frames: dropped with them. words:
+    that no token can change, by places in `symbols`; text: of them all. n_closed: symbols up to their end.
+    n_emitted: words sent as events. n_scored: words scored by a neural model; past: these. living: the beams'
+    histories, to keep their scores alive. n_shared: uncommitted symbols that all beams shared at the last
+    check. flush_deadline_frames: uncommitted frames from which beams that differ early are dropped.
     """
 
     symbols: array[int] = field(default_factory=lambda: array("q"))
@@ -201,7 +200,7 @@ class CommittedHistory:
     flush_deadline_frames: int = 0
 
     def add(self, symbols: Sequence[int], times: TokenTimes, n_frames: int, speller: Speller) -> None:
-        """Commit symbols and drop n_frames frames. times: relative to the frames dropped before."""
+        """Commit symbols, and drop n_frames frames."""
         self.symbols.extend(symbols)
         self.first.extend(self.n_frames + frame for frame in times.first)
         self.last.extend(self.n_frames + frame for frame in times.last)
@@ -240,25 +239,25 @@ class CommittedHistory:
 
 @dataclass(slots=True, eq=False)
 class PrefixState:
-    """B utterances of K prefixes, best first.
+    """B utterances of K prefixes, best first, in float32 and int64.
 
     A prefix is a sequence of symbols: token + V * mark, where the mark is the word that the token ends (0:
     none, w + 1: word w, larger ones: unknown words). Dead slots have -inf in `blank` and `token`.
 
-    blank, token: (B, K) float32, log-probability of all paths that end in a blank, or in the last token.
-    lm: (B, K) float32, weighted score of language models, including adjustments.
-    adjustment: (B, K) float32, the part of `lm` from a neural model.
-    merged: (B, K) float32, log of (probability of the prefix plus the homophones pruned for it) / its own.
-    length: (B, K) int64, symbols.
-    last: (B, K) int64, the last symbol; in an empty prefix the scorer's word separator, or the blank.
-    symbols: (B, K, L) int64, the histories; position 0 holds the last committed symbol.
-    scores: (B, K, s) int64, the states of the `PrefixScorer`.
-    n_frames, n_searched: (B,) int64, frames consumed, and those that were not skipped.
+    blank, token: (B, K), log-probability of all paths that end in a blank, or in the last token.
+    lm: (B, K), weighted score of language models, including adjustments.
+    adjustment: (B, K), the part of `lm` from a neural model.
+    merged: (B, K), log of (probability of the prefix plus the homophones pruned for it) / its own.
+    length: (B, K), symbols.
+    last: (B, K), the last symbol; in an empty prefix the scorer's word separator, or the blank.
+    symbols: (B, K, L), the histories; position 0 holds the last committed symbol.
+    scores: (B, K, s), the states of the `PrefixScorer`.
+    n_frames, n_searched: (B,), frames consumed, and those that were not skipped.
     in_blank: (B,) bool, whether the last frame was in a run of blanks that can be skipped.
     acoustic_offset: (B,) float64, scores of dropped blanks, and what `renormalize` subtracted.
     lm_offset: (B,) float64, what `renormalize` subtracted from `lm`.
     committed: of each utterance; removed from `symbols`, `length` and `emissions`.
-    emissions: of uncommitted frames, for alignment: (log_probs (B, T, V), lengths (B,)) per chunk.
+    emissions: uncommitted: (log_probs (B, T, V), lengths (B,)) per chunk.
     """
 
     blank: Tensor
@@ -335,7 +334,7 @@ class PrefixState:
     def without_blank_runs(
         self, scores: Tensor, lengths: Tensor, *, blank: int, is_likely: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Drop all but the first frame of every run of likely blanks, also across chunks; return the rest of
+        """Drop all but the first frame of runs of likely blanks, also across chunks; return the rest of
         scores (B, T, V) and lengths (B,). is_likely: (B, T) bool.
         """
         n_batch, n_frames, n_labels = scores.shape
@@ -356,7 +355,6 @@ class PrefixState:
         return scores.gather(1, index), n_remaining
 
     def joined(self) -> tuple[Tensor, Tensor]:
-        """Return the uncommitted emissions (B, T, V) and their lengths (B,)."""
         if len(self.emissions) == 1:
             return self.emissions[0]
         lengths = self.n_frames - torch.tensor([each.n_frames for each in self.committed])
@@ -375,9 +373,7 @@ _WRITTEN = ("blank", "token", "lm", "adjustment", "merged", "length", "last", "s
 
 
 class Homophone(NamedTuple):
-    """A word sequence of given labels, as symbols. mark: of the word that the end completes. score: including
-    the end.
-    """
+    """A word sequence of given labels. mark: of the word that the end completes."""
 
     symbols: tuple[int, ...]
     mark: int
@@ -385,11 +381,10 @@ class Homophone(NamedTuple):
 
 
 class PrefixSearch:
-    """A search of given width over n_labels labels, on as many threads as PyTorch has.
+    """A search over n_labels labels on as many threads as PyTorch has.
 
     max_homophones: kept per group; None: all. beam_threshold, top_tokens: see `CtcOptions`. Without a scorer
-    the beam_size + 1 likeliest tokens suffice: other extensions have beam_size better ones of the same
-    prefix.
+    the beam_size + 1 likeliest tokens suffice: others have beam_size better ones of the same prefix.
 
     Raises:
         OptionError: the kernels package is not installed.
@@ -468,7 +463,7 @@ class PrefixSearch:
         return scores, marks
 
     def readings(self, sequences: Sequence[Sequence[int]], most: int) -> list[list[Homophone]]:
-        """Find the `most` best word sequences of each label sequence, best first, with a beam as wide."""
+        """Find the `most` best word sequences of each label sequence, with a beam as wide."""
         tokens, lengths = padded(sequences)
         n, longest = tokens.shape
         scores, marks = torch.empty((n, most)), torch.zeros((n, most), dtype=torch.int64)
@@ -488,7 +483,7 @@ class PrefixSearch:
 
 
 def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Pad sequences to a tensor (S, L) int64; also return their lengths (S,)."""
+    """Pad sequences to a tensor (S, L); also return their lengths."""
     tokens = torch.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=torch.int64)
     for row, labels in zip(tokens.numpy(), sequences, strict=True):
         row[: len(labels)] = labels
@@ -496,7 +491,6 @@ def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 LEAST_SHARED = 8
-"""Symbols that beams must share before they are aligned."""
 _LEAST_SCORE = -1000.0
 """Nats of the best beam below which scores are renormalised."""
 
@@ -504,8 +498,8 @@ _LEAST_SCORE = -1000.0
 class Committer:
     """Commits the common prefix of all beams of a state.
 
-    idle: the blanks of alignments. has_times: states hold emissions; else symbols are committed without
-    times. most_frames: see `CtcOptions.commit_frames`.
+    has_times: states hold emissions; else symbols are committed without times. most_frames: see
+    `CtcOptions.commit_frames`.
     """
 
     def __init__(
@@ -517,7 +511,7 @@ class Committer:
         self._has_times = has_times
 
     def commit(self, state: PrefixState) -> None:
-        """Commit prefixes that have grown enough, and those of too many uncommitted frames."""
+        """Commit prefixes that have grown, and those of too many uncommitted frames."""
         due: list[int | None] = []
         late = [self._is_late(state, row) for row in range(len(state.committed))]
         for row, (history, is_late) in enumerate(zip(state.committed, late, strict=True)):
@@ -541,7 +535,7 @@ class Committer:
         return most is not None and _n_held(state, row) >= max(most, deadline)
 
     def _drop_stragglers(self, state: PrefixState, row: int) -> None:
-        """Drop beams that differ from the best one in the older half of the uncommitted frames."""
+        """Drop beams that differ from the best one in the older half of the frames."""
         alive = state.alive(row)
         if len(alive) < 2:
             return

@@ -85,7 +85,7 @@ class Tuned:
 
 
 def folds_of(groups: Sequence[str], n_folds: int) -> list[int]:
-    """Return the fold of each utterance. A group, such as a speaker, is in one fold."""
+    """Return the fold of each utterance; a group, such as a speaker, has one."""
     sizes = [0] * max(1, min(n_folds, len(set(groups))))
     fold_of: dict[str, int] = {}
     for group, size in Counter(groups).most_common():
@@ -107,8 +107,7 @@ def tune(
 
     The start stays unless the gain exceeds its standard error over utterances.
 
-    start: weights to begin with. ranges: what is tuned. folds: of each utterance, as from `folds_of`.
-    n_decodings: of each search.
+    start: weights to begin with. folds: of each utterance, as from `folds_of`. n_decodings: of each search.
 
     Raises:
         OptionError: nothing to tune.

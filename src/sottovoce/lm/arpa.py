@@ -1,8 +1,8 @@
 """ARPA files of n-gram models, read as KenLM reads them.
 
 A probability may be `-inf`, a missing back-off is 0, and of a repeated unigram the first counts (of `<unk>`
-the last). Fields are separated by tabs or spaces; other white space, such as U+00A0, is part of words. Blank
-lines are optional, as in SRILM.
+the last). Tabs and spaces separate fields; other white space is part of words. Blank lines are optional, as
+in SRILM.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ NGRAM_BYTES = 60
 SmallInts = npt.NDArray[np.int32]
 Number = TypeVar("Number", bound=np.generic)
 Report = Callable[[str, int, int], None]
-"""Receives the step, how much of it is done, and how much there is."""
 
 
 def ignore(step: str, n_done: int, n_all: int) -> None: ...
@@ -49,7 +48,7 @@ def blocks(n: int) -> Iterator[slice]:
 
 
 def scratch(shape: int | tuple[int, ...], dtype: type[Number], folder: Path | None) -> npt.NDArray[Number]:
-    """Make an empty array, in a temporary file in `folder` if it is large."""
+    """Make an empty array, in a file if it is large."""
     if np.prod(shape) * np.dtype(dtype).itemsize <= _IN_MEMORY_BYTES:
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -73,7 +72,7 @@ class Ngrams:
 
 @dataclass(frozen=True, slots=True)
 class NgramTable:
-    """The words in the order of their ids, and the n-grams of orders 1, 2, …."""
+    """Words by id, and the n-grams of orders 1, 2, …."""
 
     words: list[str]
     orders: tuple[Ngrams, ...]
@@ -90,8 +89,7 @@ def read_arpa(path: Path, folder: Path | None = None, report: Report = ignore) -
     """Read an ARPA file, gzipped if the name ends in .gz. folder: for temporary files.
 
     Raises:
-        LanguageModelError: the file is unreadable, has no header, other counts than it says, bad numbers, or
-            n-grams of words that are no unigrams.
+        LanguageModelError: the file is unreadable, or faulty.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0) as file:
@@ -183,7 +181,7 @@ class _ArpaReader:
         return Ngrams(words[:n_kept], log10[:n_kept], backoff[:n_kept]), title
 
     def _block(self) -> tuple[list[str], list[int], str]:
-        """Read lines and their numbers up to a title, or a whole block, whose title is ""."""
+        """Read lines and their numbers up to a title or the end of a block ("")."""
         lines: list[str] = []
         numbers: list[int] = []
         while len(lines) < _BLOCK_LINES:

@@ -23,10 +23,7 @@ Records = npt.NDArray[Any]
 
 
 class LanguageModel(Protocol):
-    """A batched language model over n_tokens ids; the states of N hypotheses are (N,) int64.
-
-    Searches select and reorder rows of states; larger data (a KV cache) stays in the model.
-    """
+    """A batched language model over n_tokens ids; the states of N hypotheses are (N,) int64."""
 
     @property
     def n_tokens(self) -> int: ...

@@ -2,8 +2,7 @@
 
 A weight is added for every token of a phrase while it is spelled, and subtracted if the phrase is not
 completed, so that short and long phrases get the same boost at every step (Aho and Corasick 1975; so do k2,
-WeNet and NeMo). Where tokens mark the beginning of words, the boundary between words is no token, and is
-scored implicitly for phrases of whole words.
+WeNet and NeMo). Where tokens mark the beginning of words, the boundary between words is scored implicitly.
 
 A file has a phrase a line, with optional weights and classes:
 
@@ -12,8 +11,7 @@ A file has a phrase a line, with optional weights and classes:
     [drugs] 1.5
     amoxicillin
 
-A heading in brackets begins a class, with the weight of its lines or the default. A weight after a tab is
-that of one phrase. Invalid lines are skipped with a warning.
+A heading in brackets begins a class, with the weight of its lines. Invalid lines are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -69,7 +66,7 @@ def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhras
 
 
 def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[ListedPhrase]:
-    """Return the phrases of a file, a sequence, or a mapping to weights. Raises: LanguageModelError."""
+    """Return the phrases of a file, a sequence, or a mapping to weights. Raises: as `read_phrases`."""
     if hotwords is None:
         return []
     if isinstance(hotwords, str | Path):
@@ -81,10 +78,10 @@ def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[
 def usable(
     phrases: Iterable[ListedPhrase], use: Callable[[ListedPhrase], Used]
 ) -> list[tuple[ListedPhrase, Used]]:
-    """Return phrases with what `use` returns of them; its errors are warnings.
+    """Return phrases with what `use` returns of them; its errors become warnings.
 
     Raises:
-        LanguageModelError: the first error, if no phrase is left.
+        LanguageModelError: no phrase is left.
     """
     found: list[tuple[ListedPhrase, Used]] = []
     faults: list[tuple[ListedPhrase, LanguageModelError]] = []
@@ -201,30 +198,27 @@ class PhraseBooster:
         LanguageModelError: a token is out of range.
     """
 
-    def __init__(self, phrases: Iterable[Phrase], n_tokens: int, *, boundary: int | None = None) -> None:
-        self._boundary = boundary
+    def __init__(
+        self,
+        phrases: Iterable[Phrase],
+        n_tokens: int,
+        *,
+        boundary: int | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         tree = _PhraseTree(list(phrases), n_tokens, boundary)
-        self._table = tree.table()
-        self.n_tokens, self.n_nodes = n_tokens, len(tree.potential)
-        self._potential = torch.from_numpy(tree.potential).float()
-        self._start = 0 if boundary is None else int(self._table.root_targets[boundary])
-        self._at_boundary = None if boundary is None else self._followed(boundary)
-
-    def _followed(self, token: int) -> tuple[Tensor, Tensor]:
-        nodes = torch.arange(self.n_nodes, device=self._potential.device)
-        return self._table.follow(nodes, torch.full_like(nodes, token))
-
-    def to(self, device: torch.device) -> PhraseBooster:
-        moved = copy(self)
-        moved._table = BackoffTable(*(each.to(device) for each in self._table))
-        moved._potential = self._potential.to(device)
-        if self._at_boundary is not None:
-            gained, targets = self._at_boundary
-            moved._at_boundary = gained.to(device), targets.to(device)
-        return moved
+        potential = torch.from_numpy(tree.potential).float()
+        self._table = BackoffTable(*(each.to(device) for each in tree.table()))
+        self.n_tokens, self.n_nodes = n_tokens, len(potential)
+        self._start, self._ends = 0, -potential.to(device)
+        if boundary is not None:
+            nodes = torch.arange(self.n_nodes, device=device)
+            self._start = int(self._table.root_targets[boundary])
+            self._gained, self._after = self._table.follow(nodes, torch.full_like(nodes, boundary))
+            self._ends = self._gained + self._ends[self._after]
 
     def start(self, n: int) -> Tensor:
-        return torch.full((n,), self._start, device=self._potential.device)
+        return torch.full((n,), self._start, device=self._ends.device)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if tokens is None:
@@ -233,16 +227,11 @@ class PhraseBooster:
 
     def finish(self, states: Tensor) -> Tensor:
         """Return the scores (N,) that take back unfinished phrases."""
-        if self._at_boundary is None:
-            return -self._potential[states]
-        score, ended = self.end_word(states)
-        return score - self._potential[ended]
+        return self._ends[states]
 
     def end_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Score the boundary after states (N,); also return the states after it."""
-        assert self._at_boundary is not None, "of phrases that count as whole words"
-        gained, targets = self._at_boundary
-        return gained[states], targets[states]
+        return self._gained[states], self._after[states]
 
     def automaton(self) -> Automaton:
         first, keys, weights, targets, backoff, parent, *root = (each.numpy() for each in self._table)
@@ -251,15 +240,15 @@ class PhraseBooster:
             root[0],
             self._start,
             *(root[1], first, keys, weights, targets, backoff, parent),
-            ends=self.finish(torch.arange(self.n_nodes)).numpy(),
+            ends=self._ends.numpy(),
         )
 
 
 class _PhraseTree:
     """The phrases as a tree, numbered by depth from the root, node 0.
 
-    keys: parent * n_tokens + token of every other node, ascending. potential: (n_nodes,) largest boost of a
-    phrase through a node so far. total: of completed phrases.
+    keys: parent * n_tokens + token of every other node, ascending. potential: (n_nodes,) largest boost so
+    far. total: of completed phrases.
     """
 
     def __init__(self, phrases: Sequence[Phrase], n_tokens: int, boundary: int | None) -> None:
@@ -288,7 +277,7 @@ class _PhraseTree:
         self._suffix = self._linked()
 
     def table(self) -> BackoffTable:
-        """Make the arcs, which earn completed phrases and the change of potential."""
+        """Make the arcs, which earn changes of potential."""
         parents, tokens = self._keys // self._n_tokens, self._keys % self._n_tokens
         weights = self._total[1:] + self.potential[1:] - self.potential[parents]
         targets, is_first = np.arange(1, len(self.potential)), parents == 0
@@ -309,10 +298,8 @@ class _PhraseTree:
         return BackoffTable(*map(torch.from_numpy, arrays))
 
     def _back_off(self) -> Ints:
-        """Return the nodes (n_nodes,) to back off to: the longest suffix with an additional arc.
-
-        Longer suffixes would make long chains for repetitive phrases (the stronger failure function of Knuth,
-        Morris and Pratt 1977).
+        """Return the nodes (n_nodes,) to back off to: the longest suffixes with additional arcs (the stronger
+        failure function of Knuth, Morris and Pratt 1977).
         """
         parents = self._keys // self._n_tokens
         n_arcs = np.bincount(parents, minlength=len(self.potential))
@@ -391,32 +378,24 @@ def _is_inside(character: str) -> bool:
 class WholeWordBooster:
     """A `PhraseBooster` of whole words over tokens with edges; states (N,) int64: its nodes, then those after
     a word.
-
-    Raises:
-        LanguageModelError: as `PhraseBooster`.
     """
 
-    def __init__(self, phrases: Iterable[Phrase], edges: Edges) -> None:
-        self._edges = edges
-        self.n_tokens = self._boundary = len(edges.before)
+    def __init__(self, phrases: Iterable[Phrase], edges: Edges, device: torch.device | None = None) -> None:
+        self._edges = Edges(*(each.to(device) for each in edges))
+        self.n_tokens = boundary = len(edges.before)
         ends, begins = edges.after.tolist(), edges.before.tolist()
-        apart = [
-            Phrase(_with_boundaries(phrase.tokens, ends, begins, self._boundary), phrase.weight)
-            for phrase in phrases
-        ]
-        self._inside = PhraseBooster(apart, self._boundary + 1, boundary=self._boundary)
-
-    def to(self, device: torch.device) -> WholeWordBooster:
-        moved = copy(self)
-        moved._edges = Edges(self._edges.before.to(device), self._edges.after.to(device))
-        moved._inside = self._inside.to(device)
-        return moved
+        apart = []
+        for phrase in phrases:
+            found = list(phrase.tokens[:1])
+            for last, token in itertools.pairwise(phrase.tokens):
+                found += [boundary, token] if ends[last] or begins[token] else [token]
+            apart.append(Phrase(tuple(found), phrase.weight))
+        self._inside = PhraseBooster(apart, boundary + 1, boundary=boundary, device=device)
 
     def automaton(self) -> Automaton:
         """Return the model of tokens that do not end words by themselves."""
-        begins = self._edges.before.cpu().numpy()
-        ids = np.arange(self.n_tokens)
-        return self._inside.automaton()._replace(ids=ids, silent=self._boundary, begins=begins)
+        begins, ids = self._edges.before.numpy(), np.arange(self.n_tokens)
+        return self._inside.automaton()._replace(ids=ids, silent=self.n_tokens, begins=begins)
 
     def start(self, n: int) -> Tensor:
         return self._inside.start(n)
@@ -446,20 +425,10 @@ class WholeWordBooster:
         return gained.masked_fill(~where, 0.0), torch.where(where, moved, nodes)
 
 
-def _with_boundaries(
-    tokens: Sequence[int], ends: Sequence[bool], begins: Sequence[bool], boundary: int
-) -> tuple[int, ...]:
-    found = list(tokens[:1])
-    for last, token in itertools.pairwise(tokens):
-        found += [boundary, token] if ends[last] or begins[token] else [token]
-    return tuple(found)
-
-
 def word_counter(score: float, *, separators: Sequence[bool], starts: Sequence[bool]) -> Automaton:
-    """Make a model that adds a score for every word; its nodes are the inside of a word, and between words.
+    """Make a model that adds a score for every word; nodes: the inside of a word, and between words.
 
-    separators: (n_tokens,) tokens between words. starts: (n_tokens,) those that begin a word; others begin
-    one only between words.
+    separators: (n_tokens,) tokens between words. starts: (n_tokens,) those that begin a word.
     """
     is_apart, n = np.array(separators), len(separators)
     inside, between = ((begins & ~is_apart) * np.float32(score) for begins in (np.array(starts), True))

@@ -1,8 +1,8 @@
 """Estimation of n-gram models from text or counts: interpolated modified Kneser-Ney smoothing.
 
 Chen and Goodman 1998, as in KenLM's `lmplz` (Heafield et al. 2013): discounts for counts of 1, 2, and 3 or
-more per order (their equation 26); n-grams of lower orders are counted by the words before them, unless they
-begin with <s>; unigrams are interpolated with a uniform distribution that includes <unk>.
+more per order (equation 26); n-grams of lower orders are counted by the words before them, unless they begin
+with <s>; unigrams are interpolated with a uniform distribution that includes <unk>.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sottovoce.text.files import text_lines
 
 SPECIAL = ("<unk>", "<s>", "</s>")
 WORD_BYTES, COUNT_BYTES = 125, 120
-"""Memory of a word of a text, <s> or </s>, and of a count, as measured with 5-grams."""
+"""Memory of a word and of a count, as measured with 5-grams."""
 LONGEST = 10
 """Words of the longest n-grams."""
 _UNKNOWN, _BEGIN, _END = range(3)
@@ -47,9 +47,7 @@ class Counts:
 def count_text(
     lines: Iterable[tuple[Path, int, str]], order: int, report: Report = ignore
 ) -> tuple[list[str], list[Counts]]:
-    """Count the n-grams of sentences; return the words and the counts of orders 1, 2, ….
-
-    lines: as from `numbered_lines`.
+    """Count the n-grams of `numbered_lines`; return the words and the counts of orders 1, 2, ….
 
     Raises:
         LanguageModelError: no text, or one with <s>, </s> or <unk>.
@@ -85,9 +83,8 @@ def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[s
     """Read lines `w1 w2 … wn<TAB>count` (SRILM's `ngram-count -write`, Google's Web 1T) of files, gzipped if
     their names end in .gz; return the words and the counts of orders 1, 2, …, order.
 
-    Counts of equal n-grams are added. An n-gram occurs at least as often as the longer ones that begin or end
-    with it: shorter ones may be missing, except those of shorter sentences. order: None for the longest
-    n-gram's. `<S>`, `</S>` and `<UNK>` count as `<s>`, `</s>` and `<unk>`.
+    Counts of equal n-grams are added. Shorter n-grams may be missing where they begin or end longer ones.
+    order: None for the longest n-gram's. `<S>`, `</S>` and `<UNK>` count as `<s>`, `</s>` and `<unk>`.
 
     Raises:
         LanguageModelError: a file that cannot be read, another line, or no n-grams.
@@ -152,11 +149,7 @@ def _grouped(rows: SmallInts, counts: Ints, combine: np.ufunc) -> tuple[SmallInt
 
 
 def numbered_lines(paths: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
-    """Yield the file, number and text of the lines of files, gzipped if their names end in .gz.
-
-    Raises:
-        LanguageModelError: a file that cannot be read.
-    """
+    """Yield the file, number and text of lines. Raises: LanguageModelError: a file cannot be read."""
     for path in paths:
         try:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0) as file:
@@ -223,7 +216,7 @@ class _Estimator:
         return NgramTable(self._words, tuple(map(_unpruned, done)))
 
     def _suffixes(self, level: Counts, shorter: Counts, suffix: Ints | None) -> Ints:
-        """Return the places of n-grams without their first word. suffix: of the shorter ones, None: words."""
+        """Return the places of n-grams without their first word."""
         contexts, last = np.divmod(level.keys, len(self._words))
         if suffix is None:
             return last

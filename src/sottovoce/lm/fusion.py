@@ -54,7 +54,7 @@ def text_fusion(
         models.append((TokenNgram(ngram, tokenizer.eot, where), lm_weight))
     if hotwords is not None:
         phrases = _phrases(tokenizer, hotwords, hotword_weight)
-        models.append((WholeWordBooster(phrases, token_edges(tokenizer)).to(where), 1.0))
+        models.append((WholeWordBooster(phrases, token_edges(tokenizer), where), 1.0))
     if neural_lm is not None:
         models.append((neural_lm, neural_weight))
     if grammar is not None:

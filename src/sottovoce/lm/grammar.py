@@ -42,10 +42,7 @@ def left_open(text: str) -> tuple[int, str] | None:
 
 
 def endless_rules(text: str) -> set[str]:
-    """Return the rules that no finite text satisfies, such as `loop ::= "x" loop`.
-
-    Undefined names count as satisfiable: the grammar engine reports them.
-    """
+    """Return the rules that no finite text satisfies, such as `loop ::= "x" loop`; undefined names do."""
     plain = _COMMENT.sub(lambda piece: piece[1] or "", text)
     _, *parts = RULE.split(plain)
     bodies = {name: _SYMBOL.findall(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
@@ -184,7 +181,7 @@ class GrammarModel:
         return torch.tensor(scores, device=states.device), torch.tensor(after, device=states.device)
 
     def finish(self, states: Tensor) -> Tensor:
-        """Return the scores (N,) of ending: 0 after complete or empty text, else the penalty."""
+        """Return the scores (N,) of ending: 0 after complete or no text, else the penalty."""
         ends = [
             0.0 if state in (START, BROKEN) or self._place(state).is_accepting() else self._refused
             for state in states.tolist()

@@ -181,7 +181,7 @@ class _TrieReader:
         return books[0][_field(packed, bits + n_backoff, n_prob)], books[1][_field(packed, bits, n_backoff)]
 
     def _pointers(self, n: int, n_next: int) -> tuple[int, Ints | None]:
-        """Return the bits of a pointer, and the first record of each value of its high bits."""
+        """Return the bits of a pointer, and the first records of its high bits."""
         required = n_next.bit_length()
         if not self._is_array:
             return required, None

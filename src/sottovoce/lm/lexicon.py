@@ -35,11 +35,11 @@ class Lexicon:
     spellings: (word, tokens) pairs, many-to-many; words are normalised to NFC. separator: the token between
     words, or None. allow_unknown: other spellings count as one unknown word, the last one of `words`, None.
     word_starts: one per token; without a separator an unknown word begins with such a token and ends before
-    the next; None: it begins and ends anywhere.
+    the next; None: anywhere.
 
     keys: (n_nodes - 2,) parent * n_tokens + token of the nodes from 2 on. first_word, n_words_of: (n_nodes,),
-    of the words in `words_of` that end at each node. n_homophones: the most words of one spelling. may_begin,
-    may_go_on: (n_tokens,) bool, tokens of unknown words without a separator.
+    of the words in `words_of` that end there. n_homophones: the most words of one spelling. may_begin,
+    may_go_on: (n_tokens,) bool, of unknown words without a separator.
 
     Raises:
         LanguageModelError: no words, an empty spelling, a token out of range or a separator inside.
@@ -71,7 +71,6 @@ class Lexicon:
         self._grow(tokens, first, lengths)
 
     def _checked(self, names: Sequence[str], spelled: Sequence[Sequence[int]]) -> tuple[Ints, Ints, Ints]:
-        """Return all tokens, and the first and the number of each spelling (n,)."""
         counts = np.fromiter(map(len, spelled), np.int64, len(spelled))
         tokens = np.fromiter(itertools.chain.from_iterable(spelled), np.int64, int(counts.sum()))
         first = counts.cumsum() - counts
@@ -159,8 +158,8 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tup
     Words that the labels cannot spell are skipped, with a warning. Also read are:
 
     - CMUdict: comments (`;;;` and ` # `), variants (`READ(1)`), and stress (`EH1`) where labels have none;
-    - Kaldi's `lexiconp.txt` (a probability after the word), and `#1` at the end of a spelling;
-    - Kaldi's `words.txt` (a word and its id), without `<eps>`, `<s>`, `#0` and the like.
+    - Kaldi's `lexiconp.txt` (with probabilities), and `#1` at the end of a spelling;
+    - Kaldi's `words.txt`, without `<eps>`, `<s>`, `#0` and the like.
 
     Raises:
         LanguageModelError: the file is unreadable, or no word can be spelled.
@@ -242,7 +241,7 @@ def _with_marks(spelling: Sequence[str], ids: Mapping[str, int]) -> list[str]:
 
 
 def _part_ways(part: str, ids: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Return the labels of a part of a spelling: one label, or those of a letter and its marks."""
+    """Return the labels of a letter and its marks, or of one label."""
     same = next((ids[form] for form in (part, composed(part)) if form in ids), None)
     if same is not None:
         return [(same,)]

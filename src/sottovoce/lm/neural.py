@@ -1,13 +1,11 @@
 """Neural language models over words in a search: delayed fusion, and Hugging Face's causal models.
 
-Every N frames, and at the end, a neural model's scores of whole word histories replace the n-gram's (delayed
-fusion: Hori et al. 2025, arXiv 2501.09258). The adjustment is a function of the history, so nothing is added
-twice.
+Every N frames, and at the end, a neural model's scores of whole word histories replace the n-gram's (Hori et
+al. 2025, arXiv 2501.09258).
 
-The texts of all hypotheses and utterances form one tree of pieces (extra `neural-lm`). Every piece runs
-through the network once while the cache holds it: missing pieces run together, as one row in which each
-attends to its ancestors alone. A piece keeps its hidden state, from which a next piece is scored by one row
-of the output embeddings.
+All texts form one tree of pieces. Every piece runs through the network once while the cache holds it: missing
+pieces run together, as one row in which each attends to its ancestors alone. A piece keeps its hidden state,
+from which a next piece is scored by one row of the output embeddings.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import inspect
 import json
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 History = tuple[str, ...]
 RETAINED_WORDS = 128
-"""Histories of a stream go back at least so many words before the settled ones."""
+"""Words that histories keep before the settled ones."""
 BLOCK_WORDS = 64
 """Models are shown long histories without whole blocks of so many words."""
 
@@ -51,8 +50,8 @@ class HistoryWord(NamedTuple):
 
 
 class WordHistory:
-    """The words of a hypothesis so far: its last word and the node before, which alone it keeps alive.
-    n_words: includes forgotten ones.
+    """The words of a hypothesis so far: the last word and the node before, which alone it keeps alive.
+    n_words: with forgotten ones.
     """
 
     __slots__ = ("__weakref__", "_later", "before", "n_words", "word")
@@ -102,9 +101,8 @@ class WordLanguageModel(Protocol):
 
 
 class NeuralRescorer:
-    """Replaces a search's word scores by a neural model's; thread-safe.
-
-    Each word after a history is scored once; scores live as long as their histories.
+    """Replaces a search's word scores by a neural model's; thread-safe. Each word after a history is scored
+    once.
 
     weight: factor on the neural log-probability. replaces: the word model of the search, whose scores times
     replaced_weight are subtracted; or None.
@@ -203,7 +201,7 @@ class NeuralRescorer:
 
 
 def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) -> list[list[WordHistory]]:
-    """Return the unknown histories and prefixes by length, the shortest first."""
+    """Return unknown histories and their prefixes by length, the shortest first."""
     new: dict[WordHistory, int] = {}
     for history in histories:
         at: WordHistory | None = history
@@ -215,13 +213,11 @@ def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) 
 
 
 CACHE_MB = 512.0
-"""Holds 10,900 pieces of a model of 135 million weights."""
 BATCH_PIECES = 64
 """Pieces that run together; more share few ancestors."""
 Asked = TypeVar("Asked")
-_NO_PARENT = -1
 _HEAD_TOLERANCE = 1e-2
-"""Largest relative difference of a network's logits from embeddings times hidden states."""
+"""Relative, of logits from embeddings times hidden states."""
 
 
 class ContinuedText(NamedTuple):
@@ -231,11 +227,28 @@ class ContinuedText(NamedTuple):
     n: int
 
 
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A piece of texts, and the row of its values."""
+
+    parent: _Node | None
+    piece: int
+    depth: int
+    row: int
+    used: int = 0
+
+    def ancestors(self) -> list[_Node]:
+        path, at = [], self.parent
+        while at is not None:
+            path.append(at)
+            at = at.parent
+        return path
+
+
 class PieceTree:
     """Scores the pieces of texts with a causal network.
 
-    cache_bytes: bound of keys, values and hidden states. The least recently used pieces are dropped; the
-    longest text always fits.
+    cache_bytes: bound of keys, values and hidden states. The least recently used pieces are dropped.
 
     Raises:
         LanguageModelError: logits that are not output embeddings times the last hidden state.
@@ -260,13 +273,13 @@ class PieceTree:
 
     @property
     def n_bytes(self) -> int:
-        return len(self._parents) * self._n_bytes
+        return (len(self._children) + len(self._free)) * self._n_bytes
 
     def log_probs(self, texts: Sequence[ContinuedText]) -> list[float]:
-        """Return the natural log-probability of the last n pieces of each text."""
+        """Return the log-probability of the last n pieces of each text."""
         found: list[float] = []
         self._now += 1
-        waiting: list[tuple[list[int], ContinuedText]] = []
+        waiting: list[tuple[list[_Node], ContinuedText]] = []
         try:
             for text in texts:
                 self._most_nodes = max(self._most_nodes, len(text.pieces) - 1)
@@ -284,61 +297,49 @@ class PieceTree:
             raise
 
     def _clear(self) -> None:
-        self._children: dict[tuple[int, int], int] = {}
-        self._parents: list[int] = []
-        self._pieces: list[int] = []
-        self._depths: list[int] = []
-        self._used: list[int] = []
+        self._children: dict[tuple[_Node | None, int], _Node] = {}
         self._free: list[int] = []
-        self._new: list[int] = []
+        self._new: list[_Node] = []
         self._now = 0
 
-    def _path(self, pieces: Sequence[int]) -> list[int] | None:
-        """Return the nodes of a text, adding missing ones; None if there is no room."""
-        at, path = _NO_PARENT, []
+    def _path(self, pieces: Sequence[int]) -> list[_Node] | None:
+        """Return the nodes of a text; None if there is no room."""
+        path: list[_Node] = []
         for depth, piece in enumerate(pieces):
-            node = self._children.get((at, piece))
+            parent = path[-1] if path else None
+            node = self._children.get((parent, piece)) or self._added(parent, piece, depth)
             if node is None:
-                node = self._add(at, piece, depth)
-                if node is None:
-                    return None
-            self._used[node] = self._now
+                return None
+            node.used = self._now
             path.append(node)
-            at = node
         return path
 
-    def _add(self, parent: int, piece: int, depth: int) -> int | None:
-        if not self._free and len(self._parents) >= self._most_nodes:
+    def _added(self, parent: _Node | None, piece: int, depth: int) -> _Node | None:
+        if not self._free and len(self._children) < self._most_nodes:
+            self._free.append(len(self._children))
+        elif not self._free:
             self._drop_oldest()
-            if not self._free:
-                return None
-        if self._free:
-            node = self._free.pop()
-        else:
-            node = len(self._parents)
-            for values in (self._parents, self._pieces, self._depths, self._used):
-                values.append(0)
-        self._parents[node], self._pieces[node], self._depths[node] = parent, piece, depth
-        self._children[parent, piece] = node
+        if not self._free:
+            return None
+        node = self._children[parent, piece] = _Node(parent, piece, depth, self._free.pop())
         self._new.append(node)
         return node
 
     def _drop_oldest(self) -> None:
-        """Free an eighth of the nodes without use now, longer texts before their beginnings."""
-        taken = set(self._free)
-        old = [i for i, used in enumerate(self._used) if used < self._now and i not in taken]
-        old.sort(key=lambda node: (self._used[node], -self._depths[node]))
+        """Free an eighth of the unused nodes, longer texts before their beginnings."""
+        old = [node for node in self._children.values() if node.used < self._now]
+        old.sort(key=lambda node: (node.used, -node.depth, node.row))
         for node in old[: -(-len(old) // 8)]:
-            del self._children[self._parents[node], self._pieces[node]]
-            self._free.append(node)
+            del self._children[node.parent, node.piece]
+            self._free.append(node.row)
 
-    def _scores(self, waiting: Sequence[tuple[list[int], ContinuedText]]) -> list[float]:
+    def _scores(self, waiting: Sequence[tuple[list[_Node], ContinuedText]]) -> list[float]:
         if not waiting:
             return []
         for begin in range(0, len(self._new), BATCH_PIECES):
             self._run(self._new[begin : begin + BATCH_PIECES])
         self._new = []
-        nodes = torch.tensor([node for path, _ in waiting for node in path], device=self._device)
+        nodes = torch.tensor([node.row for path, _ in waiting for node in path], device=self._device)
         pieces = torch.tensor([p for _, text in waiting for p in text.pieces[-text.n :]], device=self._device)
         logits = (self._hidden[nodes].float() * self._embeddings[pieces].float()).sum(dim=1)
         if self._bias is not None:
@@ -346,31 +347,25 @@ class PieceTree:
         scores = torch.split(logits - self._log_sums[nodes], [text.n for _, text in waiting])
         return [float(part) for part in torch.stack([part.sum() for part in scores])]
 
-    def _run(self, nodes: list[int]) -> None:
+    def _run(self, nodes: list[_Node]) -> None:
         rows = {node: row for row, node in enumerate(nodes)}
-        above = {node: self._ancestors(node) for node in nodes if self._parents[node] not in rows}
-        past = sorted({one for path in above.values() for one in path})
+        above = {node: node.ancestors() for node in nodes if node.parent not in rows}
+        past = sorted({one for path in above.values() for one in path}, key=lambda node: node.row)
         columns = {node: i for i, node in enumerate([*past, *nodes])}
         mask = np.zeros((len(nodes), len(columns)), dtype=np.bool_)
         for row, node in enumerate(nodes):
-            if node in above:
-                mask[row, [columns[one] for one in above[node]]] = True
+            if node.parent in rows:
+                mask[row] = mask[rows[node.parent]]
             else:
-                mask[row] = mask[rows[self._parents[node]]]
+                mask[row, [columns[one] for one in above[node]]] = True
             mask[row, columns[node]] = True
-        pieces, places = [self._pieces[node] for node in nodes], [self._depths[node] for node in nodes]
-        values = self._forward(pieces, places, mask, past)
-        self._reserve(max(nodes) + 1)
-        where = torch.tensor(nodes, device=self._device)
+        pieces, places = [node.piece for node in nodes], [node.depth for node in nodes]
+        values = self._forward(pieces, places, mask, [node.row for node in past])
+        where = torch.tensor([node.row for node in nodes], device=self._device)
+        self._reserve(int(where.max()) + 1)
         for held, new in zip((self._kv, self._hidden, self._log_sums), values, strict=True):
             held[where] = new
         self.n_run += len(nodes)
-
-    def _ancestors(self, node: int) -> list[int]:
-        path = []
-        while (node := self._parents[node]) != _NO_PARENT:
-            path.append(node)
-        return path
 
     def _reserve(self, n_nodes: int) -> None:
         if n_nodes <= len(self._hidden):
@@ -387,9 +382,7 @@ class PieceTree:
         self, pieces: Sequence[int], places: Sequence[int], mask: Bools, past: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return keys and values (N, n_layers, 2, n_heads, d), hidden states (N, d_model), and log-sums (N,)
-        of all next pieces.
-
-        mask: (N, P + N), which of the P nodes of past and of these each piece attends to.
+        of next pieces. mask: (N, P + N), which of the P nodes of past and of these each piece attends to.
         """
         from transformers.cache_utils import DynamicCache
 
@@ -515,8 +508,7 @@ class CausalWordModel:
 
         Raises:
             MissingExtraError: without transformers, or peft for an adapter.
-            LanguageModelError: the model cannot be loaded.
-            OptionError: as the class.
+            LanguageModelError, OptionError: as the class.
         """
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -1,23 +1,22 @@
 """N-gram models of any order, with KenLM's scores.
 
-ARPA files and KenLM's tries become tries of packed bits in a safetensors file, which is mapped into memory.
-It is cached next to the fetched models while the source has the same path, size and modification time.
+ARPA files and KenLM's tries become tries of packed bits in a safetensors file, which is mapped into memory
+and cached while the source has the same path, size and modification time.
 
-A path from the root spells an n-gram from its first word. Nodes are contexts, so a state is the node of the
-longest known context; n-grams of the highest order are no nodes. Node 0 is the root; then follow the unigrams
-in the order of the words, and order by order, children of one node ascending by word.
+A path from the root spells an n-gram from its first word. A state is the node of the longest known context;
+n-grams of the highest order are no nodes. Node 0 is the root; then follow the unigrams, and order by order,
+children of one node ascending by word.
 
 Records of orders 2 and above follow each other without padding, in words of 32 bits, lowest bit first:
 
 - the last word;
-- log-probability and, below the highest order, back-off: an index into the order's codebook of 256 values
-  (Federico and Bertoldi 2006), or the bits of a float32;
+- log-probability and, below the highest order, back-off: the bits of a float32, or an index into the order's
+  codebook of 256 values (Federico and Bertoldi 2006);
 - below the highest order and above the second, the link: the node of the longest known shorter context;
 - below the highest order, the low bits of the place of the first child. `high` (n,) int64 has the first
-  record of each value of the high bits (Raj and Whittaker 2003, and KenLM's `trie -a`).
+  record of each value of the high bits (Raj and Whittaker 2003).
 
-A last record marks the end of the children. `bounds` has the highest log-probability of each word in any
-state.
+A last record marks the end of the children. `bounds` has the highest log-probability of each word.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, slots=True)
 class PackedRecords:
-    """The records of one order. n: without the last one. bits: of a word, log-probability, back-off, link,
-    and the low part of a place. weights, backoffs: (256,) codebooks, or None.
+    """The records of one order. n: without the last one. bits: of each field. weights, backoffs: (256,)
+    codebooks, or None.
     """
 
     words: Tensor
@@ -257,7 +256,6 @@ class NgramModel(WordModel):
         return weights, targets
 
     def _levels(self, nodes: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield each order of contexts among nodes (N,), the rows that have it, and their places in it."""
         for level, (start, end) in enumerate(itertools.pairwise(self.starts)):
             rows = ((nodes >= start) & (nodes < end)).nonzero()[:, 0]
             if len(rows):
@@ -290,7 +288,7 @@ def load_ngram(lm: str | Path | WordModel) -> WordModel:
 
 
 def read_ngrams(path: Path, folder: Path | None = None, report: Report = ignore) -> NgramTable:
-    """Read the n-grams of an ARPA file (.gz too) or a KenLM trie. folder: for temporary files.
+    """Read an ARPA file (.gz too) or a KenLM trie. folder: for temporary files.
 
     Raises:
         LanguageModelError: the file cannot be read, or is a trie already.
@@ -363,8 +361,8 @@ def _put_into_cache(path: Path, arrays: Arrays, about: Mapping[str, str]) -> Non
 class _Level:
     """The sorted n-grams of an order.
 
-    keys: (n,) place of the context * n_tokens + last word. weights, backoff: natural logs. links: (n,) as in
-    the records. The highest order has no back-off and no links: (0,).
+    keys: (n,) place of the context * n_tokens + last word. weights, backoff: natural logs. The highest order
+    has no back-off and no links: (0,).
     """
 
     keys: Ints
@@ -530,7 +528,7 @@ class _Sorter:
 
 
 def _sorting(keys: Ints, folder: Path | None) -> Ints:
-    """Return the indices that sort keys (n,), at most about `SORTED_AT_ONCE` at once."""
+    """Return the indices that sort keys (n,), about `SORTED_AT_ONCE` at once."""
     n_parts = -(-len(keys) // SORTED_AT_ONCE)
     if n_parts <= 1:
         return keys.argsort()
@@ -568,10 +566,8 @@ def _quantized(level: _Level) -> dict[str, Floats]:
 
 
 def _codebook(values: Floats) -> Floats:
-    """Return 256 ascending values: 0 and -inf exactly, and the means of bins.
-
-    The bins are as wide as the cube root of the density asks for (Panter and Dite 1951), then moved to their
-    means (Lloyd 1982).
+    """Return 256 ascending values: 0, -inf and the means of bins, which are as wide as the cube root of the
+    density asks for (Panter and Dite 1951), then moved to their means (Lloyd 1982).
     """
     sample = np.sort(values[:: len(values) // _SAMPLE + 1])
     exact = [value for value in (-np.inf, 0.0) if (sample == value).any()]
@@ -603,8 +599,7 @@ def _packed(
 ) -> tuple[Arrays, list[int]]:
     """Pack the records of a level; return them and their fields' bits.
 
-    first: places of the first children and their end; None: of the highest order. n_nodes: of shorter
-    contexts, 1 for no links.
+    first: places of the first children and their end, or None. n_nodes: of shorter contexts; 1: no links.
     """
     n = len(level.keys)
     value_bits = 8 if books else 32
@@ -651,11 +646,7 @@ def _bits(columns: Sequence[Ints], widths: Sequence[int], n: int) -> npt.NDArray
 
 
 def write_trie(path: Path, arrays: Arrays, about: Mapping[str, str]) -> None:
-    """Write a safetensors file without copying the arrays, as safetensors' own writer does.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a safetensors file without copying the arrays. Raises: OSError."""
     names = {np.dtype(np.int64): "I64", np.dtype(np.float32): "F32", np.dtype(np.int32): "I32"}
     header: dict[str, object] = {"__metadata__": dict(about)}
     end = 0
