@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
+from sottovoce.errors import CheckpointError, ModelNotFoundError
 from sottovoce.formats.document import event_document
 from sottovoce.runtime.batching import Priority
 from sottovoce.server.errors import ApiError, to_api_error
@@ -61,7 +61,7 @@ def test_samples_do_not_depend_on_where_bytes_are_cut(encoding: str, n_bytes: in
 
 @pytest.mark.parametrize(("encoding", "rate"), [("mp3", 16_000), ("s16le", 7_999), ("s16le", 96_001)])
 def test_audio_that_nobody_can_read(encoding: str, rate: int) -> None:
-    with pytest.raises(OptionError, match="expected"):
+    with pytest.raises(ApiError, match="expected"):
         PcmReader(encoding, rate)
 
 

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import anyio
@@ -112,6 +112,7 @@ class _Slot:
     n_users: int = 0
     used_s: float = 0.0
     is_loading: bool = False
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
 
 
 class ModelRegistry:
@@ -141,7 +142,6 @@ class ModelRegistry:
             wanted, most = promised / 1e6, self._most_bytes / 1e6
             which = "' and '".join(settings.at_start)
             raise OptionError(f"model memory: expected {wanted:g} MB or more for '{which}', got {most:g}")
-        self._locks = {name: anyio.Lock() for name in names}
         self.created = round(time.time())
 
     def resolve(self, requested: str | None) -> str:
@@ -232,8 +232,8 @@ class ModelRegistry:
             scheduler.join(timeout_s)
 
     async def _loaded(self, name: str) -> Scheduler:
-        async with self._locks[name]:
-            slot = self._slots[name]
+        slot = self._slots[name]
+        async with slot.lock:
             if slot.scheduler is None:
                 began = time.monotonic()
                 self._evict_for(name)

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 
 from sottovoce.audio.downmix import FloatMixer
-from sottovoce.errors import OptionError
+from sottovoce.server.errors import invalid_value
 from sottovoce.types import SAMPLE_RATE, Samples
 
 SAMPLE_BYTES: dict[str, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
@@ -20,14 +20,14 @@ WAV_FORMATS = {"s16le": 1, "alaw": 6, "mulaw": 7}
 class PcmReader:
     """Decodes bytes into samples (n,) float32 at 16 kHz, mixed to one channel.
 
-    Raises: OptionError for an unknown encoding or rate.
+    Raises: ApiError 400 for an unknown encoding or rate.
     """
 
     def __init__(self, encoding: str = "s16le", sample_rate: int = SAMPLE_RATE, n_channels: int = 1) -> None:
         if encoding not in SAMPLE_BYTES:
-            raise OptionError(f"encoding: expected one of {', '.join(SAMPLE_BYTES)}, got '{encoding[:50]}'")
+            raise invalid_value("encoding", f"one of {', '.join(SAMPLE_BYTES)}", f"'{encoding[:50]}'")
         if not MIN_RATE <= sample_rate <= MAX_RATE:
-            raise OptionError(f"sample_rate: expected {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate}")
+            raise invalid_value("sample_rate", f"{MIN_RATE} to {MAX_RATE} Hz", str(sample_rate))
         self._encoding = encoding
         self._n_channels = n_channels
         self._n_bytes = SAMPLE_BYTES[encoding] * n_channels

@@ -47,16 +47,11 @@ ABORT_S = 1.0
 BACKLOG = 128
 
 
-class QuietLoop:
-    def __init__(self) -> None:
-        self._logged_s = -LOG_EVERY_S
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        if "socket.accept()" not in str(context.get("message")):
-            loop.default_exception_handler(context)
-        elif loop.time() - self._logged_s >= LOG_EVERY_S:
-            self._logged_s = loop.time()
-            logger.error("the system takes no more connections", extra={"cause": str(context["exception"])})
+def log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    if "socket.accept()" in str(context.get("message")):
+        logger.warning("the system takes no more connections", extra={"cause": str(context["exception"])})
+    else:
+        loop.default_exception_handler(context)
 
 
 class QuietLog(logging.Filter):
@@ -97,7 +92,9 @@ class Server(uvicorn.Server):
         on_listening: Callable[[int], None],
     ) -> None:
         check_certificate(settings.listening)
-        limit_warnings("uvicorn.error", "python_multipart.multipart", "sottovoce.server.connections")
+        limit_warnings(
+            "uvicorn.error", "python_multipart.multipart", "sottovoce.server.connections", __name__
+        )
         app = make_app(settings, open_model)
         self.services: Services = app.state.services
         self._on_listening = on_listening
@@ -157,7 +154,7 @@ class Server(uvicorn.Server):
         return True
 
     async def startup(self, sockets: list[Socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(QuietLoop())
+        asyncio.get_running_loop().set_exception_handler(log_exception)
         await super().startup(sockets)
         if self.started and self.wyoming_socket is not None:
             self._wyoming = await start_wyoming(self.services, self.wyoming_socket)

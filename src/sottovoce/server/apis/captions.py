@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import sys
 import time
-from bisect import bisect_right
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import cast
 
 import anyio
@@ -82,9 +82,7 @@ class SharedCaptions:
         self.publisher = 0
         self.changed = anyio.Event()
         self._utterances: dict[int, tuple[int, str]] = {}
-        """By number: the revision of the last change, and the JSON."""
-        self._changes: list[tuple[int, int]] = []
-        """Revision and number of each change of an utterance, superseded ones included."""
+        """By number: the revision of the last change, in whose order they are, and the JSON."""
         self._pages: dict[int, Page] = {}
         """By the revision after which they begin."""
         self._parts: dict[str, tuple[int, str]] = {"now": (0, "null"), "names": (0, "{}")}
@@ -102,7 +100,6 @@ class SharedCaptions:
             self.revision += 1
             self._cleared, self._n_characters = self.revision, 0
             self._utterances.clear()
-            self._changes.clear()
             self._parts = {"now": (self.revision, "null"), "names": (self.revision, "{}")}
         utterances = cast("list[dict[str, Json]]", changes.get("utterances", []))
         for number, utterance in {cast(int, one["id"]): one for one in utterances}.items():
@@ -112,8 +109,8 @@ class SharedCaptions:
                 continue
             self.revision += 1
             self._n_characters += len(text) - len(before)
+            self._utterances.pop(number, None)
             self._utterances[number] = (self.revision, text)
-            self._changes.append((self.revision, number))
         for name in [name for name in self._parts if name in changes]:
             text = json_text(changes[name])
             if text != self._parts[name][1]:
@@ -121,16 +118,11 @@ class SharedCaptions:
                 self._parts[name] = (self.revision, text)
         if self.revision == before_all:
             return
-        if len(self._changes) > 2 * len(self._utterances) + 1_000:
-            self._changes = [one for one in self._changes if self._is_last(*one)]
         self._pages.clear()
         self.wake()
         if self._n_characters > MAX_CAPTIONS_CHARACTERS:
             message = f"captions: expected at most {MAX_CAPTIONS_CHARACTERS} characters of them in a session"
             raise ApiError(message, code="captions_too_long")
-
-    def _is_last(self, revision: int, number: int) -> bool:
-        return self._utterances[number][0] == revision
 
     def begin_publishing(self) -> int:
         """Return the number of a new publisher, which replaces the one before."""
@@ -155,11 +147,8 @@ class SharedCaptions:
     def _page(self, revision: int) -> Page:
         utterances: list[str] = []
         n_characters, end = 0, self.revision
-        for at in range(bisect_right(self._changes, (revision, sys.maxsize)), len(self._changes)):
-            changed, number = self._changes[at]
-            if not self._is_last(changed, number):
-                continue
-            text = self._utterances[number][1]
+        newest_first = takewhile(lambda one: one[0] > revision, reversed(self._utterances.values()))
+        for changed, text in reversed(list(newest_first)):
             n_characters += len(text)
             if utterances and n_characters > PAGE_CHARACTERS:
                 end = changed - 1
@@ -332,13 +321,21 @@ async def captions_refusal(request: Request) -> Response:
     raise ApiError(f"{request.url.path}: expected a WebSocket", status=426, code="upgrade_required")
 
 
-class CaptionSocket:
+class CaptionSocket(ABC):
     def __init__(self, socket: WebSocket) -> None:
         self.services = services_of(socket)
         self.limits = self.services.settings.limits
         self.registry = captions_of(socket)
         self.socket = socket
         self.transport = WebSocketTransport(socket, self.limits)
+
+    @classmethod
+    async def at(cls, socket: WebSocket) -> None:
+        client = cls(socket)
+        await serve_client(client.transport, client.serve, what="captions failed")
+
+    @abstractmethod
+    async def serve(self) -> None: ...
 
     def offered(self, prefix: str) -> str | None:
         offers: Sequence[str] = self.socket.scope["subprotocols"]
@@ -435,21 +432,11 @@ class Reader(CaptionSocket):
         raise ApiError("captions: expected a reader to read, got a message", code="invalid_message")
 
 
-async def publish(socket: WebSocket) -> None:
-    publisher = Publisher(socket)
-    await serve_client(publisher.transport, publisher.serve, what="captions failed")
-
-
-async def read(socket: WebSocket) -> None:
-    reader = Reader(socket)
-    await serve_client(reader.transport, reader.serve, what="captions failed")
-
-
 API = Api(
     routes=(
         HttpRoute(PUBLISH_PATH, captions_refusal),
-        SocketRoute(PUBLISH_PATH, publish),
+        SocketRoute(PUBLISH_PATH, Publisher.at),
         HttpRoute(READ_PATH, captions_refusal, auth=Auth.OPEN),
-        SocketRoute(READ_PATH, read, Auth.OPEN),
+        SocketRoute(READ_PATH, Reader.at, Auth.OPEN),
     ),
 )

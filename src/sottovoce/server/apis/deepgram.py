@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -30,7 +30,7 @@ from sottovoce.options.requests import LANGUAGE_EXAMPLES
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server import api, fields
-from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
+from sottovoce.server.errors import ApiError, invalid_value, unsupported
 from sottovoce.server.live import WebSocketConnection
 from sottovoce.server.models import ModelRegistry, resolve_model_id
 from sottovoce.server.openai_format import FileRequest
@@ -85,7 +85,7 @@ MAX_SENTENCES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class ListenParams:
+class ListenParams(ABC):
     """Common parameters of `/v1/listen` and `/v2/listen`. languages: empty: any. is_raw: samples without a
     header.
     """
@@ -99,8 +99,8 @@ class ListenParams:
     ignored: tuple[str, ...] = ()
 
     @property
-    def options(self) -> LiveOptions:
-        raise NotImplementedError
+    @abstractmethod
+    def options(self) -> LiveOptions: ...
 
     def live_options(
         self, pause_ms: float, *, captions: Captions, speakers: str = "", eagerness: Eagerness | None = None
@@ -196,8 +196,7 @@ class Query:
             raise invalid_value("channels", "1", fields.quoted(last["channels"]))
         usual = "16000" if encoding == "linear16" else "8000"
         rate = fields.read_int("sample_rate", last.get("sample_rate", usual))
-        with invalid_options("sample_rate"):
-            PcmReader(ENCODINGS[encoding], rate)
+        PcmReader(ENCODINGS[encoding], rate)
         return True, ENCODINGS[encoding], rate
 
 

@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from sottovoce.errors import OptionError, TranslationError
+from sottovoce.errors import TranslationError
 from sottovoce.formats.document import Json, event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.requests import LIVE_REQUEST, MODEL
@@ -256,11 +256,7 @@ def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> Sess
     request = replace(request, options=changed(request.options, values), **own)
     if request.translate_to and request.options.decoding.task == "translate":
         raise invalid_value("translate_to", "the task transcribe", "translate")
-    try:
-        PcmReader(request.encoding, request.sample_rate)
-    except OptionError as error:
-        name = str(error).partition(":")[0]
-        raise ApiError(str(error), param=name, code="invalid_value") from error
+    PcmReader(request.encoding, request.sample_rate)
     return request
 
 

@@ -23,7 +23,7 @@ from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server import fields
-from sottovoce.server.errors import ApiError, invalid_value, to_api_error
+from sottovoce.server.errors import ApiError, invalid_value
 from sottovoce.server.live import LiveConnection
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import Services
@@ -342,10 +342,7 @@ def reader_of(frame: Frame) -> PcmReader:
         raise invalid_value("width", "2 bytes", f"{width}")
     if channels not in (1, 2):
         raise invalid_value("channels", "1 or 2", f"{channels}")
-    try:
-        return PcmReader("s16le", rate, channels)
-    except Exception as error:
-        raise to_api_error(error, param="rate") from error
+    return PcmReader("s16le", rate, channels)
 
 
 def info_document(services: Services) -> dict[str, Json]:
