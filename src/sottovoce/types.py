@@ -19,7 +19,7 @@ FRAMES_PER_SECOND = 50
 """Encoder frames a second."""
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
-"""Audio (n,) float32, mono, in [-1, 1], at 16 kHz."""
+"""Audio (n,) float32 in [-1, 1], mono, at 16 kHz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A CTC hypothesis of an utterance.
+    """A hypothesis of a CTC search.
 
     tokens: ids without blanks or repeats. score: natural log, the sum of acoustic_score and lm_score. words,
     token_frames: of searches that compute times. posterior: share of the probability of the final beam; None
