@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sottovoce.errors import OptionError
-from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.options.schema import ApiField, Option, check_options, in_python
 from sottovoce.text.disfluency import check_verbatim
 from sottovoce.text.languages import find_language
 from sottovoce.types import Task
@@ -45,22 +45,15 @@ class DecodingOptions:
             )
         },
     ).as_field("transcribe")
-    temperature: float = Option(
-        "0 takes the most probable token, above 0 samples.",
-        key="window_temperature",
-        flag=None,
-        least=0.0,
-        most=HOTTEST,
+    temperature: float = in_python(
+        "0 takes the most probable token, above 0 samples.", key="window_temperature", least=0.0, most=HOTTEST
     ).as_field(0.0)
     """For a recording, 0 uses the fallback's temperatures; another value is the only one tried."""
-    sample_len: int | None = Option(
-        "Largest number of tokens.", unset="half of the model's text context (224)", flag=None, least=1
+    sample_len: int | None = in_python(
+        "Largest number of tokens.", unset="half of the model's text context (224)", least=1
     ).as_field(None)
-    best_of: int | None = Option(
-        "Samples at temperatures above 0, of which the most probable is taken.",
-        key="window_best_of",
-        flag=None,
-        least=1,
+    best_of: int | None = in_python(
+        "Samples at temperatures above 0, of which the most probable is taken.", key="window_best_of", least=1
     ).as_field(None)
     beam_size: int | None = _search(
         "Hypotheses of the beam search; 1 is greedy.",
@@ -91,18 +84,16 @@ class DecodingOptions:
     ).as_field(None)
     """Alpha of ((5 + n) / 6) ** alpha; None divides by the length n.
     Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144."""
-    prompt: str | tuple[int, ...] | None = Option("Earlier text, as text or tokens.", flag=None).as_field(
-        None
-    )
+    prompt: str | tuple[int, ...] | None = in_python("Earlier text, as text or tokens.").as_field(None)
     prefix: str | tuple[int, ...] | None = Option(
         "Beginning of the text.", group="Context", metavar="TEXT"
     ).as_field(None)
     """Text or tokens; `decode` returns what follows them. Of a recording's first window; in openai-whisper of
     every one.
     """
-    hotwords: str | None = Option(
-        "Expected words, put before the prompt.", key="hotword_text", flag=None
-    ).as_field(None)
+    hotwords: str | None = in_python("Expected words, put before the prompt.", key="hotword_text").as_field(
+        None
+    )
     suppress_tokens: tuple[int, ...] = _search(
         "Tokens that are never written; -1 stands for symbols that are not speech, '' allows all.",
         kind="integers",
@@ -116,7 +107,6 @@ class DecodingOptions:
             )
         },
     ).as_field((NON_SPEECH,))
-    """Empty: suppresses nothing."""
     suppress_regex: str | None = _search(
         "Tokens whose whole text, with the space before a word, matches this are never written.",
         metavar="REGEX",
@@ -137,11 +127,10 @@ class DecodingOptions:
         },
     ).as_field(False)
     """Allows their token of a speaker change (`<|startoflm|>`)."""
-    suppress_blank: bool = Option("Do not begin with a space or the end of text.", flag=None).as_field(True)
+    suppress_blank: bool = in_python("Do not begin with a space or the end of text.").as_field(True)
     without_timestamps: bool = Option("Do not predict the times of segments.", group="Times").as_field(False)
-    max_initial_timestamp: float | None = Option(
+    max_initial_timestamp: float | None = in_python(
         "Latest first timestamp in seconds; None or 0 sets no limit.",
-        flag=None,
         least=0.0,
         most=30.0,
         expected="0 to 30 seconds",

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import HOTTEST, MOST_BEAM, DecodingOptions
-from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.options.schema import ApiField, Option, check_options, in_python
 from sottovoce.types import Segment
 
 ENTROPY_TOKENS = 32
@@ -58,7 +58,6 @@ class FallbackOptions:
     compression_ratio_threshold: float | None = _fallback(
         "Text with a higher compression ratio is repetitive: try the next temperature."
     ).as_field(2.4)
-    """None: no limit."""
     logprob_threshold: float | None = _fallback(
         "With a lower mean log-probability, try the next temperature.",
         apis={
@@ -70,7 +69,6 @@ class FallbackOptions:
             )
         },
     ).as_field(-1.0)
-    """None: no limit."""
     no_speech_threshold: float | None = _fallback(
         "With a higher no-speech probability, and below --logprob-threshold, the window is silent.",
         least=0.0,
@@ -82,10 +80,9 @@ class FallbackOptions:
         },
     ).as_field(0.6)
     """None: no window is silent."""
-    max_loops: int | None = Option(
+    max_loops: int | None = in_python(
         "How often the same run of up to 16 tokens may end a text, one after the other.",
         unset="any number",
-        flag=None,
         least=1,
     ).as_field(None)
     entropy_threshold: float | None = _fallback(

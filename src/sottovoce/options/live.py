@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 from sottovoce.errors import OptionError
-from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.options.schema import ApiField, Option, check_options, in_python
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.types import Task
 
@@ -21,7 +21,6 @@ Latency: TypeAlias = Literal["low", "balanced", "sure"]
 Eagerness: TypeAlias = Literal["low", "medium", "high"]
 _in_policy = partial(Option, group="When words are said")
 _in_language = partial(Option, group="Language")
-_in_python = partial(Option, flag=None)
 log = logging.getLogger(__name__)
 
 
@@ -61,7 +60,7 @@ class LiveDecodingOptions:
     rewind_threshold: int = _in_policy(
         "An update is discarded if attention jumps back by more frames.", least=0
     ).as_field(200)
-    final_frame_threshold: float = _in_python(
+    final_frame_threshold: float = in_python(
         "frame_threshold at the end of the audio.", least=0.0, may_be_infinite=True
     ).as_field(0)
     """0 decodes to the end of text."""
@@ -77,7 +76,7 @@ class LiveDecodingOptions:
             )
         },
     ).as_field(None)
-    chunk_s: float = _in_python(
+    chunk_s: float = in_python(
         "Seconds between two updates.", least=0.01, expected="at least 0.01 seconds"
     ).as_field(0.25)
     audio_min_len_s: float = _in_policy(
@@ -90,11 +89,11 @@ class LiveDecodingOptions:
         most=30.0,
         expected="1 to 30 seconds",
     ).as_field(30.0)
-    audio_trim_s: float | None = _in_python(
+    audio_trim_s: float | None = in_python(
         "Seconds removed when the audio is full.", unset="a third, at most 10"
     ).as_field(None)
-    beam_size: int = _in_python("Hypotheses of the beam search; 1 is greedy.", least=1).as_field(5)
-    task: Task = _in_python(
+    beam_size: int = in_python("Hypotheses of the beam search; 1 is greedy.", least=1).as_field(5)
+    task: Task = in_python(
         "translate: translate into English.",
         choices=("transcribe", "translate"),
         apis={"sottovoce": ApiField("task", "`transcribe`, the default, or `translate` into English")},
@@ -122,33 +121,32 @@ class LiveDecodingOptions:
         least=0.0,
         most=30.0,
     ).as_field(None)
-    """Computed in full, never sparse."""
-    max_pause_s: float = _in_python(
+    max_pause_s: float = in_python(
         "Longest pause after which an utterance continues with its audio and text as context.",
         least=0.0,
         may_be_infinite=True,
     ).as_field(3.0)
-    stall_timeout_s: float = _in_python(
+    stall_timeout_s: float = in_python(
         "Most seconds of audio in the buffer without words.", least=1.0, may_be_infinite=True
     ).as_field(5.0)
-    sentence_s: float = _in_python(
+    sentence_s: float = in_python(
         "Speech without a pause becomes final at the end of a sentence after this many seconds.",
         least=1.0,
         may_be_infinite=True,
     ).as_field(10.0)
-    longest_final_s: float = _in_python(
+    longest_final_s: float = in_python(
         "Speech without a pause becomes final after this many seconds at the latest.",
         least=1.0,
         may_be_infinite=True,
     ).as_field(30.0)
-    max_repeats: int = _in_python("How often words may repeat themselves.", least=1).as_field(4)
-    no_speech_threshold: float = _in_python(
+    max_repeats: int = in_python("How often words may repeat themselves.", least=1).as_field(4)
+    no_speech_threshold: float = in_python(
         "An update with a higher no-speech probability and an improbable text is empty.", least=0.0, most=1.0
     ).as_field(0.6)
-    logprob_threshold: float = _in_python("A text with a lower mean log-probability is improbable.").as_field(
+    logprob_threshold: float = in_python("A text with a lower mean log-probability is improbable.").as_field(
         -1.0
     )
-    recompute_tokens: int | None = _in_python(
+    recompute_tokens: int | None = in_python(
         "Newest tokens of the prefix that each update computes again.",
         unset="all",
         least=1,
@@ -220,7 +218,7 @@ class LiveOptions:
             )
         },
     ).as_field("firm")
-    vad: bool | VadStreamOptions = _in_python(
+    vad: bool | VadStreamOptions = in_python(
         "Decode only where speech is.",
         kind="flag",
         apis={"sottovoce": ApiField("vad", "`false`: decode silence too")},

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from numbers import Real
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -157,6 +157,10 @@ class Option:
         if self.most is not None:
             return f"{self.least:g} to {self.most:g}"
         return "0 or more" if (self.kind, self.least) == ("number", 0) else f"at least {self.least:g}"
+
+
+in_python = partial(Option, flag=None)
+"""Declares an option without a flag."""
 
 
 def options_of(owner: type) -> tuple[Option, ...]:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.options.schema import ApiField, Option, check_options, in_python
 from sottovoce.options.vad import VadOptions
 from sottovoce.text.disfluency import check_cleanable
 from sottovoce.text.languages import find_language
@@ -60,13 +60,8 @@ class Diarizer(Protocol):
 class SpeakerOptions:
     """Options of speaker diarization, chosen on development voices. Raises: OptionError."""
 
-    n_speakers: int | None = Option(
-        "Number of speakers.",
-        unset="unknown",
-        flag=None,
-        least=1,
-        called="speakers",
-        expected="'auto' or at least 1",
+    n_speakers: int | None = in_python(
+        "Number of speakers.", unset="unknown", least=1, called="speakers", expected="'auto' or at least 1"
     ).as_field(None)
     least: int = _bound("Smallest number that `auto` finds.", unset="1", key="min_speakers").as_field(1)
     most: int = _bound("Largest number that `auto` finds.", unset="10", key="max_speakers").as_field(10)
@@ -82,16 +77,12 @@ class SpeakerOptions:
         key="speaker_voices",
         choices=("ge2e", "campplus"),
     ).as_field("ge2e")
-    """For the engine "own"."""
-    distance: float | None = Option(
-        "Largest cosine distance (0 to 2) of two voices of one speaker.",
-        unset="that of the network",
-        flag=None,
+    distance: float | None = in_python(
+        "Largest cosine distance (0 to 2) of two voices of one speaker.", unset="that of the network"
     ).as_field(None)
     """If the number of speakers is unknown."""
-    least_speech_s: float = Option(
+    least_speech_s: float = in_python(
         "Speakers with less speech in the whole recording are merged into others.",
-        flag=None,
         least=0.0,
         expected="0 or more seconds",
     ).as_field(3.0)
@@ -196,10 +187,8 @@ class TranscribeOptions:
         "Without this, the text equals openai-whisper's.",
         switch=True,
     ).as_field(True)
-    language_windows: int = Option(
-        "Most windows of 30 s with speech used to detect the language; fewer if they agree.",
-        flag=None,
-        least=1,
+    language_windows: int = in_python(
+        "Most windows of 30 s with speech used to detect the language; fewer if they agree.", least=1
     ).as_field(LANGUAGE_WINDOWS)
     language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
     """See `combine_detections`."""
@@ -329,9 +318,9 @@ class TranscribeOptions:
         unset="by the file's extension",
         metavar="NAME[:RATE[:CHANNELS]]",
     ).as_field(None)
-    normalization: Normalization = Option(
-        "Range of the log-mel's maximum, see `audio.mel`.", flag=None
-    ).as_field("recording")
+    normalization: Normalization = in_python("Range of the log-mel's maximum, see `audio.mel`.").as_field(
+        "recording"
+    )
     clean: bool = Option(
         "Remove fillers, repetitions and broken-off words (en, de, es, fr, it, nl, pl, pt, ru).",
         group="Style",
@@ -481,9 +470,8 @@ class AlignOptions:
     keep_to_speech: bool = Option(
         "Move word bounds out of silence to the nearest speech.", group="Alignment", switch=True
     ).as_field(True)
-    least_found: float = Option(
+    least_found: float = in_python(
         "Share of the words of a long text that must be recognised, else the text is of another recording.",
-        flag=None,
         least=0.0,
         most=1.0,
         expected="a share from 0 to 1",
