@@ -41,9 +41,7 @@ class TableOptions:
         "Address of a running cluster.", group="Ray", metavar="ADDRESS", unset="a new one on this machine"
     ).as_field(None)
     actors: str = Option(
-        "Processes with the model; Ray chooses from MIN-MAX by load.",
-        group="Ray",
-        metavar="N|MIN-MAX",
+        "Processes with the model; Ray chooses from MIN-MAX by load.", group="Ray", metavar="N|MIN-MAX"
     ).as_field("1")
     cpus_per_actor: float = Option("Processor cores for each process.", group="Ray", above=0.0).as_field(1.0)
     gpus_per_actor: float = Option(

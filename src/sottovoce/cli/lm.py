@@ -77,9 +77,7 @@ def build(model: Path, output: Path, bits: str) -> None:
     "to all higher orders.",
 )
 @click.option(
-    "--discount-fallback",
-    is_flag=True,
-    help="Use discounts of 0.5, 1 and 1.5 if a small text gives none.",
+    "--discount-fallback", is_flag=True, help="Use discounts of 0.5, 1 and 1.5 if a small text gives none."
 )
 def estimate(
     files: tuple[Path, ...],

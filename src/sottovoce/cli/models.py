@@ -30,10 +30,7 @@ def folder(text: str) -> Path:
 
 
 MODEL_DIR = click.option(
-    "--model-dir",
-    type=folder,
-    metavar="DIR",
-    help="Folder of downloaded models. [default: the usual caches]",
+    "--model-dir", type=folder, metavar="DIR", help="Folder of downloaded models. [default: the usual caches]"
 )
 
 

@@ -402,8 +402,7 @@ class OutputOptions:
         unset="only txt: the terminal; else: the current folder",
     ).as_field(None)
     quiet: bool = Option(
-        "Show a progress bar instead of the text while documents go to files.",
-        short="-q",
+        "Show a progress bar instead of the text while documents go to files.", short="-q"
     ).as_field(False)
     colour_confidence: bool = Option(
         "Colour words on the terminal by their probability (needs --word-timestamps)."

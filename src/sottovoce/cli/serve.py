@@ -101,10 +101,7 @@ class ServeOptions:
 
 OWN = options_of(ServeOptions)
 TLS = click.Option(
-    ["--tls"],
-    nargs=2,
-    metavar="CERTIFICATE KEY",
-    help="PEM files of the certificate and its key, for https.",
+    ["--tls"], nargs=2, metavar="CERTIFICATE KEY", help="PEM files of the certificate and its key, for https."
 )
 SECTIONS: Mapping[str, tuple[Flag, ...]] = {
     "Address": (
