@@ -166,6 +166,6 @@ def _write(
     n_done, n_before = len(left) - n_failed, len(items) - len(left)
     summary = f"{n_done} transcribed ({seconds / 3600:.2f} h), {n_failed} failed, {n_before} there before"
     if n_failed_before:
-        summary += f", {n_failed_before} of them failed (--retry-failed tries them again)"
+        summary += f", {n_failed_before} of them failed (--retry-failed transcribes them again)"
     console.print(summary, soft_wrap=True)
     return exit_code(n_failed, len(left)) or int(n_failed_before > 0)
