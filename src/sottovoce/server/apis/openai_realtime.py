@@ -53,6 +53,7 @@ SERVER_VAD: Mapping[str, fields.Reader[float]] = {
     "silence_duration_ms": fields.json_number(0, 10_000),
     "idle_timeout_ms": fields.json_number(1_000, 600_000),
 }
+USUAL_VAD = {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
 SEMANTIC_VAD: Mapping[str, fields.Reader[str]] = {"eagerness": fields.one_of("auto", *get_args(Eagerness))}
 SUBPROTOCOL = "realtime"
 MESSAGES = (
@@ -84,31 +85,6 @@ class TurnDetection:
     eagerness: Eagerness | None = None
 
 
-def server_vad(given: Mapping[str, object]) -> TurnDetection:
-    fields.read_fields(TURN_DETECTION, given, UNUSED)
-    found = fields.read_fields(TURN_DETECTION, given, SERVER_VAD)
-    usual = {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
-    values = {name: found.get(name, number) for name, number in usual.items()}
-    idle_ms, silence_ms = found.get("idle_timeout_ms"), values["silence_duration_ms"]
-    with invalid_options(TURN_DETECTION):
-        vad = VadStreamOptions(
-            threshold=values["threshold"],
-            hangover_ms=silence_ms,
-            pre_roll_ms=values["prefix_padding_ms"],
-            post_roll_ms=min(100.0, silence_ms),
-        )
-    document = {"type": "server_vad", **values, "idle_timeout_ms": idle_ms}
-    return TurnDetection(document, vad, None if idle_ms is None else idle_ms / 1000)
-
-
-def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
-    fields.read_fields(TURN_DETECTION, given, UNUSED)
-    eagerness = fields.read_fields(TURN_DETECTION, given, SEMANTIC_VAD).get("eagerness", "auto")
-    document = {"type": "semantic_vad", "eagerness": eagerness}
-    chosen = "medium" if eagerness == "auto" else cast(Eagerness, eagerness)
-    return TurnDetection(document, VadStreamOptions(), eagerness=chosen)
-
-
 @dataclass(frozen=True, slots=True)
 class RealtimeSessionConfig:
     """The configuration of a transcription session. turns: None: the client commits its turns."""
@@ -120,7 +96,7 @@ class RealtimeSessionConfig:
     keywords: tuple[str, ...] = ()
     prompt: str = ""
     delay: str = "medium"
-    turns: TurnDetection | None = field(default_factory=lambda: server_vad({}))
+    turns: TurnDetection | None = field(default_factory=lambda: read_turn_detection({}))
     logprobs: bool = False
     has_speakers: bool = False
 
@@ -222,11 +198,26 @@ def read_format(given: object) -> str:
 def read_turn_detection(given: object) -> TurnDetection | None:
     if given is None:
         return None
-    found = fields.read_object(TURN_DETECTION, given)
-    kind = found.get("type", "server_vad")
+    values = fields.read_object(TURN_DETECTION, given)
+    kind = values.get("type", "server_vad")
     if kind not in ("server_vad", "semantic_vad"):
         raise invalid_value(TURN_DETECTION, "server_vad, semantic_vad or null", fields.quoted(kind))
-    return server_vad(found) if kind == "server_vad" else semantic_vad(found)
+    fields.read_fields(TURN_DETECTION, values, UNUSED)
+    if kind == "semantic_vad":
+        eagerness = fields.read_fields(TURN_DETECTION, values, SEMANTIC_VAD).get("eagerness", "auto")
+        chosen = "medium" if eagerness == "auto" else cast(Eagerness, eagerness)
+        return TurnDetection({"type": kind, "eagerness": eagerness}, VadStreamOptions(), eagerness=chosen)
+    found = {**USUAL_VAD, **fields.read_fields(TURN_DETECTION, values, SERVER_VAD)}
+    idle_ms, silence_ms = found.pop("idle_timeout_ms", None), found["silence_duration_ms"]
+    with invalid_options(TURN_DETECTION):
+        vad = VadStreamOptions(
+            threshold=found["threshold"],
+            hangover_ms=silence_ms,
+            pre_roll_ms=found["prefix_padding_ms"],
+            post_roll_ms=min(100.0, silence_ms),
+        )
+    document = {"type": "server_vad", **found, "idle_timeout_ms": idle_ms}
+    return TurnDetection(document, vad, None if idle_ms is None else idle_ms / 1000)
 
 
 def read_one_language(name: str, value: object) -> str | None:
