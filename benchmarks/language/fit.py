@@ -479,7 +479,7 @@ def asked(
         heard = set()
         while (question := model.question()) is not None:
             index = inside[question.span]
-            if isinstance(question, chain.Hear):
+            if not question.languages:
                 heard.add(index)
                 model.hear(question.span, one.own[index])
             else:

@@ -6,7 +6,7 @@
 
 `fit` and `show` cut clips of people where a sentence ends, at pauses inside sentences and at the end of a
 word inside one, let quiet follow, and keep how a session's decoder goes on there. No speaker is in both.
-`fit` prints the numbers of `sottovoce/streaming/turns.py`. Where the speaker goes on, a pause lasts as long
+`fit` prints the numbers of `sottovoce/streaming/options.py`. Where the speaker goes on, a pause lasts as long
 as in conversation: that of a cut is drawn from eot-bench's pauses (`survival`), as those of read speech are
 short. So a false end is counted by its probability.
 
@@ -42,8 +42,7 @@ from benchmarks.live.runs import Bench, counted
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import SpeechWindows, load_silero
 from sottovoce.options.vad import WINDOW_SAMPLES
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.turns import EAGERNESS, PAUSE_MS, FittedTurnRule, TextEnd
+from sottovoce.streaming.options import EAGERNESS, PAUSE_MS, FittedTurnRule, StreamOptions, TextEnd
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import SAMPLE_RATE, Samples, Word
 
@@ -338,7 +337,7 @@ def fitted(pauses: Sequence[Pause]) -> FittedTurnRule:
 
 
 def fit(pauses: Sequence[Pause]) -> None:
-    """Print the rules of streaming/turns.py."""
+    """Print the rules of streaming/options.py."""
     rule = fitted(pauses)
     ends = [one for one in pauses if one.is_end]
 

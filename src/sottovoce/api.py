@@ -361,9 +361,8 @@ class Model:
         """
         from sottovoce.audio.vad import VadStream
         from sottovoce.speakers.live_speakers import make_live_speakers
-        from sottovoce.streaming.options import StreamOptions
+        from sottovoce.streaming.options import StreamOptions, vad_with_pauses
         from sottovoce.streaming.session import Session, SessionOptions
-        from sottovoce.streaming.turns import vad_with_pauses
 
         if self._lacks_mode and (stream is None or stream.encoder is None):
             self._lacks_mode = False

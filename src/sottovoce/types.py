@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:  # only for annotations, so that `--help` is fast
     import numpy as np
@@ -80,6 +80,21 @@ class EncoderOutput:
         cross_kv = self.cross_kv and [(keys[some], values[some]) for keys, values in self.cross_kv]
         weights = None if self.log_weights is None else self.log_weights[some]
         return EncoderOutput(self.states[some], self.n_content_frames[some], cross_kv, weights)
+
+
+Result = TypeVar("Result")
+Stepwise: TypeAlias = Generator[None, None, Result]
+"""Yields before each decoder pass, and returns its result."""
+
+
+def finish(steps: Stepwise[Result]) -> Result:
+    """Run all steps; return their result."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 @dataclass(frozen=True, slots=True)

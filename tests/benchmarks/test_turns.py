@@ -25,7 +25,7 @@ from benchmarks.live.turns import (
     turns_of,
 )
 from sottovoce.audio.io import load_audio
-from sottovoce.streaming.turns import FittedTurnRule, TextEnd
+from sottovoce.streaming.options import FittedTurnRule, TextEnd
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.audio.media import encoded_bytes
 from tests.server.servers import CLIPS

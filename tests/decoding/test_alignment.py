@@ -44,15 +44,15 @@ def cells(first: Tensor, last: Tensor) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(("n_tokens", "n_frames"), [(1, 1), (1, 5), (4, 1), (3, 6), (5, 4), (4, 6)])
 def test_the_path_is_the_cheapest_of_all(n_tokens: int, n_frames: int) -> None:
     cost = torch.randn(n_tokens, n_frames)
-    path = dtw(cost[None])
-    assert cells(path.first[0], path.last[0]) == cheapest_path(cost)[1]
+    first, last = dtw(cost[None])
+    assert cells(first[0], last[0]) == cheapest_path(cost)[1]
 
 
 def test_ties_cost_nothing_and_the_path_stays_connected() -> None:
     for seed in range(20):
         cost = torch.randint(0, 3, (4, 5), generator=torch.Generator().manual_seed(seed)).float()
-        path = dtw(cost[None])
-        visited = cells(path.first[0], path.last[0])
+        first, last = dtw(cost[None])
+        visited = cells(first[0], last[0])
         assert sum(float(cost[cell]) for cell in visited) == cheapest_path(cost)[0]
         assert all((b[0] - a[0], b[1] - a[1]) in {(0, 1), (1, 0), (1, 1)} for a, b in pairwise(visited))
 
@@ -66,8 +66,8 @@ def test_matrices_of_different_sizes_share_a_batch() -> None:
     together = dtw(batch, *(torch.tensor(sides) for sides in zip(*sizes, strict=True)))
     for row, matrix in enumerate(matrices):
         alone = dtw(matrix[None])
-        assert torch.equal(together.first[row, : len(matrix)], alone.first[0])
-        assert torch.equal(together.last[row, : len(matrix)], alone.last[0])
+        for many, one in zip(together, alone, strict=True):
+            assert torch.equal(many[row, : len(matrix)], one[0])
 
 
 @pytest.mark.reference
@@ -79,7 +79,7 @@ def test_dtw_and_median_equal_openai_whispers(seed: int) -> None:
     cost = torch.randn((n_tokens, 700), generator=generator)
     tokens, frames = timing.dtw(cost)
     begins = np.pad(np.diff(tokens), (1, 0), constant_values=1).astype(bool)
-    assert dtw(cost[None]).first[0].tolist() == frames[begins].tolist()
+    assert dtw(cost[None])[0][0].tolist() == frames[begins].tolist()
     heads = torch.randn((3, n_tokens, 700), generator=generator)
     assert torch.equal(median_filter(heads), timing.median_filter(heads, 7))
 
@@ -120,5 +120,5 @@ def test_a_diagonal_is_found_again() -> None:
     attention = torch.full((2, 9, 100), 1e-4)
     for token in range(9):
         attention[:, token, token * 10 : token * 10 + 10] = 0.1
-    path = dtw(-alignment_matrix(attention, 90)[None])
-    assert path.first[0].tolist() == pytest.approx([10 * token for token in range(9)], abs=3)
+    first, _ = dtw(-alignment_matrix(attention, 90)[None])
+    assert first[0].tolist() == pytest.approx([10 * token for token in range(9)], abs=3)

@@ -27,7 +27,7 @@ def timeline(
     base = base_prior(CODES, languages, {})
     emission = Emission(CODES, languages)
     return LanguageTimeline(
-        languages, emission, base, certainty=certainty, first_wait_s=first_wait_s, current=current
+        languages, emission, base, certainty=certainty, first_wait_s=first_wait_s, initial=current
     )
 
 

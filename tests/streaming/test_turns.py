@@ -13,16 +13,16 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.errors import OptionError
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.streaming.alignatt import mark_kind
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.streaming.turns import (
+from sottovoce.streaming.options import (
     EAGERNESS,
     PAUSE_MS,
     USUAL_PAUSE_S,
     FittedTurnRule,
+    StreamOptions,
     TextEnd,
     vad_with_pauses,
 )
+from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, TurnEnded
 from tests.runtime.fake import FakeBackend
 from tests.streaming.sessions import TOKENIZER, finals_of, listen, said_words, spoken, words_of

@@ -1,8 +1,8 @@
 """Alignment of tokens and words to audio frames by cross-attention, and words of segments.
 
-The attention of a few heads is cut to the frames of the audio, softmaxed, normalised over tokens,
-median-filtered over frames, averaged over heads, and aligned by dynamic time warping. Punctuation joins its
-words, and implausibly long words are shortened. Streaming uses the same steps with running statistics.
+The attention of a few heads is normalised over tokens, median-filtered over frames, averaged over heads, and
+aligned by dynamic time warping. Punctuation joins its words, and implausibly long words are shortened.
+Streaming uses the same steps with running statistics.
 
 Source: openai-whisper 20250625, timing.py.
 """
@@ -10,10 +10,9 @@ Source: openai-whisper 20250625, timing.py.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,22 +22,7 @@ from sottovoce.decoding.decode import select_windows
 from sottovoce.models.backend import Backend
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Segment, Token, Word
-
-Result = TypeVar("Result")
-Stepwise: TypeAlias = Generator[None, None, Result]
-"""Yields before each decoder pass, and returns its result."""
-
-
-def finish(steps: Stepwise[Result]) -> Result:
-    """Run all steps; return their result."""
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
-
+from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Segment, Stepwise, Token, Word, finish
 
 FILTER_WIDTH = 7
 """Frames of the median filter (140 ms)."""
@@ -66,8 +50,7 @@ def normalize_over_tokens(attention: Tensor) -> Tensor:
 def median_filter(values: Tensor) -> Tensor:
     """Compute the running median over the last dimension (..., n), mirrored at both ends.
 
-    Rows of at most `FILTER_WIDTH` // 2 values are unchanged. A network of minima and maxima is ten times as
-    fast as sorting.
+    A network of minima and maxima is ten times as fast as sorting.
     """
     half = FILTER_WIDTH // 2
     n_values = values.shape[-1]
@@ -120,7 +103,6 @@ class RunningStatistics:
         return cls(n_tokens, mean, ((attention - mean.unsqueeze(-2)).square() * weight).sum(dim=-2))
 
     def updated(self, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
-        """Return the statistics with more tokens (..., n_new, n_frames)."""
         new = RunningStatistics.of(attention, counted)
         total = self.n_tokens + new.n_tokens
         some = total.clamp_min(1)
@@ -140,57 +122,25 @@ class RunningStatistics:
         return (attention - self.mean.unsqueeze(-2)) / std.unsqueeze(-2)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WarpPath:
-    """The first and last frames (B, n_tokens) int64 of each token on the cheapest monotonic path."""
-
-    first: Tensor
-    last: Tensor
-
-
-def dtw(cost: Tensor, n_tokens: Tensor | None = None, n_frames: Tensor | None = None) -> WarpPath:
+def dtw(
+    cost: Tensor, n_tokens: Tensor | None = None, n_frames: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Dynamic time warping of cost matrices (B, n_tokens, n_frames), on the CPU in float64.
 
-    n_tokens, n_frames: (B,) int64 sizes of each matrix; None: all. A step goes to the next frame, the next
-    token or both; ties go to the next frame.
+    Returns the first and last frames (B, n_tokens) int64 of each token on the cheapest monotonic path.
+    n_tokens, n_frames: (B,) int64 sizes of each matrix; None: all. Ties go to the next frame.
 
     With the running sum S of a row x, the recurrence c[j] = x[j] + min(above[j], c[j - 1]) is S[j] plus the
-    running minimum of above[j] - S[j - 1]: one cumulative sum and one cumulative minimum per token.
+    running minimum of above[j] - S[j - 1]: one cumulative sum and minimum per token.
     """
     cost = cost.detach().cpu().double()  # in this order: MPS has no float64
     everything = torch.tensor(cost.shape[1:])
     token_counts = everything[0].expand(len(cost)) if n_tokens is None else n_tokens.cpu()
-    frame_counts = everything[1].expand(len(cost)) if n_frames is None else n_frames.cpu()
-    steps = _best_steps(cost)
-    first = torch.zeros(cost.shape[:2], dtype=torch.int64)
-    last = torch.zeros_like(first)
-    frame = frame_counts - 1
-    for token in range(cost.shape[1] - 1, -1, -1):
-        entry = steps.entry[:, token].gather(1, frame[:, None])[:, 0]
-        diagonal = steps.diagonal[:, token].gather(1, entry[:, None])[:, 0]
-        first[:, token], last[:, token] = entry, frame
-        frame = torch.where(token < token_counts, entry - diagonal.long(), frame)
-    return WarpPath(first, last)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Steps:
-    """The frame where the best path to each cell (B, n_tokens, n_frames) entered its row.
-
-    diagonal: whether a path that enters here left the frame before.
-    """
-
-    entry: Tensor
-    diagonal: Tensor
-
-
-def _best_steps(cost: Tensor) -> _Steps:
-    infinite = cost.new_full((len(cost), 1), float("inf"))
-    sums = cost.cumsum(dim=2)
+    infinite, sums = cost.new_full((len(cost), 1), float("inf")), cost.cumsum(dim=2)
     sums_before = F.pad(sums[..., :-1], (1, 0))
     frames = torch.arange(cost.shape[2]).expand_as(cost[:, 0])
-    entries = [torch.zeros_like(frames)]
-    diagonals = [torch.zeros_like(frames, dtype=torch.bool)]
+    entries = [torch.zeros_like(frames)]  # the frame where the best path to each cell entered its row,
+    diagonals = [torch.zeros_like(frames, dtype=torch.bool)]  # and whether it left the frame before
     row = sums[:, 0]
     for token in range(1, cost.shape[1]):
         shifted = torch.cat((infinite, row[:, :-1]), dim=1)
@@ -199,7 +149,15 @@ def _best_steps(cost: Tensor) -> _Steps:
         row = sums[:, token] + (above - sums_before[:, token]).cummin(dim=1).values
         entered = above < torch.cat((infinite, row[:, :-1]), dim=1)
         entries.append(torch.where(entered, frames, 0).cummax(dim=1).values)
-    return _Steps(torch.stack(entries, dim=1), torch.stack(diagonals, dim=1))
+    first = torch.zeros(cost.shape[:2], dtype=torch.int64)
+    last = torch.zeros_like(first)
+    frame = (everything[1].expand(len(cost)) if n_frames is None else n_frames.cpu()) - 1
+    for token in reversed(range(cost.shape[1])):
+        entry = entries[token].gather(1, frame[:, None])
+        first[:, token], last[:, token] = entry[:, 0], frame
+        step = entry - diagonals[token].gather(1, entry).long()
+        frame = torch.where(token < token_counts, step[:, 0], frame)
+    return first, last
 
 
 _CHUNK_TOKENS = 64
@@ -239,7 +197,6 @@ class WindowText:
 def align_windows(
     backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]
 ) -> list[list[TimedWord]]:
-    """Return the timed words of each window."""
     return finish(align_stepwise(backend, encoded, texts))
 
 
@@ -252,33 +209,28 @@ def align_stepwise(
     if not spoken:
         return words
     chosen = [texts[window] for window in spoken]
-    reading = yield from _read(backend, select_windows(encoded, spoken), chosen)
-    onsets = _onsets(reading, chosen)
+    attention, probabilities = yield from _read(backend, select_windows(encoded, spoken), chosen)
+    onsets = _onsets(attention, chosen)
     for row, window in enumerate(spoken):
-        words[window] = _timed_words(texts[window], onsets[row], reading.probabilities[row])
+        words[window] = _timed_words(texts[window], onsets[row], probabilities[row])
     return words
 
 
 @torch.inference_mode()
 def attention_of(backend: Backend, encoded: EncoderOutput, text: WindowText) -> Tensor:
-    """Return the alignment matrix of one window: (n_text_tokens + 1, n_frames); higher is better.
+    """Return the alignment matrix (n_text_tokens + 1, n_frames) of one window; higher is better.
 
     Row i shows where token i begins; the last row, where the text ends.
     """
-    reading = finish(_read(backend, encoded, [text]))
-    matrix = alignment_matrix(reading.attention[0].float(), text.n_frames // 2)
+    (attention,), _ = finish(_read(backend, encoded, [text]))
+    matrix = alignment_matrix(attention.float(), text.n_frames // 2)
     return matrix[len(text.tokenizer.sot_sequence) : -1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Reading:
-    """Attention (n_heads, n_tokens, n_frames) and probabilities of the text tokens of each row."""
-
-    attention: list[Tensor]
-    probabilities: list[list[float]]
-
-
-def _read(backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]) -> Stepwise[_Reading]:
+def _read(
+    backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]
+) -> Stepwise[tuple[list[Tensor], list[list[float]]]]:
+    """Return attention (n_heads, n_tokens, n_frames) and probabilities of the text tokens of each row."""
     starts = [text.tokenizer.sot_sequence_including_notimestamps for text in texts]
     eot = texts[0].tokenizer.eot
     sequences = [[*start, *text.tokens, eot] for start, text in zip(starts, texts, strict=True)]
@@ -308,14 +260,14 @@ def _read(backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText])
         for row, own in enumerate(torch.split(found, list(map(len, places)))):
             attention[row].append(output.attention[row])
             probabilities[row] += own.tolist()
-    return _Reading([torch.cat(parts, dim=1) for parts in attention], probabilities)
+    return [torch.cat(parts, dim=1) for parts in attention], probabilities
 
 
-def _onsets(reading: _Reading, texts: Sequence[WindowText]) -> list[list[float]]:
+def _onsets(attentions: Sequence[Tensor], texts: Sequence[WindowText]) -> list[list[float]]:
     """Return the seconds at which each text token of each row begins, and the end of the last one."""
     n_start = len(texts[0].tokenizer.sot_sequence)
     matrices = []
-    for attention, text in zip(reading.attention, texts, strict=True):
+    for attention, text in zip(attentions, texts, strict=True):
         n_tokens = n_start + 1 + len(text.tokens) + 1
         matrix = alignment_matrix(attention[:, :n_tokens].float(), text.n_frames // 2)
         matrices.append(matrix[n_start:-1].cpu())
@@ -324,7 +276,7 @@ def _onsets(reading: _Reading, texts: Sequence[WindowText]) -> list[list[float]]
     cost = torch.zeros(len(matrices), int(token_counts.max()), int(frame_counts.max()))
     for row, matrix in enumerate(matrices):
         cost[row, : matrix.shape[0], : matrix.shape[1]] = -matrix
-    first = dtw(cost, token_counts, frame_counts).first
+    first, _ = dtw(cost, token_counts, frame_counts)
     return [
         [frame / FRAMES_PER_SECOND for frame in first[row, :n].tolist()]
         for row, n in enumerate(token_counts.tolist())
@@ -336,7 +288,10 @@ def _timed_words(
 ) -> list[TimedWord]:
     words, pieces = text.tokenizer.split_to_word_tokens([*text.tokens, text.tokenizer.eot])
     bounds = [0, *accumulate(len(piece) for piece in pieces[:-1])]
-    tokens = _timed_tokens(text, onsets, probabilities)
+    texts = [text.tokenizer.token_bytes(token).decode(errors="replace") for token in text.tokens]
+    tokens = [
+        Token(*each) for each in zip(text.tokens, texts, onsets, onsets[1:], probabilities, strict=False)
+    ]
     return [
         TimedWord(
             word=word,
@@ -347,15 +302,6 @@ def _timed_words(
             pieces=tuple(tokens[first:last]),
         )
         for word, piece, first, last in zip(words, pieces, bounds, bounds[1:], strict=False)
-    ]
-
-
-def _timed_tokens(text: WindowText, onsets: Sequence[float], probabilities: Sequence[float]) -> list[Token]:
-    return [
-        Token(token, text.tokenizer.token_bytes(token).decode(errors="replace"), start, end, probability)
-        for token, start, end, probability in zip(
-            text.tokens, onsets, onsets[1:], probabilities, strict=False
-        )
     ]
 
 
@@ -391,9 +337,7 @@ def cut_at_sentence_ends(words: Sequence[TimedWord], longest: float) -> list[Tim
 def interpolate_improbable(words: Sequence[TimedWord], threshold: float) -> list[TimedWord]:
     """Interpolate the starts of words less probable than `threshold` between their neighbours, by letters.
 
-    words: of one segment. The first start, the last end and punctuation, which marks pauses, stay.
-
-    Source: whisper.cpp's `thold_pt`, for timestamps.
+    The first start, the last end and punctuation stay. Source: whisper.cpp's `thold_pt`.
     """
     anchors = [
         i
@@ -444,10 +388,9 @@ def place_words(
     window_start: float = 0.0,
     last_speech: float = 0.0,
 ) -> tuple[Segment, ...]:
-    """Return the segments of a window with their words and corrected times.
+    """Return the segments of a window with their words, in order, and corrected times.
 
-    words: of all segments, in order. eot: id of the first token that is not text. window_start, last_speech:
-    in seconds of the recording.
+    window_start, last_speech: in seconds of the recording.
     """
     if options.word_threshold:
         of_segments = _by_segment(segments, words, eot)

@@ -43,8 +43,7 @@ class DecodingResult:
     """The transcript of one window.
 
     tokens: sampled text ids and timestamps. avg_logprob: mean natural log-probability of tokens and end.
-    no_speech_prob: of <|nospeech|> at <|startoftranscript|>. compression_ratio: bytes over zlib bytes of the
-    text. candidates: all final hypotheses, this one first.
+    no_speech_prob: at <|startoftranscript|>. candidates: all final hypotheses, this one first.
     """
 
     language: str
@@ -75,8 +74,7 @@ def decode(
 ) -> list[DecodingResult]:
     """Decode every window of `encoded`; a window gives the same text alone and in a batch.
 
-    options: of each window; they may differ in prompt, hotwords, language and seed. They replace the language
-    and task of the tokenizer.
+    options: of each window; they may differ in prompt, hotwords, language and seed.
 
     Raises:
         OptionError: contradicting options, or options that the model does not support.
@@ -129,11 +127,7 @@ def start_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: int
 
 
 def opening_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
-    """Return <|0.00|> and the prefix; empty without a prefix.
-
-    Without the timestamp the model takes the prefix for all speech. Source: faster-whisper 1.2.1
-    `get_prompt`.
-    """
+    """Return <|0.00|> and the prefix; empty without a prefix. Source: faster-whisper 1.2.1 `get_prompt`."""
     prefix = prefix_tokens(options, tokenizer)
     if not prefix or options.without_timestamps:
         return prefix
@@ -411,8 +405,6 @@ def _result(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The chosen result of a window, and the last temperature tried."""
-
     result: DecodingResult
     last_temperature: float
 
@@ -426,8 +418,8 @@ def decode_with_fallback(
 ) -> list[Attempt]:
     """Decode every window, and failed ones again at the next temperature.
 
-    decode_once: decodes windows at one temperature. options: beam_size and patience apply at temperature 0,
-    best_of above 0. divisible: whether a window whose first text repeats itself is split instead.
+    options: beam_size and patience apply at temperature 0, best_of above 0. divisible: whether a window whose
+    first text repeats itself is split instead.
 
     Raises:
         OptionError: as `decode`.

@@ -26,9 +26,8 @@ NO_PRIOR: Mapping[str, float] = MappingProxyType({})
 class LanguageDetection:
     """The language of one window or recording.
 
-    probability: among those allowed, with the prior if given. probabilities: of every language, without
-    prior, summing to 1. allowed_mass: the sum of those allowed. no_speech_prob: of <|nospeech|> against all
-    languages.
+    probability: among those allowed, with the prior. probabilities: of every language, without prior.
+    allowed_mass: the sum of those allowed. no_speech_prob: of <|nospeech|> against all languages.
     """
 
     language: str
@@ -42,7 +41,7 @@ class LanguageDetection:
 def detect_language(
     backend: Backend, tokenizer: Tokenizer, encoded: EncoderOutput, *, allowed: Sequence[str] = ()
 ) -> list[LanguageDetection]:
-    """Detect the language of every window among those allowed; empty: all of the model.
+    """Detect the language of every window among those allowed; empty: all.
 
     Raises:
         OptionError: an English-only model, or a language that it does not have.
@@ -67,10 +66,9 @@ def combine_detections(
     weights: Sequence[float] | None = None,
     log_prior: Mapping[str, float] = NO_PRIOR,
 ) -> LanguageDetection:
-    """Average detections of several windows, then choose among `allowed`.
+    """Average detections of several windows by weight, then choose among `allowed`.
 
-    weights: of the windows; None: equal. log_prior: natural log-probability of each code, up to a constant; 0
-    for missing codes.
+    log_prior: natural log-probability of each code, up to a constant; 0 for missing codes.
     """
     shares = torch.tensor(weights or [1.0] * len(detections), dtype=torch.float64)
     shares = shares / shares.sum()

@@ -1,7 +1,6 @@
-"""Logit filters, applied to all rows at once, in place.
+"""Logit filters, applied to all rows at once, in place; they see the sampled tokens, never the prompt.
 
-Filters see the sampled tokens, never the prompt. Source of the first three: openai-whisper 20250625,
-decoding.py.
+Source of the first three: openai-whisper 20250625, decoding.py.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class ApplyTimestampRules:
     """Timestamps come in pairs, never decrease, begin the window, and win if their sum is more probable than
     any text.
 
-    max_initial: index of the latest first timestamp (20 ms each), or None. follows_text: sampling continues
-    <|0.00|> and a prefix, so no timestamp is required first.
+    max_initial: index of the latest first timestamp. follows_text: a prefix; no timestamp is required first.
     """
 
     eot: int
@@ -80,11 +78,7 @@ class ApplyTimestampRules:
         self._prefer_timestamps(logits)
 
     def allowed(self, sampled: Sequence[int], n_vocab: int) -> AllowedTokens:
-        """Return the id spans allowed after the sampled tokens of one row, at least one.
-
-        After a pair of timestamps text follows, after a single one a timestamp or the end; never an earlier
-        time.
-        """
+        """Return the id spans allowed after the sampled tokens of one row, at least one."""
         begin = self.timestamp_begin
         last = sampled[-1] >= begin
         before = sampled[-2] >= begin if len(sampled) > 1 else not self.follows_text
@@ -162,7 +156,6 @@ class RulesOfChoice:
 
     @classmethod
     def of(cls, filters: Sequence[LogitFilter], n_best: int, n_vocab: int) -> RulesOfChoice | None:
-        """Convert filters; None if one has no such form."""
         forbidden: list[int] = []
         times = None
         for rule in filters:
@@ -176,7 +169,6 @@ class RulesOfChoice:
         return cls(n_best, n_vocab, torch.tensor(sorted({*forbidden}), dtype=torch.int32), times)
 
     def choice(self, sampled: Sequence[Sequence[int]]) -> TokenChoice:
-        """Return what may follow the sampled tokens of each row, at least one."""
         if self.times is None:
             anything = AllowedTokens(0, self.n_vocab, self.n_vocab)
             return TokenChoice(self.n_best, self.forbidden, self.n_vocab, [anything] * len(sampled))
@@ -194,8 +186,8 @@ def build_filters(
 ) -> tuple[LogitFilter, ...]:
     """Build the filters of `options`, in the order in which they apply.
 
-    is_fused: language models only score text, so other tokens, such as those of languages, are forbidden.
-    follows_text: see `ApplyTimestampRules`.
+    is_fused: language models only score text, so other tokens are forbidden. follows_text: see
+    `ApplyTimestampRules`.
 
     Raises:
         OptionError: suppress_tokens outside the vocabulary, or a suppress_regex that leaves no words.
@@ -229,8 +221,6 @@ def build_filters(
 @lru_cache(maxsize=8)
 def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
     """Return the text tokens of a vocabulary whose whole text matches the regular expression.
-
-    Source: whisper.cpp, `suppress_regex`; the dialect is Python's.
 
     Raises:
         OptionError: no other token has a letter or digit.

@@ -1,14 +1,15 @@
 """Greedy search, sampling and beam search over tokens, all windows of a batch at once.
 
-Sampling uses one uniform number per row and step, drawn before the first step, so that a seed gives the same
-text on every device, alone and in a batch.
+Sampling uses uniform numbers drawn before the first step, so that a seed gives the same text on every device,
+alone and in a batch.
 
-The beam search extends each beam by its best beam_size + 1 tokens, so that beam_size open beams remain if one
+The beam search extends each beam by its best beam_size + 1 tokens, so that beam_size beams remain if one
 ends. Source: openai-whisper 20250625; patience from Kasai et al. 2022.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -64,8 +65,6 @@ class Fusion(Protocol[State]):
 
 
 class FusedRowScores(Generic[State]):
-    """Scores of fused language models for the rows of a search."""
-
     def __init__(self, fusion: Fusion[State], n_rows: int, eot: int, device: torch.device) -> None:
         self._fusion = fusion
         self._eot = eot
@@ -90,9 +89,9 @@ class FusedRowScores(Generic[State]):
 class SearchState:
     """The open rows of a search, and the candidates found so far.
 
-    tokens: (R, n) int64, sampled so far. scores: (R,) float32, for ranking. logprobs: (R,), sums under the
-    model. sums: (R, n), the sums after each token. audio: the window of each row, ascending. origin: (R,)
-    int64, the row at the start. candidates: of each window.
+    tokens: (R, n) int64. scores: (R,) float32, for ranking. logprobs: (R,), under the model. sums: (R, n),
+    after each token. audio: the window of each row, ascending. origin: (R,) int64, the row at the start.
+    candidates: of each window.
     """
 
     tokens: Tensor
@@ -142,37 +141,35 @@ def first_state(scores: Tensor, fusion: Fusion[State] | None, eot: int) -> Searc
     )
 
 
-class Search(Protocol):
-    @property
-    def n_hypotheses(self) -> int:
-        """Rows of each window at the start."""
-        ...
+class Search(ABC):
+    n_hypotheses: int
+    """Rows of each window at the start."""
+    n_best: int | None
+    """How many of each row's most probable tokens `extend` needs; None if `step` needs all logits."""
 
-    def start(self, n_audio: int, device: torch.device) -> SearchState:
-        """Make the state of n_audio * n_hypotheses rows, audio-major."""
-        ...
+    @abstractmethod
+    def start(self, n_audio: int, device: torch.device) -> SearchState: ...
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
-        """Extend every row by one token, given its filtered logits (R, n_vocab) float32.
+        """Extend every row by one token, given its filtered logits (R, n_vocab) float32; finished windows
+        leave the state.
 
-        The state is on the device of the logits; on the host where `n_best` is not None. Finished windows
-        leave it. Returns the former rows (R',) int64 that the new ones continue; None if every row continues
-        itself.
+        Returns the former rows (R',) int64 that the new ones continue; None: each continues itself.
         """
-        ...
+        if self.n_best is None:
+            return self._step(logits, state)
+        return self.extend(best_of(logits, self.n_best), state)
 
-    @property
-    def n_best(self) -> int | None:
-        """How many of each row's most probable tokens `extend` needs; None if `step` needs all logits."""
-        ...
+    @abstractmethod
+    def _step(self, logits: Tensor, state: SearchState) -> Tensor | None: ...
 
+    @abstractmethod
     def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
         """Extend every row as `step`, given its most probable tokens."""
-        ...
 
+    @abstractmethod
     def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
         """Turn the open rows of these windows into candidates; return the rows (R',) that remain."""
-        ...
 
 
 def ranked_candidates(candidates: Sequence[Candidate], length_penalty: float | None) -> list[Candidate]:
@@ -196,10 +193,8 @@ def remaining_rows(state: SearchState, leaving: Sequence[int]) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64, device=state.tokens.device)
 
 
-class Sampling(Generic[State]):
+class Sampling(Search, Generic[State]):
     """Greedy search at temperature 0, else sampling from softmax(logits / temperature).
-
-    Log-probabilities are those of the untempered logits, to which language models are added.
 
     uniforms: (n_audio * n_hypotheses, n_steps) float64 in [0, 1), from `draw_uniforms`; None at temperature
     0.
@@ -217,25 +212,16 @@ class Sampling(Generic[State]):
         assert (uniforms is None) == (temperature == 0.0)
         self._eot = eot
         self._temperature = temperature
-        self._n_hypotheses = n_hypotheses
+        self.n_hypotheses = n_hypotheses
+        self.n_best = 1 if uniforms is None and fusion is None else None
         self._uniforms = uniforms
         self._fusion = fusion
 
-    @property
-    def n_hypotheses(self) -> int:
-        return self._n_hypotheses
-
     def start(self, n_audio: int, device: torch.device) -> SearchState:
-        return first_state(torch.zeros((n_audio, self._n_hypotheses), device=device), self._fusion, self._eot)
+        return first_state(torch.zeros((n_audio, self.n_hypotheses), device=device), self._fusion, self._eot)
 
-    def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
-        if self.n_best is not None:
-            return self.extend(best_of(logits, self.n_best), state)
+    def _step(self, logits: Tensor, state: SearchState) -> Tensor | None:
         return self._append(self._choose_and_score(logits, state), state)
-
-    @property
-    def n_best(self) -> int | None:
-        return 1 if self._uniforms is None and self._fusion is None else None
 
     def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
         state.scores = state.logprobs = state.scores + best.logprobs[:, 0]
@@ -312,20 +298,17 @@ class _Expansion(NamedTuple):
         return _Expansion(self.scores[mask], self.logprobs[mask], self.tokens[mask], self.rows[mask])
 
 
-class BeamSearch(Generic[State]):
+class BeamSearch(Search, Generic[State]):
     """Top-k beam search; a window is done at round(beam_size * patience) finished hypotheses."""
 
     def __init__(
         self, eot: int, beam_size: int, *, patience: float = 1.0, fusion: Fusion[State] | None = None
     ) -> None:
         self._eot = eot
-        self._beam_size = beam_size
+        self._beam_size = self.n_hypotheses = beam_size
+        self.n_best = beam_size + 1 if fusion is None else None
         self._max_candidates = round(beam_size * patience)
         self._fusion = fusion
-
-    @property
-    def n_hypotheses(self) -> int:
-        return self._beam_size
 
     def start(self, n_audio: int, device: torch.device) -> SearchState:
         # Initially all beams are equal: only one is open, so that none counts twice.
@@ -333,14 +316,12 @@ class BeamSearch(Generic[State]):
         scores[:, 0] = 0.0
         return first_state(scores, self._fusion, self._eot)
 
-    def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
-        if self.n_best is not None:
-            return self.extend(best_of(logits, self.n_best), state)
-        return self._take(self._expand(logits, state), state)
-
-    @property
-    def n_best(self) -> int | None:
-        return self._beam_size + 1 if self._fusion is None else None
+    def _step(self, logits: Tensor, state: SearchState) -> Tensor | None:
+        assert state.lm_scores is not None
+        n_best = min(self._beam_size + 1, logits.shape[1])
+        logprobs = logits.float().log_softmax(dim=1)
+        best, tokens = best_tokens(state.lm_scores.add_to(logprobs), n_best)  # (R, beam_size + 1)
+        return self._take(self._ranked(best, logprobs.gather(1, tokens), tokens, state), state)
 
     def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
         return self._take(self._ranked(best.logprobs, best.logprobs, best.tokens, state), state)
@@ -364,13 +345,6 @@ class BeamSearch(Generic[State]):
             state.candidates[index].extend(state.candidate(row) for row in best)
         return state.select(remaining_rows(state, audio))
 
-    def _expand(self, logits: Tensor, state: SearchState) -> _Expansion:
-        assert state.lm_scores is not None
-        n_best = min(self._beam_size + 1, logits.shape[1])
-        logprobs = logits.float().log_softmax(dim=1)
-        best, tokens = best_tokens(state.lm_scores.add_to(logprobs), n_best)  # (R, beam_size + 1)
-        return self._ranked(best, logprobs.gather(1, tokens), tokens, state)
-
     def _ranked(self, best: Tensor, logprobs: Tensor, tokens: Tensor, state: SearchState) -> _Expansion:
         """Rank the best tokens (R, n_best) of all rows of a window; logprobs: under the model alone."""
         n_best = best.shape[1]
@@ -393,7 +367,6 @@ class BeamSearch(Generic[State]):
                 candidates.append(state.ended(row, logprob, score))
 
     def _continue(self, survivors: _Expansion, state: SearchState) -> Tensor:
-        """Extend the state by the remaining beams; return the rows that they continue."""
         if state.lm_scores is not None:
             state.lm_scores.advance(survivors.rows, survivors.tokens)
         state.tokens = torch.cat((state.tokens[survivors.rows], survivors.tokens[:, None]), dim=1)
@@ -418,8 +391,7 @@ def best_of(logits: Tensor, n_best: int) -> BestTokens:
 def best_tokens(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:
     """Find the best scores of each row (R, n_vocab) and their tokens: (R, n_best) each, best first.
 
-    On a CPU only the blocks with the highest maxima are searched. Equal scores are in the order of
-    `torch.topk`.
+    On a CPU only the blocks with the highest maxima are searched.
     """
     n_blocks = scores.shape[1] // BLOCK
     if scores.device.type != "cpu" or n_blocks <= n_best:

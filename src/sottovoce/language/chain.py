@@ -1,8 +1,8 @@
 """Hidden Markov model of the spoken language over spans of speech (docs/language.md).
 
-The states are languages. `Emission` turns the probe of a span into log-likelihoods. A change of language
-costs `Numbers.change` nats; languages spoken before are likelier (`prior_after`). Files use both directions
-(`posterior`, `best_path`) and ask about uncertain spans (`Spans`), live sessions the forward one (`moved`).
+The states are languages. `Emission` turns the probe of a span into log-likelihoods. A change costs
+`Numbers.change` nats; languages spoken before are likelier. Files use both directions (`posterior`,
+`best_path`) and ask about uncertain spans (`Spans`), live sessions the forward one (`moved`).
 
 Source: Rabiner (1989), A tutorial on hidden Markov models, section III.
 """
@@ -115,10 +115,9 @@ class Emission:
 
 
 def base_prior(codes: Sequence[str], allowed: Sequence[str], odds: Mapping[str, float]) -> Array:
-    """Return the prior (A,) of the allowed languages: equal in a list, else by Zipf's law (1 / n for the
-    n-th).
+    """Return the prior (A,) of the allowed languages: equal in a list, else by Zipf's law.
 
-    codes: all, by hours of training. odds: natural logarithms of further factors among all languages.
+    codes: all, by hours of training. odds: natural logarithms of further factors.
     """
     if len(allowed) < len(codes):
         return np.full(len(allowed), 1.0 / len(allowed))
@@ -153,9 +152,9 @@ def _beginning(log_prior: Array, change: float, before: int | None) -> Array:
 def posterior(
     evidence: Array, log_prior: Array, change: float, before: int | None = None
 ) -> tuple[Array, float]:
-    """Return P(language of each span | all evidence) (T, A), and the log-likelihood of all evidence.
+    """Return P(language of each span | all evidence) (T, A), and the log-likelihood of the evidence (T, A).
 
-    evidence: (T, A). before: index of the language before the first span, or None.
+    before: index of the language before the first span.
     """
     n_spans = len(evidence)
     forward, backward = np.empty_like(evidence), np.zeros_like(evidence)
@@ -203,18 +202,11 @@ ONE_NATS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Hear:
-    """Encode a span separately and probe it."""
+class Question:
+    """Decode a span in languages (indices of the allowed ones); none: encode it separately and probe it."""
 
     span: int
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Decode a span in languages (indices of the allowed ones)."""
-
-    span: int
-    languages: tuple[int, ...]
+    languages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +226,8 @@ class Spans:
     text, decoded in several languages. The next `question` is about the span with the largest entropy times
     duration.
 
-    seconds, masked: of each span. base: prior (A,). spoken_s: (A,), seconds of speech before. before: the
-    language before them, or None. expected: the one language of the recording; None: it is in several.
-    one_nats: log-odds against several languages.
+    base: prior (A,). spoken_s: (A,), seconds of speech before. before: the language before. expected: the one
+    language of the recording, or None. one_nats: log-odds against several languages.
     """
 
     def __init__(
@@ -265,7 +256,6 @@ class Spans:
         self._solve()
 
     def hear(self, span: int, probed: ProbedLanguage) -> None:
-        """Add the probe of a span that was encoded separately."""
         self._probed[span] = probed
         self._sound[span] = self._emission.log_likelihood(probed, float(self.seconds[span]))
         self._is_heard[span] = True
@@ -294,18 +284,19 @@ class Spans:
         """Log-likelihoods (T, A) of the audio."""
         return self._sound
 
-    def question(self) -> Hear | Read | None:
-        gain = self._gain()
+    def question(self) -> Question | None:
+        entropy = -(self._posterior * np.log(np.maximum(self._posterior, TINY))).sum(axis=1)
+        gain = entropy * self.seconds
         may_hear = ~self._is_heard & (self.seconds >= SHORTEST_S) & (gain >= ASK)
         if may_hear.any():
-            return Hear(int(np.where(may_hear, gain, -1.0).argmax()))
+            return Question(int(np.where(may_hear, gain, -1.0).argmax()))
         if self.expected is not None:
             return None
         may_read = self._is_heard & ~self._is_read & (self.seconds >= SHORTEST_TEXT_S) & (gain >= ASK)
         for span in np.argsort(-np.where(may_read, gain, -1.0))[: int(may_read.sum())].tolist():
             candidates = np.flatnonzero(self._posterior[span] >= CANDIDATE)
             if len(candidates) > 1:
-                return Read(span, tuple(candidates.tolist()))
+                return Question(span, tuple(candidates.tolist()))
         return None
 
     def shows_several(self) -> bool:
@@ -321,7 +312,6 @@ class Spans:
         return bool(nats > numbers.several and is_understood)
 
     def runs(self) -> list[SpanRun]:
-        """Return the runs of spans in one language; neighbouring runs differ."""
         if self.expected is None:
             change = self._emission.numbers.change
             path = best_path(self._sound + self._text, self._log_prior, change, self._before)
@@ -340,11 +330,6 @@ class Spans:
     @property
     def _weights(self) -> Array:
         return np.maximum(self.seconds, 1e-3)
-
-    def _gain(self) -> Array:
-        entropy: Array = -(self._posterior * np.log(np.maximum(self._posterior, TINY))).sum(axis=1)
-        gain: Array = entropy * self.seconds
-        return gain
 
     def _solve(self) -> None:
         numbers, evidence = self._emission.numbers, self._sound + self._text

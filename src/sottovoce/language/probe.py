@@ -36,9 +36,7 @@ cheap, is better: of one second of read speech, over all languages, 90 instead o
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """Every `hop_s`, the newest `width_s` are probed; at the start of an utterance at least `min_width_s`.
-
-    opening_s: until a change, a stretch holds all of an utterance up to this length.
+    """Every `hop_s`, the newest `width_s` are probed; until a change, all of an utterance up to `opening_s`.
 
     Raises:
         OptionError: a length is out of range.
@@ -72,8 +70,8 @@ class ProbeOptions:
 class ProbedLanguage:
     """The language posterior of one stretch.
 
-    probabilities: (L,) over the allowed languages, summing to 1. allowed_mass: their sum among all.
-    no_speech: of <|nospeech|> against all languages.
+    probabilities: (L,) over the allowed languages. allowed_mass: their sum among all. no_speech: of
+    <|nospeech|>.
     """
 
     probabilities: Posterior
@@ -130,10 +128,7 @@ class LanguageProbe:
         return self._probed(self.logits(log_mels)) if log_mels else []
 
     def logits(self, log_mels: Sequence[Tensor]) -> Tensor:
-        """Return the logits (n, L + 1) of all languages and <|nospeech|> of n >= 1 stretches.
-
-        With short padding, the predictions for silence are subtracted from the languages.
-        """
+        """Return the logits (n, L + 1) of all languages and <|nospeech|> of n >= 1 stretches."""
         if self.window_mode is not None:
             return self._raw_logits(log_mels)
         if self._silence_logits is None:
@@ -228,8 +223,7 @@ def surest_border(
 ) -> int:
     """Return the moment in [first, end) that best separates two languages.
 
-    length: of the stretches probed on both sides, at most. languages: indices before and after. probe:
-    detects the languages of stretches [start, end).
+    length: of the stretches on both sides, at most. probe: detects the languages of stretches [start, end).
     """
     before = [(max(first, at - length), at) for at in moments]
     probed = probe([*before, *((at, min(end, at + length)) for at in moments)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 
 import numpy as np
 
@@ -48,44 +48,35 @@ class LanguageChange:
     confirmed_s: float
 
 
+@dataclass(eq=False)
 class LanguageTimeline:
     """Follows the language of a session through probed stretches.
 
     A stretch is combined with the posterior before its own audio, so that overlaps do not count twice.
 
-    base: prior (A,) of the allowed languages. certainty: posterior from which another language becomes the
-    current one. first_wait_s: seconds of speech after which the likeliest language becomes the first.
-    current: the initial language, or None.
+    base: prior (A,). certainty: posterior from which another language becomes the current one. first_wait_s:
+    seconds of speech after which the likeliest language becomes the first.
     """
 
-    def __init__(
-        self,
-        languages: Sequence[str],
-        emission: Emission,
-        base: Array,
-        *,
-        certainty: float,
-        first_wait_s: float,
-        current: str | None = None,
-    ) -> None:
-        self._languages = tuple(languages)
-        self._certainty, self._first_wait_s = certainty, first_wait_s
-        self._emission = emission
-        self._base = base
-        self._spoken_s: Array = np.zeros(len(languages))
-        self._current = None if current is None else self._languages.index(current)
+    languages: Sequence[str]
+    emission: Emission
+    base: Array
+    _: KW_ONLY
+    certainty: float
+    first_wait_s: float
+    initial: InitVar[str | None] = None
+
+    def __post_init__(self, initial: str | None) -> None:
+        self._spoken_s: Array = np.zeros(len(self.languages))
+        self._current = None if initial is None else self.languages.index(initial)
         self._frames: deque[TimelineFrame] = deque()
         self._floor_s = 0.0
         self._before = self._belief = self._log_prior if self._current is None else self._known(self._current)
         self._is_opening = True
 
     @property
-    def languages(self) -> tuple[str, ...]:
-        return self._languages
-
-    @property
     def current(self) -> str | None:
-        return None if self._current is None else self._languages[self._current]
+        return None if self._current is None else self.languages[self._current]
 
     @property
     def frames(self) -> tuple[TimelineFrame, ...]:
@@ -94,7 +85,7 @@ class LanguageTimeline:
     @property
     def belief(self) -> dict[str, float]:
         """The posterior of each language after all speech so far."""
-        return dict(zip(self._languages, np.exp(self._belief).tolist(), strict=True))
+        return dict(zip(self.languages, np.exp(self._belief).tolist(), strict=True))
 
     @property
     def since_s(self) -> float:
@@ -110,8 +101,7 @@ class LanguageTimeline:
     def certain_until_s(self) -> float:
         """Time (s) up to which words are certainly in the current language.
 
-        inf without contrary evidence; else the middle of the last stretch in favour; -inf before the first
-        language is known.
+        inf without contrary evidence; -inf before the first language is known.
         """
         if self._current is None:
             return -math.inf
@@ -139,11 +129,11 @@ class LanguageTimeline:
 
     def add(self, start_s: float, end_s: float, probed: ProbedLanguage) -> None:
         """Add a stretch of speech; ends must not decrease."""
-        evidence = self._emission.log_likelihood(probed, end_s - start_s)
+        evidence = self.emission.log_likelihood(probed, end_s - start_s)
         is_whole = start_s <= self._floor_s + START_TOLERANCE_S
         belief = (self._before if is_whole else self._moved(self._belief_at(start_s))) + evidence
         self._belief = belief = belief - np.logaddexp.reduce(belief)
-        mass = self._emission.allowed_mass(probed)
+        mass = self.emission.allowed_mass(probed)
         self._frames.append(TimelineFrame(start_s, end_s, evidence, np.exp(belief), mass))
         while self._frames[0].end_s < end_s - HISTORY_S:
             self._frames.popleft()
@@ -151,17 +141,17 @@ class LanguageTimeline:
     def decide(self, *, at_end: bool = False) -> LanguageChange | None:
         """Switch if another language is certain enough; return the change or None.
 
-        at_end: take the likeliest language if none is known yet, or if the last stretch held all of the
-        utterance.
+        at_end: of the utterance: take the likeliest language if none is known yet, or if the last stretch
+        held all of it.
         """
         likeliest = int(self._belief.argmax())
         last = self._frames[-1] if self._frames else None
         if likeliest == self._current or last is None or last.end_s <= self._floor_s:
             return None
         is_whole = last.start_s <= self._floor_s + START_TOLERANCE_S
-        is_late = self._current is None and last.end_s - self._floor_s >= self._first_wait_s - 1e-9
+        is_late = self._current is None and last.end_s - self._floor_s >= self.first_wait_s - 1e-9
         is_due = is_late or (at_end and (self._current is None or is_whole))
-        if not is_due and np.exp(self._belief[likeliest]) < self._certainty:
+        if not is_due and np.exp(self._belief[likeliest]) < self.certainty:
             return None
         return self._carry_out(likeliest, last.end_s)
 
@@ -172,14 +162,14 @@ class LanguageTimeline:
 
     @property
     def _log_prior(self) -> Array:
-        return prior_after(self._base, self._spoken_s, self._emission.numbers.unspoken_s)
+        return prior_after(self.base, self._spoken_s, self.emission.numbers.unspoken_s)
 
     def _known(self, language: int) -> Array:
-        found: Array = np.where(np.arange(len(self._languages)) == language, 0.0, np.log(TINY))
+        found: Array = np.where(np.arange(len(self.languages)) == language, 0.0, np.log(TINY))
         return found
 
     def _moved(self, belief: Array) -> Array:
-        return moved(belief, self._log_prior, self._emission.numbers.change)
+        return moved(belief, self._log_prior, self.emission.numbers.change)
 
     def _belief_at(self, start_s: float) -> Array:
         for frame in reversed(self._frames):
@@ -193,13 +183,13 @@ class LanguageTimeline:
     def _carry_out(self, target: int, now_s: float) -> LanguageChange:
         source, self._current = self._current, target
         if source is None:
-            return LanguageChange(None, self._languages[target], self._floor_s, now_s)
+            return LanguageChange(None, self.languages[target], self._floor_s, now_s)
         at_s = self._change_point(source, target)
         self._spoken_s[source] += at_s - self._floor_s
         self._is_opening = self._is_opening and at_s == self._floor_s
         self._floor_s = at_s
         self._before = self._belief = self._moved(self._known(target))
-        return LanguageChange(self._languages[source], self._languages[target], at_s, now_s)
+        return LanguageChange(self.languages[source], self.languages[target], at_s, now_s)
 
     def _change_point(self, source: int, target: int) -> float:
         earliest = max(self._floor_s, self._frames[-1].end_s - LOOK_BACK_S)

@@ -1,9 +1,8 @@
 """Languages of a recording: of its first windows, and of each piece of speech.
 
-openai-whisper 20250625 detects on the first window only; more windows and a prior are more robust
-(docs/research/files.md). To follow changes, pieces of speech are the spans of `language.chain`, which asks
-for what it needs: pieces are encoded separately and probed, or decoded in several languages. Without a list
-of languages a recording counts as monolingual until a window shows several.
+To follow changes, pieces of speech are the spans of `language.chain`, which asks for what it needs: pieces
+are encoded separately and probed, or decoded in several languages. Without a list of languages a recording
+counts as monolingual until a window shows several (docs/language.md).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,6 @@ from sottovoce.language.chain import (
     TINY,
     Array,
     Emission,
-    Hear,
-    Read,
     Spans,
     base_prior,
 )
@@ -53,8 +50,6 @@ SURE = 0.6
 """Mean probability over at least LEAST_WINDOWS at which no more windows are read."""
 SURE_ALONE = 0.9
 """Probability at which the first window suffices if changes are followed."""
-Heard: TypeAlias = tuple[LanguageDetection, float]
-"""The language of a window, and its weight in frames of audio."""
 
 
 class FoundLanguage(NamedTuple):
@@ -66,11 +61,12 @@ class FoundLanguage(NamedTuple):
 def find_language(transcriber: Transcriber, windows: Iterable[Features]) -> FoundLanguage | None:
     """Detect the language over the first windows with speech, weighted by length; None without windows.
 
-    windows: in order, padded with silence, taken as needed; those without speech only count if all are.
+    windows: padded with silence, taken as needed.
     """
-    threshold = transcriber.options.fallback.no_speech_threshold
-    heard: list[Heard] = []
-    silent: list[Heard] = []
+    options = transcriber.options
+    threshold = options.fallback.no_speech_threshold
+    heard: list[tuple[LanguageDetection, float]] = []  # with their weights in frames of audio
+    silent: list[tuple[LanguageDetection, float]] = []
     first: tuple[Features, EncoderOutput] | None = None
     for features in islice(windows, FARTHEST_WINDOWS):
         encoded = transcriber.runtime.encode(features)
@@ -78,26 +74,16 @@ def find_language(transcriber: Transcriber, windows: Iterable[Features]) -> Foun
         (detection,) = transcriber.detect(encoded)
         is_silent = threshold is not None and detection.no_speech_prob > threshold
         (silent if is_silent else heard).append((detection, float(features.n_content_frames[0])))
-        if _is_enough(transcriber, heard):
+        if len(heard) >= options.language_windows:
             break
+        may_stop = len(heard) >= LEAST_WINDOWS
+        if heard and (may_stop or transcriber.may_follow):
+            found = transcriber.combine(*zip(*heard, strict=True))
+            if found.probability >= (SURE if may_stop else SURE_ALONE):
+                break
     if first is None:
         return None
-    return FoundLanguage(_combined(transcriber, heard or silent), *first)
-
-
-def _is_enough(transcriber: Transcriber, heard: Sequence[Heard]) -> bool:
-    if len(heard) >= transcriber.options.language_windows:
-        return True
-    if not heard:
-        return False
-    may_stop = len(heard) >= LEAST_WINDOWS
-    least = SURE if may_stop else SURE_ALONE
-    return (may_stop or transcriber.may_follow) and _combined(transcriber, heard).probability >= least
-
-
-def _combined(transcriber: Transcriber, heard: Sequence[Heard]) -> LanguageDetection:
-    detections, seconds = zip(*heard, strict=True)
-    return transcriber.combine(detections, seconds)
+    return FoundLanguage(transcriber.combine(*zip(*(heard or silent), strict=True)), *first)
 
 
 ONCE = FallbackOptions(temperatures=(0.0,))
@@ -105,39 +91,34 @@ SILENCE = 30
 """Log-mel frames of silence to include on each side, as detection cuts faint beginnings."""
 
 
+@dataclass(eq=False)
 class TextLikelihood:
-    """Greedy transcripts of separately encoded stretches, cached."""
+    transcriber: Transcriber
+    features: RecordingFeatures
 
-    def __init__(self, transcriber: Transcriber, features: RecordingFeatures) -> None:
-        self._transcriber = transcriber
-        self._features = features
+    def __post_init__(self) -> None:
         self._found: dict[Piece, dict[str, float]] = {}
 
     def nats(self, stretch: Piece, languages: Sequence[str]) -> dict[str, float]:
-        """Return the log-probability of the text and end of a stretch in each language."""
         found = self._found.setdefault(stretch, {})
         missing = [code for code in languages if code not in found]
         if missing:
-            n_frames = self._transcriber.frames_to_encode(stretch.n_frames)
-            features = self._features.window(stretch.start, stretch.end, n_frames=n_frames)
-            encoded = self._transcriber.runtime.encode(features)
-            sample_len, tokenizer = (
-                self._transcriber.sample_len(encoded.n_frames),
-                self._transcriber.tokenizer,
-            )
+            n_frames = self.transcriber.frames_to_encode(stretch.n_frames)
+            features = self.features.window(stretch.start, stretch.end, n_frames=n_frames)
+            encoded = self.transcriber.runtime.encode(features)
+            sample_len = self.transcriber.sample_len(encoded.n_frames)
             options = [
                 DecodingOptions(language=code, without_timestamps=True, sample_len=sample_len)
                 for code in missing
             ]
-            rows = select_windows(encoded, [0] * len(missing))
-            attempts = self._transcriber.runtime.decode(tokenizer, rows, options, ONCE)
+            rows, tokenizer = select_windows(encoded, [0] * len(missing)), self.transcriber.tokenizer
+            attempts = self.transcriber.runtime.decode(tokenizer, rows, options, ONCE)
             for code, attempt in zip(missing, attempts, strict=True):
                 found[code] = attempt.result.avg_logprob * (len(attempt.result.tokens) + 1)
         return {code: found[code] for code in languages}
 
     def forget_before(self, frame: int) -> None:
-        for stretch in [stretch for stretch in self._found if stretch.end <= frame]:
-            del self._found[stretch]
+        self._found = {stretch: nats for stretch, nats in self._found.items() if stretch.end > frame}
 
 
 def with_silence(stretch: Sequence[Piece], pieces: Sequence[Piece]) -> Piece:
@@ -171,10 +152,7 @@ class LanguageRun:
 
 @dataclass(slots=True, eq=False)
 class _Detection:
-    """Language posterior of a piece over all languages of the model.
-
-    is_alone: encoded separately. posterior: over the allowed languages, given the speech around it.
-    """
+    """Language posterior of a piece over all languages, and over those allowed, given other speech."""
 
     probed: ProbedLanguage
     is_alone: bool
@@ -184,7 +162,7 @@ class _Detection:
 class LanguageFollower:
     """Detects the languages of the pieces of speech in a recording, front to back.
 
-    is_several: more than one language was found or listed. state: receives the languages outside the list.
+    is_several: more than one language was found or listed.
     """
 
     def __init__(
@@ -219,11 +197,15 @@ class LanguageFollower:
     ) -> list[LanguageRun]:
         """Return the runs of a window's pieces in order; neighbouring runs differ in language.
 
-        spans: encoder frames of each piece. current: the language before the window, or None.
+        spans: encoder frames of each piece. current: the language before.
         """
         is_beginning, self._is_beginning = self._is_beginning, False
         self._was_beginning = is_beginning
-        self._forget_before(pieces[0].start)
+        self._spoken_s = self._spoken_before(pieces[0].start)
+        self._detections = {
+            piece: one for piece, one in self._detections.items() if piece.end > pieces[0].start
+        }
+        self._text.forget_before(pieces[0].start)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
             found = self._runtime.probe_spans(self._probe, encoded, [spans[i] for i in new])
@@ -246,10 +228,7 @@ class LanguageFollower:
         ]
 
     def language_of(self, piece: Piece, current: str, speech: Sequence[Piece]) -> str:
-        """Detect the language of one piece, encoded separately.
-
-        In a monolingual recording this is `current`, unless the speech of its window shows several languages.
-        """
+        """Detect the language of one piece: `current` unless the recording, or its window, shows several."""
         self._hear(piece)
         place = self._place_of(current)
         model = self._spans([piece], place, None)
@@ -275,9 +254,9 @@ class LanguageFollower:
     def other_language(
         self, piece: Piece, speech: Sequence[Piece], language: str, mean: float
     ) -> tuple[str, float] | None:
-        """Return a likelier language for a stretch of improbable text, and its log-likelihood ratio (nats).
+        """Return a likelier language of improbable text, and its log-likelihood ratio (nats), or None.
 
-        speech: the pieces around the stretch. mean: log-probability of its text, a token.
+        mean: log-probability of the text, a token.
         """
         self._hear(piece)
         expected = self._place_of(language)
@@ -312,9 +291,8 @@ class LanguageFollower:
         return self._runtime.probe_languages(self._probe, log_mels)
 
     def probed_pieces(self, start: int, end: int) -> list[Piece]:
-        return sorted(
-            (one for one in self._detections if start <= one.start < end), key=lambda one: one.start
-        )
+        inside = [one for one in self._detections if start <= one.start < end]
+        return sorted(inside, key=lambda one: one.start)
 
     def may_change(self, piece: Piece, language: str, other: str) -> bool:
         if piece.duration_s < SHORTEST_S:
@@ -323,7 +301,6 @@ class LanguageFollower:
         return bool(likelihood[self._codes.index(other)] >= likelihood[self._codes.index(language)])
 
     def state(self, frame: int) -> FollowerState:
-        """Return the state that windows from a frame on depend on."""
         pieces = []
         for piece, one in self._detections.items():
             if piece.end > frame:
@@ -374,11 +351,10 @@ class LanguageFollower:
     def _ask(self, model: Spans, pieces: Sequence[Piece]) -> None:
         while (question := model.question()) is not None:
             piece = pieces[question.span]
-            match question:
-                case Hear():
-                    model.hear(question.span, self._hear(piece))
-                case Read():
-                    model.read(question.span, self._text_nats(piece, pieces, question.languages))
+            if question.languages:
+                model.read(question.span, self._text_nats(piece, pieces, question.languages))
+            else:
+                model.hear(question.span, self._hear(piece))
 
     def _hear(self, piece: Piece) -> ProbedLanguage:
         detection = self._detections.get(piece)
@@ -413,11 +389,6 @@ class LanguageFollower:
                 spoken_s = spoken_s + piece.duration_s * one.posterior
         return spoken_s
 
-    def _forget_before(self, frame: int) -> None:
-        self._spoken_s = self._spoken_before(frame)
-        self._detections = {piece: one for piece, one in self._detections.items() if piece.end > frame}
-        self._text.forget_before(frame)
-
 
 LOOK_AHEAD_FRAMES = 100
 """Log-mel frames behind a window that speech detection needs to finish its last segment."""
@@ -425,10 +396,7 @@ LOOK_AHEAD_FRAMES = 100
 
 @dataclass(eq=False)
 class WindowLanguages:
-    """Detects the languages of windows, front to back, and divides windows where they change.
-
-    speech: detects in what `features` reads. follower: None for a recording in one language.
-    """
+    """Detects the languages of windows, front to back, and divides windows where they change."""
 
     transcriber: Transcriber
     features: RecordingFeatures
@@ -452,7 +420,7 @@ class WindowLanguages:
             self.follower.restore(state)
 
     def detect_first(self, windows: Iterable[Features]) -> FoundLanguage | None:
-        """Detect the language over the first windows; None if it is given, or detected for each window."""
+        """Detect the language over the first windows; None if given, or detected for each window."""
         if self.progress.language is not None or self.expects_several:
             return None
         found = find_language(self.transcriber, windows)
@@ -461,7 +429,6 @@ class WindowLanguages:
         return found
 
     def divided(self, window: Window, encoded: EncoderOutput) -> list[Window]:
-        """Return the parts of a window, a batch of 1, each in one language."""
         state, follower = self.progress, self.follower
         if follower is None:
             assert state.language is not None, "it was given or detected"
@@ -477,11 +444,8 @@ class WindowLanguages:
         for run, after in pairwise(runs):
             head, rest = rest.split(rest.window_frame(follower.border(run, after)))
             parts.append(replace(head, language=run.language, probability=run.probability, is_cut=True))
-        last = runs[-1]
-        return [
-            *parts,
-            replace(rest, language=last.language, probability=last.probability, is_cut=bool(parts)),
-        ]
+        language, probability = runs[-1].language, runs[-1].probability
+        return [*parts, replace(rest, language=language, probability=probability, is_cut=bool(parts))]
 
     def speech_in(self, window: Window) -> list[Piece]:
         return [piece for part in window.pieces for piece in self.speech_between(part.start, part.end)]

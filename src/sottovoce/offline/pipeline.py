@@ -1,7 +1,6 @@
 """The path of a recording: windows → language → decode → words → verify → segments.
 
-The order of windows is a strategy; everything after them is the same. Between two batches the whole state is
-a `ResumePoint`.
+The order of windows is a strategy. Between two batches the whole state is a `ResumePoint`.
 
 - `SeekWindows` are consecutive: each begins at the last timestamp of the one before it, at the end of its
   words, or where its speech was skipped. Source: openai-whisper 20250625, transcribe.py.
@@ -19,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -80,8 +79,8 @@ class LanguageWindow(NamedTuple):
 class WindowOrder(ABC):
     """Plans which windows of a recording are read, and in which order.
 
-    next_frame: first log-mel frame not transcribed. last_speech_s: end of the last word before it.
-    finds_again: windows are planned again if their text is not kept.
+    next_frame: first log-mel frame not transcribed. last_speech_s: end of the last word. finds_again: windows
+    are planned again if their text is not kept.
     """
 
     transcriber: Transcriber
@@ -107,8 +106,7 @@ class WindowOrder(ABC):
     def restore(self, place: Place) -> None: ...
 
     @abstractmethod
-    def find_language(self) -> None:
-        """Detect the language over the first windows, padded with silence."""
+    def find_language(self) -> None: ...
 
     @abstractmethod
     def batches(self) -> Iterator[Sequence[LanguageWindow]]:
@@ -213,7 +211,7 @@ class SeekWindows(WindowOrder):
     def locate(self, end: int | None) -> tuple[Window, EncoderOutput | None]:
         """Return the window that begins at `next_frame`, in one language, up to a frame `end`.
 
-        Its encoder states are None for a part before a change, which is encoded separately.
+        Without encoder states: a part before a change, which is encoded separately.
         """
         seek = self.next_frame
         while self._parts and self._parts[0].end - seek < SHORTEST_PART_FRAMES:
@@ -282,10 +280,7 @@ class SeekWindows(WindowOrder):
         return None if self.features.has(reach) else self.features.n_frames
 
     def _before_divided(self, window: Window, seek: int, text_end: int) -> int:
-        """Return `seek`, or the frame before skipped speech that the end of a full window divides.
-
-        Half a second of it is too short to be transcribed separately. text_end: frame where the text ends.
-        """
+        """Return `seek`, or the frame before skipped speech that the end of a full window divides."""
         if not self.options.read_again or window.n_frames < self.transcriber.content_frames:
             return seek
         pieces = self.languages.speech_between(text_end, window.end + 1)
@@ -300,10 +295,7 @@ class SeekWindows(WindowOrder):
         return first if is_divided else seek
 
     def _reassigned_tail(self, seek: int, text_end: int) -> int:
-        """Return `seek`, or the frame from which skipped speech goes to the language after the next change.
-
-        A short piece next to a change may be assigned to the wrong language, and that text ends before it.
-        """
+        """Return `seek`, or the frame from which skipped speech goes to the language after a change."""
         follower = self.languages.follower
         if follower is None or len(self._parts) < 2 or self._parts[0].end - seek >= SHORTEST_PART_FRAMES:
             return seek
@@ -330,7 +322,6 @@ LEAST_FRAMES = 100
 def packed_speech(
     transcriber: Transcriber, recording: Recording, speech_model: SpeechModel | None
 ) -> tuple[Iterator[Window], SpeechFinder]:
-    """Detect the speech of a recording, in packed windows and in pieces between short pauses."""
     finder = SpeechFinder(transcriber.options.vad or WINDOW_VAD, model=speech_model)
     pieces = finder.beside(PIECE_VAD)
     with recording.open() as reader:
@@ -484,8 +475,6 @@ def transcribe_recording(
 
 @dataclass(eq=False)
 class _Pipeline:
-    """The stages of one recording; voices: None keeps text without a voice."""
-
     transcriber: Transcriber
     features: RecordingFeatures
     languages: WindowLanguages
@@ -506,7 +495,11 @@ class _Pipeline:
         if resume is None:
             self.windows.find_language()
         else:
-            self._restore(resume)
+            self._context.tokens = resume.context
+            self._is_first = resume.is_first
+            self.languages.restore(resume.follower)
+            self.windows.restore(resume.place)
+            self._read.extend(resume.read)
         language = self.progress.language
         for batch in self.windows.batches():
             if batch and language not in (None, batch[0].window.language):
@@ -517,13 +510,6 @@ class _Pipeline:
             self.windows.advance()
             yield from self._finished()
             self._end_batch(is_silence=not batch)
-
-    def _restore(self, point: ResumePoint) -> None:
-        self._context.restore(point.context)
-        self._is_first = point.is_first
-        self.languages.restore(point.follower)
-        self.windows.restore(point.place)
-        self._read.extend(point.read)
 
     def _end_batch(self, *, is_silence: bool) -> None:
         state, next_frame = self.progress, self.windows.next_frame
@@ -550,7 +536,10 @@ class _Pipeline:
         """
         had_one_language = not self.languages.expects_several
         unread, found = self.progress.unread, []
-        for alike in _by_length(batch):
+        by_length: dict[int, list[LanguageWindow]] = {}
+        for one in batch:
+            by_length.setdefault(one.encoded.n_frames, []).append(one)
+        for alike in by_length.values():
             for settled in self.windows.settle(self._decoded(alike, batch[0])):
                 found.append(self._verified(*settled))
         if self.windows.finds_again and had_one_language and self.languages.expects_several:
@@ -588,19 +577,13 @@ class _Pipeline:
         return [replace(one, cut=cut) for one, cut in zip(decoded, cuts, strict=True)]
 
     def _cut(self, window: Window, encoded: EncoderOutput, attempt: Attempt) -> DecodedWindow:
-        result, last_temperature = attempt.result, attempt.last_temperature
-        if is_silent(window, result, self.options.fallback):
-            cut = WindowCut((), window.origin + window.n_frames)
-            return DecodedWindow(window, encoded, cut, result, last_temperature, is_silent=True)
-        tokenizer = self.transcriber.tokenizer_of(result.language)
-        cut = cut_window(
-            result.tokens,
-            tokenizer,
-            seek=window.origin,
-            n_frames=window.n_frames,
-            keep_open=window.is_packed,
-        )
-        return DecodedWindow(window, encoded, cut, result, last_temperature)
+        result, n_frames = attempt.result, window.n_frames
+        if is_rejected := is_silent(window, result, self.options.fallback):
+            cut = WindowCut((), window.origin + n_frames)
+        else:
+            tokenizer, keep_open = self.transcriber.tokenizer_of(result.language), window.is_packed
+            cut = cut_window(result.tokens, tokenizer, window.origin, n_frames, keep_open=keep_open)
+        return DecodedWindow(window, encoded, cut, result, attempt.last_temperature, is_rejected)
 
     def _verified(self, decoded: DecodedWindow, done: Window) -> ReadWindow:
         segments = list(self.transcriber.segments(decoded.cut, decoded.result))
@@ -645,7 +628,7 @@ SHORTEST_PART_S = 0.5
 
 
 def outside_silences(segments: Iterator[Segment], recording: Recording) -> Segments:
-    """Cut segments and words at missing sound; segments only reach across gaps of 0.5 s or more."""
+    """Cut segments and words at missing sound; only segments reach across, over 0.5 s on both sides."""
     for segment in segments:
         silences = recording.silences()
         for start, end in [one for one in silences if one[0] < segment.end and segment.start < one[1]]:
@@ -666,13 +649,6 @@ def _outside(one: _Timed, silence_start: float, silence_end: float) -> _Timed:
     return replace(one, end=round(silence_start, 3))
 
 
-def _by_length(windows: Sequence[LanguageWindow]) -> list[list[LanguageWindow]]:
-    batches: dict[int, list[LanguageWindow]] = {}
-    for one in windows:
-        batches.setdefault(one.encoded.n_frames, []).append(one)
-    return list(batches.values())
-
-
 def _stacked(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
     if len(encoded) == 1:
         return encoded[0]
@@ -691,46 +667,33 @@ class LanguageSpan:
 
 
 def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[LanguageSpan]:
-    """Yield the languages of a recording in order, without gaps; neighbours differ.
-
-    Raises:
-        AudioError: the recording cannot be read.
-    """
+    """Yield the languages of a recording in order, without gaps. Raises: AudioError."""
     state, speech = TranscriptionState(language=transcriber.fixed_language), SpeechFinder(PIECE_VAD)
     with transcriber.features(recording, speech) as features:
-        windows = SeekWindows(
-            transcriber, features, WindowLanguages(transcriber, features, speech, state), state
-        )
+        languages = WindowLanguages(transcriber, features, speech, state)
+        windows = SeekWindows(transcriber, features, languages, state)
         windows.find_language()
         last: LanguageSpan | None = None
-        while features.has(windows.next_frame):
-            features.drop_before(windows.next_frame)
-            window, _ = windows.locate(None)
-            assert window.language is not None
-            state.language, windows.next_frame = window.language, window.end
-            span = LanguageSpan(
-                seconds_of(window.start), seconds_of(window.end), window.language, window.probability
-            )
-            if last is not None and last.language != span.language:
+        for language, group in groupby(_located(windows), key=lambda window: window.language or ""):
+            if last is not None:
                 yield last
-                last = None
-            last = span if last is None else _joined(last, span)
+            own = list(group)
+            mean = np.average([one.probability for one in own], weights=[one.n_frames for one in own])
+            last = LanguageSpan(seconds_of(own[0].start), seconds_of(own[-1].end), language, float(mean))
         if last is not None:
             yield replace(last, end=features.duration_s or last.end)
 
 
-def _joined(span: LanguageSpan, after: LanguageSpan) -> LanguageSpan:
-    weights = span.end - span.start, after.end - after.start
-    mean = float(np.average([span.probability, after.probability], weights=weights))
-    return LanguageSpan(span.start, after.end, span.language, mean)
+def _located(windows: SeekWindows) -> Iterator[Window]:
+    while windows.features.has(windows.next_frame):
+        windows.features.drop_before(windows.next_frame)
+        window, _ = windows.locate(None)
+        windows.progress.language, windows.next_frame = window.language, window.end
+        yield window
 
 
 def recording_language(transcriber: Transcriber, recording: Recording) -> LanguageDetection | None:
-    """Detect the language of a recording over its first windows with speech; None without audio.
-
-    Raises:
-        AudioError: the recording cannot be read.
-    """
+    """Detect the language over the first windows with speech; None without audio. Raises: AudioError."""
     transcriber = replace(transcriber, options=replace(transcriber.options, follow_languages=False))
     state = TranscriptionState()
     speech = SpeechFinder(PIECE_VAD)  # sees no audio: only windows are detected

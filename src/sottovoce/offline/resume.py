@@ -1,7 +1,4 @@
-"""Progress of a transcription, and resume points in plain values that JSON stores exactly.
-
-A resume point is the state between two windows, without the recording, the options and earlier segments.
-"""
+"""Progress of a transcription, and resume points: its state between two windows, in plain values."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ Made = TypeVar("Made")
 class TranscriptionState:
     """Progress and metadata of a transcription, updated while it runs.
 
-    language: the current one. detection: of the first language. duration: seconds, as declared until the end
-    was read. position: seconds transcribed. unread: skipped speech (s). outside_languages: seconds of speech
-    by language outside the list. second_s: seconds transcribed by a second model.
+    language: the current one. detection: of the first. duration: seconds, as declared until the end was read.
+    position: seconds transcribed. unread: skipped speech (s). outside_languages: seconds of speech by
+    unlisted language. second_s: seconds transcribed by a second model.
     """
 
     language: str | None = None
@@ -43,10 +40,10 @@ class TranscriptionState:
 
 @dataclass(frozen=True, slots=True)
 class ProbedPiece:
-    """A piece of speech in log-mel frames [start, end), and its language posterior.
+    """A piece of speech in log-mel frames, and its language posterior.
 
     probabilities: (L,) over all languages. is_alone: encoded separately. posterior: (A,) over the allowed
-    languages, given the speech around it, or empty.
+    ones, given the speech around it, or empty.
     """
 
     start: int
@@ -60,7 +57,7 @@ class ProbedPiece:
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
-    """State of a language follower, with the probed pieces that may be needed again.
+    """State of a language follower.
 
     is_beginning: no speech was found yet. n_one: windows that did not show several languages. confirmed: sum
     of the surprisals of improbable texts in the right language, and their number.
@@ -78,8 +75,7 @@ class FollowerState:
 class SeekPlace:
     """Position of mode "seek": clip and log-mel frame.
 
-    last_speech: end of the last word (s). n_frames_read: of the recording; speech segments were closed there.
-    parts: of the last window before changes of language.
+    last_speech: end of the last word (s). parts: of the last window before changes of language.
     """
 
     clip: int
@@ -101,10 +97,7 @@ class ReadWindow:
 
 @dataclass(frozen=True, slots=True)
 class SpeechPlace:
-    """Position of mode "vad": the number of packed windows that were taken, and those waiting.
-
-    first_frame: first log-mel frame still needed. n_frames_read: of the recording.
-    """
+    """Position of mode "vad": the number of packed windows taken, and those waiting."""
 
     n_packed: int
     first_frame: int
@@ -117,10 +110,7 @@ Place: TypeAlias = SeekPlace | SpeechPlace
 
 @dataclass(frozen=True, slots=True)
 class DraftState:
-    """Segments of the first model that a second may replace.
-
-    progress: of the first model. until_s: end of the yielded text. held: uncertain segments after it.
-    """
+    """Segments of the first model that a second may replace, after until_s."""
 
     progress: TranscriptionState
     until_s: float
@@ -131,8 +121,8 @@ class DraftState:
 class ResumePoint:
     """The state between two windows, from which a transcription continues as if there had been no break.
 
-    context: tokens of the next prompt. is_first: nothing was transcribed yet. follower: None for one
-    language. read: windows whose segments wait for earlier ones. draft: None without a second model.
+    context: tokens of the next prompt. is_first: nothing was transcribed yet. read: windows whose segments
+    wait for earlier ones. draft: of a second model.
     """
 
     progress: TranscriptionState

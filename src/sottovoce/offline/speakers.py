@@ -1,20 +1,21 @@
 """Speakers of a transcription, by diarization before it, or one per channel.
 
-Channels are transcribed separately, each without speech that leaks in from another. The channel that is
-furthest behind goes on first, so that one segment of each waits.
+Channels are transcribed separately, each without speech that leaks in from another; the one furthest behind
+goes on first.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.offline.regroup import part_of
 from sottovoce.offline.resume import TranscriptionState
-from sottovoce.offline.transcriber import Segments
+from sottovoce.offline.transcriber import Segments, numbered
 from sottovoce.options.transcribe import Diarizer
 from sottovoce.runtime.calls import Runtime
 from sottovoce.speakers.channel_diarizer import leaks
@@ -34,11 +35,9 @@ def with_speakers(
     """Yield segments, split and renumbered where the speaker changes."""
     state.turns = tuple(_turns(runtime, diarizer, recording))
     labels = SpeakerLabels(state.turns)
-    n_segments = 0
-    for segment in segments:
-        for part in labels.split(segment):
-            yield replace(part, id=n_segments)
-            n_segments += 1
+    parts = (part for segment in segments for part in labels.split(segment))
+    for number, part in enumerate(parts):
+        yield replace(part, id=number)
 
 
 def _turns(runtime: Runtime, diarizer: Diarizer, recording: Recording) -> list[Turn]:
@@ -52,9 +51,7 @@ def _turns(runtime: Runtime, diarizer: Diarizer, recording: Recording) -> list[T
 
 
 def by_turn_tokens(segments: Iterator[Segment], tokenizer: Tokenizer, state: TranscriptionState) -> Segments:
-    """Yield segments, split where the model wrote a token for a change of speaker.
-
-    The tokens do not identify speakers: turns are numbered ("turn 1", "turn 2", …).
+    """Yield segments, split where the model wrote a token for a change of speaker: "turn 1", "turn 2", …
 
     Source: tinydiarize (A. Rana, 2023).
     """
@@ -90,14 +87,6 @@ def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
     return groups
 
 
-@dataclass(slots=True)
-class _Channel:
-    speaker: str
-    segments: Segments
-    state: TranscriptionState
-    waiting: Segment | None = None
-
-
 def channels_apart(
     recording: Recording,
     state: TranscriptionState,
@@ -112,48 +101,34 @@ def channels_apart(
     if len(others) < 2:
         raise AudioError(f"{recording.name}: expected a channel for each speaker, got 1 channel")
     recordings = recording.channels(others)
-    channels = []
-    for index, one in enumerate(recordings):
-        own = TranscriptionState(language=state.language)
-        channels.append(_Channel(letter(index), begin(one, own), own))
+    states = [TranscriptionState(language=state.language) for _ in recordings]
+    channels = [begin(one, own) for one, own in zip(recordings, states, strict=True)]
+    spoken = [_labelled(segments, letter(index)) for index, segments in enumerate(channels)]
     try:
-        for channel in channels:
-            channel.waiting = next(channel.segments, None)
-        while waiting := [channel for channel in channels if channel.waiting is not None]:
-            channel = min(waiting, key=_start)
-            _note_channels(state, channels)
-            segment = channel.waiting
-            assert segment is not None
-            yield _with_speaker(segment, channel.speaker, state)
-            channel.waiting = next(channel.segments, None)
-        _note_channels(state, channels)
+        for segment in numbered(heapq.merge(*spoken, key=lambda segment: segment.start), state):
+            _note_channels(state, states)
+            state.turns = (*state.turns, Turn(segment.start, segment.end, segment.speaker or ""))
+            yield segment
+        _note_channels(state, states)
     finally:
-        for channel in channels:
-            channel.segments.close()
+        for segments in channels:
+            segments.close()
         for one in recordings:
             one.close()
 
 
-def _start(channel: _Channel) -> float:
-    assert channel.waiting is not None
-    return channel.waiting.start
+def _labelled(segments: Iterator[Segment], speaker: str) -> Iterator[Segment]:
+    for segment in segments:
+        words = segment.words and tuple(replace(word, speaker=speaker) for word in segment.words)
+        yield replace(segment, speaker=speaker, words=words)
 
 
-def _note_channels(state: TranscriptionState, channels: Sequence[_Channel]) -> None:
-    state.position = min(channel.state.position for channel in channels)
-    state.second_s = sum(channel.state.second_s for channel in channels)
-    state.unread = tuple(sorted(span for channel in channels for span in channel.state.unread))
-    durations = [channel.state.duration for channel in channels]
-    state.duration = max((one for one in durations if one is not None), default=None)
-    first = next((one.state for one in channels if one.state.language is not None), None)
+def _note_channels(state: TranscriptionState, channels: Sequence[TranscriptionState]) -> None:
+    state.position = min(one.position for one in channels)
+    state.second_s = sum(one.second_s for one in channels)
+    state.unread = tuple(sorted(span for one in channels for span in one.unread))
+    state.duration = max((one.duration for one in channels if one.duration is not None), default=None)
+    first = next((one for one in channels if one.language is not None), None)
     if first is not None:
         state.language = first.language
         state.detection = state.detection or first.detection
-
-
-def _with_speaker(segment: Segment, speaker: str, state: TranscriptionState) -> Segment:
-    number = state.n_segments
-    state.n_segments += 1
-    state.turns = (*state.turns, Turn(segment.start, segment.end, speaker))
-    words = segment.words and tuple(replace(word, speaker=speaker) for word in segment.words)
-    return replace(segment, id=number, speaker=speaker, words=words)

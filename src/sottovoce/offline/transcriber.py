@@ -19,7 +19,6 @@ from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend
 from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.windows import WindowCut
-from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import Runtime
@@ -42,7 +41,7 @@ def with_arguments(
     """Return options with the arguments that are not None.
 
     codes: languages of the model; empty for an English-only model. language: one, several or "auto"; several
-    and "auto" imply following unless the options say otherwise. beam_size: 1 is greedy.
+    and "auto" imply following. beam_size: 1 is greedy.
 
     Raises:
         OptionError: the model does not have the language.
@@ -51,7 +50,10 @@ def with_arguments(
     follow = options.follow_languages
     if language is not None or decoding.language is None:
         choice = LanguageChoice.parse(language or decoding.allowed_languages or "auto", codes or ("en",))
-        decoding = _with_language(decoding, choice, codes)
+        fixed, allowed = choice.fixed, () if choice.fixed else choice.allowed or tuple(codes)
+        if not codes:
+            fixed, allowed = "en", ()
+        decoding = replace(decoding, language=fixed, allowed_languages=allowed)
         if follow is None:
             follow = True if len(choice.allowed) > 1 else "auto"
     if task is not None:
@@ -63,19 +65,8 @@ def with_arguments(
     return replace(options, decoding=decoding, word_timestamps=word_timestamps, follow_languages=follow)
 
 
-def _with_language(
-    decoding: DecodingOptions, choice: LanguageChoice, codes: Sequence[str]
-) -> DecodingOptions:
-    if not codes:
-        return replace(decoding, language="en", allowed_languages=())
-    allowed = () if choice.fixed else choice.allowed or tuple(codes)
-    return replace(decoding, language=choice.fixed, allowed_languages=allowed)
-
-
 class Context:
     """The initial prompt and the tokens of earlier windows, for the next prompt.
-
-    With `carry_initial_prompt` the initial prompt precedes every window, otherwise the first reset drops it.
 
     Source: openai-whisper 20250625, transcribe.py.
     """
@@ -87,37 +78,29 @@ class Context:
         text = options.initial_prompt
         initial = tokenizer.encode_prompt(text or "")
         self._carried = initial if options.carry_initial_prompt else []
-        self._tokens = [] if options.carry_initial_prompt else initial
+        self.tokens: tuple[int, ...] = () if options.carry_initial_prompt else tuple(initial)
 
     def prompt(self) -> tuple[int, ...]:
         room = max(0, self._room - len(self._carried))
         if self._options.max_context is not None:
             room = min(room, self._options.max_context)
-        return (*self._carried, *(self._tokens[-room:] if room else ()))
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        return tuple(self._tokens)
-
-    def restore(self, tokens: Sequence[int]) -> None:
-        self._tokens = list(tokens)
+        return (*self._carried, *(self.tokens[-room:] if room else ()))
 
     def remember(self, tokens: Sequence[int]) -> None:
-        self._tokens = [*self._tokens, *tokens][-self._room :]
+        self.tokens = (*self.tokens, *tokens)[-self._room :]
 
     def holds(self, text: str) -> bool:
         words = plain(text).split()
-        earlier = plain(self._tokenizer.decode(self._tokens)).split()
+        earlier = plain(self._tokenizer.decode(self.tokens)).split()
         return any(earlier[at : at + len(words)] == words for at in range(len(earlier) - len(words) + 1))
 
     def end_window(self, temperature: float) -> None:
-        """Reset the context after a high temperature, or without conditioning."""
         too_hot = temperature > self._options.prompt_reset_on_temperature
         if too_hot or not self._options.is_conditioned:
             self.reset()
 
     def reset(self) -> None:
-        self._tokens = []
+        self.tokens = ()
 
 
 SHORT_TAIL_FRAMES = 20
@@ -129,8 +112,8 @@ SHORT_TAIL_FRAMES = 20
 class Request:
     """How to decode one window that begins at a log-mel frame.
 
-    is_first: of the recording; it begins with the prefix. may_split: repeated text is decoded in parts
-    instead of at the next temperature.
+    is_first: of the recording. may_split: repeated text is decoded in parts instead of at the next
+    temperature.
     """
 
     language: str
@@ -175,11 +158,8 @@ class Transcriber:
     @property
     def content_frames(self) -> int:
         """The most log-mel frames of audio in a window; a shortened one has a silent tail."""
-        return self.window_frames - SHORT_TAIL_FRAMES if self._is_shortened else self.window_frames
-
-    @property
-    def _is_shortened(self) -> bool:
-        return self.window_frames < 2 * self.backend.dims.n_audio_ctx
+        is_shortened = self.window_frames < 2 * self.backend.dims.n_audio_ctx
+        return self.window_frames - SHORT_TAIL_FRAMES if is_shortened else self.window_frames
 
     @property
     def fixed_language(self) -> str | None:
@@ -209,13 +189,10 @@ class Transcriber:
         allowed = self.options.decoding.allowed_languages
         return self.runtime.detect_language(self.tokenizer, encoded, allowed)
 
-    @property
-    def is_listed(self) -> bool:
-        return 0 < len(self.options.decoding.allowed_languages) < len(self.tokenizer.language_codes)
-
     def combine(self, detections: Sequence[LanguageDetection], weights: Sequence[float]) -> LanguageDetection:
         allowed = self.options.decoding.allowed_languages
-        prior = NO_PRIOR if self.is_listed else self.options.language_prior
+        is_listed = 0 < len(allowed) < len(self.tokenizer.language_codes)
+        prior = NO_PRIOR if is_listed else self.options.language_prior
         return combine_detections(
             detections, self.tokenizer, allowed=allowed, weights=weights, log_prior=prior
         )
@@ -223,7 +200,7 @@ class Transcriber:
     def decode(
         self, encoded: EncoderOutput, requests: Sequence[Request], *, is_retry: bool = False
     ) -> list[Attempt]:
-        """Decode windows with fallback; sampling depends on where a window begins.
+        """Decode windows with fallback.
 
         is_retry: a longer window skipped them; only the first temperature is tried, as sampling hallucinates.
         """
@@ -269,7 +246,7 @@ class Transcriber:
     def sample_len(self, n_frames: int) -> int | None:
         """Return the most tokens of a window of so many encoder frames; None: half of the text context.
 
-        A shortened window has twice its share: if speech continues at its end, the decoder may loop.
+        A shortened window has twice its share, as the decoder may loop.
         """
         requested, dims = self.options.decoding.sample_len, self.backend.dims
         if requested is not None or n_frames >= dims.n_audio_ctx:
@@ -319,8 +296,6 @@ def transcriber_for(
     second: SecondModel | None = None,
 ) -> Transcriber:
     """Make the transcriber of a model and options.
-
-    fusion: language models over token arrays (n,). second: for the segments of which this model is uncertain.
 
     Raises:
         OptionError: the model lacks the language or task, or the options contradict each other.

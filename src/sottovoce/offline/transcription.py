@@ -1,7 +1,7 @@
 """The transcription of one recording: an iterator of segments, with progress, cancellation and results.
 
 A second model replaces the segments of which the first is uncertain. It transcribes each stretch between
-certain segments as a recording of its own, so the models need not share tokens, windows or languages.
+certain segments as a recording of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from itertools import islice
 from threading import Event, Lock
 from types import TracebackType
@@ -50,7 +50,6 @@ class RunControl:
 
     on_progress: called with the seconds done and those of the recording (None while unknown). abort: called
     before every call of the model; True ends the transcription, as does setting `stopped` from any thread.
-    Segments found so far are kept.
     """
 
     on_progress: Callable[[float, float | None], None] | None = None
@@ -67,7 +66,7 @@ class RunControl:
 class FileTranscription(Iterator[Segment]):
     """The segments of one recording, computed while they are requested.
 
-    Iterate once; `text` and `collect` use all segments, and the other properties grow with the iteration.
+    Iterate once; the other properties grow with the iteration.
 
     recording: closed at the end, unless keeps_open. speech_model: for mode "vad", Silero if None. resume: of
     the same recording, model and options.
@@ -130,14 +129,12 @@ class FileTranscription(Iterator[Segment]):
                     self._report()
                 self._end()
                 raise
-            segment = self._in_recording(segment)
+            if self._names:
+                segment = with_names(segment, self._names)
+            if self._part is not None:
+                segment = segment_moved(segment, self._start_s)
             self._segments.append(segment)
         return segment
-
-    def _in_recording(self, segment: Segment) -> Segment:
-        if self._names:
-            segment = with_names(segment, self._names)
-        return segment if self._part is None else segment_moved(segment, self._start_s)
 
     def _report(self) -> None:
         on_progress = self._control.on_progress
@@ -261,10 +258,9 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def resume_point(self) -> ResumePoint | None:
-        """Where `Model.transcribe(resume=…)` can go on, as plain values (`to_json`).
+        """Where `Model.transcribe(resume=…)` can go on; segments that came since it last changed come again.
 
-        None before the first window is done, and with diarization or separate channels. Segments that came
-        since the point last changed come again after resuming.
+        None before the first window is done, and with diarization or separate channels.
         """
         return self._state.resume_point if self._transcriber.options.is_resumable else None
 
@@ -351,20 +347,18 @@ def transcribe_with_both(
         state.unread = tuple(sorted([*state.unread, *own.unread]))
 
 
+@dataclass(eq=False)
 class _Draft:
-    def __init__(
-        self,
-        second: SecondModel,
-        first: Transcriber,
-        recording: Recording,
-        state: TranscriptionState,
-        speech_model: SpeechModel | None,
-        resume: ResumePoint | None,
-    ) -> None:
-        self._second, self._first, self._speech_model = second, first, speech_model
-        self._recording = recording.to_read_beside()
-        self._state = state
-        self.own = TranscriptionState(language=state.language)
+    second: SecondModel
+    first: Transcriber
+    recording: Recording
+    state: TranscriptionState
+    speech_model: SpeechModel | None
+    resume: InitVar[ResumePoint | None]
+
+    def __post_init__(self, resume: ResumePoint | None) -> None:
+        self._recording = self.recording.to_read_beside()
+        self.own = TranscriptionState(language=self.state.language)
         """Of the first model."""
         self._until_s = 0.0
         self._held: list[Segment] = []
@@ -375,7 +369,7 @@ class _Draft:
             self.own, self._until_s, self._held = replace(draft.progress), draft.until_s, [*draft.held]
 
     def note(self) -> None:
-        own, state = self.own, self._state
+        own, state = self.own, self.state
         state.detection, state.duration = own.detection, own.duration
         state.language, state.outside_languages = own.language, own.outside_languages
         state.position = min(own.position, self._until_s) if self._held else own.position
@@ -386,8 +380,8 @@ class _Draft:
             state.resume_point = replace(point, progress=replace(state, resume_point=None), draft=draft)
 
     def take(self, segment: Segment) -> list[Segment]:
-        is_in_doubt = self._second.deferral.defers(segment)
-        if not self._first.options.needs_words:
+        is_in_doubt = self.second.deferral.defers(segment)
+        if not self.first.options.needs_words:
             segment = replace(segment, words=None)
         if is_in_doubt:
             self._held.append(segment)
@@ -404,30 +398,30 @@ class _Draft:
         self._held, self._until_s = [], max(start_s, end_s)
         if not (held or gaps) or end_s - start_s < LEAST_S:
             return held
-        self._state.second_s += end_s - start_s
+        self.state.second_s += end_s - start_s
         language = held[0].language if held else self.own.language
         return self._read_by_second(start_s, end_s, language)
 
     def _read_by_second(self, start_s: float, end_s: float, language: str | None) -> list[Segment]:
         own = TranscriptionState(language=language)
         part = self._recording.part(start_s, end_s - start_s)
-        with closing(transcribe_recording(self._reader(language), part, own, self._speech_model)) as segments:
+        with closing(transcribe_recording(self._reader(language), part, own, self.speech_model)) as segments:
             found = list(segments)
-        self._state.unread += tuple((start_s + start, start_s + end) for start, end in own.unread)
+        self.state.unread += tuple((start_s + start, start_s + end) for start, end in own.unread)
         return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
 
     def _reader(self, language: str | None) -> Transcriber:
-        options = self._first.options
+        options = self.first.options
         decoding = replace(options.decoding, prefix=None)
         if language is not None:
             decoding = replace(decoding, language=language, allowed_languages=())
             options = replace(options, follow_languages=None)
         options = replace(options, decoding=decoding)
-        return Transcriber(self._second.runtime, self._second.tokenizer, options, self._second.fusion)
+        return Transcriber(self.second.runtime, self.second.tokenizer, options, self.second.fusion)
 
     def _in_first_tokens(self, segment: Segment) -> Segment:
-        tokenizer = self._first.tokenizer_of(segment.language)
-        if tokenizer.timestamp_begin == self._second.tokenizer.timestamp_begin:
+        tokenizer = self.first.tokenizer_of(segment.language)
+        if tokenizer.timestamp_begin == self.second.tokenizer.timestamp_begin:
             return segment
         words = segment.words and tuple(replace(word, tokens=()) for word in segment.words)
         return replace(segment, tokens=tuple(tokenizer.encode(segment.text)), words=words)
@@ -513,7 +507,10 @@ def transcribe_batch(
         while True:
             while runs and runs[0][1].done():
                 source, run = runs.popleft()
-                yield source, _outcome(run)
+                error = run.exception()
+                if error is not None and not isinstance(error, FAILURES):
+                    raise error
+                yield source, error or run.result()
             open_runs = [run for _, run in runs if not run.done()]
             room = min(batch_size - len(open_runs), AHEAD * batch_size - len(runs))
             new = [(source, runtime.caller(Priority.FILE)) for source in islice(waiting, room)]
@@ -527,12 +524,3 @@ def transcribe_batch(
         runtime.close()
         pool.shutdown(cancel_futures=True)
         runtime.join()
-
-
-def _outcome(run: Future[Transcript]) -> Outcome:
-    error = run.exception()
-    if error is None:
-        return run.result()
-    if isinstance(error, FAILURES):
-        return error
-    raise error

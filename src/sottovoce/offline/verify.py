@@ -1,14 +1,12 @@
 """Verify the text of a window: drop hallucinations, decode skipped speech and wrong languages again.
 
 - Improbable words of implausible duration between silences, and text without a voice, are dropped.
-- Where a speaker repeats a sentence, Whisper writes it once, stretched over all repetitions, or in a loop.
-  A window of several pieces with too little or repeated text is decoded in halves.
-- Whisper skips sentences. After each window its words are compared with the detected speech. Uncovered speech
-  is encoded and decoded separately, then in halves; what stays empty is reported. Improbable or repeated text
-  is rejected: a reported gap is better than a hallucination.
-- Whisper translates or respells speech that is not in the given language. The language probe misses one
-  sentence in minutes of another language; the low probability of its text reveals it. Such a segment is
-  decoded in the detected language, and the more probable text is kept.
+- A window of several pieces with too little or repeated text is decoded in halves: Whisper writes a repeated
+  sentence once, or in a loop.
+- Whisper skips sentences. Detected speech that no word covers is decoded separately, then in halves; what
+  stays empty is reported: a reported gap is better than a hallucination.
+- Whisper translates speech that is not in the given language. The low probability of its text reveals what
+  the language probe misses. It is decoded in the detected language, and the more probable text is kept.
 
 Source of `hallucination_silence_threshold`: openai-whisper 20250625, transcribe.py.
 """
@@ -16,6 +14,7 @@ Source of `hallucination_silence_threshold`: openai-whisper 20250625, transcribe
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -65,7 +64,6 @@ def anomaly_score(word: Word) -> float:
 
 
 def is_anomaly(words: Sequence[Word]) -> bool:
-    """Return whether a segment of these words is probably a hallucination."""
     if not words:
         return False
     spoken = [word for word in words if word.word not in PREPENDED + APPENDED][:_N_WORDS]
@@ -91,7 +89,7 @@ def skip_hallucinations(
 ) -> WindowCut:
     """Drop improbable segments with more than `threshold` seconds of silence around them.
 
-    If the first one follows a long silence, nothing is kept and the window begins again after it.
+    If the first one follows a long silence, the window begins again after it.
 
     end_by: returns the frame (10 ms) at which the recording ends, if it does by a time (s).
     """
@@ -174,7 +172,6 @@ DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
 
 
 def may_be_halved(window: Window) -> bool:
-    """Return whether a window can be decoded in halves, cut at a pause."""
     return len(window.pieces) > 1 and window.n_frames >= LONG_S * MEL_FRAMES_PER_SECOND
 
 
@@ -201,11 +198,9 @@ def halves_to_read(
 def _leaves_out(window: Window, cut: WindowCut, eot: int) -> bool:
     if not window.is_suspicious:
         return any(is_too_little(segment, eot, LONG_S, FEWEST_TOKENS_S) for segment in cut.segments)
-    end_s = window.n_frames / MEL_FRAMES_PER_SECOND
-    stops_early = bool(cut.segments) and end_s - cut.segments[-1].end >= DOUBTFUL_LONG_S
-    return stops_early or any(
-        is_too_little(segment, eot, DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S) for segment in cut.segments
-    )
+    rest_s = seconds_of(window.n_frames) - (cut.segments[-1].end if cut.segments else math.inf)
+    doubtful = (is_too_little(segment, eot, DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S) for segment in cut.segments)
+    return rest_s >= DOUBTFUL_LONG_S or any(doubtful)
 
 
 def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) -> bool:
@@ -221,10 +216,9 @@ LEAST_MISREAD_S = 0.8
 
 @dataclass(frozen=True, slots=True)
 class LanguageHypothesis:
-    """The hypothesis that consecutive segments of one window are in another language than their text.
+    """The hypothesis that consecutive segments of a window are in another language than their text.
 
-    speech: frames from the first word to the last. mean: log-probability of the text, a token. nats:
-    log-likelihood ratio for `language`.
+    mean: log-probability of the text, a token. nats: log-likelihood ratio for `language`.
     """
 
     segments: tuple[Segment, ...]
@@ -234,20 +228,16 @@ class LanguageHypothesis:
     nats: float
 
     def is_accepted_by(self, mean: float, least_nats: float) -> bool:
-        """Return whether text with this mean log-probability in the other language replaces the first."""
         return mean >= self.mean and self.nats >= least_nats
 
 
 def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]) -> list[LanguageHypothesis]:
-    """Join hypotheses of consecutive segments, of all in a window, with the same language."""
     found: list[LanguageHypothesis] = []
     for one in hypotheses:
-        at = segments.index(one.segments[0])
-        before = found[-1] if found else None
+        at, before = segments.index(one.segments[0]), found[-1] if found else None
         if before and before.language == one.language and at and segments[at - 1] is before.segments[-1]:
-            mean = float(
-                np.average([before.mean, one.mean], weights=[before.speech.n_frames, one.speech.n_frames])
-            )
+            weights = [before.speech.n_frames, one.speech.n_frames]
+            mean = float(np.average([before.mean, one.mean], weights=weights))
             speech, nats = Piece(before.speech.start, one.speech.end), before.nats + one.nats
             one = LanguageHypothesis((*before.segments, *one.segments), speech, mean, one.language, nats)
             found.pop()
@@ -256,14 +246,12 @@ def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]
 
 
 def speech_in(segment: Segment, speech: Sequence[Piece]) -> Piece | None:
-    """Return the speech of a segment, from the first piece to the last; None if too short."""
     inside = clipped(speech, mel_frames(segment.start), mel_frames(segment.end))
     is_long = sum(one.n_frames for one in inside) >= LEAST_MISREAD_S * MEL_FRAMES_PER_SECOND
     return Piece(inside[0].start, inside[-1].end) if is_long else None
 
 
 def segment_means(result: DecodingResult, segments: Sequence[Segment], eot: int) -> list[float | None]:
-    """Return the mean log-probability of the text of each segment of a result, or None."""
     tokens, logprobs = result.tokens, result.token_logprobs
     means: list[float | None] = []
     at = 0
@@ -327,24 +315,15 @@ class SkippedSpeechRecovery:
 
     def recovered(self, decoded: DecodedWindow, speech: Sequence[Piece]) -> list[Segment]:
         """Decode the skipped speech of a window; return all of its segments in order."""
-        own, found = self._with_uncovered(decoded, speech)
+        own, found = decoded.segments, list[Segment]()
+        if not is_covered(own, speech, self.transcriber.tokenizer.eot):
+            timed = self._timed(decoded)
+            for stretch in uncovered(speech, map(covered_by_word, _words_in(timed))):
+                found += self._read(stretch, decoded.result.language, own, speech)
+            own = [trimmed(segment, one.words or (), found) for segment, one in zip(own, timed, strict=True)]
         if self.follower is not None:
             own = self._in_right_languages(decoded, speech, own, self.follower)
         return sorted([*own, *found], key=lambda segment: segment.start)
-
-    def _with_uncovered(
-        self, decoded: DecodedWindow, speech: Sequence[Piece]
-    ) -> tuple[list[Segment], list[Segment]]:
-        segments = decoded.segments
-        if is_covered(segments, speech, self.transcriber.tokenizer.eot):
-            return segments, []
-        timed = self._timed(decoded)
-        words = [word for segment in timed for word in segment.words or ()]
-        found: list[Segment] = []
-        for stretch in uncovered(speech, map(covered_by_word, words)):
-            found += self._read(stretch, decoded.result.language, segments, speech)
-        own = [trimmed(segment, one.words or (), found) for segment, one in zip(segments, timed, strict=True)]
-        return own, found
 
     def _in_right_languages(
         self,
@@ -363,32 +342,20 @@ class SkippedSpeechRecovery:
                 hypotheses.append(LanguageHypothesis((segment,), speech, mean, *other))
         found = list(segments)
         for one in joined(hypotheses, segments):
-            if instead := self._read_in_another(one, follower):
+            decoded_again = self._read_alone(one.speech, one.language)
+            if decoded_again is None:
+                continue
+            if one.is_accepted_by(text_mean(decoded_again.result, eot), follower.least_nats):
+                follower.expect_several()
                 at = found.index(one.segments[0])
-                found[at : at + len(one.segments)] = instead
+                found[at : at + len(one.segments)] = decoded_again.cut.segments
         return found
-
-    def _read_in_another(
-        self, hypothesis: LanguageHypothesis, follower: LanguageFollower
-    ) -> Sequence[Segment]:
-        decoded = self._read_alone(hypothesis.speech, hypothesis.language)
-        if decoded is None:
-            return ()
-        mean = text_mean(decoded.result, self.transcriber.tokenizer.eot)
-        if not hypothesis.is_accepted_by(mean, follower.least_nats):
-            return ()
-        follower.expect_several()
-        return decoded.cut.segments
 
     def _timed(self, decoded: DecodedWindow) -> list[Segment]:
         is_timed = any(segment.words for segment in decoded.cut.segments)
         if not is_timed and decoded.cut.text_tokens(self.transcriber.tokenizer.eot):
             decoded = self._with_words(decoded)
         return decoded.segments
-
-    def _words(self, decoded: DecodedWindow) -> list[Word]:
-        timed = self._timed(decoded)
-        return [word for segment in timed for word in segment.words or ()]
 
     def _read(
         self,
@@ -408,7 +375,7 @@ class SkippedSpeechRecovery:
             found = list(decoded.cut.segments)
             if repeats_neighbour(found, beside, self.transcriber.tokenizer.eot):
                 return []  # its words exist already, at other times
-            rest = uncovered(stretch, map(covered_by_word, self._words(decoded)))
+            rest = uncovered(stretch, map(covered_by_word, _words_in(self._timed(decoded))))
         for left in rest:
             halves = in_halves(left) if depth < DEEPEST else ()
             for half in halves:
@@ -434,7 +401,7 @@ class SkippedSpeechRecovery:
             return None
         tokenizer = transcriber.tokenizer_of(result.language)
         window = Window.of(start, start + features.n_content_frames[0])
-        cut = cut_window(result.tokens, tokenizer, seek=start, n_frames=window.n_frames, keep_open=True)
+        cut = cut_window(result.tokens, tokenizer, start, window.n_frames, keep_open=True)
         decoded = DecodedWindow(window, encoded, cut, result)
         if transcriber.options.needs_words:
             decoded = self._with_words(decoded)
@@ -448,10 +415,12 @@ class SkippedSpeechRecovery:
         return replace(decoded, cut=placed)
 
 
+def _words_in(segments: Sequence[Segment]) -> list[Word]:
+    return [word for segment in segments for word in segment.words or ()]
+
+
 def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -> bool:
-    """Return whether segments cover all speech by their own times, with enough text; otherwise words are
-    aligned.
-    """
+    """Return whether segments cover all speech by their own times, with enough text."""
     spans = [(mel_frames(segment.start), mel_frames(segment.end)) for segment in segments]
     if uncovered(pieces, spans):
         return False
@@ -522,31 +491,23 @@ def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:
 
 
 def repeats_neighbour(found: Sequence[Segment], beside: Sequence[Segment], eot: int) -> bool:
-    """Return whether a second text repeats its neighbour, which was only timed wrongly.
-
-    If their time is too long for one text, it was said twice.
-    """
+    """Return whether a second text repeats its neighbour, which was only timed wrongly."""
     before = [one for one in beside if one.start <= found[0].start]
     after = [one for one in beside if one.start > found[0].start]
-    return any(
-        _share(_words_of(found), _words_of([other])) >= ALIKE and _fits_both(other, found, eot)
-        for other in (*before[-1:], *after[:1])
-    )
-
-
-def _fits_both(segment: Segment, found: Sequence[Segment], eot: int) -> bool:
-    length_s = max(segment.end, found[-1].end) - min(segment.start, found[0].start)
-    return sum(token < eot for token in segment.tokens) >= REPEATED_TOKENS_S * length_s
+    words = _words_of(found)
+    for other in (*before[-1:], *after[:1]):
+        blocks = SequenceMatcher(None, words, _words_of([other]), autojunk=False).get_matching_blocks()
+        share = sum(block.size for block in blocks) / max(1, len(words))
+        length_s = max(other.end, found[-1].end) - min(other.start, found[0].start)
+        n_tokens = sum(token < eot for token in other.tokens)
+        if share >= ALIKE and n_tokens >= REPEATED_TOKENS_S * length_s:
+            return True
+    return False
 
 
 def _words_of(segments: Sequence[Segment]) -> list[str]:
     text = " ".join(segment.text for segment in segments).casefold()
     return "".join(sign if sign.isalnum() else " " for sign in text).split()
-
-
-def _share(words: Sequence[str], other: Sequence[str]) -> float:
-    blocks = SequenceMatcher(None, words, other, autojunk=False).get_matching_blocks()
-    return sum(block.size for block in blocks) / max(1, len(words))
 
 
 def _is_trusted(transcriber: Transcriber, result: DecodingResult) -> bool:

@@ -1,9 +1,6 @@
 """Windows of a recording, the pieces of speech in them, and their segments, in log-mel frames of 10 ms.
 
-The tokens of a window are cut into segments at the timestamps that the model wrote; text after the end of the
-audio is dropped, which openai-whisper keeps.
-
-Source of the cuts: openai-whisper 20250625, transcribe.py.
+Source of the cuts into segments: openai-whisper 20250625, transcribe.py, which keeps text after the end.
 """
 
 from __future__ import annotations
@@ -53,7 +50,6 @@ class Piece:
 
 
 def clipped(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
-    """Return the parts of pieces in frames [start, end)."""
     parts = [Piece(max(start, one.start), min(end, one.end)) for one in pieces]
     return [one for one in parts if one.n_frames > 0]
 
@@ -62,10 +58,9 @@ def clipped(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
 class Window:
     """Pieces of a recording that the model reads as one window.
 
-    language: None if not detected yet. probability: of the language among those allowed. is_cut: ended by a
-    change of language. is_packed: without the pauses between its pieces, so that its text is timed in seconds
-    of the window. is_suspicious: part of a longer window with too little or repeated text. may_be_silent:
-    that window was silent by its text.
+    probability: of the language among those allowed. is_cut: ended by a change of language. is_packed:
+    without the pauses between its pieces; its text is timed in seconds of the window. is_suspicious: part of
+    a longer window with too little or repeated text. may_be_silent: that window was silent by its text.
     """
 
     pieces: tuple[Piece, ...]
@@ -112,7 +107,6 @@ class Window:
         return replace(self, pieces=tuple(heads)), replace(self, pieces=tuple(tails))
 
     def halves(self, *, may_be_silent: bool = False) -> tuple[Window, Window]:
-        """Split the window into two of about the same length; it has at least two pieces."""
         lengths = list(accumulate(piece.n_frames for piece in self.pieces))[:-1]
         middle = min(range(len(lengths)), key=lambda at: abs(2 * lengths[at] - self.n_frames))
         first = replace(
@@ -128,9 +122,8 @@ class Window:
         return sum(min(max(frame - piece.start, 0), piece.n_frames) for piece in self.pieces)
 
     def recording_s(self, window_s: float, *, is_end: bool = False) -> float:
-        """Convert seconds in the window to seconds in the recording.
-
-        Where two pieces meet, a start belongs to the later one and an end to the earlier one.
+        """Convert seconds in the window to seconds in the recording; between pieces, an end is in the earlier
+        one.
         """
         offsets = [0]
         for piece in self.pieces[:-1]:
@@ -150,7 +143,7 @@ class Window:
 def pack_speech(
     speech: Sequence[SpeechSegment], window_frames: int, breaks: Sequence[int] = ()
 ) -> Iterator[Window]:
-    """Pack ascending speech into windows of at most window_frames; longer speech is cut, overlaps count once.
+    """Pack ascending speech into windows of at most window_frames; longer speech is cut.
 
     breaks: ascending frames; no window reaches across a pause that holds one.
     """
@@ -206,7 +199,6 @@ def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
 
 
 def energy_minimum(features: RecordingFeatures, before: Piece, after: Piece) -> int:
-    """Return the quietest frame in the pause between two pieces."""
     loudness = _loudness(features, before.end, after.start)
     middle = (len(loudness) - 1) / 2
     return before.end + int((loudness + 1e-6 * np.abs(np.arange(len(loudness)) - middle)).argmin())
@@ -253,8 +245,7 @@ def _loudness(features: RecordingFeatures, start: int, end: int) -> npt.NDArray[
 class WindowCut:
     """The segments of a window, and the log-mel frame of the recording where the next one begins.
 
-    ends_closed: the last timestamp is single, so that no speech follows. restarts: nothing was kept, because
-    the window begins too early.
+    ends_closed: by a single timestamp, so that no speech follows. restarts: the window begins too early.
     """
 
     segments: tuple[Segment, ...]
@@ -275,12 +266,12 @@ class WindowCut:
 
 
 def cut_window(
-    tokens: Sequence[int], tokenizer: Tokenizer, *, seek: int, n_frames: int, keep_open: bool = False
+    tokens: Sequence[int], tokenizer: Tokenizer, seek: int, n_frames: int, *, keep_open: bool = False
 ) -> WindowCut:
     """Cut at pairs of timestamps; without a pair the window is one segment.
 
     seek: log-mel frame of the recording where the window begins. n_frames: of audio; segments are clipped to
-    it. keep_open: also keep text after the last pair; otherwise the next window begins there.
+    it. keep_open: also keep text after the last pair.
     """
     start_s, length_s = seconds_of(seek), seconds_of(n_frames)
 

@@ -26,7 +26,6 @@ from typing import TypeVar, cast
 
 import torch
 
-from sottovoce.decoding.alignment import Stepwise
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.models.dims import frames_of
@@ -43,6 +42,7 @@ from sottovoce.runtime.calls import (
 )
 from sottovoce.runtime.update_interval import JUDGED_EVERY_S
 from sottovoce.threads import one_torch_thread
+from sottovoce.types import Stepwise
 
 log = logging.getLogger(__name__)
 FILE_SHARE = 0.1

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.alignment import Stepwise, TimedWord, WindowText, align_stepwise, finish
+from sottovoce.decoding.alignment import TimedWord, WindowText, align_stepwise
 from sottovoce.decoding.decode import Attempt, DecodingResult, WindowDecoder, decode_with_fallback
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.search import Fusion
@@ -30,7 +30,7 @@ from sottovoce.options.decoding import DecodingOptions, shared_options
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.threads import all_torch_threads, one_torch_thread
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import EncoderOutput, Features, Stepwise, finish
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,7 +1,6 @@
 """AlignAtt: decode until the attention is too close to the end of the audio.
 
-An update decodes one window from a prefix. It accepts a token if the frame that the decoder attends to most
-is far enough from the end of the audio. Frames are encoder frames of 20 ms.
+A token is accepted if the frame (20 ms) that the decoder attends to most is far enough from the end.
 
 Sources: Papi et al. 2023, https://arxiv.org/abs/2305.11408; Simul-Whisper: Wang et al. 2024,
 https://arxiv.org/abs/2406.10052.
@@ -35,7 +34,7 @@ from sottovoce.models.backend import (
     StepPart,
 )
 from sottovoce.options.decoding import NON_SPEECH
-from sottovoce.streaming.turns import TextEnd
+from sottovoce.streaming.options import TextEnd
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
@@ -66,10 +65,7 @@ class DecoderPrefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixCache:
-    """The decoder's state of the first tokens of a prefix, for the next update.
-
-    attention: statistics (1, n_heads, n_frames). no_speech_prob: 0 without <|startoftranscript|>.
-    """
+    """The decoder's state of the first tokens of a prefix, for the next update."""
 
     tokens: tuple[int, ...]
     state: RowPrefix
@@ -94,9 +90,8 @@ class StopReason(Enum):
 class AlignAttHypothesis:
     """The text tokens that one decode found after its prefix.
 
-    frames: attended to most at each token. logprobs: in nats. avg_logprob: mean over tokens and end.
-    held_back_token: rejected near the end of the audio. mean_score: avg_logprob plus language model scores.
-    prefix_cache, text_end: if requested.
+    frames: attended to most at each token. avg_logprob: mean over tokens and end. held_back_token: rejected
+    near the end of the audio. mean_score: avg_logprob plus language model scores.
     """
 
     tokens: tuple[int, ...]
@@ -111,7 +106,6 @@ class AlignAttHypothesis:
     text_end: TextEnd | None = None
 
     def followed_by(self, others: AlignAttHypothesis) -> AlignAttHypothesis:
-        """Return the hypothesis with its held-back token and those decoded after it."""
         held_back = () if self.held_back_token is None else (self.held_back_token,)
         frames = (*self.frames, *self.frames[-1:] * len(held_back), *others.frames)
         return replace(
@@ -175,9 +169,9 @@ class BeamPath:
 class StopRules:
     """When a beam stops.
 
-    frame_threshold: at a token attended this close to the end of the audio; 0: never, inf: at the first.
-    rewind_threshold: at a jump back of attention by more frames. max_repeats: see `count_looped`.
-    committed_until: end frame of the committed words, or None.
+    frame_threshold: at a token attended this close to the end of the audio. rewind_threshold: at a jump back
+    of attention by more frames. max_repeats: see `count_looped`. committed_until: end frame of the committed
+    words.
     """
 
     frame_threshold: float = 25
@@ -221,14 +215,19 @@ def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     does not count. If `max_repeats` is below 32, so is a run of at least 32 tokens with at most 8 different
     ones.
     """
-    n_repeated = count_repeated(tokens, max_repeats, least=8)
-    return n_repeated or (count_babbled(tokens) if max_repeats < BABBLE_TOKENS else 0)
+    n, n_repeated = BABBLE_TOKENS, count_repeated(tokens, max_repeats, least=8)
+    is_babble = len(tokens) >= n and len(set(tokens[-n:])) <= BABBLE_DISTINCT
+    if n_repeated or max_repeats >= n or not is_babble:
+        return n_repeated
+    while n < len(tokens) and len(set(tokens[-n - 1 :])) <= BABBLE_DISTINCT:
+        n += 1
+    return n
 
 
 def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1) -> int:
     """Count the items at the end that repeat a block of 1 to 24 items before them.
 
-    0 unless the block occurs more than `max_repeats` times in a row, with at least `least` items in all.
+    The block must occur more than `max_repeats` times, with at least `least` items in all.
     """
     for period in range(1, min(24, len(items) // 2) + 1):
         n_same = 0
@@ -237,15 +236,6 @@ def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1)
         if n_same + period >= max(least, period * (max_repeats + 1)):
             return n_same
     return 0
-
-
-def count_babbled(tokens: Sequence[int]) -> int:
-    n = BABBLE_TOKENS
-    if len(tokens) < n or len(set(tokens[-n:])) > BABBLE_DISTINCT:
-        return 0
-    while n < len(tokens) and len(set(tokens[-n - 1 :])) <= BABBLE_DISTINCT:
-        n += 1
-    return n
 
 
 SPREAD_FLOOR = 0.1
@@ -287,8 +277,8 @@ class LiveVocabulary:
     """Token ids of live decoding.
 
     ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (n,) bool, those that may not begin
-    a text. marks: (2, n) bool, marks that end sentences, and others. others: (k,) int64, predicted at
-    <|startoftranscript|> only: <|nospeech|>, and languages. n_vocab: rows of the model.
+    a text. marks: (2, n) bool, marks that end sentences, and others. others: (k,) int64, <|nospeech|> and
+    languages. n_vocab: rows of the model.
     """
 
     ids: Tensor
@@ -299,7 +289,7 @@ class LiveVocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
-        """Return the vocabulary of a model with n_vocab rows, one object for all sessions.
+        """Return the vocabulary of a model, one object for all sessions.
 
         Unlike offline, <|endoftext|> may come first: forbidding it invites hallucination.
         """
@@ -327,7 +317,7 @@ class LiveVocabulary:
 
     @cached_property
     def rows(self) -> Tensor | None:
-        """Rows (n + k,) to compute in a step; None: all of the model."""
+        """Rows (n + k,) to compute in a step; None: all."""
         few = len(self.ids) + len(self.others) <= FEW * self.n_vocab
         return torch.cat((self.ids, self.others)) if few else None
 
@@ -344,9 +334,9 @@ class LiveVocabulary:
         return torch.stack([(probs * kind).sum(dim=-1) for kind in self.marks] + [probs[:, -1]], dim=1)
 
     def log_probs(self, logits: Tensor, *, first: Tensor | None = None) -> Tensor:
-        """Return the log-probabilities (R, n) of `ids`.
+        """Return the log-probabilities (R, n) of `ids` from logits (R, n_rows).
 
-        logits: (R, n_rows) of `rows`. first: (R,) bool, rows whose next token begins a text.
+        first: (R,) bool, rows whose next token begins a text.
         """
         whole = self.rows is None
         chosen = logits.index_select(1, self.ids) if whole else logits[:, : len(self.ids)]
@@ -366,8 +356,8 @@ def mark_kind(text: str) -> int:
 class AlignAttRequest:
     """Decode one window after a prefix.
 
-    n_recomputed: return a `PrefixCache` without this many tokens at the end; None: return none. measures_end:
-    return the `TextEnd` of the prefix.
+    n_recomputed: return a `PrefixCache` without this many tokens at the end. measures_end: return the
+    `TextEnd`.
     """
 
     prefix: DecoderPrefix
@@ -435,40 +425,35 @@ class AlignAttEnd:
 
 
 NextTokens: TypeAlias = tuple[int, list[tuple[int, float, float]]]
-"""The frame that a beam attends to most; its best next tokens with log-probabilities and LM scores."""
+"""The frame that a beam attends to most, and its best next tokens with log-probabilities and LM scores."""
 
 
+@dataclass(eq=False)
 class ActiveRequest:
-    """One request of a batch: its beams, which are decoder rows, and its finished hypotheses."""
+    """A request of a batch: its beams, which are decoder rows, and finished hypotheses."""
 
-    def __init__(
-        self, ticket: int, decoder: AlignAttDecoder, request: AlignAttRequest, n_frames: int
-    ) -> None:
-        room = max(0, decoder.backend.dims.n_text_ctx - len(request.prefix.tokens))
-        self.ticket = ticket
-        self.prefix = request.prefix
-        self.n_frames = n_frames
+    ticket: int
+    decoder: AlignAttDecoder
+    request: AlignAttRequest
+    n_frames: int
+
+    def __post_init__(self) -> None:
+        self.prefix, cache = self.request.prefix, self.request.prefix_cache
         self.paths = [BeamPath()]
         self.is_new = True
-        cache = request.prefix_cache
-        self.cache = cache if cache and cache.applies_to(self.prefix.tokens, n_frames) else None
+        self.cache = cache if cache and cache.applies_to(self.prefix.tokens, self.n_frames) else None
         self.no_speech_prob = 0.0 if self.cache is None else self.cache.no_speech_prob
-        self.lm_rows = decoder.lm_rows(request.prefix.committed)
+        self.lm_rows = self.decoder.lm_rows(self.prefix.committed)
         self.prefix_statistics: RunningStatistics | None = None
-        self.measures_end = request.measures_end
         self.text_end: TextEnd | None = None
         self._new_cache: PrefixCache | None = None
-        self._n_recomputed = request.n_recomputed
-        self._beam_size = decoder.beam_size
-        self._eot = decoder.eot
-        self._device = decoder.backend.device
-        self._rules = request.rules
-        self._most_tokens = min(room, request.rules.max_tokens)
+        room = max(0, self.decoder.backend.dims.n_text_ctx - len(self.prefix.tokens))
+        self._most_tokens = min(room, self.request.rules.max_tokens)
         self._finished: list[AlignAttHypothesis] = []
 
     @property
     def n_candidates(self) -> int:
-        return self._beam_size + 1 if self._beam_size > 1 else 1
+        return self.decoder.beam_size + 1 if self.decoder.beam_size > 1 else 1
 
     @property
     def n_cached(self) -> int:
@@ -476,9 +461,10 @@ class ActiveRequest:
 
     @property
     def n_to_cache(self) -> int:
-        if self._n_recomputed is None:
+        n_recomputed = self.request.n_recomputed
+        if n_recomputed is None:
             return 0
-        return max(self.n_cached, len(self.prefix.tokens) - max(1, self._n_recomputed))
+        return max(self.n_cached, len(self.prefix.tokens) - max(1, n_recomputed))
 
     @property
     def computes_sot(self) -> bool:
@@ -499,7 +485,7 @@ class ActiveRequest:
         self.is_new = False
         if self.computes_sot:
             self.no_speech_prob = at_prefix[0]
-        if self.measures_end:
+        if self.request.measures_end:
             self.text_end = TextEnd(*at_prefix[1:])
 
     def save_cache(self, state: RowPrefix | None) -> None:
@@ -508,7 +494,6 @@ class ActiveRequest:
             self._new_cache = PrefixCache(tokens, state, self.prefix_statistics, self.no_speech_prob)
 
     def extend(self, candidates: Sequence[NextTokens]) -> list[int]:
-        """Stop or extend every beam; return the parent of each new beam, none at the end."""
         paths, self.paths = self.paths, []
         if len(paths[0].tokens) >= self._most_tokens:
             if not self._finished:
@@ -524,17 +509,19 @@ class ActiveRequest:
         parents = [parent for _, parent in best]
         newest = [path.tokens[-1] for path in self.paths]
         if self.lm_rows is not None and parents:
-            self.lm_rows.advance(*(torch.tensor(ids, device=self._device) for ids in (parents, newest)))
+            self.lm_rows.advance(
+                *(torch.tensor(ids, device=self.decoder.backend.device) for ids in (parents, newest))
+            )
         return parents
 
     @property
     def _is_done(self) -> bool:
-        return len(self._finished) >= self._beam_size
+        return len(self._finished) >= self.decoder.beam_size
 
     def _stops(self, path: BeamPath, frame: int, token: int) -> bool:
-        if token == self._eot:
+        if token == self.decoder.eot:
             return False
-        stopped = self._rules.stopped_by_attention(path, frame, self.n_frames, token)
+        stopped = self.request.rules.stopped_by_attention(path, frame, self.n_frames, token)
         if stopped is not None:
             self._finished.append(stopped)
         return stopped is not None
@@ -543,11 +530,11 @@ class ActiveRequest:
         extended.sort(key=lambda item: item[0].total_score, reverse=True)
         best: list[tuple[BeamPath, int]] = []
         for path, parent in extended:
-            if len(best) == self._beam_size:
+            if len(best) == self.decoder.beam_size:
                 break
-            if path.tokens[-1] == self._eot:
+            if path.tokens[-1] == self.decoder.eot:
                 self._finished.append(path.stopped(StopReason.END_OF_TEXT, n_tokens=-1))
-            elif looped := self._rules.stopped_by_loop(path, self.prefix.committed):
+            elif looped := self.request.rules.stopped_by_loop(path, self.prefix.committed):
                 self._finished.append(looped)
             else:
                 best.append((path, parent))
@@ -594,8 +581,7 @@ class AlignAttDecoder:
 class AlignAttBatch:
     """Requests that are decoded together (continuous batching).
 
-    A step computes the prefixes of new requests and the newest token of all other beams in one pass. Decoders
-    may differ in beam size and language models.
+    A step computes the prefixes of new requests and the newest token of all other beams in one pass.
     """
 
     def __init__(self, backend: Backend, vocabulary: LiveVocabulary) -> None:
@@ -619,7 +605,6 @@ class AlignAttBatch:
 
     @torch.inference_mode()
     def admit(self, decoder: AlignAttDecoder, encoded: EncoderOutput, request: AlignAttRequest) -> int:
-        """Add a request; return the ticket of its hypothesis."""
         assert decoder.vocabulary is self._vocabulary, "one vocabulary for all requests of a batch"
         active = ActiveRequest(self._n_admitted, decoder, request, encoded.n_content_frames[0])
         self._rows.admit(encoded, None if active.cache is None else active.cache.state)
@@ -629,10 +614,7 @@ class AlignAttBatch:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, AlignAttHypothesis]]:
-        """Run one decoder step; return the tickets and hypotheses of finished requests.
-
-        After an error, none of the requests can continue.
-        """
+        """Run one decoder step; return the tickets and hypotheses of finished requests."""
         candidates = iter(self._next_tokens())
         done: list[tuple[int, ActiveRequest]] = []
         rows: list[int] = []
@@ -700,7 +682,7 @@ class AlignAttBatch:
 
     def _begin(self, new: Sequence[ActiveRequest], n_old: int, first: int, end: AlignAttEnd) -> StepGroup:
         """Return the group of new requests, whose statistics begin at `first` with those of their caches."""
-        measures = self._is_static or any(one.measures_end for one in new)
+        measures = self._is_static or any(one.request.measures_end for one in new)
         end = replace(end, reads_prefixes=True, measures_ends=measures)
         state = self._state_of(end, first + len(new))
         for one in state:

@@ -35,7 +35,7 @@ class AudioWindow:
         return self.encoded.n_content_frames[0]
 
     def quietest_s(self, start_s: float, end_s: float) -> float:
-        """Return the middle (s) of the quietest frame in a span; start_s if the window ends before it."""
+        """Return the middle (s) of the quietest frame in a span, or start_s."""
         first, end = self.frame(start_s), self.frame(end_s)
         if first >= end:
             return start_s
@@ -54,15 +54,11 @@ class AudioWindow:
         return self.start_s + frame / FRAMES_PER_SECOND
 
     def frame(self, seconds: float) -> int:
-        """Return the frame at a time (s) of the recording, clipped to the window."""
         return max(0, min(self.n_frames, math.floor((seconds - self.start_s) * FRAMES_PER_SECOND + 1e-6)))
 
 
 def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
-    """Return the mean log10 power (n // 2,) of each encoder frame over the spectrum.
-
-    log_mel: (n_mels, n), un-normalised; clipped to Whisper's dynamic range.
-    """
+    """Return the mean log10 power (n // 2,) of each encoder frame of un-normalised log-mel (n_mels, n)."""
     n_frames = log_mel.shape[1] // MELS_PER_FRAME
     if not n_frames:
         return np.zeros(0)
@@ -73,9 +69,7 @@ def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
 
 
 def quietest_boundary(loud: npt.NDArray[np.float64], boundary: int, reach: int, *, least: int = 1) -> int:
-    """Return the quietest boundary of two frames at most `reach` away, from `least` on; else the boundary
-    itself.
-    """
+    """Return the quietest boundary of two frames at most `reach` away, or the boundary itself."""
     at = np.arange(max(1, least, boundary - reach), min(len(loud) - 1, boundary + reach) + 1)
     if not len(at):
         return boundary
@@ -84,7 +78,7 @@ def quietest_boundary(loud: npt.NDArray[np.float64], boundary: int, reach: int, 
 
 
 def quietest_frame(loud: npt.NDArray[np.float64]) -> int:
-    """Return the quietest frame by `loudness`, the last among equals; 0 without any."""
+    """Return the quietest frame by `loudness`, the last among equals."""
     around = _around(loud)
     return len(around) - 1 - int(around[::-1].argmin()) if len(around) else 0
 
@@ -119,10 +113,7 @@ class MelBuffer:
         self.end_sample += len(samples)
 
     def frames(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
-        """Return the frames (n_mels, n) of the audio up to a sample; None: all.
-
-        final: include the last ones, padded with silence; no audio may follow.
-        """
+        """Return the frames (n_mels, n) up to a sample; final: also the last ones, padded with silence."""
         if self._waiting:
             self._frames = torch.cat((self._frames, self._stream.push(torch.cat(self._waiting))), dim=1)
             self._waiting.clear()
@@ -133,7 +124,6 @@ class MelBuffer:
         return self._frames[:, : max(0, until_sample - self.start_sample) // HOP_SAMPLES]
 
     def cut(self, start_sample: int) -> None:
-        """Drop audio before a sample, in whole encoder frames."""
         self.frames()
         n_frames = max(0, start_sample - self.start_sample) // SAMPLES_PER_FRAME
         n_frames = min(n_frames, self._frames.shape[1] // MELS_PER_FRAME)

@@ -37,8 +37,6 @@ MIN_WORD_S = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HypothesisWord:
-    """A word of a hypothesis; last_frame: attended to at its last token."""
-
     word: Word
     tokens: tuple[int, ...]
     last_frame: int = 0
@@ -46,10 +44,6 @@ class HypothesisWord:
     @property
     def letters(self) -> str:
         return "".join(filter(str.isalnum, self.word.word.casefold()))
-
-    def not_before(self, start_s: float) -> HypothesisWord:
-        start_s = max(self.word.start, start_s)
-        return replace(self, word=replace(self.word, start=start_s, end=max(self.word.end, start_s)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +66,17 @@ class WordBuilder:
         *,
         after_s: float,
     ) -> list[HypothesisWord]:
-        """Return timed words, none before after_s, without incomplete characters; groups: by `group`."""
+        """Return timed words, none before after_s, without incomplete characters."""
         ends = list(accumulate((len(group.tokens) for group in groups), initial=0))
         spans = [slice(first, end) for first, end in pairwise(ends)]
         times = self._times(nondecreasing(hypothesis.frames), spans, window, after_s)
-        return [
-            self._word(group, hypothesis, span, time)
-            for group, span, time in zip(groups, spans, times, strict=True)
-            if REPLACEMENT_CHARACTER not in group.text
-        ]
-
-    def _word(
-        self, group: TokenWord, hypothesis: AlignAttHypothesis, span: slice, time: tuple[float, float, int]
-    ) -> HypothesisWord:
-        n_tokens, (start_s, end_s, last_frame) = len(group.tokens), time
-        probability = math.exp(sum(hypothesis.logprobs[span]) / n_tokens)
-        word = Word(group.text, start_s, end_s, probability, language=self.language)
-        return HypothesisWord(word, group.tokens, last_frame)
+        words = []
+        for group, span, (start_s, end_s, last_frame) in zip(groups, spans, times, strict=True):
+            if REPLACEMENT_CHARACTER not in group.text:
+                probability = math.exp(sum(hypothesis.logprobs[span]) / len(group.tokens))
+                word = Word(group.text, start_s, end_s, probability, language=self.language)
+                words.append(HypothesisWord(word, group.tokens, last_frame))
+        return words
 
     def _times(
         self, frames: Sequence[int], spans: Sequence[slice], window: AudioWindow, after_s: float
@@ -108,7 +96,7 @@ class WordBuilder:
         return times
 
     def group(self, tokens: Sequence[int]) -> list[TokenWord]:
-        """Group tokens into words with the punctuation after them; leading punctuation joins the first."""
+        """Group tokens into words with the punctuation after them."""
         split = self.tokenizer.split_to_word_tokens if self.has_spaces else self.tokenizer.split_to_characters
         groups: list[TokenWord] = []
         for text, group in zip(*split(tokens), strict=True):
@@ -122,15 +110,11 @@ class WordBuilder:
 
 
 def is_punctuation(text: str) -> bool:
-    """Return whether a text has no letter, digit or incomplete character."""
     return not any(map(str.isalnum, text)) and REPLACEMENT_CHARACTER not in text
 
 
 def word_ends(lasts: Sequence[float], n_frames: int) -> list[float]:
-    """Return the increasing end frames of words with non-decreasing last attended frames.
-
-    A word ends one frame after its last; words with the same frame divide the time to the next word.
-    """
+    """Return increasing end frames: one after the last attended, which words may share."""
     ends: list[float] = []
     for last, run in groupby(lasts):
         n = len(list(run))
@@ -142,10 +126,7 @@ def word_ends(lasts: Sequence[float], n_frames: int) -> list[float]:
 
 
 def nondecreasing(frames: Sequence[int]) -> list[int]:
-    """Return the nearest non-decreasing sequence by sum of distances (isotonic regression).
-
-    Source: Ayer et al. 1955.
-    """
+    """Return the nearest non-decreasing sequence by sum of distances (Ayer et al. 1955)."""
     pools: list[list[int]] = []
     for frame in frames:
         pools.append([frame])
@@ -165,7 +146,7 @@ MAX_WORD_REPEATS = 2
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Turns a hypothesis into words. after_s: end of the committed words; committed: their letters."""
+    """Turns a hypothesis into words that start after the committed ones."""
 
     window: AudioWindow
     builder: WordBuilder
@@ -173,7 +154,6 @@ class Reading:
     committed: Sequence[str] = ()
 
     def words(self, hypothesis: AlignAttHypothesis, *, final: bool) -> list[HypothesisWord]:
-        """Return the complete words; final: the last one is complete."""
         groups = self.builder.group(hypothesis.tokens)
         if groups and not self._is_complete(groups[-1], hypothesis, final=final):
             groups.pop()
@@ -208,8 +188,7 @@ class CommitPolicy:
     """Decide, update by update, which words are committed.
 
     A word is committed if it is complete (`Reading`), stable (`Agreement`), and ends where the language is
-    certain; at the end of the audio, all complete words are. If decoding fails for good, words that two
-    hypotheses agreed on are (`take_agreed`).
+    certain; at the end of the audio, all complete words are.
     """
 
     def __init__(self, options: StreamOptions) -> None:
@@ -223,7 +202,6 @@ class CommitPolicy:
         """Whether the last update looped or jumped back."""
 
     def stop_rules(self, undecoded_s: float, *, final: bool, committed_until: int | None = None) -> StopRules:
-        """Return when decoding stops; undecoded_s: seconds after the committed words."""
         options = self._options
         return StopRules(
             options.final_frame_threshold if final else DECODE_AHEAD * options.near_frames,
@@ -243,9 +221,8 @@ class CommitPolicy:
     ) -> list[HypothesisWord]:
         """Return the words of a hypothesis that are committed; the others are `unstable`.
 
-        A jump back or no speech makes the hypothesis unusable; without speech, earlier ones are forgotten.
-
-        certain_until_s: words that end later wait for the language. final: no more audio comes.
+        A jump back or no speech makes the hypothesis unusable. certain_until_s: words that end later wait for
+        the language. final: no more audio comes.
         """
         is_silent = (
             hypothesis.no_speech_prob > self._options.no_speech_threshold
@@ -267,33 +244,35 @@ class CommitPolicy:
         return words[:n_committed]
 
     def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
-        """Remove and return the words that two hypotheses agreed on, up to until_s; none starts before
-        after_s.
-        """
-        within = takewhile(
-            lambda one: (one.word.start + one.word.end) / 2 <= until_s, self._agreement.take_agreed()
-        )
-        return [one.not_before(after_s) for one in within]
+        found = []
+        for one in self._agreement.take_agreed():
+            if (one.word.start + one.word.end) / 2 > until_s:
+                break
+            start_s = max(one.word.start, after_s)
+            word = replace(one.word, start=start_s, end=max(one.word.end, start_s))
+            found.append(replace(one, word=word))
+        return found
 
 
+@dataclass(eq=False)
 class Agreement:
     """The uncommitted words of consecutive hypotheses, and which of them are stable.
 
-    near_frames: least distance of a stable word from the end of the audio. far_frames: at this distance every
-    word is stable.
+    Words closer than near_frames to the end of the audio are not; beyond far_frames all are.
     """
 
-    def __init__(self, options: CommitOptions, near_frames: float, far_frames: float = math.inf) -> None:
-        self._options = options
-        self._near_frames = near_frames
-        self._far_frames = far_frames
-        self._words: list[HypothesisWord] = []
-        self._since_s: list[float] = []
-        """Of each word: end of the audio at the first of the consecutive hypotheses that have it."""
+    options: CommitOptions
+    near_frames: float
+    far_frames: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.reset()
         self._end_s = -math.inf
 
     def reset(self) -> None:
-        self._words, self._since_s = [], []
+        self._words: list[HypothesisWord] = []
+        self._since_s: list[float] = []
+        """Of each word: end of the audio at the first of the consecutive hypotheses that have it."""
 
     def add(self, words: Sequence[HypothesisWord], window: AudioWindow, *, is_stuck: bool = False) -> int:
         """Add a hypothesis, unless it is stuck; return how many of its words, from the first, are stable."""
@@ -305,7 +284,6 @@ class Agreement:
         return sum(1 for _ in takewhile(lambda pair: self._is_stable(*pair, window), known))
 
     def drop_committed(self, words: Sequence[HypothesisWord]) -> None:
-        """Remove committed words; if they differ from the uncommitted ones, remove all."""
         n_dropped = len(words) if count_same(words, self._words) == len(words) else len(self._words)
         self._words, self._since_s = self._words[n_dropped:], self._since_s[n_dropped:]
 
@@ -318,10 +296,10 @@ class Agreement:
 
     def _is_stable(self, one: HypothesisWord, since_s: float, window: AudioWindow) -> bool:
         n_behind = window.n_frames - one.last_frame
-        if n_behind < self._near_frames or n_behind >= self._far_frames:
-            return n_behind >= self._near_frames
-        is_agreed = window.end_s - since_s >= self._options.agreed_s - TOLERANCE_S
-        return is_agreed or one.word.probability >= self._options.commit_prob
+        if n_behind < self.near_frames or n_behind >= self.far_frames:
+            return n_behind >= self.near_frames
+        is_agreed = window.end_s - since_s >= self.options.agreed_s - TOLERANCE_S
+        return is_agreed or one.word.probability >= self.options.commit_prob
 
 
 def count_same(words: Sequence[HypothesisWord], others: Sequence[HypothesisWord]) -> int:

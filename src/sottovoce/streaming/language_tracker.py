@@ -29,10 +29,7 @@ least LEAST on both sides of each is probed.
 
 
 class LiveLanguageTracker:
-    """Follows the language of a session by probing stretches of its newest speech.
-
-    Each is encoded separately: in a window across a change the encoder mixes the languages
-    (docs/streaming.md).
+    """Follows the language of a session by probing stretches of its newest speech, encoded separately.
 
     Raises:
         OptionError: languages that the model does not have.
@@ -51,7 +48,7 @@ class LiveLanguageTracker:
             base_prior(codes, self.languages, LANGUAGE_PRIOR),
             certainty=options.switch_certainty,
             first_wait_s=options.first_language_s,
-            current=None if several else self.languages[0],
+            initial=None if several else self.languages[0],
         )
         self._probe = LanguageProbe(runtime.backend, tokenizer, codes) if several else None
         self._hop = round(self._stretches.hop_s * SAMPLE_RATE)
@@ -74,7 +71,7 @@ class LiveLanguageTracker:
 
     @property
     def language(self) -> str:
-        """The current language; the first allowed one before it is known."""
+        """The current language, or the first allowed one."""
         return self.timeline.current or self.languages[0]
 
     def begin(self, sample: int) -> None:
@@ -84,7 +81,7 @@ class LiveLanguageTracker:
     def update(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> LanguageChange | None:
         """Probe new audio up to a sample; return the change that is due, or None.
 
-        final: the utterance ends there, and its language is decided.
+        final: the utterance ends there.
         """
         if not self.is_following:
             return None
@@ -97,14 +94,14 @@ class LiveLanguageTracker:
     def _placed(
         self, change: LanguageChange | None, utterance: LiveUtterance, since_s: float
     ) -> LanguageChange | None:
-        """Move a change to the quiet moment that best separates the languages."""
         if change is None or change.source is None or change.at_s <= since_s:
             return change
         assert self._probe is not None, "a language changes only where several are allowed"
         first, end = round(since_s * SAMPLE_RATE), self._log_mel_end(utterance)
         first = max(first, utterance.start_sample)
-        reach = boundary_reach(round(change.at_s * SAMPLE_RATE), first, end)
-        moments = utterance.quiet_samples(round(change.at_s * SAMPLE_RATE), reach, N_MOMENTS) if reach else []
+        near = round(change.at_s * SAMPLE_RATE)
+        reach = range(max(first + LEAST, near - AROUND), min(end - LEAST, near + AROUND))
+        moments = utterance.quiet_samples(near, reach, N_MOMENTS) if reach else []
         if not moments:  # too close to the beginning or the end for sides
             return self.timeline.place(change, utterance.boundary_s(change.at_s, SNAP_S))
         probe = self._probe
@@ -122,10 +119,7 @@ class LiveLanguageTracker:
         return utterance.start_sample + utterance.log_mel().shape[1] * HOP_SAMPLES
 
     def _probe_new(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> None:
-        """Add the stretches of new audio, which end at fixed samples, to the timeline.
-
-        final: a last stretch may be short and end anywhere.
-        """
+        """Add the stretches of new audio, which end at fixed samples, except a last one, to the timeline."""
         first = self._probed_until - self._probed_until % self._hop + self._hop
         ends = [*range(first, until + 1, self._hop)]
         if final and (not ends or ends[-1] < until) and until > self._probed_until:
@@ -148,7 +142,6 @@ class LiveLanguageTracker:
             self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
 
     def _spans(self, utterance: LiveUtterance, ends: list[int], *, final: bool) -> list[tuple[int, int]]:
-        """Return the stretches [start, end) in samples that are long enough."""
         least_s = self._stretches.min_width_s
         least = round((min(least_s, LEAST_FINAL_S) if final else least_s) * SAMPLE_RATE)
         earliest = max(utterance.start_sample, round(self.timeline.since_s * SAMPLE_RATE))
@@ -163,11 +156,6 @@ class LiveLanguageTracker:
             if end - start >= least:
                 found.append((start, end))
         return found
-
-
-def boundary_reach(near: int, first: int, end: int) -> range:
-    """Return the samples of [first, end) where a language that seems to end at `near` may end."""
-    return range(max(first + LEAST, near - AROUND), min(end - LEAST, near + AROUND))
 
 
 def checked_languages(languages: Sequence[str], tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -1,9 +1,14 @@
-"""Options of a live session."""
+"""Options of a live session, and the rule of `eagerness`: a complete text ends a turn after a shorter pause.
+
+Early in every pause the decoder predicts the token after the last word. These probabilities and the length of
+the pause give the probability that the turn is over.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import get_args
 
 from torch import Tensor
@@ -15,12 +20,13 @@ from sottovoce.models.backend import EXACT, EncoderMode
 from sottovoce.options.live import (
     SWITCH_CERTAINTY,
     Captions,
+    Eagerness,
     Latency,
     LiveDecodingOptions,
     Switching,
     without_parallel,
 )
-from sottovoce.streaming.turns import EAGERNESS, TurnRule
+from sottovoce.options.vad import VadStreamOptions
 from sottovoce.text.languages import find_language
 
 
@@ -28,8 +34,8 @@ from sottovoce.text.languages import find_language
 class CommitOptions:
     """Which words are stable.
 
-    commit_prob: a word of at least this probability is. agreed_s: others are when consecutive hypotheses have
-    had them for so many seconds of audio.
+    commit_prob: those of at least this probability. agreed_s: others after so many seconds in consecutive
+    hypotheses.
 
     Raises:
         OptionError: a value is out of range.
@@ -52,6 +58,87 @@ LATENCIES: Mapping[Latency, tuple[float, CommitOptions]] = {
 """`frame_threshold` and `commit` by latency (docs/research/live.md)."""
 
 
+PAUSE_MS = 192.0
+"""Silence after which the decoder predicts: six windows of voice activity detection."""
+USUAL_PAUSE_S = VadStreamOptions().hangover_ms / 1000
+"""The pause that ends a turn if the decoder failed."""
+FLOOR = 1e-4
+"""Least probability of a continuation."""
+
+
+def vad_with_pauses(option: bool | VadStreamOptions) -> VadStreamOptions:
+    """Return options of voice activity detection that finds pauses of `PAUSE_MS`.
+
+    Raises:
+        OptionError: without detection, or with a fixed pause.
+    """
+    if isinstance(option, VadStreamOptions):
+        if option.hangover_ms != VadStreamOptions().hangover_ms:
+            raise OptionError(
+                f"hangover_ms: expected none with an eagerness, which ends turns, got {option.hangover_ms:g}"
+            )
+        return replace(option, hangover_ms=PAUSE_MS)
+    if not option:
+        raise OptionError("vad: expected voice activity detection with an eagerness, got False")
+    return VadStreamOptions(hangover_ms=PAUSE_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class TextEnd:
+    """Probabilities that a sentence mark, another mark or <|endoftext|> follows the last word."""
+
+    sentence_mark: float
+    other_mark: float
+    end_of_text: float
+
+    @property
+    def features(self) -> tuple[float, float]:
+        """Log-probabilities of another word and of another mark."""
+        another_word = 1.0 - self.sentence_mark - self.other_mark - self.end_of_text
+        return math.log(max(FLOOR, another_word)), math.log(max(FLOOR, self.other_mark))
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTurnRule:
+    """A logistic model of `TextEnd.features` and the logarithm of the pause.
+
+    threshold: probability at which a turn ends. least_s, most_s: limits of the pause.
+    """
+
+    threshold: float
+    bias: float
+    weights: tuple[float, float]
+    pause_weight: float = 1.44
+    least_s: float = PAUSE_MS / 1000
+    most_s: float = 3.0
+
+    def pause_s(self, text_end: TextEnd) -> float:
+        wanted = math.log(self.threshold / (1 - self.threshold))
+        log_pause = (wanted - self._log_odds(text_end)) / self.pause_weight
+        return min(self.most_s, max(self.least_s, math.exp(min(10.0, log_pause))))
+
+    def probability(self, text_end: TextEnd, pause_s: float) -> float:
+        log_odds = self._log_odds(text_end) + self.pause_weight * math.log(pause_s)
+        return 1 / (1 + math.exp(-log_odds))
+
+    def _log_odds(self, text_end: TextEnd) -> float:
+        return self.bias + sum(
+            weight * one for weight, one in zip(self.weights, text_end.features, strict=True)
+        )
+
+
+def _rule(threshold: float, most_s: float) -> FittedTurnRule:
+    return FittedTurnRule(threshold, bias=-0.700, weights=(-0.288, -0.617), most_s=most_s)
+
+
+EAGERNESS: Mapping[Eagerness, FittedTurnRule] = {
+    "low": _rule(0.960, 2.0),
+    "medium": _rule(0.905, 1.5),
+    "high": _rule(0.777, 1.0),
+}
+"""With as many false ends as fixed pauses of 1.5, 0.9 and 0.5 s (`python -m benchmarks live turns fit`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOptions(LiveDecodingOptions):
     """How live speech is decoded.
@@ -64,7 +151,7 @@ class StreamOptions(LiveDecodingOptions):
     commit: CommitOptions | None = None
     encoder: EncoderMode | None = None
     fusion: Fusion[Tensor] | None = None
-    turns: TurnRule | None = None
+    turns: FittedTurnRule | None = None
 
     def __post_init__(self) -> None:
         LiveDecodingOptions.__post_init__(self)  # without super(): the class with slots is another one
@@ -81,7 +168,7 @@ class StreamOptions(LiveDecodingOptions):
         return self.commit or LATENCIES[self.latency][1]
 
     @property
-    def turn_rule(self) -> TurnRule | None:
+    def turn_rule(self) -> FittedTurnRule | None:
         """None: a fixed pause ends a turn."""
         return self.turns or (EAGERNESS[self.eagerness] if self.eagerness else None)
 
@@ -94,10 +181,10 @@ class StreamOptions(LiveDecodingOptions):
 class SessionOptions:
     """How a session follows speech and languages.
 
-    languages: allowed codes; empty: all of the model. switching: "off" detects the language once; "restart"
-    (also "parallel") continues in the new language at a change. switch_certainty: posterior from which a
-    session switches. first_language_s: seconds of speech after which the likeliest language is taken.
-    captions: "revisable" also emits uncommitted words.
+    languages: allowed codes; empty: all. switching: "off" detects the language once; "restart" (also
+    "parallel") follows changes. switch_certainty: posterior from which a session switches. first_language_s:
+    seconds of speech after which the likeliest language is taken. captions: "revisable" also emits
+    uncommitted words.
 
     Raises:
         OptionError: a value is out of range.

@@ -1,7 +1,7 @@
 """A live session: samples in, events out, across pauses and changes of language.
 
 Received samples are the only clock, so events do not depend on the sizes of pushes. Stages: schedule,
-language (`language_tracker`), audio window, AlignAtt, words and commit policy, events.
+language, audio window, AlignAtt, words and commit policy, events.
 
 After a short pause an utterance is resumed. At a change of language it is decoded to the change point and
 continues in the new language; in doubt, words wait.
@@ -32,9 +32,8 @@ from sottovoce.streaming.alignatt import AlignAttDecoder, LiveVocabulary
 from sottovoce.streaming.audio_window import SNAP_S
 from sottovoce.streaming.commit_policy import WordBuilder
 from sottovoce.streaming.language_tracker import LiveLanguageTracker
+from sottovoce.streaming.options import PAUSE_MS, USUAL_PAUSE_S, StreamOptions, TextEnd
 from sottovoce.streaming.options import SessionOptions as SessionOptions
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.turns import PAUSE_MS, USUAL_PAUSE_S, TextEnd
 from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, UtteranceDecoder
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
@@ -53,28 +52,21 @@ from sottovoce.types import (
 )
 
 
+@dataclass(eq=False)
 class EventEmitter:
     """Makes events and numbers them; times are seconds of the recording.
 
     Without a pause, a final comes at the first end of a sentence after sentence_s, or after longest_s.
-    allowed_mass: of a span in seconds, see `Final`.
     """
 
-    def __init__(
-        self,
-        sentence_s: float,
-        longest_s: float,
-        speakers: LiveSpeakers | None = None,
-        *,
-        allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None,
-    ) -> None:
-        self._allowed_mass = allowed_mass
-        self._speakers = speakers
-        self._sentence_s = sentence_s
-        self._longest_s = longest_s
+    sentence_s: float
+    longest_s: float
+    speakers: LiveSpeakers | None = None
+    allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None
+
+    def __post_init__(self) -> None:
         self._events: list[Event] = []
-        self._n_emitted = 0
-        self._utterance = 0
+        self._n_emitted = self._utterance = 0
         self._words: list[Word] = []
         """Committed words since the last final."""
         self._unstable = ""
@@ -97,7 +89,9 @@ class EventEmitter:
         part: list[Word] = []
         for word in words:
             part.append(word)
-            if self._is_final_due((self._words or part)[0].start, word):
+            span_s = word.end - (self._words or part)[0].start
+            ends = word.word.rstrip().endswith(SENTENCE_ENDS)
+            if span_s > self.longest_s or (ends and span_s > self.sentence_s):
                 self._emit_partial(part, language, now_s)
                 self.emit_final(language, now_s, goes_on=True)
                 part = []
@@ -105,8 +99,8 @@ class EventEmitter:
             self._emit_partial(part, language, now_s)
 
     def _emit_partial(self, words: Sequence[Word], language: str, now_s: float) -> None:
-        if self._speakers is not None:
-            words = self._speakers.label(words)
+        if self.speakers is not None:
+            words = self.speakers.label(words)
         self._words += words
         text = "".join(word.word for word in words)
         span = (words[0].start, words[-1].end)
@@ -115,7 +109,6 @@ class EventEmitter:
     def emit_unstable(
         self, words: Sequence[Word], language: str, now_s: float, *, committed_s: float
     ) -> None:
-        """Emit the text of uncommitted words if it changed; committed_s: time of an empty text."""
         text = "".join(word.word for word in words)
         if text == self._unstable:
             return
@@ -124,26 +117,18 @@ class EventEmitter:
         self.emit(Unstable(*span, text, language, now_s, utterance=self._utterance))
 
     def emit_final(self, language: str, now_s: float, *, goes_on: bool) -> None:
-        """Emit a final of the words since the last one, if any.
-
-        language: of words without one. goes_on: the next words get a new utterance id.
-        """
+        """Emit a final of the words since the last one; goes_on: the next words get a new utterance id."""
         if not self._words:
             return
         words, self._words = tuple(self._words), []
-        if self._speakers is not None:
-            words = tuple(self._speakers.relabel(words))
+        if self.speakers is not None:
+            words = tuple(self.speakers.relabel(words))
         text = "".join(word.word for word in words).strip()
         most = Counter(word.language for word in words).most_common(1)[0][0] or language
         span = (words[0].start, words[-1].end)
-        mass = self._allowed_mass(*span)
+        mass = self.allowed_mass(*span)
         self.emit(Final(*span, text, most, words, now_s, mass, utterance=self._utterance))
         self._utterance += goes_on
-
-    def _is_final_due(self, start_s: float, last: Word) -> bool:
-        span_s = last.end - start_s
-        ends = last.word.rstrip().endswith(SENTENCE_ENDS)
-        return span_s > self._longest_s or (ends and span_s > self._sentence_s)
 
     def emit(self, event: Event) -> None:
         self._events.append(replace(event, seq=self._n_emitted))
@@ -164,8 +149,7 @@ class SchedulePoint:
 class UpdateSchedule:
     """Buffers samples and finds where updates are due, and where speech starts, pauses or ends.
 
-    vad: None: all is speech until `stop`. max_pause_s: longest pause within an utterance. with_pauses: speech
-    ends after the pause that `end_after` sets.
+    vad: None: all is speech until `stop`. with_pauses: speech ends after the pause that `end_after` sets.
     """
 
     def __init__(
@@ -216,7 +200,7 @@ class UpdateSchedule:
         self._with_pauses = False
 
     def points(self, *, newest_only: bool = False) -> Iterator[SchedulePoint]:
-        """Advance `now` to the last sample received; edges come where they were detected.
+        """Advance `now` to the last sample; edges come where they were detected.
 
         newest_only: of the updates between two edges, only the last one.
         """
@@ -260,13 +244,10 @@ class UpdateSchedule:
         return self.buffer.end - round(ONSET_S * SAMPLE_RATE)
 
     def resumes(self, end: int, start: int) -> bool:
-        """Return whether speech from `start` continues an utterance that ended at `end`."""
         return start - end <= self._max_pause
 
     def discard(self, taken: int | None) -> None:
-        """Drop samples that are not needed again; taken: end of those copied by an utterance that may
-        continue.
-        """
+        """Drop samples that no utterance needs again; taken: end of those that it copied."""
         self.buffer.drop_before(self.onset if taken is None else taken)
 
 
@@ -283,7 +264,7 @@ class Session:
     """Turns speech into events as it comes.
 
     vad: None: everything is speech until `close`. speakers: an unused speaker labeller. runtime: runs the
-    calls of the model, for one or several sessions; None: this backend.
+    calls of the model; None: this backend.
 
     Raises:
         OptionError: languages that the model does not have.
@@ -313,7 +294,7 @@ class Session:
         vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
         self._aligner = AlignAttDecoder(backend, tokenizer.eot, vocabulary, stream.beam_size, stream.fusion)
         self._events = EventEmitter(
-            stream.sentence_s, stream.longest_final_s, speakers, allowed_mass=self.timeline.allowed_mass
+            stream.sentence_s, stream.longest_final_s, speakers, self.timeline.allowed_mass
         )
         self._speakers = speakers
         self._decoder: UtteranceDecoder | None = None
@@ -332,16 +313,14 @@ class Session:
     def push(self, pcm: Samples | Tensor, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         """Push samples (n,) float32, mono, 16 kHz, and return the resulting events.
 
-        If the model fails, its error is raised; the session continues, and the next call returns the events
-        so far.
+        If the model fails, its error is raised; the next call returns the events so far.
 
-        pcm: an array, or a tensor on the CPU. newest_only: of the updates within these samples, do only the
-        last one of each utterance, if the caller is late. greedy: decode with one beam until the end of an
-        utterance, if the machine is busy.
+        newest_only: do only the last update of each utterance within these samples, if the caller is late.
+        greedy: decode with one beam until the end of an utterance, if the machine is busy.
 
         Raises:
             SessionClosedError: after `close`.
-            AudioError: other samples, not finite, or more than 10 minutes at once; the session is unchanged.
+            AudioError: other samples, or more than 10 minutes at once; the session is unchanged.
         """
         if self._closed:
             raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
@@ -398,7 +377,6 @@ class Session:
 
     @contextmanager
     def _attempt(self) -> Iterator[None]:
-        """Keep an error of the body for the caller of the session."""
         try:
             yield
         except Exception as error:
@@ -480,7 +458,6 @@ class Session:
             self._emit_unstable(decoder, decoder.policy.unstable)
 
     def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> None:
-        """Commit all audio up to a sample and emit a final; goes_on: speech continues."""
         self._feed(decoder, min(sample, self._schedule.buffer.end))
         with self._attempt():
             self._follow_language(decoder, sample, final=True)

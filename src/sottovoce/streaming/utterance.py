@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 
 from torch import Tensor
@@ -47,8 +47,7 @@ from sottovoce.streaming.commit_policy import (
     WordBuilder,
     is_punctuation,
 )
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.turns import TextEnd
+from sottovoce.streaming.options import StreamOptions, TextEnd
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples, Word
 
@@ -56,22 +55,24 @@ MAX_COMMITTED_TOKENS = 160
 """Most committed tokens of the buffered audio; new ones still fit behind a prompt of 223."""
 
 
+@dataclass(eq=False)
 class UtteranceEncoder:
-    """Encodes the buffered audio for language probes and decoding, which share states where they can."""
+    """Encodes the buffered audio for language probes and decoding, which share states."""
 
-    def __init__(self, runtime: Runtime, mels: MelBuffer, mode: EncoderMode) -> None:
-        self._runtime = runtime
-        self._mels = mels
-        self._mode = mode
+    runtime: Runtime
+    mels: MelBuffer
+    mode: EncoderMode
+
+    def __post_init__(self) -> None:
         self._state: EncoderState | None = None
         self._probed: tuple[EncoderMode, int, IncrementalResult] | None = None
         """Mode, log-mel frames and result of the last probe of the whole buffer."""
-        self._full_encode = (mels.start_sample, 0.0)
+        self._full_encode = (self.mels.start_sample, 0.0)
         """First sample of the buffer, and end (s) of the audio, at the last full encode."""
 
     def encode_for_probe(self, mode: EncoderMode) -> EncoderOutput:
-        log_mel = self._mels.frames()
-        (result,) = self._runtime.encode_incremental([IncrementalWindow(log_mel, mode)])
+        log_mel = self.mels.frames()
+        (result,) = self.runtime.encode_incremental([IncrementalWindow(log_mel, mode)])
         self._probed = mode, log_mel.shape[1], result
         return result.encoded
 
@@ -80,20 +81,20 @@ class UtteranceEncoder:
     ) -> AudioWindow | None:
         """Encode the buffer up to a sample, unless a probe just did; None without a frame of audio.
 
-        mode: None: that of growing audio. is_last: no audio may follow.
+        mode: None: of growing audio. is_last: no audio may follow.
         """
-        log_mel = self._mels.frames(final=is_last, until_sample=until_sample)
+        log_mel = self.mels.frames(final=is_last, until_sample=until_sample)
         if log_mel.shape[1] < MELS_PER_FRAME:
             return None
-        result = self._result_of_probe(mode or self._mode, log_mel.shape[1])
+        result = self._result_of_probe(mode or self.mode, log_mel.shape[1])
         is_full = mode is not None or result is not None or self._state is None
         if result is None:
             self._probed = None
-            windows = [IncrementalWindow(log_mel, mode or self._mode, self._state)]
-            (result,) = self._runtime.encode_incremental(windows)
+            windows = [IncrementalWindow(log_mel, mode or self.mode, self._state)]
+            (result,) = self.runtime.encode_incremental(windows)
         self._state = result.state
         encoded = replace(result.encoded, n_content_frames=(log_mel.shape[1] // MELS_PER_FRAME,))
-        window = AudioWindow(encoded, log_mel, self._mels.start_sample)
+        window = AudioWindow(encoded, log_mel, self.mels.start_sample)
         if is_full:
             self._full_encode = window.start_sample, window.end_s
         return window
@@ -106,11 +107,11 @@ class UtteranceEncoder:
     def flush_mode(self, until_sample: int) -> EncoderMode:
         """Return how the end of an utterance is encoded: all audio since the last full encode at once."""
         start_sample, encoded_s = self._full_encode
-        if self._mode.recompute_s is None or start_sample != self._mels.start_sample:
-            return self._mode.whole()
+        if self.mode.recompute_s is None or start_sample != self.mels.start_sample:
+            return self.mode.whole()
         since_s = max(0.0, until_sample / SAMPLE_RATE - encoded_s)
-        newest_s = min(FULL_WINDOW_S, since_s + self._mode.recompute_s)
-        return replace(self._mode, recompute_s=newest_s, refresh_s=0.0)
+        newest_s = min(FULL_WINDOW_S, since_s + self.mode.recompute_s)
+        return replace(self.mode, recompute_s=newest_s, refresh_s=0.0)
 
     def reset(self) -> None:
         self._state = self._probed = None
@@ -119,8 +120,7 @@ class UtteranceEncoder:
 class LiveUtterance:
     """Audio from a sample on, its committed words, and the text before it in each language.
 
-    history: text tokens before the utterance by language; None: nothing was committed in the session yet, so
-    `init_prompt` is used. mode: how growing audio is encoded.
+    history: text tokens before it by language; None: nothing was committed in the session yet.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class LiveUtterance:
         return start + SAMPLES_PER_FRAME * quietest_frame(loud)
 
     def quiet_samples(self, near: int, reach: range, n_most: int) -> list[int]:
-        """Return quiet samples within `reach`, quietest first; ties go to the nearest to `near`."""
+        """Return quiet samples within `reach`, quietest first, then nearest to `near`."""
         at = (near - reach.start) // SAMPLES_PER_FRAME
         frames = quiet_frames(loudness(self.log_mel_between(reach.start, reach.stop)), at, n_most)
         return [reach.start + SAMPLES_PER_FRAME * frame for frame in frames]
@@ -200,9 +200,7 @@ class LiveUtterance:
             self.committed.add(word)
 
     def drop_before(self, cut_s: float, *, words_until_s: float | None = None) -> None:
-        """Drop audio before a time; the text of words that end by words_until_s (None: the same) joins the
-        prompt.
-        """
+        """Drop audio before a time, and move the text of words that end by words_until_s into the prompt."""
         for one in self.committed.drop_before(cut_s if words_until_s is None else words_until_s):
             self._context(one.word.language or "").add(one.tokens)
         self._mels.cut(round(cut_s * SAMPLE_RATE))
@@ -262,7 +260,7 @@ class CommittedWords:
         return tuple(token for one in own for token in one.tokens)
 
     def cut_point(self, earliest_s: float, target_s: float) -> float:
-        """Return the middle of the widest gap after a word from earliest_s to target_s + 2 s.
+        """Return the middle of the widest gap from earliest_s to target_s + 2 s.
 
         Without a gap: target_s if all words before it are committed, else earliest_s.
         """
@@ -278,7 +276,6 @@ class CommittedWords:
         return max(gaps)[1] if gaps else self.until_s
 
     def _gaps(self) -> list[tuple[float, float, int]]:
-        """Return width (s), middle (s) and the number of tokens before the gap after each word."""
         n_tokens = accumulate(len(one.tokens) for one in self._words)
         starts = [*(one.word.start for one in self._words[1:]), self.until_s + 0.2]
         return [
@@ -293,7 +290,7 @@ class CommittedWords:
 
 
 class PromptContext:
-    """The prompt of one language: `static_prompt` and the newest text; history: None: `init_prompt`."""
+    """The prompt of one language: `static_prompt` and the newest text, at first `init_prompt`."""
 
     def __init__(
         self, tokenizer: Tokenizer, options: StreamOptions, history: Sequence[int] | None = None
@@ -329,48 +326,40 @@ REST_OF_WORD_S = 0.3
 """A word ends within this time after its last attended frame; the rest would become another word."""
 
 
+@dataclass(eq=False)
 class UtteranceDecoder:
     """Decodes an utterance, in one language at a time.
 
-    builder: of the first language. on_words: called with committed words and their language. retry_after_s:
-    see `RETRY_AFTER_S`; inf if the audio may hold silence. reads_ahead: decode the uncommitted words too,
-    greedily, to show them.
+    on_words: called with committed words and their language. retry_after_s: see `RETRY_AFTER_S`. reads_ahead:
+    decode the uncommitted words too, greedily.
     """
 
-    def __init__(
-        self,
-        utterance: LiveUtterance,
-        decoder: AlignAttDecoder,
-        builder: WordBuilder,
-        on_words: Callable[[Sequence[Word], str], None],
-        *,
-        runtime: Runtime,
-        options: StreamOptions,
-        retry_after_s: float = RETRY_AFTER_S,
-        reads_ahead: bool = False,
-    ) -> None:
-        self.utterance = utterance
+    utterance: LiveUtterance
+    aligner: AlignAttDecoder
+    builder: WordBuilder
+    on_words: Callable[[Sequence[Word], str], None]
+    runtime: Runtime
+    options: StreamOptions
+    retry_after_s: float = RETRY_AFTER_S
+    reads_ahead: bool = False
+
+    def __post_init__(self) -> None:
         self.is_open = True
         """Whether speech continues; False in a pause."""
-        self._runtime = runtime
-        self._decoder, self._greedy = decoder, replace(decoder, beam_size=1)
-        self._on_words = on_words
-        self._options = options
-        self._retry_after_s = retry_after_s
-        self._reads_ahead = reads_ahead
-        self._from_s = utterance.start_sample / SAMPLE_RATE
+        self._greedy = replace(self.aligner, beam_size=1)
+        self._from_s = self.utterance.start_sample / SAMPLE_RATE
         """Where speech began after the last pause or skipped audio."""
-        self.begin_language(builder)
+        self.begin_language(self.builder)
 
     def begin_language(self, builder: WordBuilder) -> None:
-        self._builder = builder
-        self.policy = CommitPolicy(self._options)
+        self.builder = builder
+        self.policy = CommitPolicy(self.options)
         self._cached: tuple[int, PrefixCache | None] = (0, None)
         """First sample of the last window, and its cache."""
 
     @property
     def language(self) -> str:
-        return self._builder.language
+        return self.builder.language
 
     def resume(self, from_s: float) -> None:
         self.is_open, self._from_s = True, from_s
@@ -386,23 +375,20 @@ class UtteranceDecoder:
     @property
     def is_long_enough(self) -> bool:
         n_samples = self.utterance.end_sample - self.utterance.start_sample
-        return n_samples / SAMPLE_RATE >= self._options.audio_min_len_s
+        return n_samples / SAMPLE_RATE >= self.options.audio_min_len_s
 
     def may_commit(self, certain_until_s: float) -> bool:
-        """Return whether an update can commit a word."""
         committed_s = self.utterance.committed.until_s
         undecoded_s = self.utterance.end_sample / SAMPLE_RATE - committed_s
-        return undecoded_s * FRAMES_PER_SECOND > self._options.near_frames and certain_until_s > committed_s
+        return undecoded_s * FRAMES_PER_SECOND > self.options.near_frames and certain_until_s > committed_s
 
     def update(self, certain_until_s: float, *, greedy: bool = False) -> None:
-        """Encode and decode new audio, and commit words; greedy: with one beam."""
         window = self.utterance.encoder.window()
         if window is not None:
             self.decode(window, certain_until_s=certain_until_s, greedy=greedy)
             self._trim_stalled(window)
 
     def text_end(self) -> TextEnd | None:
-        """Return how the text goes on after the last word; None without audio."""
         window = self.utterance.encoder.window()
         if window is None:
             return None
@@ -413,9 +399,9 @@ class UtteranceDecoder:
         request = AlignAttRequest(
             prefix, rules, prefix_cache=cache if start_sample == window.start_sample else None
         )
-        (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
+        (hypothesis,) = self.runtime.decode_continuously(self.aligner, [window.encoded], [request])
         n_committed, text = prefix.n_committed, [*prefix.committed, *hypothesis.tokens]
-        while text and is_punctuation(self._builder.tokenizer.decode(text[-1:])):
+        while text and is_punctuation(self.builder.tokenizer.decode(text[-1:])):
             text.pop()
         whole = (*prefix.tokens[: len(prefix.tokens) - n_committed], *text)
         request = replace(
@@ -424,7 +410,7 @@ class UtteranceDecoder:
             rules=replace(rules, max_tokens=0),
             measures_end=True,
         )
-        (hypothesis,) = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
+        (hypothesis,) = self.runtime.decode_continuously(self.aligner, [window.encoded], [request])
         assert hypothesis.text_end is not None
         return hypothesis.text_end
 
@@ -432,7 +418,7 @@ class UtteranceDecoder:
         """Commit all words of the audio up to a sample.
 
         If much of it gave no word, the rest is decoded again, without a prompt, in the full window; then
-        agreed words are committed. is_last: the session has no more audio.
+        agreed words are committed.
         """
         encoder = self.utterance.encoder
         for is_retry, mode in ((False, encoder.flush_mode(until_sample)), (True, EXACT)):
@@ -442,7 +428,7 @@ class UtteranceDecoder:
             self.decode(window, final=True)
             if is_retry:
                 self._commit_agreed(window.end_s)
-            if not self.policy.is_stuck and self.undecoded_s(window.end_s) < self._retry_after_s:
+            if not self.policy.is_stuck and self.undecoded_s(window.end_s) < self.retry_after_s:
                 return
             self._restart_after_last_word(window)
 
@@ -454,7 +440,6 @@ class UtteranceDecoder:
         greedy: bool = False,
         final: bool = False,
     ) -> None:
-        """Decode a window after the committed words, and commit words, as `CommitPolicy.commit` says."""
         after_s = self.utterance.committed.until_s
         rules = self.policy.stop_rules(
             window.end_s - after_s,
@@ -468,14 +453,14 @@ class UtteranceDecoder:
             self.utterance.prefix(self.language),
             rules,
             prefix_cache=None if final or start_sample != window.start_sample else cache,
-            n_recomputed=None if final else self._options.recompute_tokens,
+            n_recomputed=None if final else self.options.recompute_tokens,
         )
-        decoder = self._greedy if greedy else self._decoder
-        (hypothesis,) = self._runtime.decode_continuously(decoder, [window.encoded], [request])
+        decoder = self._greedy if greedy else self.aligner
+        (hypothesis,) = self.runtime.decode_continuously(decoder, [window.encoded], [request])
         self._cached = window.start_sample, hypothesis.prefix_cache
-        reading = Reading(window, self._builder, after_s, self.utterance.committed.letters)
+        reading = Reading(window, self.builder, after_s, self.utterance.committed.letters)
         words = self.policy.commit(hypothesis, reading, certain_until_s=certain_until_s, final=final)
-        if self._reads_ahead and hypothesis.stop_reason is StopReason.FRONTIER:
+        if self.reads_ahead and hypothesis.stop_reason is StopReason.FRONTIER:
             whole = self._read_ahead(hypothesis, request, window)
             shown = reading.without_loop(whole, final=True)
             if shown and rules.at_frontier(shown[-1].last_frame, window.n_frames):
@@ -493,20 +478,20 @@ class UtteranceDecoder:
             replace(request.rules, frame_threshold=0.0, committed_until=None),
             prefix_cache=hypothesis.prefix_cache,
         )
-        (rest,) = self._runtime.decode_continuously(self._greedy, [window.encoded], [ahead])
+        (rest,) = self.runtime.decode_continuously(self._greedy, [window.encoded], [ahead])
         return hypothesis.followed_by(rest)
 
     def _commit(self, words: Sequence[HypothesisWord]) -> None:
         self.utterance.commit(words)
-        self._on_words([one.word for one in words], self.language)
+        self.on_words([one.word for one in words], self.language)
 
     def _commit_agreed(self, until_s: float) -> None:
         committed_s = self.utterance.committed.until_s
         self._commit(self.policy.take_agreed(committed_s, until_s))
 
     def _trim_stalled(self, window: AudioWindow) -> None:
-        """Drop audio where decoding fails: first what precedes the undecoded part, then most of that."""
-        is_overdue = self.undecoded_s(window.end_s) > self._options.stall_timeout_s
+        """Drop audio where decoding fails: first what is decoded, then most of the rest."""
+        is_overdue = self.undecoded_s(window.end_s) > self.options.stall_timeout_s
         if not self.policy.is_stuck and (self.policy.unstable or not is_overdue):
             return
         if self.utterance.committed.last is not None:
