@@ -308,15 +308,10 @@ class LanguageFollower:
                 posterior = () if one.posterior is None else tuple(one.posterior.tolist())
                 masses = one.probed.allowed_mass, one.probed.no_speech
                 pieces.append(ProbedPiece(piece.start, piece.end, shares, *masses, one.is_alone, posterior))
-        spoken = self._spoken_before(frame)
-        return FollowerState(
-            self.is_several,
-            self._is_beginning,
-            {code: float(s) for code, s in zip(self._codes, spoken, strict=True) if s > 0.0},
-            self._n_one,
-            self._confirmed,
-            tuple(pieces),
-        )
+        seconds = zip(self._codes, self._spoken_before(frame).tolist(), strict=True)
+        spoken = {code: spoken_s for code, spoken_s in seconds if spoken_s > 0.0}
+        beginning, confirmed = self._is_beginning, self._confirmed
+        return FollowerState(self.is_several, beginning, spoken, self._n_one, confirmed, tuple(pieces))
 
     def restore(self, state: FollowerState) -> None:
         self.is_several, self._is_beginning = state.is_several, state.is_beginning

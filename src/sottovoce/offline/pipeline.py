@@ -164,10 +164,7 @@ class SeekWindows(WindowOrder):
         start, _ = self._clips[0]
         found = self.languages.detect_first(self._first_windows())
         full = self.transcriber.window_frames
-        if (
-            found is not None
-            and found.features.n_content_frames[0] == full == self.transcriber.content_frames
-        ):
+        if found and found.features.n_content_frames[0] == full == self.transcriber.content_frames:
             self._first = start, found.features, found.encoded  # the last window, which is transcribed next
 
     def _first_windows(self) -> Iterator[Features]:
@@ -464,10 +461,9 @@ def transcribe_recording(
         start = mel_frames(start_s)
         features.skip_to(start, n_frames_read=start)
         if start > 0 and not features.has(start):
-            length = "less" if features.duration_s is None else f"a recording of {features.duration_s:.1f} s"
-            raise AudioError(
-                f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {length}"
-            )
+            length_s = features.duration_s
+            got = "less" if length_s is None else f"a recording of {length_s:.1f} s"
+            raise AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {got}")
         pipeline = _Pipeline(transcriber, features, languages, windows, voices, state)
         yield from outside_silences(pipeline.run(resume), recording)
         state.duration = features.duration_s or state.duration

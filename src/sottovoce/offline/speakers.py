@@ -35,8 +35,7 @@ def with_speakers(
     """Yield segments, split and renumbered where the speaker changes."""
     state.turns = tuple(_turns(runtime, diarizer, recording))
     labels = SpeakerLabels(state.turns)
-    parts = (part for segment in segments for part in labels.split(segment))
-    for number, part in enumerate(parts):
+    for number, part in enumerate(part for segment in segments for part in labels.split(segment)):
         yield replace(part, id=number)
 
 

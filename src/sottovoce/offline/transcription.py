@@ -14,7 +14,6 @@ from contextlib import closing
 from dataclasses import InitVar, dataclass, field, replace
 from itertools import islice
 from threading import Event, Lock
-from types import TracebackType
 from typing import TypeAlias, TypeVar
 
 from sottovoce.audio.io import AudioSource
@@ -145,9 +144,7 @@ class FileTranscription(Iterator[Segment]):
     def __enter__(self) -> FileTranscription:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -403,21 +400,18 @@ class _Draft:
         return self._read_by_second(start_s, end_s, language)
 
     def _read_by_second(self, start_s: float, end_s: float, language: str | None) -> list[Segment]:
-        own = TranscriptionState(language=language)
-        part = self._recording.part(start_s, end_s - start_s)
-        with closing(transcribe_recording(self._reader(language), part, own, self.speech_model)) as segments:
-            found = list(segments)
-        self.state.unread += tuple((start_s + start, start_s + end) for start, end in own.unread)
-        return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
-
-    def _reader(self, language: str | None) -> Transcriber:
-        options = self.first.options
+        second, options = self.second, self.first.options
         decoding = replace(options.decoding, prefix=None)
         if language is not None:
             decoding = replace(decoding, language=language, allowed_languages=())
             options = replace(options, follow_languages=None)
         options = replace(options, decoding=decoding)
-        return Transcriber(self.second.runtime, self.second.tokenizer, options, self.second.fusion)
+        reader = Transcriber(second.runtime, second.tokenizer, options, second.fusion)
+        own, part = TranscriptionState(language=language), self._recording.part(start_s, end_s - start_s)
+        with closing(transcribe_recording(reader, part, own, self.speech_model)) as segments:
+            found = list(segments)
+        self.state.unread += tuple((start_s + start, start_s + end) for start, end in own.unread)
+        return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
 
     def _in_first_tokens(self, segment: Segment) -> Segment:
         tokenizer = self.first.tokenizer_of(segment.language)
@@ -441,13 +435,13 @@ def in_style(segments: Segments, options: TranscribeOptions, state: Transcriptio
 
 def _reporting(segments: Iterator[Segment], style: str, checked: Collection[str]) -> Segments:
     seen = set(checked)
-    for segment in segments:
-        if segment.language not in seen:
-            seen.add(segment.language)
+    for one in segments:
+        if one.language not in seen:
+            seen.add(one.language)
             logger.warning(
-                "%s: not verified for language '%s'; its text stays unchanged", style, segment.language
+                "%s: not verified for language '%s'; its text stays unchanged", style, one.language
             )
-        yield segment
+        yield one
 
 
 def _cleaned(segments: Iterator[Segment], written: str | None, state: TranscriptionState) -> Segments:

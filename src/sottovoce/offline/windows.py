@@ -109,13 +109,10 @@ class Window:
     def halves(self, *, may_be_silent: bool = False) -> tuple[Window, Window]:
         lengths = list(accumulate(piece.n_frames for piece in self.pieces))[:-1]
         middle = min(range(len(lengths)), key=lambda at: abs(2 * lengths[at] - self.n_frames))
-        first = replace(
-            self,
-            pieces=self.pieces[: middle + 1],
-            is_suspicious=True,
-            may_be_silent=self.may_be_silent or may_be_silent,
-        )
-        return first, replace(first, pieces=self.pieces[middle + 1 :])
+        is_silent = self.may_be_silent or may_be_silent
+        half = replace(self, is_suspicious=True, may_be_silent=is_silent)
+        first, second = self.pieces[: middle + 1], self.pieces[middle + 1 :]
+        return replace(half, pieces=first), replace(half, pieces=second)
 
     def window_frame(self, frame: int) -> int:
         """Convert a frame of the recording to one of the window; in a pause, of the next piece."""
