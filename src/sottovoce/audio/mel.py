@@ -203,14 +203,11 @@ def window_features(
         raise OptionError(f"window_features: expected an even number of frames, got {n_frames}")
     if not log_mels:
         raise OptionError("window_features: expected at least one window, got none")
-    windows = [_normalized_window(window, n_frames, maximum) for window in log_mels]
+    windows = [
+        pad_or_trim(normalize(window, maximum) if window.shape[-1] else window, n_frames)
+        for window in log_mels
+    ]
     return Features(torch.stack(windows), tuple(min(window.shape[-1], n_frames) for window in log_mels))
-
-
-def _normalized_window(log_mel: Tensor, n_frames: int, maximum: Tensor | float | None) -> Tensor:
-    if log_mel.shape[-1] == 0:
-        return log_mel.new_zeros(log_mel.shape[0], n_frames)
-    return pad_or_trim(normalize(log_mel, maximum), n_frames)
 
 
 Fill: TypeAlias = Literal["zero", "silence"]
@@ -292,8 +289,10 @@ class RecordingFeatures:
         frames = self._slice("window", start, start + n_frames if end is None else min(end, start + n_frames))
         n_content = frames.shape[1]
         if fill == "silence":
-            tail = self._tail if start + n_content == self._frames.end else None
-            frames = _with_silence(frames, tail, n_frames)
+            is_end = start + n_content == self._frames.end
+            tail = self._tail if is_end and self._tail is not None else frames[:, :0]
+            silence = frames.new_full((len(frames), n_frames), SILENCE_LOG_MEL)
+            frames = torch.cat([frames, tail, silence], dim=1)[:, :n_frames]
         maximum = None if self._normalization == "window" else self._maximum
         return Features(window_features([frames], n_frames, maximum=maximum).mel, (n_content,))
 
@@ -386,13 +385,6 @@ class RecordingFeatures:
             if frames is None:
                 return
             self._frames.append(frames)
-
-
-def _with_silence(frames: Tensor, tail: Tensor | None, n_frames: int) -> Tensor:
-    parts = [frames] if tail is None else [frames, tail]
-    n_missing = max(0, n_frames - sum(part.shape[1] for part in parts))
-    silence = frames.new_full((frames.shape[0], n_missing), SILENCE_LOG_MEL)
-    return torch.cat([*parts, silence], dim=1)[:, :n_frames]
 
 
 class _FrameQueue:
