@@ -243,7 +243,7 @@ class EmissionDecoder:
         if history_scorer is not None:
             threshold = self.options.adjust_threshold
             self._adjuster = HistoryAdjuster(history_scorer, self._speller, threshold)
-        self._scaling = EmissionScaling.from_options(labels, self.options)
+        self._scaling = EmissionScaling(labels, self.options)
         self._idle = IdleSeparators(labels.blank, None if scorer is None else scorer.word_separator)
 
     @cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -30,39 +29,29 @@ _SUM_TOLERANCE = 0.6
 _POSITIVE_TOLERANCE = 1e-2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class EmissionScaling:
-    """Scores are scale * (emissions - offset). offset: (V,) float32; None: 0."""
+    """Scores are scale * (emissions - offset). Raises: OptionError: not one prior per label."""
 
-    scale: float
-    offset: Tensor | None
-    is_normalised: bool
-
-    @classmethod
-    def from_options(cls, labels: Labels, options: CtcOptions) -> EmissionScaling:
-        """Raises:
-        OptionError: not one prior per label.
-        """
-        offset = None
-        if options.label_priors is not None or options.blank_penalty:
-            offset = torch.zeros(len(labels))
-            if options.label_priors is not None:
-                if len(options.label_priors) != len(labels):
-                    raise OptionError(
-                        f"label_priors: expected {len(labels)}, one a label, got {len(options.label_priors)}"
-                    )
-                offset += options.prior_scale * torch.tensor(options.label_priors).log()
-            offset[labels.blank] += options.blank_penalty
-        return cls(options.acoustic_scale, offset, options.is_normalised)
+    def __init__(self, labels: Labels, options: CtcOptions) -> None:
+        self._scale, self._is_normalised = options.acoustic_scale, options.is_normalised
+        self._offset: Tensor | None = None
+        priors = options.label_priors
+        if priors is not None and len(priors) != len(labels):
+            raise OptionError(f"label_priors: expected {len(labels)}, one a label, got {len(priors)}")
+        if priors is not None or options.blank_penalty:
+            self._offset = torch.zeros(len(labels))
+            if priors is not None:
+                self._offset += options.prior_scale * torch.tensor(priors).log()
+            self._offset[labels.blank] += options.blank_penalty
 
     def scores(self, emissions: Tensor) -> Tensor:
-        if self.offset is not None:
-            emissions = emissions - self.offset
-        return emissions if self.scale == 1 else emissions * self.scale
+        if self._offset is not None:
+            emissions = emissions - self._offset
+        return emissions if self._scale == 1 else emissions * self._scale
 
     def probabilities(self, emissions: Tensor) -> Tensor:
         """Return log-probabilities (B, T, V) for confidences, times and blanks."""
-        return emissions if self.is_normalised else emissions.log_softmax(dim=-1)
+        return emissions if self._is_normalised else emissions.log_softmax(dim=-1)
 
 
 def networks_of(emissions: Emissions) -> list[Emitted]:

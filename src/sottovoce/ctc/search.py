@@ -123,20 +123,19 @@ class PrefixScorer:
         tree = self.lexicon
         if tree is None:
             return None
+        arrays: dict[str, Records] = {
+            "words": tree.words_of,
+            "ahead": self.ahead,
+            "word_scores": self._word_scores,
+        }
+        arrays |= {name: getattr(tree, name) for name in _ARRAYS_OF_TREES}
         return kernels.LexiconArrays(
             n_nodes=tree.n_nodes,
             n_words=len(tree.words),
             unknown=-1 if tree.unknown is None else tree.unknown,
             separator=-1 if tree.separator is None else tree.separator,
             n_homophones=tree.n_homophones,
-            keys=_address(tree.keys),
-            words=_address(tree.words_of),
-            first_word=_address(tree.first_word),
-            n_words_of=_address(tree.n_words_of),
-            ahead=_address(self.ahead),
-            word_scores=_address(self._word_scores),
-            may_begin=_address(tree.may_begin),
-            may_go_on=_address(tree.may_go_on),
+            **{name: _address(array) for name, array in arrays.items()},
         )
 
 
@@ -147,6 +146,7 @@ def _bounded(model: Automaton, weight: float) -> WeightedModel:
     return model._replace(root_weights=np.full_like(model.root_weights, _UNBOUNDED)), weight
 
 
+_ARRAYS_OF_TREES = ("keys", "first_word", "n_words_of", "may_begin", "may_go_on")
 _ARRAYS = (
     *("first", "keys", "weights", "targets", "backoff", "parent", "root_weights", "root_targets"),
     *("ends", "ids", "begins"),
