@@ -104,8 +104,8 @@ def align(
     """Align tokens (N, L) int64, of which n_tokens (N,) count, to utterances `rows` (N,) of the emissions,
     all on the CPU. Tokens that outnumber the frames score -inf.
 
-    log_probs: (B, T, V) float32. lengths: (B,) int64. blank: the label of blanks, or those (N, L + 1) before
-    each token and after the last.
+    log_probs: (B, T, V) float32. lengths: (B,) int64. blank: its label, or the labels (N, L + 1) of the
+    blanks before each token and after the last.
     """
     first, last = torch.zeros_like(tokens), torch.zeros_like(tokens)
     spans = TokenSpans(first, last, torch.zeros(tokens.shape), torch.empty(len(tokens)))

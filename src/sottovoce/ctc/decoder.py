@@ -158,10 +158,10 @@ class HistoryAdjuster:
         *,
         final: bool,
     ) -> list[float]:
-        """Return the adjustments of hypotheses, `NEVER` for those beyond the threshold.
+        """Return the adjustments of hypotheses, `NEVER` for those beyond the threshold, of which those that
+        cannot win are not scored.
 
-        places: (row, column) of each in scores, and in those without adjustments. Hypotheses that cannot come
-        within the threshold are not scored.
+        places: (row, column) of each in scores, and in those without adjustments.
         """
         if self._threshold is None or not places:
             return self._scorer.adjustments(histories, final=final)
@@ -392,10 +392,8 @@ class EmissionDecoder:
         return events
 
     def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
-        """Return the n_best texts so far of each stream, best first; the state is unchanged.
-
-        Hypotheses of one text are merged, with the best score and the sum of posteriors. tokens and words
-        follow the committed words.
+        """Return the n_best texts so far of each stream, best first. Those of one text are merged. tokens and
+        words follow the committed words; the state is unchanged.
         """
         found: list[Ending] = []
         texts: list[str] = []
@@ -410,9 +408,8 @@ class EmissionDecoder:
         return self._hypotheses(state, found, texts)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
-        """Return the hypotheses of finished streams; the state is unchanged.
-
-        If none of an utterance can be completed, all have `is_unfinished` and their search scores.
+        """Return the hypotheses of finished streams; the state is unchanged. If none of an utterance can be
+        completed, all have `is_unfinished` and their search scores.
         """
         if not len(state.length):
             return []

@@ -1,4 +1,4 @@
-"""The labels of a CTC model: read from other toolkits' files and objects, and spelled as text."""
+"""The labels of a CTC model: read from files and objects, and spelled as text."""
 
 from __future__ import annotations
 

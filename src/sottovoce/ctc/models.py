@@ -1,7 +1,7 @@
 """Language models of a CTC decoder: spelling of words and phrases in labels, and fusion.
 
 A phrase is spelled in its own letters, else in lower or upper case, then with simpler signs: hyphens become
-spaces or nothing, other signs are dropped, accents last. Labels without digits need numbers written out.
+spaces or nothing, other signs are dropped, accents last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Options of a CTC prefix search, weights of its language models, and `decoder.toml`.
-
-The keys of a `decoder.toml` are the arguments of `CtcDecoder` that are files or plain values, and the fields
-of `CtcOptions` and `CtcFusionOptions`. Paths are relative to its folder. "none" is None.
+"""Options of a CTC prefix search, weights of its language models, and `decoder.toml`, whose keys are these
+options and the arguments of `CtcDecoder`. Its paths are relative to its folder; "none" is None.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ class CommittedHistory:
     symbols: see `PrefixState`. first, last, peak: as in `TokenTimes`. n_frames: dropped with them. words:
     that no token can change, by places in `symbols`; text: of them all. n_closed: symbols up to their end.
     n_emitted: words sent as events. n_scored: words scored by a neural model; past: these. living: the beams'
-    histories, to keep their scores alive. n_shared: uncommitted symbols that all beams shared at the last
-    check. flush_deadline_frames: uncommitted frames from which beams that differ early are dropped.
+    histories, to keep their scores alive. n_shared: symbols that all beams shared at the last check.
+    flush_deadline_frames: uncommitted frames from which differing beams are dropped.
     """
 
     symbols: array[int] = field(default_factory=lambda: array("q"))
@@ -383,8 +383,8 @@ class Homophone(NamedTuple):
 class PrefixSearch:
     """A search over n_labels labels on as many threads as PyTorch has.
 
-    max_homophones: kept per group; None: all. beam_threshold, top_tokens: see `CtcOptions`. Without a scorer
-    the beam_size + 1 likeliest tokens suffice: others have beam_size better ones of the same prefix.
+    max_homophones: kept per group; None: all. Without a scorer the beam_size + 1 likeliest tokens suffice:
+    others have beam_size better ones of the same prefix.
 
     Raises:
         OptionError: the kernels package is not installed.

@@ -1,7 +1,4 @@
-"""Choice of a decoder's weights on a development set by CMA-ES.
-
-Cross-validation repeats the search for every fold on the other folds.
-"""
+"""Choice of a decoder's weights on a development set by CMA-ES, with cross-validation."""
 
 from __future__ import annotations
 

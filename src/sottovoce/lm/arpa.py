@@ -216,7 +216,7 @@ class _ArpaReader:
     def _read_regular(
         self, lines: Sequence[str], order: int, words: SmallInts, log10: Floats, backoff: Floats
     ) -> bool:
-        """Read lines that all have a back-off, or none; return False for other or faulty ones."""
+        """Read lines that all have a back-off, or none; return False for others."""
         joined = "\n\\\n".join(lines).encode()
         fields = [] if b"\v" in joined or b"\f" in joined else joined.split()
         width, remainder = divmod(len(fields) + 1, len(lines)) if lines else (0, 0)

@@ -48,11 +48,11 @@ class Automaton(NamedTuple):
 
     A node without an arc for an id backs off to its parent. Node 0 is the root, which has every id.
 
-    ids: (n_tokens,) the model's ids of the caller's tokens. root_weights, root_targets: (n_ids,). first:
-    (n_nodes + 1,) first arc of each node. keys: (n_arcs,) node * n_ids + id, ascending. weights, targets:
-    (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) scores of ending, or None: 0. silent: id of the
-    word boundary that is scored before each of the tokens `begins` (n_tokens,) bool, or None. trie, probing:
-    instead of arcs; root_weights then bound the score of each id. owner: of the memory behind these.
+    ids: (n_tokens,) ids of the caller's tokens. root_weights, root_targets: (n_ids,). first: (n_nodes + 1,)
+    first arc of each node. keys: (n_arcs,) node * n_ids + id, ascending. weights, targets: (n_arcs,).
+    backoff, parent: (n_nodes,). ends: (n_nodes,) scores of ending, or None: 0. silent: id that is scored
+    before each of the tokens `begins` (n_tokens,) bool, or None. trie, probing: instead of arcs; root_weights
+    then bound the score of each id. owner: of the memory.
     """
 
     ids: Ints

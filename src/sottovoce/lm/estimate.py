@@ -173,7 +173,7 @@ def estimate(
     fallback: use `FALLBACK` where counts give no discounts. folder: for temporary files.
 
     Raises:
-        OptionError: numbers that decrease, or do not begin with 0.
+        OptionError: numbers that do not rise from 0.
         LanguageModelError: counts that give no discounts.
     """
     if prune and (prune[0] != 0 or sorted(prune) != list(prune) or len(prune) > len(levels)):

@@ -36,11 +36,11 @@ def text_fusion(
     """Make the fusion for `decoding.search.BeamSearch`.
 
     lm: an n-gram model whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
-    hotwords: a file (`read_phrases`), phrases, or phrases with weights; they match whole words as written,
-    with a capital at the beginning, and, if in lower case, with capitals on every word.
+    hotwords: a file, phrases, or phrases with weights; they match whole words as written, with a capital at
+    the beginning, and, if in lower case, with capitals on every word.
     hotword_weight: for each token of a phrase (nats).
     neural_lm: a model over the same ids.
-    grammar: a GBNF file or a parsed grammar for the text of a window.
+    grammar: a GBNF file or a grammar for the text of a window.
     grammar_penalty: cost of a token that it does not allow (nats); None: forbidden.
 
     Raises:

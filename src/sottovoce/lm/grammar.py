@@ -1,8 +1,7 @@
 """Grammars in a search: text has the form of a GBNF file, or is penalised.
 
-GBNF is the notation of llama.cpp and whisper.cpp: rules `name ::= …` of quoted text, character classes, `|`,
-`( )`, `?`, `*` and `+`. `llguidance` computes the tokens that may follow a prefix. States are numbers of
-prefixes.
+GBNF is the notation of llama.cpp and whisper.cpp. `llguidance` computes the tokens that may follow a prefix.
+States are numbers of prefixes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """KenLM's binary files, version 5, with their words.
 
-A trie can be listed, and becomes an n-gram trie. A probing table holds hashes of n-grams and can only be
-searched. Layout: `lm/binary_format.hh`,
-`trie.hh`, `search_hashed.hh` of KenLM.
+A trie can be listed, and becomes an n-gram trie. A probing table can only be searched. Layout:
+`lm/binary_format.hh`, `trie.hh`, `search_hashed.hh` of KenLM.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A lexicon as a tree of tokens: which words a sequence of labels can spell.
 
-With a separator a word ends at the separator; without one it may end at any token that completes a spelling.
-Node 0 is the root, node 1 the inside of unknown words; the others are numbered level by level, ascending by
-parent and token.
+With a separator a word ends there, without one at any token that completes a spelling. Node 0 is the root,
+node 1 the inside of unknown words; the others are numbered level by level, ascending by parent and token.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class WordHistory:
         return at
 
     def context(self) -> History:
-        """Return the words that a model is shown: up to 127, or the last 64 to 127."""
+        """Return the up to 127 words that a model is shown; of more, the last 64 to 127."""
         n_shown = self.n_words if self.n_words < 2 * BLOCK_WORDS else BLOCK_WORDS + self.n_words % BLOCK_WORDS
         shown: list[str] = []
         at: WordHistory | None = self
