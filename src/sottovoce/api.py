@@ -282,8 +282,9 @@ class Model:
         choice = LanguageChoice.parse(language, self.languages)
         if choice.fixed is not None:
             return choice.fixed
-        samples = recording.beginning(30.0)
-        return self.detect_language(samples, languages=list(choice.allowed) or None).language
+        with Recording(recording.beginning(30.0)) as beginning:
+            beginning.name = recording.name
+            return self._detected(beginning, list(choice.allowed) or None).language
 
     def detect_language(
         self,
@@ -300,9 +301,11 @@ class Model:
             AudioError: the recording cannot be read, or has no audio.
             OptionError: an unknown language, or an English-only model.
         """
-        transcriber = self._language_transcriber(languages)
         with Recording(source, sample_rate=sample_rate) as recording:
-            found = recording_language(transcriber, recording)
+            return self._detected(recording, languages)
+
+    def _detected(self, recording: Recording, languages: str | Sequence[str] | None) -> LanguageDetection:
+        found = recording_language(self._language_transcriber(languages), recording)
         if found is None:
             raise AudioError(f"{recording.name}: expected audio, got none")
         return found

@@ -33,6 +33,9 @@ transcribe {clip} --colour-confidence | --word-timestamps
 transcribe {clip} --offset-n 3 -f vtt,json | offset_n numbers the subtitles of srt
 transcribe {clip} --offset-n -1 -f srt | --offset-n
 transcribe {clip} --vocabulary-from {tmp}/file --beam-size 1 | --vocabulary-from
+transcribe {clip} -o /dev/null -f srt,txt | /dev/null': is no folder; expected one format
+transcribe /dev/zero | /dev/zero: expected a file or a pipe, got a device, which may have no end
+align {tmp}/one.wav {tmp}/file | one.wav: expected audio, got none
 transcribe {clip} --offset 100 | got 100.0 s
 transcribe {clip} --offset 100 --vad | got 100.0 s
 transcribe {clip} --offset -1 | '-1'
@@ -168,6 +171,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "file").write_text("no folder")
     (tmp_path / "empty.gbnf").write_text("")
     (tmp_path / "ja.jsonl").write_text('{"file": "a.wav", "language": "ja"}\n')
+    (tmp_path / "one.wav").write_bytes(wav_bytes(np.zeros(1, np.float32)))
     (tmp_path / "silent.wav").write_bytes(wav_bytes(np.zeros(0, np.float32)))
     (tmp_path / "unknown.gbnf").write_text('root ::= "a" | missing')
     (tmp_path / "endless.gbnf").write_text('root ::= root "a"')

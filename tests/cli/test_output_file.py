@@ -11,9 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sottovoce.cli.main import run
+from tests.audio.media import wav_bytes
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
@@ -28,6 +30,19 @@ def test_a_file_is_the_one_document_in_the_format_of_its_extension(
     assert os.listdir(made.parent) == ["Talk.SRT"]
     output = capsys.readouterr()
     assert (output.out, output.err) == ("", "")
+
+
+def test_a_device_takes_a_document(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transcribe", str(clip), *FAST, "-f", "srt", "-o", "/dev/null"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_recording_without_speech_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "silence.wav"
+    place.write_bytes(wav_bytes(np.zeros(48_000, np.float32)))
+    assert run(["transcribe", str(place), *FAST]) == 0
+    assert capsys.readouterr() == ("", f"note: {place}: no speech was found\n")
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,19 @@ def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     assert settings.jobs.webhook_secret == b"1234567890123456"
 
 
+def test_variables_that_name_nothing_are_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blank keys would leave the server open. Kubernetes sets some variables that are no options: a warning."""
+    monkeypatch.setenv("SOTTOVOCE_SERVE_PROT", "1")
+    monkeypatch.setenv("SOTTOVOCE_SERVE_API_KEYS", " ,")
+    assert run(["serve", "--model", "nano"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: SOTTOVOCE_SERVE_PROT: there is no option of that name",
+        "error: SOTTOVOCE_SERVE_API_KEYS: expected keys separated by commas, got none",
+    ]
+
+
 def test_a_model_of_a_path_is_called_by_its_last_part(tmp_path: Path) -> None:
     file = tmp_path / "ggml-base.bin"
     file.touch()

@@ -149,7 +149,11 @@ def with_output_file(files: Sequence[str], output: OutputOptions, *, has_format:
     if len(set(files)) > 1:
         raise OptionError(f"output '{name}': expected one input for one file, got {len(set(files))}")
     wanted = format_named(name)
-    if has_format:
+    if is_device(name):
+        wanted = output.output_format.strip()
+        if "," in wanted or wanted == "all":
+            raise OptionError(f"output '{name}': is no folder; expected one format for it, got '{wanted}'")
+    elif has_format:
         wanted = output.output_format.strip()
         check_extension(name, wanted)
     elif wanted is None:
@@ -160,9 +164,17 @@ def with_output_file(files: Sequence[str], output: OutputOptions, *, has_format:
     return replace(output, output_format=wanted, output_file=Path(name))
 
 
+def is_device(output: str) -> bool:
+    """Whether a path is there and neither a file nor a folder, such as /dev/null or a named pipe."""
+    path = Path(output)
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 def means_file(output: str) -> bool:
     if output.endswith(("/", os.sep)) or Path(output).is_dir():
         return False
+    if is_device(output):
+        return True
     return format_named(output) is not None or bool(re.fullmatch(r"\.[A-Za-z]{2,4}", Path(output).suffix))
 
 

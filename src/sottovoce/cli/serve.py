@@ -140,6 +140,10 @@ def serve(context: click.Context, /, **given: object) -> int:
     Every option can also be set in the file of --config or in the environment: SOTTOVOCE_SERVE_PORT is
     --port. Flags take precedence over the environment, and the environment over the file.
     """
+    known = {f"{ENVIRONMENT}_{name.upper()}" for name in (*given, "config")} | {API_KEYS, WEBHOOK_SECRET}
+    for name in sorted(os.environ):  # no error: Kubernetes sets variables of a service that has our name
+        if name.startswith(f"{ENVIRONMENT}_") and name not in known:
+            click.echo(f"warning: {name}: there is no option of that name", err=True)
     return serve_app(given, invocation_of(context))
 
 
@@ -238,7 +242,10 @@ def settings_of(given: Values, names: list[str]) -> ServerSettings:
     certificate, key = given["tls"] or (None, None)
     others = [split_name(entry) for entry in options.also_model]
     server = made(TranslationOptions, given).chat_server()
-    keys = dict.fromkeys(key.strip() for key in os.environ.get(API_KEYS, "").split(",") if key.strip())
+    given_keys = os.environ.get(API_KEYS, "")
+    keys = dict.fromkeys(key.strip() for key in given_keys.split(",") if key.strip())
+    if given_keys and not keys:
+        raise OptionError(f"{API_KEYS}: expected keys separated by commas, got none")
     secret = os.environ.get(WEBHOOK_SECRET)
     jobs = None
     if options.jobs_dir:

@@ -279,6 +279,7 @@ class PartWriter:
                 self._synced_s = time.monotonic()
         except OSError as error:
             self._has_failed = True
+            self.remove()
             logger.warning("%s: nothing is kept in case of a break (%s)", self.path, cause_of(error))
 
     def _opened(self) -> BinaryIO:
@@ -500,8 +501,10 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             segments = run.translation.of(segments, run.model, name, run.options)
         for writer, output in outputs:
             output.write(writer.begin(begun))
+        has_text = False
         for segment in segments:
             run.invocation.interrupts.check()
+            has_text = True
             if run.files.print_special:
                 text = run.model.tokenizer.decode_with_timestamps(segment.tokens)
                 segment = replace(segment, text=text, words=None)
@@ -523,6 +526,8 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         )
         for writer, output in outputs:
             output.write(writer.end(ended))
+        if not has_text and not transcription.unread:
+            run.progress.note(f"{name}: no speech was found")
         for note in summary_of(transcription, run):
             run.progress.note(f"{name}: {note}")
 
