@@ -165,7 +165,7 @@ def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 def test_variables_that_name_nothing_are_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blank keys would leave the server open. Kubernetes sets some variables that are no options: a warning."""
+    """Blank keys would leave the server open; Kubernetes sets variables too, so those are warnings."""
     monkeypatch.setenv("SOTTOVOCE_SERVE_PROT", "1")
     monkeypatch.setenv("SOTTOVOCE_SERVE_API_KEYS", " ,")
     assert run(["serve", "--model", "nano"]) == 2
