@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.models.backend import Backend
-from sottovoce.runtime.rows import RowPool, eagerly
+from sottovoce.runtime.graphs import eagerly
+from sottovoce.runtime.rows import RowPool
 from sottovoce.types import EncoderOutput, Features
 from tests.models import tiny
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row

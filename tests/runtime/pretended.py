@@ -9,7 +9,8 @@ does.
 from __future__ import annotations
 
 import sys
-from collections import Counter
+import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -109,6 +110,17 @@ class Counts:
     allocations: Counter[str] = field(default_factory=Counter)
 
 
+class InThread(TorchDispatchMode):
+    """The device in another thread, as a context."""
+
+    def __init__(self, device: PretendedDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        return self._device.run(func, args, kwargs or {})
+
+
 class PretendedDevice(TorchDispatchMode):
     """The device, as a context."""
 
@@ -116,7 +128,8 @@ class PretendedDevice(TorchDispatchMode):
         super().__init__()
         self.counts = Counts()
         self.recorded: list[Recorded] = []
-        self._recording: Recorded | None = None
+        self._in_thread = threading.local()
+        """With the function that a thread records."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         return self.run(func, args, kwargs or {})
@@ -149,8 +162,9 @@ class PretendedDevice(TorchDispatchMode):
             return found
         kind = _kind(func, found, plain_args, plain_kwargs)
         (self.counts.views if kind == "view" else self.counts.operators)[f"{name} {site}"] += 1
-        if self._recording is not None:
-            self._recording.add(func, plain_args, plain_kwargs, found, kind, f"{name} {site}")
+        recording: Recorded | None = getattr(self._in_thread, "recording", None)
+        if recording is not None:
+            recording.add(func, plain_args, plain_kwargs, found, kind, f"{name} {site}")
         elif kind == "new":
             self.counts.allocations[f"{name} {site}"] += 1
         if kind == "in place":
@@ -158,12 +172,12 @@ class PretendedDevice(TorchDispatchMode):
         return tree_map(lambda one: On(one) if isinstance(one, Tensor) else one, found)
 
     def record(self, function: Callable[[], Sequence[Tensor]]) -> Callable[[], Sequence[Tensor]]:
-        """Record the operators of a function, as `runtime.rows.Record`."""
-        self._recording = recorded = Recorded()
+        """Record the operators of a function, as `runtime.graphs.Record`."""
+        self._in_thread.recording = recorded = Recorded()
         try:
             outputs = function()
         finally:
-            self._recording = None
+            self._in_thread.recording = None
         self.recorded.append(recorded)
 
         def replay() -> Sequence[Tensor]:
@@ -236,14 +250,15 @@ class Recorded:
 @contextmanager
 def pretended_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
     """Make the device, on which inference mode, which knows no wrapped tensors, is `no_grad`."""
-    entered: list[torch.no_grad] = []
+    entered: dict[int, list[torch.no_grad]] = defaultdict(list)
 
     def enter(self: torch.inference_mode) -> None:
-        entered.append(torch.no_grad())
-        entered[-1].__enter__()
+        own = entered[threading.get_ident()]
+        own.append(torch.no_grad())
+        own[-1].__enter__()
 
     def leave(self: torch.inference_mode, *error: object) -> None:
-        entered.pop().__exit__(None, None, None)
+        entered[threading.get_ident()].pop().__exit__(None, None, None)
 
     made = torch.tensor
 

@@ -42,7 +42,8 @@ from sottovoce.runtime.calls import (
     Result,
     Runtime,
 )
-from sottovoce.runtime.rows import RowPool, eagerly
+from sottovoce.runtime.graphs import eagerly
+from sottovoce.runtime.rows import RowPool
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
@@ -313,7 +314,7 @@ def network() -> TorchBackend:
 
 @pytest.mark.parametrize("decodes_first", [True, False])
 def test_no_recording_waits_for_another_to_end(decodes_first: bool) -> None:
-    """Other calls run between the decoder steps of a recording, however many there are."""
+    """Other calls and the decoder steps of a recording take turns, however many there are."""
     model = network()
     batcher = CallBatcher(model, clock=lambda: 0.0)
     one = decoding(model, 1)
@@ -332,7 +333,7 @@ def test_no_recording_waits_for_another_to_end(decodes_first: bool) -> None:
             break
         calls = []
     assert one.is_done
-    assert 1 < n_others < 10
+    assert n_others > 1
 
 
 def test_recordings_join_and_leave_between_the_steps_of_others() -> None:

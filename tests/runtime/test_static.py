@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, replace
 
 import pytest
@@ -12,12 +13,25 @@ from hypothesis import strategies as st
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.audio.mel import log_mel
+from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import AllowedTokens, ChoosingRows, IncrementalWindow, TokenChoice
+from sottovoce.models.backend import (
+    EXACT,
+    AllowedTokens,
+    ChoosingRows,
+    EncoderMode,
+    EncoderState,
+    IncrementalResult,
+    IncrementalWindow,
+    TokenChoice,
+)
 from sottovoce.models.devices import NumberFormat, plan_memory
 from sottovoce.models.load import load_checkpoint
-from sottovoce.runtime.rows import RowPool, eagerly, step_sizes
+from sottovoce.runtime import batching
+from sottovoce.runtime.calls import DirectRuntime, Runtime
+from sottovoce.runtime.graphs import eagerly
+from sottovoce.runtime.rows import RowPool, step_sizes
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
@@ -27,9 +41,9 @@ from sottovoce.streaming.alignatt import (
     StopRules,
 )
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import EncoderOutput, Features, Samples
 from tests.models import tiny
-from tests.runtime.pretended import DEVICE, Counts, PretendedDevice, pretended_device
+from tests.runtime.pretended import DEVICE, Counts, InThread, PretendedDevice, pretended_device
 
 N_LAYERS = tiny.dims().n_text_layer
 CLIP = "examples/clips/en.flac"
@@ -242,6 +256,65 @@ def test_a_file_on_the_device_is_the_processors(device: PretendedDevice, beam_si
     assert sum(device.counts.reads.values()) <= n_steps + 8, device.counts.reads
 
 
+def updates(backend: TorchBackend, states: list[EncoderState | None], n_more: int) -> list[IncrementalResult]:
+    """Windows of different length that have grown, three of them unlike the others."""
+    generator = torch.Generator().manual_seed(n_more)
+    mels = [torch.randn(80, 100 + 20 * i + n_more, generator=generator) for i in range(len(states))]
+    mode = EncoderMode(stride=10, anchors=(40, 50), recompute_s=0.4, refresh_s=0.0)
+    whole = EncoderMode(tail_s=0.1)
+    return backend.encode_incremental(
+        [
+            IncrementalWindow(mel, whole if i % 3 else mode, state)
+            for i, (mel, state) in enumerate(zip(mels, states, strict=True))
+        ]
+    )
+
+
+def test_a_recorded_encoder_computes_what_the_processor_computes(device: PretendedDevice) -> None:
+    """Windows that grow, in recorded functions that run again with other values and companies."""
+    checkpoint = tiny.checkpoint(tiny.dims(n_audio_ctx=300))
+    ours, theirs = (
+        TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
+        for where in (DEVICE, tiny.CPU)
+    )
+    on(device, ours)
+    states: list[list[EncoderState | None]] = [[None] * 7, [None] * 7]
+    for n_more in (0, 10, 20, 60):
+        n_recorded = len(device.recorded)
+        both = [updates(backend, own, n_more) for backend, own in zip((ours, theirs), states, strict=True)]
+        for found, expected in zip(*both, strict=True):
+            assert found.n_computed == expected.n_computed
+            assert found.encoded.cross_kv is not None
+            assert expected.encoded.cross_kv is not None
+            torch.testing.assert_close(found.encoded.states.cpu(), expected.encoded.states, atol=1e-4, rtol=0)
+            for pair, other in zip(found.encoded.cross_kv, expected.encoded.cross_kv, strict=True):
+                torch.testing.assert_close(pair[0].cpu(), other[0], atol=1e-4, rtol=0)
+                torch.testing.assert_close(pair[1].cpu(), other[1], atol=1e-4, rtol=0)
+        states = [[one.state for one in results] for results in both]
+    assert len(device.recorded) == n_recorded  # the last one was replayed alone
+    whole = [
+        encoded(backend, 3, n_frames).states.cpu() for n_frames in (500, 520) for backend in (ours, theirs)
+    ]
+    torch.testing.assert_close(whole[0], whole[1], atol=1e-4, rtol=0)
+    torch.testing.assert_close(whole[2], whole[3], atol=1e-4, rtol=0)
+
+
+def test_an_update_of_the_encoder_has_a_budget(device: PretendedDevice) -> None:
+    """Whatever the number of windows: what a window costs is one tensor of each kind that it keeps."""
+    backend = on(device, tiny.backend(device=DEVICE))
+    for n in (1, 16):
+        mels = [torch.randn(80, 60) for _ in range(n)]
+        results = backend.encode_incremental([IncrementalWindow(mel, EXACT) for mel in mels])
+        windows = [IncrementalWindow(mel, EXACT, one.state) for mel, one in zip(mels, results, strict=True)]
+        backend.encode_incremental(windows)
+        device.counts = Counts()
+        backend.encode_incremental(windows)
+        counts = device.counts
+        assert not counts.reads
+        assert sum(counts.copies.values()) <= 3, counts.copies
+        assert sum(counts.operators.values()) - 3 * n <= 6, counts.operators
+
+
 def windows_of(backend: TorchBackend, n: int) -> list[EncoderOutput]:
     """Live windows of growing audio, of any length."""
     mels = [log_mel(load_audio(CLIP)[: 8000 + 1600 * i], 80, backend.device) for i in range(n)]
@@ -339,3 +412,60 @@ def test_live_speech_on_the_device_is_the_processors(device: PretendedDevice) ->
         texts.append([getattr(event, "text", "") for event in [*events, *session.close()]])
     assert texts[0] == texts[1]
     assert any(texts[0])
+
+
+def test_sixteen_threads_of_live_sessions_are_the_processors(
+    device: PretendedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One engine runs the calls of all on the device; each session is what it is alone on a processor."""
+    checkpoint = load_checkpoint("nano")
+    samples = load_audio(CLIP)
+    pieces = [samples[800 * i : 800 * i + 12800] for i in range(16)]
+    run = batching._Engine.run
+
+    def run_on_device(self: batching._Engine) -> None:
+        with InThread(device):
+            run(self)
+
+    monkeypatch.setattr(batching._Engine, "run", run_on_device)
+
+    def spoken(model: Model, runtime: Runtime, piece: Samples) -> list[str]:
+        session = model.session(languages=["en"], runtime=runtime)
+        events = session.push(piece)
+        return [getattr(event, "text", "") for event in [*events, *session.close()]]
+
+    def models(where: torch.device) -> TorchBackend:
+        return TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
+
+    backend = on(device, models(DEVICE))
+    ours, theirs = Model(checkpoint, backend), Model(checkpoint, models(tiny.CPU))
+    shared = batching.BatchingRuntime(backend, batching.ON_ACCELERATOR)
+
+    def in_thread(piece: Samples) -> list[str]:
+        with InThread(device), shared.caller() as caller:
+            return spoken(ours, caller, piece)
+
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(in_thread, pieces))
+    shared.close()
+    shared.join(10.0)
+    assert found == [spoken(theirs, DirectRuntime(theirs.backend), piece) for piece in pieces]
+    assert sum(map(any, found)) > 8
+
+
+def test_a_ctc_model_on_the_device_is_the_processors(device: PretendedDevice) -> None:
+    checkpoint = load_checkpoint("nano")
+    features = window_features([log_mel(load_audio(CLIP))], 600)
+    found = []
+    for where in (DEVICE, tiny.CPU):
+        backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
+        head = Model(checkpoint, on(device, backend) if where == DEVICE else backend).ctc_head
+        assert head is not None
+        emissions = head.emissions(features)
+        (hypotheses,) = CtcDecoder(head.labels, blank=head.blank, beam_size=8).decode(
+            emissions.log_probs.cpu(), emissions.lengths
+        )
+        found.append((emissions.log_probs.cpu(), [one.text for one in hypotheses]))
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-3, rtol=0)
+    assert found[0][1] == found[1][1]
+    assert found[0][1][0]

@@ -104,8 +104,8 @@ MASK_ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes of an accelerator that a model takes: its weights, the encoder's work on a batch, and the keys
-    and values of each recording that is decoded at a time.
+    """Bytes of an accelerator that a model takes: its weights, the encoder's work on a batch and its results,
+    and the keys and values of each recording that is decoded at a time.
     """
 
     weights: int
@@ -143,7 +143,7 @@ def plan_memory(dims: ModelDims, numbers: NumberFormat, n_bytes: float, name: st
     """
     sizes = [(math.prod(shape), len(shape) == 2) for shape in expected_shapes(dims).values()]
     weights = sum(n * (1 if numbers.int8 and is_table else numbers.dtype.itemsize) for n, is_table in sizes)
-    work = encoder_work(dims, numbers.dtype)
+    work = 2 * encoder_work(dims, numbers.dtype)
     each = recording_bytes(dims, numbers.dtype)
     n_recordings = min((n_bytes - weights - work) / each, MOST_RECORDINGS)
     if n_recordings < 1:

@@ -47,8 +47,6 @@ from sottovoce.types import Stepwise
 log = logging.getLogger(__name__)
 FILE_SHARE = 0.1
 """Least share of the time for recordings, however many live calls there are."""
-STEPS_BETWEEN = 16
-"""Decoder steps of recordings before their other calls run, so that several of these share a batch."""
 MELS_PER_FRAME = 2
 USUAL_FRAMES = 350
 """Frames usually computed of a window that grew."""
@@ -396,8 +394,8 @@ class CallBatcher:
         self._live = SteppedBatches(self._backend, self._has_row_memory)
         self._files = SteppedBatches(self._backend, self._has_row_memory)
         self._decoding = {priority: ContinuousDecoding(self._has_row_memory) for priority in Priority}
-        self._n_steps = 0
-        """Decoder steps of recordings since their other calls ran."""
+        self._has_decoded = True
+        """Whether recordings were to decode since their other calls ran."""
 
     def _has_row_memory(self, n_windows: int) -> bool:
         """Return whether new rows have room for so many windows; True if nothing would make any."""
@@ -521,27 +519,30 @@ class CallBatcher:
         return True
 
     def _step_files(self) -> None:
-        """Run a step of the calls of recordings, and set the deadline of the next one."""
+        """Run a step of the calls of recordings, and set the deadline of the next one.
+
+        After a decoder step, other calls run once they are as many as the requests that decode, so that
+        several share a batch.
+        """
         began_s = self._clock()
-        if self._n_steps >= STEPS_BETWEEN:
-            self._n_steps = 0
+        n_decoding = self._decoding[Priority.FILE].n_requests
+        if self._has_decoded and len(self._others(self._files, Priority.FILE)) >= n_decoding:
+            self._has_decoded = False
             self._add_batches(self._files, Priority.FILE)
         if self._files.is_empty or not self._files.step():
-            if self._decode(Priority.FILE):
-                self._n_steps += 1
-            else:
-                self._add_batches(self._files, Priority.FILE)
-                if not self._files.is_empty:
-                    self._files.step()
+            self._decode(Priority.FILE)
+            self._has_decoded = True
         now_s = self._clock()
         self._file_due_s = now_s + (now_s - began_s) * (1.0 / self._file_share - 1.0)
 
-    def _add_batches(self, to: SteppedBatches, priority: Priority) -> None:
-        """Add the calls of a priority that neither decode nor, if live, are encoded by `_encode`."""
+    def _others(self, to: SteppedBatches, priority: Priority) -> list[PendingCall]:
+        """Return the calls of a priority that neither decode nor, if live, are encoded by `_encode`."""
         is_live = priority is Priority.LIVE
         apart = (ContinuousDecodeCall, IncrementalEncodeCall) if is_live else ContinuousDecodeCall
-        others = [one for one in self._in_order(priority) if not (isinstance(one.call, apart) or to.has(one))]
-        for some in self._batches(others):
+        return [one for one in self._in_order(priority) if not (isinstance(one.call, apart) or to.has(one))]
+
+    def _add_batches(self, to: SteppedBatches, priority: Priority) -> None:
+        for some in self._batches(self._others(to, priority)):
             self._note_begun(some)
             to.add(some)
 

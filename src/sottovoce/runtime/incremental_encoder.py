@@ -6,8 +6,10 @@ same sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,11 +19,13 @@ from torch.nn import functional as F
 
 from sottovoce.audio.mel import normalize
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow, ModelDims
+from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow, ModelDims, Outputs
+from sottovoce.models.devices import aligned
 from sottovoce.models.dims import EncoderMode, Padding, frames_of
 from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import AudioEncoder, Whisper
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.runtime.graphs import Record
+from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Features
 
 Own = TypeVar("Own")
 
@@ -104,93 +108,154 @@ def encode_incremental(model: Whisper, updates: Sequence[WindowUpdate]) -> list[
 
     Results do not depend on the batch, except for rounding.
     """
-    x = _embedded(model.encoder, updates)
-    held = _held(model.encoder, updates, x)
-    rows, own, places = _places(updates, x.device)
-
-    def extended(layer: int, new: KeysValues) -> KeysValues:
-        for memory, one in zip(held[layer], new, strict=True):
-            if len(updates) == 1:
-                memory[:, :, _n_before(updates[0]) :][:, :, : one.shape[2]] = one
-            else:
-                memory.transpose(1, 2)[rows, places] = one.transpose(1, 2)[rows, own]
-        return held[layer, 0], held[layer, 1]
-
-    states = model.encoder.run_layers(x, extended, _mask(updates, x))
-    pairs = [one for pair in model.decoder.cross_keys_values(states) for one in pair]
-    if pairs:
-        cross = torch.stack(pairs).view(-1, 2, *pairs[0].shape)
-    else:  # a runtime with a decoder of its own
-        cross = states.new_zeros(0, 2, len(updates), 1, states.shape[1], 1)
-    return [
-        EncoderKvCache(
-            held[:, :, row, :, : update.n_attended].clone(),
-            _among_cached(update, states[row : row + 1], lambda cache: cache.states, dim=1),
-            _among_cached(update, cross[:, :, row], lambda cache: cache.cross, dim=3),
-        )
-        for row, update in enumerate(updates)
-    ]
+    alone = len(updates) == 1
+    n_attended = max(update.n_attended for update in updates) + (not alone)
+    weight = model.encoder.conv2.weight
+    held = weight.new_zeros(_sizes(model, len(updates), 0, n_attended)[0])
+    _fill(held, updates)
+    mel, numbers, mask = _inputs(updates, max(update.n_frames for update in updates), n_attended)
+    n_run = max(update.end - update.start for update in updates)
+    states, cross = _compute(
+        model,
+        mel[:, :, : MELS_PER_FRAME * (n_run + 2)].to(weight),
+        numbers.to(weight.device),
+        None if alone and updates[0].log_weights is None else mask.to(weight),
+        held,
+        has_places=any(update.places for update in updates),
+        n_before=_n_before(updates[0]) if alone else None,
+    )
+    return _caches(updates, states, cross, held)
 
 
-def _held(encoder: AudioEncoder, updates: Sequence[WindowUpdate], x: Tensor) -> Tensor:
-    """Return cached keys and values (n_layers, 2, B, H, n_attended, d_head), and zeros elsewhere."""
-    n_head = encoder.layers[0].attn.n_head
-    longest = max(update.n_attended for update in updates)
-    shape = (len(encoder.layers), 2, len(updates), n_head, longest, x.shape[2] // n_head)
-    held = x.new_zeros(shape)
+def _sizes(model: Whisper, n_windows: int, n_frames: int, n_attended: int) -> tuple[tuple[int, ...], ...]:
+    """Return the sizes of keys and values attended to, states, and cross-attention keys and values."""
+    dims = model.dims
+    head, cross = dims.n_audio_state // dims.n_audio_head, dims.n_text_state // dims.n_text_head
+    return (
+        (dims.n_audio_layer, 2, n_windows, dims.n_audio_head, n_attended, head),
+        (n_windows, n_frames, dims.n_audio_state),
+        (dims.n_text_layer, 2, n_windows, dims.n_text_head, n_frames, cross),
+    )
+
+
+def _fill(held: Tensor, updates: Sequence[WindowUpdate]) -> None:
+    """Write cached keys and values where those of the computed frames leave room."""
+    into, given = [], []
     for row, update in enumerate(updates):
-        if update.before is not None:
-            held[:, :, row, :, : update.before.n_frames] = update.before.keys_values
-        if update.after is not None:
-            first = _n_before(update) + update.n_frames
-            held[:, :, row, :, first : update.n_attended] = update.after.keys_values
-    return held
+        first = _n_before(update) + update.n_frames
+        for cache, places in (
+            (update.before, slice(0, _n_before(update))),
+            (update.after, slice(first, update.n_attended)),
+        ):
+            if cache is not None:
+                into.append(held[:, :, row, :, places])
+                given.append(cache.keys_values)
+    if into:
+        torch._foreach_copy_(into, given)
 
 
 def _n_before(update: WindowUpdate) -> int:
     return 0 if update.before is None else update.before.n_frames
 
 
-def _places(updates: Sequence[WindowUpdate], device: torch.device) -> Tensor:
-    """Return (3, n) int64: row, place among the computed and among all frames, of each computed frame."""
-    found = [
-        np.stack((np.full(update.n_frames, row), own, _n_before(update) + own))
-        for row, update in enumerate(updates)
-        for own in (np.arange(update.n_frames),)
-    ]
-    return torch.from_numpy(np.concatenate(found, axis=1)).to(device)
+def _inputs(updates: Sequence[WindowUpdate], n_frames: int, n_attended: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the input of `_compute` for so many frames, where the mel is.
 
-
-def _among_cached(
-    update: WindowUpdate, own: Tensor, pick: Callable[[EncoderKvCache], Tensor], *, dim: int
-) -> Tensor:
-    """Concatenate cached frames before, computed frames and cached frames after, along `dim`.
-
-    own: of the computed frames, padded at its end. pick: returns the matching tensor of a cache.
+    Frames that are not there are written to the last of those attended to, which must be free.
     """
-    before = [] if update.before is None else [pick(update.before)]
-    after = [] if update.after is None else [pick(update.after)]
-    return torch.cat([*before, own.narrow(dim, 0, update.n_frames), *after], dim=dim)
+    numbers = np.zeros((len(updates), 3 + 2 * n_frames), np.int64)
+    numbers[:, 3 + n_frames :] = n_attended - 1
+    mask = torch.full((len(updates), 1, 1, n_attended), -torch.inf)
+    for row, bias, update in zip(numbers, mask, updates, strict=True):
+        first, n_run = MELS_PER_FRAME * (update.start - 1), update.end - update.start
+        end = MELS_PER_FRAME * update.end if update.ends else first + MELS_PER_FRAME * (n_frames + 2)
+        row[:3] = first, end, n_run
+        row[3 : 3 + update.n_frames] = *range(update.start, update.end), *update.places
+        row[3 + n_frames :][: update.n_frames] = _n_before(update) + np.arange(update.n_frames)
+        bias[..., : update.n_attended] = 0.0 if update.log_weights is None else update.log_weights
+    mel = torch.stack([_mel_around(update, n_frames) for update in updates])
+    return mel, torch.from_numpy(numbers), mask
 
 
-def _embedded(encoder: AudioEncoder, updates: Sequence[WindowUpdate]) -> Tensor:
-    """Return the input of the first layer (B, n, d), padded at the ends."""
-    n_frames = max(update.end - update.start for update in updates)
-    mel = torch.stack([_mel_around(update, n_frames) for update in updates]).to(encoder.conv1.weight)
-    x = F.gelu(encoder.conv1(mel)) * _inside(updates, mel)
+def _compute(
+    model: Whisper,
+    mel: Tensor,
+    numbers: Tensor,
+    mask: Tensor | None,
+    held: Tensor | None,
+    *,
+    has_places: bool = True,
+    n_before: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute frames of windows; return their states (B, n, d) and the cross-attention keys and values
+    (n_layers, 2, B, H, n, d_head).
+
+    mel: (B, n_mels, 2 * (n_run + 2)), around the frames that follow one another. numbers: (B, 3 + 2 * n)
+    int64: the first column of mel and the end of the window, the number of frames that follow one another
+    (others are single ones of padding), positions in the window, and places among the frames attended to.
+    mask: (B, 1, 1, n_attended), added to the attention logits, or None. held: (n_layers, 2, B, H, n_attended,
+    d_head), written; None: the computed frames attend to one another. n_before: where one window's frames
+    are written, if all are there.
+    """
+    encoder, n = model.encoder, (numbers.shape[1] - 3) // 2
+    first, end, n_run = (one[:, None] for one in numbers[:, :3].unbind(1))
+    positions, places = numbers[:, 3 : 3 + n], numbers[:, 3 + n :]
+    columns = first + torch.arange(mel.shape[2], device=mel.device)
+    # Outside the window, the second convolution must see zeros, not the first one's output for zeros.
+    inside = ((columns >= 0) & (columns < end))[:, None].to(mel.dtype)
+    x = F.gelu(encoder.conv1(mel)) * inside
     x = F.gelu(encoder.conv2(x)).transpose(1, 2)[:, 1:-1]
-    rows = [_placed(encoder, update, x[row]) for row, update in enumerate(updates)]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(mel.dtype)
+    x = F.pad(x, (0, 0, 0, n - x.shape[1]))
+    if has_places:
+        is_single = torch.arange(n, device=mel.device) >= n_run
+        x = torch.where(is_single[:, :, None], _frame_of_padding(encoder), x)
+    x = (x + encoder.positional_embedding[positions]).to(mel.dtype)
+    rows = torch.arange(len(mel), device=mel.device)[:, None]
+
+    def extended(layer: int, new: KeysValues) -> KeysValues:
+        if held is None:
+            return new
+        for memory, one in zip(held[layer], new, strict=True):
+            if n_before is not None:
+                memory[:, :, n_before : n_before + n] = one
+            else:
+                memory.transpose(1, 2)[rows, places] = one.transpose(1, 2)
+        return held[layer, 0], held[layer, 1]
+
+    states = encoder.run_layers(x, extended, mask)
+    pairs = [one for pair in model.decoder.cross_keys_values(states) for one in pair]
+    if pairs:
+        return states, torch.stack(pairs).view(-1, 2, *pairs[0].shape)
+    return states, states.new_zeros(0, 2, len(mel), 1, n, 1)  # a runtime with a decoder of its own
 
 
-def _placed(encoder: AudioEncoder, update: WindowUpdate, x: Tensor) -> Tensor:
-    """Return one row's frames (n, d) with positions, and single frames of padding."""
-    table = encoder.positional_embedding
-    placed = x[: update.end - update.start] + table[update.start : update.end]
-    if not update.places:
-        return placed
-    places = torch.tensor(update.places, device=table.device)
-    return torch.cat([placed, _frame_of_padding(encoder) + table[places]])
+def _caches(
+    updates: Sequence[WindowUpdate], states: Tensor, cross: Tensor, held: Tensor
+) -> list[EncoderKvCache]:
+    """Return new caches: of cached frames before, computed frames and cached frames after."""
+    caches, into, given = [], [], []
+    for row, update in enumerate(updates):
+        n, first = update.n_attended, _n_before(update)
+        sizes = (*held.shape[:2], held.shape[3], n, held.shape[5])
+        cache = EncoderKvCache(
+            held.new_empty(sizes),
+            states.new_empty(1, n, states.shape[2]),
+            cross.new_empty(*cross.shape[:2], cross.shape[3], n, cross.shape[5]),
+        )
+        caches.append(cache)
+        into.append(cache.keys_values)
+        given.append(held[:, :, row, :, :n])
+        own = first, first + update.n_frames, states[row : row + 1], cross[:, :, row]
+        parts = [own]
+        if update.before is not None:
+            parts.append((0, first, update.before.states, update.before.cross))
+        if update.after is not None:
+            parts.append((own[1], n, update.after.states, update.after.cross))
+        for begin, end, of_states, of_cross in parts:
+            into += [cache.states[:, begin:end], cache.cross[:, :, :, begin:end]]
+            given += [of_states[:, : end - begin], of_cross[:, :, :, : end - begin]]
+    torch._foreach_copy_(into, given)
+    return caches
 
 
 def _frame_of_padding(encoder: AudioEncoder) -> Tensor:
@@ -210,31 +275,132 @@ def _mel_around(update: WindowUpdate, n_frames: int) -> Tensor:
     return F.pad(mel, (n_before, n_columns - n_before - mel.shape[1]))
 
 
-def _inside(updates: Sequence[WindowUpdate], mel: Tensor) -> Tensor:
-    """Return the mask (B, 1, n_columns) of `_mel_around`: 1 inside the window.
+ENCODER_SECONDS = (5, 10, 15, 20, 30)
+"""Lengths for which windows are recorded; they are padded to the next one."""
+ENCODER_WINDOWS = (16, 8, 4, 2, 1)
+"""Windows of a recorded call; others are divided into these."""
 
-    Outside, the second convolution must see zeros, not the first one's output for zeros.
+
+ALIGNMENT = 256
+"""Bytes; tensors in the memory begin at multiples."""
+
+
+class StaticEncoder:
+    """Encodes windows in recorded functions of few shapes, which share the memory of their results.
+
+    record: records a function over static tensors. n_bytes: of that memory; what does not fit is not
+    recorded.
     """
-    columns = torch.arange(mel.shape[2], device=mel.device)
-    firsts = [MELS_PER_FRAME * (update.start - 1) for update in updates]
-    ends = [
-        MELS_PER_FRAME * update.end if update.ends else first + len(columns)
-        for update, first in zip(updates, firsts, strict=True)
-    ]
-    places = torch.tensor(firsts, device=mel.device)[:, None] + columns
-    inside = (places >= 0) & (places < torch.tensor(ends, device=mel.device)[:, None])
-    return inside[:, None].to(mel.dtype)
+
+    def __init__(self, model: Whisper, record: Record, n_bytes: int) -> None:
+        self._model, self._record = model, record
+        with torch.inference_mode(False):
+            self._memory = model.encoder.conv1.weight.new_zeros(n_bytes, dtype=torch.uint8)
+        self._recorded: dict[tuple[int, int, int | None], _RecordedEncoder] = {}
+
+    @torch.no_grad()
+    def encode_incremental(self, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
+        """See the function of this name."""
+        by_size: dict[tuple[int, int], list[WindowUpdate]] = {}
+        for update in updates:
+            sizes = self._frames(update.n_frames), aligned(1 + self._frames(update.n_attended))
+            by_size.setdefault(sizes, []).append(update)
+        found: dict[int, EncoderKvCache] = {}
+        for (n_frames, n_attended), some in by_size.items():
+            for own, recorded in self._divided(some, n_frames, n_attended):
+                if recorded is None or recorded.held is None:
+                    caches = encode_incremental(self._model, own)
+                else:
+                    caches = _caches(own, *recorded.run(own), recorded.held)
+                found |= zip(map(id, own), caches, strict=True)
+        return [found[id(update)] for update in updates]
+
+    @torch.no_grad()
+    def encode(self, mel: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Encode whole windows (B, n_mels, 2 * n): the states (B, n, d) and the cross-attention keys and
+        values (n_layers, 2, B, H, n, d_head); None if they do not fit.
+        """
+        n = mel.shape[2] // MELS_PER_FRAME
+        updates: list[WindowUpdate] = [EncoderUpdate(one, 0, n, True) for one in mel]
+        states: list[Tensor] = []
+        cross: list[Tensor] = []
+        for own, recorded in self._divided(updates, self._frames(n), None):
+            if recorded is None:
+                return None
+            found = recorded.run(own)
+            states.append(found[0][:, :n].clone())
+            cross.append(found[1][..., :n, :].clone())
+        return torch.cat(states), torch.cat(cross, dim=2)
+
+    def _frames(self, n_frames: int) -> int:
+        sizes = (FRAMES_PER_SECOND * seconds for seconds in ENCODER_SECONDS)
+        return min(next(size for size in sizes if size >= n_frames), self._model.dims.n_audio_ctx)
+
+    def _divided(
+        self, updates: Sequence[WindowUpdate], n_frames: int, n_attended: int | None
+    ) -> Iterator[tuple[Sequence[WindowUpdate], _RecordedEncoder | None]]:
+        """Divide windows into calls, with the recorded function of each; None: a window does not fit."""
+        while updates:
+            for n in ENCODER_WINDOWS:
+                key = n, n_frames, n_attended
+                if n <= len(updates) and key not in self._recorded:
+                    room = _room(self._model, self._memory, *key)
+                    if room is not None:
+                        self._recorded[key] = _RecordedEncoder(self._model, self._record, *room)
+                if n <= len(updates) and key in self._recorded:
+                    break
+            else:
+                n = len(updates)
+            yield updates[:n], self._recorded.get(key)
+            updates = updates[n:]
 
 
-def _mask(updates: Sequence[WindowUpdate], x: Tensor) -> Tensor | None:
-    """Return the bias (B, 1, 1, max n_attended) of attention logits, or None."""
-    plain = all(update.log_weights is None for update in updates)
-    if plain and len({update.n_attended for update in updates}) == 1:
+def _room(
+    model: Whisper, memory: Tensor, n_windows: int, n_frames: int, n_attended: int | None
+) -> tuple[Tensor | None, Tensor, Tensor] | None:
+    """Return tensors of `_sizes` in a memory, without keys and values for None; None: they do not fit."""
+    dtype = model.encoder.conv1.weight.dtype
+    sizes = _sizes(model, n_windows, n_frames, n_attended or 0)
+    ends = [0, *accumulate(ALIGNMENT * -(-math.prod(size) * dtype.itemsize // ALIGNMENT) for size in sizes)]
+    if ends[-1] > len(memory):
         return None
-    mask = torch.full((len(updates), max(update.n_attended for update in updates)), -torch.inf)
-    for row, update in zip(mask, updates, strict=True):
-        row[: update.n_attended] = 0.0 if update.log_weights is None else update.log_weights
-    return mask[:, None, None].to(x)
+    held, states, cross = (
+        memory[first:last][: math.prod(size) * dtype.itemsize].view(dtype).view(size)
+        for first, last, size in zip(ends, ends[1:], sizes, strict=False)
+    )
+    return held if n_attended else None, states, cross
+
+
+class _RecordedEncoder:
+    """The encoder for one number of windows and frames, over static tensors."""
+
+    def __init__(
+        self, model: Whisper, record: Record, held: Tensor | None, states: Tensor, cross: Tensor
+    ) -> None:
+        self._model, self.held, self._states, self._cross = model, held, states, cross
+        n, self._n_frames, _ = states.shape
+        self._n_attended = self._n_frames if held is None else held.shape[4]
+        with torch.inference_mode(False):
+            self._mel = states.new_zeros(n, model.dims.n_mels, MELS_PER_FRAME * (self._n_frames + 2))
+            self._numbers = states.new_zeros(n, 3 + 2 * self._n_frames, dtype=torch.int64)
+            self._mask = states.new_zeros(n, 1, 1, self._n_attended)
+            with torch.no_grad():
+                self._replay = record(self._compute)
+
+    def _compute(self) -> Outputs:
+        states, cross = _compute(self._model, self._mel, self._numbers, self._mask, self.held)
+        return self._states.copy_(states), self._cross.copy_(cross)
+
+    def run(self, updates: Sequence[WindowUpdate]) -> tuple[Tensor, Tensor]:
+        """Compute windows; return what `_compute` does, valid until the next run of any."""
+        inputs = _inputs(updates, self._n_frames, self._n_attended)
+        for static, given in zip((self._mel, self._numbers, self._mask), inputs, strict=True):
+            static.copy_(given)
+        if self.held is not None:
+            self.held.zero_()
+            _fill(self.held, updates)
+        states, cross = self._replay()
+        return states, cross
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +520,7 @@ def result_of(
     cross_kv: list[KeysValues] | None,
 ) -> IncrementalResult:
     """Return a window after an update. states: (1, n, d), of its frames."""
-    weights = None if update.log_weights is None else update.log_weights[None].to(states.device)
+    weights = None if update.log_weights is None else update.log_weights[None]
     encoded = EncoderOutput(states, (plan.cache.n_content,), cross_kv, weights)
     return IncrementalResult(encoded, state, plan.n_computed)
 

@@ -13,8 +13,7 @@ on the text, so the operators of a step can be recorded as a CUDA graph.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +27,8 @@ from sottovoce.models.devices import MOST_RECORDINGS, aligned
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head_weights
 from sottovoce.models.whisper import TextDecoder
+from sottovoce.runtime.graphs import Record, attention_plans
+from sottovoce.runtime.incremental_encoder import StaticEncoder
 
 FIRST_CELLS = 63
 """Cells of a new arena, which makes 64 with the unused first one; a full arena doubles."""
@@ -286,66 +287,6 @@ class StaticMemory(RowMemory):
         self.frame_bias.index_copy_(0, slots, bias.to(slots.device))
 
 
-Record = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
-"""Records a function over static tensors; the result computes it again, into the same outputs."""
-
-
-@contextmanager
-def attention_plans(device: torch.device, allowed: bool) -> Iterator[None]:
-    """Let cuDNN, the fastest on Hopper, compute attention or not: it plans each new shape for tens of
-    milliseconds, which pays only where shapes are fixed.
-    """
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    torch.backends.cuda.enable_cudnn_sdp(allowed)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
-
-
-class CudaGraphs:
-    """Records functions as CUDA graphs that share one pool of memory."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._first: torch.cuda.CUDAGraph | None = None
-        """Owns the pool."""
-
-    def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
-        with torch.cuda.device(self._device), attention_plans(self._device, True):
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            current = torch.cuda.current_stream()
-            stream.wait_stream(current)
-            graph = torch.cuda.CUDAGraph()
-            pool = None if self._first is None else self._first.pool()
-            with torch.cuda.stream(stream):
-                function()  # libraries allocate at their first use, which cannot be recorded
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                try:
-                    outputs = function()
-                finally:
-                    graph.capture_end()
-            current.wait_stream(stream)
-            self._first = self._first or graph
-
-        def replay() -> Outputs:
-            graph.replay()
-            return outputs
-
-        return replay
-
-
-def eagerly(function: Callable[[], Outputs]) -> Callable[[], Outputs]:
-    return function
-
-
-def recorder_of(device: torch.device) -> Record:
-    return CudaGraphs(device) if device.type == "cuda" else eagerly
-
-
 STEP_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Recordings of a static step; more are multiples of the last."""
 MEMORY_SIZES = (16, 64)
@@ -527,6 +468,8 @@ class RowPool:
         self.record = record
         self._most = most_recordings
         self.nothing = StaticMemory(dims, dtype, device, 0)
+        self.encoder: StaticEncoder | None = None
+        """Made by the first call of the encoder."""
         self.free: list[StaticMemory] = []
         self._n_lent = 0
         self._lock = threading.Lock()

@@ -47,9 +47,13 @@ from sottovoce.models.devices import (
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
+from sottovoce.runtime.graphs import attention_plans, eagerly, recorder_of
 from sottovoce.runtime.incremental_encoder import (
     CachedWindow,
     EncoderKvCache,
+    StaticEncoder,
+    UpdatePlan,
+    WindowUpdate,
     content_frames,
     encode_incremental,
     plan_updates,
@@ -68,9 +72,6 @@ from sottovoce.runtime.rows import (
     StaticMemory,
     StaticStep,
     StepShape,
-    attention_plans,
-    eagerly,
-    recorder_of,
     step_sizes,
 )
 from sottovoce.types import EncoderOutput, Features
@@ -633,22 +634,37 @@ class TorchBackend:
     @torch.no_grad()
     def encode(self, features: Features) -> EncoderOutput:
         n_content = content_frames(features, self.dims, self.name)
+        encoded = None if self.pool is None else self._static_encoder(self.pool).encode(features.mel)
+        if encoded is not None:
+            return EncoderOutput(encoded[0], n_content, [(pair[0], pair[1]) for pair in encoded[1]])
         mel = features.mel.to(self.device, self.dtype)
         with attention_plans(self.device, mel.shape[2] == 2 * self.dims.n_audio_ctx):
             return EncoderOutput(self._model.encoder(mel), n_content)
 
+    def _static_encoder(self, pool: RowPool) -> StaticEncoder:
+        if pool.encoder is None:
+            pool.encoder = StaticEncoder(self._model, pool.record, encoder_work(self.dims, self.dtype))
+        return pool.encoder
+
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         planned = plan_updates(windows, TorchEncoderState, dims=self.dims, name=self.name)
-        results: dict[int, IncrementalResult] = {}
-        for kind in {plan.kind for plan, _ in planned}:
-            places = [at for at, (plan, _) in enumerate(planned) if plan.kind == kind]
+        updates = [update for _, update in planned]
+        if self.pool is not None:
             with attention_plans(self.device, False):
-                computed = encode_incremental(self._model, [planned[at][1] for at in places])
-            for at, frames in zip(places, computed, strict=True):
-                plan, update = planned[at]
-                state = TorchEncoderState(plan.cache, frames)
-                results[at] = result_of(plan, update, state, frames.states, frames.cross_layers)
-        return [results[at] for at in range(len(windows))]
+                computed = dict(enumerate(self._static_encoder(self.pool).encode_incremental(updates)))
+        else:
+            computed = {}
+            for kind in {plan.kind for plan, _ in planned}:
+                places = [at for at, (plan, _) in enumerate(planned) if plan.kind == kind]
+                computed |= zip(
+                    places, encode_incremental(self._model, [updates[at] for at in places]), strict=True
+                )
+        return [self._result(*each, computed[at]) for at, each in enumerate(planned)]
+
+    @staticmethod
+    def _result(plan: UpdatePlan, update: WindowUpdate, frames: EncoderKvCache) -> IncrementalResult:
+        state = TorchEncoderState(plan.cache, frames)
+        return result_of(plan, update, state, frames.states, frames.cross_layers)
 
     def rows(self) -> TorchRows:
         if self.pool is not None:
