@@ -18,7 +18,6 @@ from sottovoce.audio.mel import mel_filters
 from sottovoce.errors import CheckpointError, OptionError
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights
 from sottovoce.models.checkpoint.compact import read_compact, save_compact
-from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import save_ggml
 from sottovoce.models.checkpoint.huggingface import (
@@ -30,7 +29,7 @@ from sottovoce.models.checkpoint.huggingface import (
     write_tokenizer,
 )
 from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.models.load import open_checkpoint
+from sottovoce.models.load import open_checkpoint, write_checkpoint
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features
 from tests.models import tiny

@@ -19,9 +19,8 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.wer import ScoredUtterance, score
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.devices import choose_number_format
-from sottovoce.models.load import open_checkpoint
+from sottovoce.models.load import open_checkpoint, write_checkpoint
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.registry import BACKENDS
 from sottovoce.types import Samples

@@ -160,8 +160,7 @@ def shown(value: object) -> str:
 )
 def convert(model: str, output: Path, kind: str | None, number: str) -> None:
     """Write a model in another format, for whisper.cpp, transformers, openai-whisper or faster-whisper."""
-    from sottovoce.models.checkpoint.convert import write_checkpoint
-    from sottovoce.models.load import load_checkpoint
+    from sottovoce.models.load import load_checkpoint, write_checkpoint
 
     kind = kind or format_by_name(output).name
     checkpoint = load_checkpoint(model)
@@ -182,9 +181,8 @@ def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
     TYPE: q4_0, q4_1, q5_0, q5_1 or q8_0. [default: q5_1] RMS: root mean square error relative to the weights;
     the worst tensor has the largest.
     """
-    from sottovoce.models.checkpoint.convert import write_checkpoint
     from sottovoce.models.checkpoint.ggml import check_quantized
-    from sottovoce.models.load import load_checkpoint
+    from sottovoce.models.load import load_checkpoint, write_checkpoint
 
     check_quantized(number)
     require_suffix(output, BY_NAME["ggml"])

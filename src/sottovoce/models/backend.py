@@ -27,9 +27,9 @@ Prefix = TypeVar("Prefix")
 class RowsOutput:
     """The output of one step of running rows.
 
-    logits: (n_wanted, n_vocabulary) float32 of the wanted positions, row by row. joined: cross-attention
-    probabilities of all new tokens, row by row, (n_captured_heads, n_all_new, the most frames or more)
-    float32. n_new, n_frames: tokens of each row, and frames of its window.
+    logits: (n_wanted, n_vocabulary) float32, row by row. joined: cross-attention probabilities of all new
+    tokens, row by row, (n_captured_heads, n_all_new, the most frames or more) float32. n_new, n_frames:
+    tokens of each row, and frames of its window.
     """
 
     logits: Tensor
@@ -64,13 +64,13 @@ class RunningRows(Protocol):
     def n_rows(self) -> int: ...
 
     def has_room(self, n_windows: int) -> bool:
-        """Return whether so many windows can be admitted now; False: other rows have the memory."""
+        """Return whether so many windows can be admitted now."""
         ...
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         """Append a row without tokens for each window, or one with the tokens of a prefix.
 
-        prefix: from `prefixes_of` of a row with this audio, or with the beginning of it (an approximation).
+        prefix: of a row with this audio, or with the beginning of it (an approximation).
 
         Raises:
             OptionError: several windows with a prefix, a prefix of another backend, or no room.
@@ -78,7 +78,7 @@ class RunningRows(Protocol):
         ...
 
     def select(self, rows: Sequence[int]) -> None:
-        """Replace the rows by `rows`, in any order; rows may repeat (branching beams) or be left out.
+        """Replace the rows by `rows`, in any order; rows may repeat or be left out.
 
         Raises:
             OptionError: a row that does not exist.
@@ -107,24 +107,18 @@ class RunningRows(Protocol):
     ) -> RowsOutput:
         """Append any number of tokens to each row; after an error the rows are unchanged.
 
-        wanted: which of a row's new positions get logits. vocabulary: (n_vocabulary,) int64, the ids to
-        compute (None: all). capture: (layer, head) pairs whose cross-attention is returned for every new
-        position, in this order. spans: the encoder frames that each row attends to (None: all); the
-        tokens of such a step are not appended.
+        wanted: new positions of each row that get logits. vocabulary: (n_vocabulary,) int64, ids to compute
+        (None: all). capture: (layer, head) pairs whose cross-attention is returned, in this order. spans:
+        the encoder frames that each row attends to (None: all); such tokens are not appended.
 
         Raises:
-            OptionError: not one entry of tokens and wanted per row, no tokens at all, more tokens than the
-                text context, heads that the model does not have, or spans that are empty or outside the
-                window.
+            OptionError: arguments that do not fit the rows, or more tokens than the text context.
         """
         ...
 
 
 class EncoderState(Protocol):
-    """The encoder's immutable cache of a window, from one update to the next.
-
-    It is only valid for windows that begin at the same sample.
-    """
+    """The encoder's immutable cache of a window, valid while the window begins at the same sample."""
 
     @property
     def n_content_frames(self) -> int:
@@ -136,8 +130,8 @@ class EncoderState(Protocol):
 class IncrementalWindow:
     """A window of growing audio, to be encoded incrementally.
 
-    log_mel: (n_mels, n) un-normalised, all of the window. mode: may change between updates, such as to
-    `EXACT` at the end of an utterance. state: of the last update; None computes everything.
+    log_mel: (n_mels, n) un-normalised, all of the window. mode: may change between updates. state: of the
+    last update; None computes everything.
     """
 
     log_mel: Tensor
@@ -174,7 +168,7 @@ class Backend(Protocol):
 
     @property
     def own_threads(self) -> bool:
-        """Whether the runtime has its own threads, so PyTorch's operators between its calls run on one."""
+        """Whether PyTorch's operators between the runtime's calls run on one thread."""
         ...
 
     @property
@@ -210,8 +204,7 @@ class Backend(Protocol):
         dense padding gives the result of `encode`.
 
         Raises:
-            OptionError: no window, other mel bands, less than one encoder frame, more than the full
-                window, or a state of another backend.
+            OptionError: no window, other mel bands, a wrong length, or a state of another backend.
         """
         ...
 
@@ -230,11 +223,10 @@ class AllowedTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenChoice:
-    """How many of the most probable tokens are wanted of each row, and among which.
+    """The rules for the most probable next tokens of each row.
 
     forbidden: (n,) int32 ids that may follow no row. time_begin: the first timestamp's id; all below are
-    text. allowed: one a row. If all timestamps together are more probable than any text, a timestamp
-    follows.
+    text. allowed: one a row. If all timestamps together are more probable than any text, one follows.
     """
 
     n_best: int
@@ -245,9 +237,8 @@ class TokenChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BestTokens:
-    """The most probable tokens of each row, best first.
-
-    tokens: (R, n_best) int64. logprobs: (R, n_best) float32, natural, among the tokens that may follow.
+    """The most probable tokens (R, n_best) int64 of each row, best first, and their natural log-probabilities
+    (R, n_best) float32 among the tokens that may follow.
     """
 
     tokens: Tensor
@@ -256,13 +247,13 @@ class BestTokens:
 
 @runtime_checkable
 class ChoosingRows(Protocol):
-    """`RunningRows` that can choose the most probable next tokens themselves, without returning logits."""
+    """`RunningRows` that can choose the most probable next tokens themselves."""
 
     def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens | Tensor:
         """Append a token to each row, and return the most probable that may follow.
 
-        On ties, or if fewer may follow, it returns the logits (R, n_vocab) float32 instead, valid until
-        the next step, in which forbidden ones may be -inf.
+        On ties, or if fewer may follow, return the logits (R, n_vocab) float32, valid until the next step;
+        forbidden ones may be -inf.
 
         Raises:
             OptionError: as `RunningRows.step`.
@@ -289,15 +280,14 @@ class StepEnd(Protocol):
     def reads_prefixes(self) -> bool: ...
 
     def state(self, n_rows: int, n_frames: int, device: torch.device) -> Sequence[Tensor]:
-        """Make what all ends of this class keep from step to step: tensors with an entry for each row."""
+        """Make the tensors, with an entry for each row, that ends of this class keep from step to step."""
         ...
 
     def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor], /) -> Outputs:
-        """Compute the end, with an entry for each row in every result.
+        """Compute the results, each with an entry for each row.
 
-        outputs: logits (n_rows * 1 or 2, n_vocab), and with captured heads attention (n_heads, n_rows *
-        n_new, n_frames), float32. columns: (n_rows, n_columns) int64, 0 for rows that are not there. state:
-        changed in place.
+        outputs: logits (n_rows, n_vocab), or 2 * n_rows; and attention (n_heads, n_rows * n_new, n_frames),
+        if heads are captured. columns: (n_rows, n_columns) int64, 0 without a row. state: changed in place.
         """
         ...
 
@@ -347,7 +337,7 @@ def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
 def check_admitted(
     encoded: EncoderOutput, prefix: RowPrefix | None, kind: type[Prefix], name: str
 ) -> Prefix | None:
-    """Check the arguments of `RunningRows.admit` of the backend `name`; return the prefix."""
+    """Check the arguments of `RunningRows.admit`; return the prefix."""
     if prefix is not None and encoded.batch_size != 1:
         raise OptionError(f"rows: expected one window with a prefix, got {encoded.batch_size}")
     if prefix is not None and not isinstance(prefix, kind):
@@ -368,7 +358,7 @@ def check_step(
     longest: int,
     name: str,
 ) -> None:
-    """Check the arguments of `RunningRows.step` of the backend `name`.
+    """Check the arguments of `RunningRows.step`.
 
     cached: tokens of each row so far. longest: the text context.
     """
@@ -383,7 +373,6 @@ def check_step(
 
 
 def check_spans(spans: Sequence[Span] | None, n_frames: Sequence[int]) -> None:
-    """Check the spans of `RunningRows.step`. n_frames: of each row's window."""
     if spans is not None and len(spans) != len(n_frames):
         raise OptionError(f"rows: spans for {len(spans)} of {len(n_frames)} rows")
     for (start, end), n in zip(spans or (), n_frames, strict=False):

@@ -63,11 +63,9 @@ def choose_device(device: str) -> torch.device:
 def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
     """Choose a number format by name: "auto", a dtype, or "int8".
 
-    CTranslate2's names work too: "default" is "auto", and "int8_float32" and the like name the dtype of
-    the activations.
-
-    "auto" is float16 on CUDA (as in openai-whisper) and on Apple's GPUs, of which older ones lack
-    bfloat16; on a CPU bfloat16 with AVX512-BF16 or AMX, otherwise float32, as emulated bfloat16 is slower.
+    CTranslate2's names work too: "default" is "auto", and "int8_float32" and the like name the dtype of the
+    activations. "auto" is float16 on CUDA and on Apple's GPUs; on a CPU bfloat16 with AVX512-BF16 or AMX,
+    otherwise float32.
 
     Raises:
         OptionError: another name, or a dtype that the device lacks.

@@ -1,17 +1,15 @@
 """Linear layers for decoder steps (few rows, int8, packed weights), and multi-head attention.
 
 A decoder step is limited by reading the weights. A CPU's float32 "row times matrix" kernels reach a third
-of the memory bandwidth; a batch of "matrix times column" products nearly all (MKL in PyTorch 2.13, AMD
-EPYC with AVX-512: 2.4 times as fast over a vocabulary of 51865, 1.7 times over a decoder layer).
+of the memory bandwidth, a batch of "matrix times column" products nearly all of it (MKL, AVX-512: 1.7 to 2.4
+times as fast).
 
-int8 weights have one scale per row, the largest absolute value over 127 (symmetric, round to nearest;
-LLM.int8(), Dettmers et al. 2022, without outlier columns). For many rows the weights are dequantised,
-which is cheap compared with the product.
+int8 weights have one scale per row, the largest absolute value over 127 (LLM.int8(), Dettmers et al. 2022,
+without outlier columns). For many rows the weights are dequantised.
 
 Packed weights are stored in oneDNN's blocks, which oneDNN otherwise makes at every product: half of the
-time of a bfloat16 decoder step, 4 to 15 % for 1500 encoder rows (Zen 4, PyTorch 2.13). In float32, 2 to 32
-rows are two to four times as fast (8 rows over a vocabulary: 7 ms instead of 26). The operators are those
-of `torch.compile`'s frozen graphs; without them layers stay plain.
+time of a bfloat16 decoder step (Zen 4, PyTorch 2.13). In float32, 2 to 32 rows are two to four times as fast.
+The operators are those of `torch.compile`'s frozen graphs; without them layers stay plain.
 
 Shapes of attention: B batch, H heads, T queries, S keys, d_head = d / H.
 """
@@ -34,8 +32,6 @@ LARGE = 1 << 14
 
 
 class Linear(nn.Linear):
-    """A linear layer that is fast for single rows too."""
-
     def forward(self, input: Tensor) -> Tensor:
         return rows_times_table(input, self.weight, self.bias)
 
@@ -76,7 +72,6 @@ def rows_times_table(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Te
 
 
 def _parts(n_out: int) -> int:
-    """Return into how many batch entries a table is split; 1 if n_out has no small divisor."""
     return next((n for n in (4, 2, 5, 3) if n_out % n == 0), 1)
 
 
@@ -99,7 +94,7 @@ class Int8Table(nn.Module):
         self.register_buffer("scales", torch.empty(n_out))
 
     def rows(self, indices: Tensor | None = None) -> Tensor:
-        """Return rows as floats: (*indices, n_in); indices None: the whole table (n_out, n_in)."""
+        """Return rows as floats (*indices, n_in); None: all (n_out, n_in)."""
         values = self.values if indices is None else self.values[indices]
         scales = self.scales if indices is None else self.scales[indices]
         return values.to(self.dtype) * scales[..., None].to(self.dtype)
@@ -118,7 +113,7 @@ class Int8Table(nn.Module):
 
 
 class NativeLinear(nn.Module):
-    """A linear layer of int8 weights and activations in the native kernels, with a scale per row."""
+    """A linear layer of int8 weights and activations in the native kernels."""
 
     def __init__(self, linear: nn.Linear, *, gelu: bool = False) -> None:
         import sottovoce_kernels as kernels
@@ -160,9 +155,7 @@ class Int8Embedding(Int8Table):
 
 
 def quantize(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise a table (n_out, n_in) to int8 values and float32 scales (n_out,); a row of zeros has scale
-    1.
-    """
+    """Quantise a table (n_out, n_in) to int8 values and float32 scales (n_out,)."""
     largest = table.float().abs().amax(dim=1)
     scales = torch.where(largest > 0, largest / 127, torch.ones_like(largest))
     return (table.float() / scales[:, None]).round().to(torch.int8), scales
@@ -190,12 +183,10 @@ def int8_tables(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Te
 
 
 N_ROWS_HINT = 8
-"""The number of rows that the layout is optimised for; 1 and 1500 rows are as fast with it."""
+"""The number of rows that the layout is optimised for."""
 
 
 class PackedLinear(nn.Module):
-    """A linear layer for inference with packed weights and a plain bias."""
-
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self._table = packed(linear.weight)
@@ -206,8 +197,6 @@ class PackedLinear(nn.Module):
 
 
 class PackedEmbedding(TokenEmbedding):
-    """Token embedding with logits from a packed copy of the table."""
-
     def __init__(self, embedding: TokenEmbedding) -> None:
         n_rows, n_state = embedding.weight.shape
         super().__init__(n_rows, n_state, _weight=embedding.weight)
@@ -252,9 +241,8 @@ def pack(model: nn.Module) -> None:
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values, (B, H, S, d_head) each."""
 FEW_QUERIES = 8
-"""Up to here PyTorch's bfloat16 CPU kernel takes twice as long as plain products (Zen 4). This holds for
-hundreds of queries too, but products round logits to bfloat16: of a minute of German with int8 weights 24
-words were wrong, against 20 to 22 with the kernel.
+"""Up to here plain products take half as long as PyTorch's bfloat16 CPU kernel (Zen 4). So they do for more
+queries, but they round logits to bfloat16, which costs words.
 """
 MANY_KEYS = 64
 """Below, as in a growing cache, plain products would need a new kernel for every number of keys."""

@@ -1,4 +1,4 @@
-"""Load models by name or path; published alignment heads.
+"""Load models by name or path, and write them in the formats of other programs; published alignment heads.
 
 Source of the heads, as (decoder layer, head) pairs: the masks in openai-whisper 20250625,
 `whisper/__init__.py` (gzip under base85).
@@ -7,12 +7,14 @@ Source of the heads, as (decoder layer, head) pairs: the masks in openai-whisper
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.formats import format_of
+from sottovoce.errors import OptionError, cause_of
+from sottovoce.models.checkpoint.base import LONG, Checkpoint, QuantizationLoss
+from sottovoce.models.checkpoint.formats import BY_NAME, format_of
 from sottovoce.models.ctc_head import ctc_head_of
 from sottovoce.models.dims import PUBLISHED_MODES, AlignmentHeads, ModelDims
 from sottovoce.models.sources.find import Sources, local_path, resolve
@@ -111,3 +113,30 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """Read a file or folder of any known format. Raises: CheckpointError."""
     found = format_of(path)
     return replace(found.codec().read(path), kind=found.name)
+
+
+def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> QuantizationLoss | None:
+    """Write a checkpoint to a new path; return the quantisation loss or None.
+
+    kind: one of `formats.WRITTEN`. number: "f32", "f16", "bf16", or a type of the kind ("q5_0" for ggml,
+    "int8_float16" for ct2).
+
+    Raises: OptionError: the kind does not have the number type, or the output exists.
+    """
+    if output.exists():
+        raise OptionError(f"output '{output}': is there already, choose another name")
+    if not output.parent.is_dir():
+        raise OptionError(f"output '{output}': expected an existing folder {output.parent}")
+    write = BY_NAME[kind].codec().write
+    assert write is not None
+    partial = output.with_name(f".{output.name}.part")
+    try:
+        loss = write(checkpoint, partial, LONG.get(number, number))
+        partial.replace(output)
+    except OSError as error:
+        raise OptionError(f"output '{output}': cannot be written ({cause_of(error)})") from error
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        partial.unlink(missing_ok=True)
+    return loss

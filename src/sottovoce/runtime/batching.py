@@ -1,10 +1,9 @@
 """One model for the calls of many threads: live sessions before recordings, in batches where it helps.
 
-`CallBatcher` holds the calls of one engine and runs them in rounds. Live windows of similar length are
-encoded in one batch and stretches probed in one. Decoding runs in continuous batches, one of live sessions
-and one of recordings, which requests join and leave between steps. Calls of recordings run between live
-ones, a decoder pass at a time. A round runs the available calls without waiting for more. A failed batch is
-repeated call by call, so that an error only reaches its own caller.
+`CallBatcher` runs the calls of one engine in rounds, which do not wait for more calls. Live windows of
+similar length are encoded in one batch, and stretches probed in one. Decoding runs in continuous batches, one
+of live sessions and one of recordings. Calls of recordings run between live ones, a decoder pass at a time. A
+failed batch is repeated call by call, so that an error only reaches its own caller.
 
 `BatchingRuntime` runs engines in threads of its own, which alone use the model.
 """
@@ -73,8 +72,8 @@ class Priority(IntEnum):
 class Caller(Runtime):
     """The runtime of one session or transcription among others.
 
-    priority: of its calls. since_s: earlier ones first, on the clock of the runtime. on_work: called in a
-    thread of an engine with the caller's part of its work, in seconds.
+    since_s: earlier ones first, on the clock of the runtime. on_work: called by an engine with the seconds of
+    its work for this caller.
     """
 
     def __init__(
@@ -93,7 +92,6 @@ class Caller(Runtime):
         self.on_work = on_work
 
     def begin(self, priority: Priority, since_s: float) -> None:
-        """Begin another piece of work, which was asked for at since_s."""
         self.priority, self.since_s, self.began_s = priority, since_s, math.nan
 
     def execute(self, call: ModelCall[Result]) -> Result:
@@ -157,7 +155,7 @@ class _Batch:
 class SteppedBatches:
     """Batches in order of arrival, each completed before the next.
 
-    A failed batch is repeated call by call. has_room: whether so many windows have room for their rows.
+    has_room: whether so many windows have room for their rows.
     """
 
     def __init__(self, backend: Backend, has_room: Callable[[int], bool]) -> None:
@@ -181,9 +179,7 @@ class SteppedBatches:
         self._batches.append(_Batch(calls))
 
     def step(self) -> bool:
-        """Advance the first batch to its next decoder pass, or to its end; return False if it must wait for
-        room.
-        """
+        """Advance the first batch to its next decoder pass or its end; False: it must wait for room."""
         batch = self._batches[0]
         if batch.steps is None:
             calls = [one.call for one in batch.calls]
@@ -221,7 +217,7 @@ class SteppedBatches:
 
 @dataclass(slots=True, eq=False)
 class _Decoding:
-    """A call whose requests are being decoded. tickets: of its requests. results: so far, by ticket."""
+    """A call whose requests are being decoded. results: so far, by ticket."""
 
     pending: PendingCall
     call: ContinuousDecodeCall[object, object]
@@ -271,7 +267,7 @@ class ContinuousDecoding:
         return pending in self._under_way
 
     def admit(self, pending: PendingCall, call: ContinuousDecodeCall[object, object]) -> bool:
-        """Add the requests of a call; return False if it must wait for room."""
+        """Add the requests of a call; False: it must wait for room."""
         decoding = _Decoding(pending, call)
         key = call.decoder.batch_key
         running = self._running.get(key)
@@ -334,10 +330,9 @@ class Batching:
     """Limits of batches.
 
     encoder_frames: of one call; the first window is always taken. max_length_ratio: relative difference in
-    length of windows in a call. rows: requests decoded at a time. sessions, files: live sessions and
-    recordings at work at a time in an engine.
-    files_together: encode and decode the windows of recordings in one batch, which is cheap on an
-    accelerator; on a CPU live calls would wait longer for each step.
+    length of its windows. rows: requests decoded at a time. sessions, files: at work at a time in an engine.
+    files_together: encode and decode windows of recordings in one batch; on a CPU live calls would wait
+    longer for each step.
 
     Raises:
         OptionError: a number is out of range.
@@ -368,8 +363,8 @@ ON_ACCELERATOR = Batching(
 class CallBatcher:
     """The pending calls of one engine, which runs them in batches, live calls before those of recordings.
 
-    Everything runs in the thread that calls `round`. batching: limits; None: by the device. file_share:
-    least share of the time for recordings. clock: seconds, also for when callers began.
+    Everything runs in the thread that calls `round`. batching: None: by the device. file_share: least share
+    of the time for recordings. clock: in seconds.
     """
 
     def __init__(
@@ -398,7 +393,7 @@ class CallBatcher:
         """Whether recordings were to decode since their other calls ran."""
 
     def _has_row_memory(self, n_windows: int) -> bool:
-        """Return whether new rows have room for so many windows; True if nothing would make any."""
+        """Return whether new rows have room for so many windows, or nothing holds any."""
         is_held = self._files.is_begun or any(one.is_running for one in self._decoding.values())
         return not (n_windows and is_held) or self._backend.rows().has_room(n_windows)
 
@@ -429,8 +424,8 @@ class CallBatcher:
     def round(self) -> Priority | None:
         """Run the available live calls: one encoder call, the probes, one decoding step.
 
-        Without any, or when recordings have waited for their share, run a step of theirs. Return the
-        priority of the calls that ran; None: there were no calls.
+        Without any, or when recordings have waited for their share, run a step of theirs. Return the priority
+        of the calls that ran, or None.
         """
         with torch_threads_of(self._backend):
             served = self._first_priority()
@@ -479,7 +474,7 @@ class CallBatcher:
         return self._decode(Priority.LIVE) or was_called or was_encoded
 
     def _encode(self) -> bool:
-        """Encode the windows with the earliest deadlines and others of similar length, up to the budget."""
+        """Encode the earliest windows and others of similar length, up to the budget."""
         batching = self.batching
         chosen: list[PendingCall] = []
         first = n_frames = 0
@@ -564,8 +559,6 @@ def _frames(window: IncrementalWindow) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """State of an engine: its live calls, whether it runs a recording, and its utilisation."""
-
     n_live: int
     has_recording: bool
     busy: float
@@ -574,14 +567,13 @@ class EngineState:
 class BatchingRuntime:
     """Runs the calls of many threads on one model, in one thread for each engine, until it is closed.
 
-    An engine takes calls from a common queue as far as it has room. A session or transcription calls the
-    model through its own `Caller`, made by `caller`.
+    An engine takes calls from a common queue as far as it has room. Each session or transcription has its own
+    `caller`.
 
-    batching: limits; None: by the device. n_engines: one suffices for an accelerator. n_threads: of
-    PyTorch for an operation, shared among the busy engines; None: as they are set. waits_for_all: begin a
-    round once every caller that was not left (`with runtime.caller() as caller`) waits for a call.
-    work_clock: seconds of work of the calling thread, for `Caller.on_work`. on_live_round: called with the
-    seconds of each round of live calls.
+    batching: None: by the device. n_engines: one suffices for an accelerator. n_threads: of PyTorch for an
+    operation, shared among the busy engines; None: as they are set. waits_for_all: begin a round once every
+    open caller waits for a call. work_clock: seconds of work of the calling thread, for `Caller.on_work`.
+    on_live_round: called with the seconds of each round of live calls.
     """
 
     def __init__(
@@ -639,10 +631,7 @@ class BatchingRuntime:
             self.condition.notify()
 
     def trouble(self, stall_s: float) -> str | None:
-        """Return a short reason why the engines make no progress, or None.
-
-        stall_s: of one round, after which its engine makes no progress.
-        """
+        """Return why the engines make no progress, or None. stall_s: the longest round that makes some."""
         if not self._is_closed and not all(engine.is_alive() for engine in self.engines):
             return ENDED
         stalled_s = max(engine.stalled_s for engine in self.engines)
@@ -718,9 +707,8 @@ class _Engine(threading.Thread):
         return n_calls > 0 and (not runtime.waits_for_all or n_calls >= runtime.n_callers)
 
     def _take(self) -> None:
-        """Take waiting calls into the batcher, as far as it has room.
-
-        A recording waits for an engine without live calls, but not longer than PATIENCE_S.
+        """Take waiting calls, as far as there is room; a recording waits at most PATIENCE_S for an engine
+        without live calls.
         """
         waiting, batcher = self._runtime.waiting, self.batcher
         is_alone = all(engine.is_at_work for engine in self._runtime.engines if engine is not self)

@@ -46,10 +46,9 @@ Frames = TypeVar("Frames", bound=FrameCache)
 class EncoderUpdate(Generic[Frames]):
     """The part of one window to compute: encoder frames [start, end), and single frames of padding.
 
-    mel: (n_mels, n) normalised, of the whole window. ends: the window ends at `end`. places: positions of the
-    single frames. before: cache of frames [0, start), or None. after: cached frames that follow the computed
-    ones in the order of keys, or None. log_weights: (n_attended,) float32 on the host, added to the attention
-    logits, or None.
+    mel: (n_mels, n) normalised, of the whole window. ends: the window ends at `end`. places: of the single
+    frames. before: frames [0, start). after: frames behind the computed ones in the order of keys.
+    log_weights: (n_attended,) float32 on the host, added to the attention logits, or None.
     """
 
     mel: Tensor
@@ -77,8 +76,8 @@ MELS_PER_FRAME = 2
 class EncoderKvCache:
     """Encoder frames of one window; immutable.
 
-    keys_values: of the encoder's layers, (n_layers, 2, H, n, d_head). states: (1, n, d), the encoder's
-    output. cross: of the decoder's layers, as keys_values.
+    keys_values: of the encoder's layers, (n_layers, 2, H, n, d_head). states: (1, n, d). cross: of the
+    decoder's layers, as keys_values.
     """
 
     keys_values: Tensor
@@ -405,10 +404,8 @@ class _RecordedEncoder:
 
 @dataclass(frozen=True, slots=True)
 class EncoderCacheInfo:
-    """Content of a window's cache, in encoder frames.
-
-    n_content: of audio. padding: computed in `mode`, with `padded_at` frames of audio. level: the loudest
-    log-mel value at the last full computation.
+    """Content of a window's cache: n_content frames of audio, and padding computed in `mode` after
+    `padded_at` frames. level: the loudest log-mel value at the last full computation.
     """
 
     n_content: int
@@ -420,7 +417,7 @@ class EncoderCacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """Frames that an update computes: of audio from `start` on, and padding if `pads`; cache: afterwards."""
+    """An update computes audio from frame `start` on, and padding if `pads`. cache: afterwards."""
 
     start: int
     pads: bool

@@ -2,11 +2,14 @@
 
 Weights and activations of the decoder are int8. The encoder runs in the kernels if they are faster than
 PyTorch. A row's logits are bitwise the same in any batch, so nothing is padded or masked.
+
+Only this module and `native_encoder` pass addresses to the kernels: they check shapes and dtypes, and keep
+tensors alive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -21,6 +24,7 @@ from sottovoce.models.backend import (
     BestTokens,
     IncrementalResult,
     IncrementalWindow,
+    ModelDims,
     RowPrefix,
     RowsOutput,
     Span,
@@ -32,21 +36,168 @@ from sottovoce.models.backend import (
     check_step,
 )
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.runtime.native_decoder import NativeDecoder, RowInput, WindowKv
-from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, network_without_decoder
+from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, floats, network_without_decoder
 from sottovoce.runtime.torch import DTYPES, TorchBackend
-from sottovoce.threads import all_torch_threads
+from sottovoce.threads import all_torch_threads, n_threads
 from sottovoce.types import EncoderOutput, Features
+
+ATTENTION_TABLES = (
+    ("attn.out", 1),
+    ("cross_attn.query", 2),
+    ("cross_attn.out", 4),
+    ("mlp.0", 5),
+    ("mlp.2", 6),
+)
+NORMS = (("attn_ln", 0), ("cross_attn_ln", 1), ("mlp_ln", 2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """Cross-attention keys and values of one window, packed for the kernels.
+
+    tensors: own the memory that `audio` points to. log_weights: (n_frames,) float32, added to the
+    attention logits, or None.
+    """
+
+    audio: kernels.CrossKeysValues
+    tensors: tuple[Tensor, ...]
+    log_weights: Tensor | None
+
+    @property
+    def n_frames(self) -> int:
+        return int(self.audio.n_frames)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _NativeRow:
     row: kernels.Row
-    window: WindowKv
+    window: _Window
 
-    def fork(self) -> _NativeRow:
-        """Copy the row; both share the cache so far."""
-        return replace(self, row=self.row.first(self.row.n_tokens))
+
+class NativeDecoder:
+    def __init__(self, dims: ModelDims, tensors: Mapping[str, Tensor]) -> None:
+        """Pack weights. tensors: names and shapes of OpenAI's state dict, (n_out, n_in), any floating
+        dtype.
+        """
+        self.dims = dims
+        sizes = (dims.n_text_layer, dims.n_text_state, dims.n_text_head, dims.n_vocab, dims.n_text_ctx)
+        self._decoder = kernels.Decoder(*sizes)
+        for layer in range(dims.n_text_layer):
+            self._set_layer(layer, tensors)
+        self._set_table(-1, 0, floats(tensors["decoder.token_embedding.weight"]), None)
+        self._set_norm(-1, 0, tensors, "decoder.ln")
+        positions = floats(tensors["decoder.positional_embedding"])
+        self._decoder.set_positions(positions.data_ptr())
+
+    def _set_layer(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+        name = f"decoder.blocks.{layer}"
+        for which, part, projections in (
+            (0, "attn", ("query", "key", "value")),
+            (3, "cross_attn", ("key", "value")),
+        ):
+            weights = [tensors[f"{name}.{part}.{one}.weight"] for one in projections]
+            biases = [
+                tensors.get(f"{name}.{part}.{one}.bias", torch.zeros(self.dims.n_text_state))
+                for one in projections
+            ]
+            self._set_table(layer, which, floats(torch.cat(weights)), floats(torch.cat(biases)))
+        for part, which in ATTENTION_TABLES:
+            weight, bias = tensors[f"{name}.{part}.weight"], tensors[f"{name}.{part}.bias"]
+            self._set_table(layer, which, floats(weight), floats(bias))
+        for part, which in NORMS:
+            self._set_norm(layer, which, tensors, f"{name}.{part}")
+
+    def _set_table(self, layer: int, which: int, weight: Tensor, bias: Tensor | None) -> None:
+        address = 0 if bias is None else bias.data_ptr()
+        n_out, n_in = weight.shape
+        self._decoder.set_table(layer, which, weight.data_ptr(), address, (n_out, n_in))
+
+    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Tensor], name: str) -> None:
+        weight, bias = floats(tensors[f"{name}.weight"]), floats(tensors[f"{name}.bias"])
+        self._decoder.set_norm(layer, which, weight.data_ptr(), bias.data_ptr())
+
+    def windows(self, encoded: EncoderOutput) -> list[_Window]:
+        """Return the windows of an encoder output; keys and values are computed at the first use."""
+        if encoded.cross_kv is None:
+            encoded.cross_kv = self._keys_values(encoded.states)
+        weights = encoded.log_weights
+        return [
+            self._window(
+                [(keys[row], values[row]) for keys, values in encoded.cross_kv], encoded.n_frames, one
+            )
+            for row, one in enumerate([None] * encoded.batch_size if weights is None else weights.float())
+        ]
+
+    def _window(
+        self, layers: Sequence[tuple[Tensor, Tensor]], n_frames: int, weights: Tensor | None
+    ) -> _Window:
+        keys = [one.contiguous() for one, _ in layers]
+        values = [one.contiguous() for _, one in layers]
+        audio = kernels.CrossKeysValues(
+            [one.data_ptr() for one in keys], [one.data_ptr() for one in values], n_frames
+        )
+        return _Window(audio, (*keys, *values), None if weights is None else weights.contiguous())
+
+    def _keys_values(self, states: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Compute keys and values (B, n_head, ...) bfloat16 of each layer, packed for the kernels."""
+        n_rows, n_frames = states.shape[:2]
+        shapes = self._decoder.cross_shapes(n_frames)
+        layers = []
+        for _ in range(self.dims.n_text_layer):
+            keys, values = (torch.zeros(n_rows, *shape, dtype=torch.bfloat16) for shape in shapes)
+            layers.append((keys, values))
+        for row in range(n_rows):
+            of_row = floats(states[row])
+            keys_at, values_at = ([pair[which][row].data_ptr() for pair in layers] for which in (0, 1))
+            self._decoder.cross_keys_values(of_row.data_ptr(), n_frames, keys_at, values_at, n_threads())
+        return layers
+
+    def step(
+        self,
+        rows: Sequence[_NativeRow],
+        tokens: Sequence[Sequence[int]],
+        wanted: Sequence[Sequence[int]],
+        logits: Tensor,
+        *,
+        spans: Sequence[Span] | None = None,
+        vocabulary: Sequence[int] = (),
+        capture: AlignmentHeads = (),
+        attention: Tensor | None = None,
+        choice: kernels.Choice | None = None,
+    ) -> None:
+        """Append new tokens to rows, and write the logits (n_wanted, n_rows) of the wanted positions and the
+        attention (n_captured, n_tokens, n_frames), with the frames of the longest window, padded with 0.
+
+        Raises:
+            OptionError: a token outside the vocabulary.
+        """
+        self._check_vocabulary(vocabulary)
+        self._check_vocabulary([token for new in tokens for token in new])
+        places, at = [], 0
+        for new, own in zip(tokens, wanted, strict=True):
+            places += [at + position for position in own]
+            at += len(new)
+        windows = [one.window for one in rows]
+        self._decoder.step(
+            [one.row for one in rows],
+            [window.audio for window in windows],
+            tokens,
+            spans=spans or [(0, window.n_frames) for window in windows],
+            bias=[0 if one.log_weights is None else one.log_weights.data_ptr() for one in windows],
+            wanted=places if logits.shape[1] else [],
+            vocabulary=vocabulary,
+            logits=logits.data_ptr(),
+            captured=capture,
+            attention=0 if attention is None else attention.data_ptr(),
+            longest=0 if attention is None else attention.shape[2],
+            n_threads=n_threads(),
+            choice=choice,
+        )
+
+    def _check_vocabulary(self, tokens: Sequence[int]) -> None:
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.dims.n_vocab:
+            wrong = next(token for token in tokens if not 0 <= token < self.dims.n_vocab)
+            raise OptionError(f"step: token {wrong} given, expected one of {self.dims.n_vocab}")
 
 
 class NativeRows:
@@ -56,7 +207,7 @@ class NativeRows:
         self._decoder = decoder
         self._name = name
         self._rows: list[_NativeRow] = []
-        self._logits: Tensor | None = None
+        self._logits = torch.empty(0, decoder.dims.n_vocab)
 
     @property
     def n_rows(self) -> int:
@@ -76,8 +227,10 @@ class NativeRows:
         taken: set[int] = set()
         chosen = []
         for index in rows:
-            row = self._rows[index]
-            chosen.append(row.fork() if index in taken else row)
+            one = self._rows[index]
+            if index in taken:  # both share the cache so far
+                one = replace(one, row=one.row.first(one.row.n_tokens))
+            chosen.append(one)
             taken.add(index)
         self._rows = chosen
 
@@ -97,36 +250,58 @@ class NativeRows:
         capture: AlignmentHeads = (),
         spans: Sequence[Span] | None = None,
     ) -> RowsOutput:
-        batch = self._batch(tokens, wanted, spans)
-        check_heads(capture, self._decoder.dims)
-        logits, attention = self._decoder.step(batch, vocabulary=vocabulary, capture=capture)
-        if spans is not None:
-            for row, new in enumerate(tokens):
-                self.cut(row, len(new))
-        return RowsOutput(
-            logits, attention, list(map(len, tokens)), [one.window.n_frames for one in self._rows]
+        n_frames, dims = self._checked(tokens, wanted, spans), self._decoder.dims
+        check_heads(capture, dims)
+        n_new = list(map(len, tokens))
+        some: list[int] = [] if vocabulary is None else vocabulary.tolist()
+        logits = torch.empty(sum(map(len, wanted)), dims.n_vocab if vocabulary is None else len(some))
+        attention = torch.empty(len(capture), sum(n_new), max(n_frames))
+        self._decoder.step(
+            self._rows,
+            tokens,
+            wanted,
+            logits,
+            spans=spans,
+            vocabulary=some,
+            capture=capture,
+            attention=attention,
         )
+        if spans is not None:
+            for row, n in enumerate(n_new):
+                self.cut(row, n)
+        return RowsOutput(logits, attention, n_new, n_frames)
 
     def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens | Tensor:
-        batch = self._batch([[token] for token in tokens], [(0,)] * len(tokens))
-        if self._logits is None or len(self._logits) < self.n_rows:
-            self._logits = torch.empty(self.n_rows, self._decoder.dims.n_vocab)  # of every later step
-        return self._decoder.step_best(batch, choice, self._logits[: self.n_rows])
+        given, wanted = [[token] for token in tokens], [(0,)] * len(tokens)
+        self._checked(given, wanted, None)
+        n_rows, n_best = self.n_rows, choice.n_best + 1  # one more shows whether the last is unique
+        if len(self._logits) < n_rows:
+            self._logits = torch.empty(n_rows, self._decoder.dims.n_vocab)  # of every later step
+        best, found = torch.empty(n_rows, n_best), torch.empty(n_rows, n_best, dtype=torch.int32)
+        rules = torch.tensor(choice.allowed, dtype=torch.int32)
+        is_clear = torch.empty(n_rows, dtype=torch.int32)
+        places = (choice.forbidden, rules, best, found, is_clear)
+        requested = kernels.Choice(
+            n_best, len(choice.forbidden), choice.time_begin, *(one.data_ptr() for one in places)
+        )
+        logits = self._logits[:n_rows]
+        self._decoder.step(self._rows, given, wanted, logits, choice=requested)
+        if not all(is_clear.tolist()):
+            return logits
+        return BestTokens(found[:, : choice.n_best].long(), best[:, : choice.n_best])
 
-    def _batch(
+    def _checked(
         self,
         tokens: Sequence[Sequence[int]],
         wanted: Sequence[Sequence[int]],
-        spans: Sequence[Span] | None = None,
-    ) -> list[RowInput]:
+        spans: Sequence[Span] | None,
+    ) -> list[int]:
+        """Check a step; return the frames of each row's window."""
         cached = [one.row.n_tokens for one in self._rows]
+        n_frames = [one.window.n_frames for one in self._rows]
         check_step(tokens, wanted, cached, longest=self._decoder.dims.n_text_ctx, name=self._name)
-        check_spans(spans, [one.window.n_frames for one in self._rows])
-        frames: Sequence[Span | None] = spans or [None] * self.n_rows
-        return [
-            RowInput(one.row, one.window, new, positions, span)
-            for one, new, positions, span in zip(self._rows, tokens, wanted, frames, strict=True)
-        ]
+        check_spans(spans, n_frames)
+        return n_frames
 
 
 class NativeBackend:

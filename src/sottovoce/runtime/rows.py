@@ -1,10 +1,9 @@
 """Memory of decoder rows, and the decoder's attention to it.
 
-The text of all rows of one recording shares an arena of cells: a token's keys and values are written once,
-to a free cell, and stay there. A table on the host says which cells a row holds, so that branching,
-reordering and dropping beams changes the table and copies no cache. All new tokens of the rows of a recording
-are queries of one attention over its arena, with a mask made from the table, and of one over its audio, whose
-keys and values are thus read once however many beams there are.
+The rows of a recording share an arena of cells: a token's keys and values are written once, to a free cell. A
+table on the host lists the cells of each row, so branching, reordering and dropping beams copies no cache.
+All new tokens of a recording are queries of one attention over its arena, masked by the table, and of one
+over its audio, whose keys and values are read once for all beams.
 
 On an accelerator the memory is static and steps of few tokens have few shapes (`StepShape`): no shape depends
 on the text, so the operators of a step can be recorded as a CUDA graph.
@@ -106,12 +105,11 @@ class RowAudio:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Attention of the new tokens of some rows, as one call a layer.
+    """Attention of the new tokens of neighbouring recordings, n_queries each, as one call a layer.
 
-    The rows are those of neighbouring recordings (slots and windows), with n_queries new tokens for each
-    recording, at `tokens` of the batch. cells, frames: those attended to. mask: (n_recordings, 1, n_queries,
-    n_cells), added to the attention logits, or None. bias: (n_recordings, 1, 1 or n_queries, n_frames)
-    float32, the same for the audio, or None; audio_mask: the bias in the dtype of the queries.
+    tokens: of the batch. cells, frames: attended to. mask: (n_recordings, 1, n_queries, n_cells), added to
+    the attention logits, or None. bias: (n_recordings, 1, 1 or n_queries, n_frames) float32, the same for
+    the audio, or None; audio_mask: the bias in the dtype of the queries.
     """
 
     slots: slice
@@ -134,10 +132,9 @@ class Run:
 class RowsAttention:
     """`DecoderAttention` of the new tokens (n, d) of rows, run by run.
 
-    positions: (n,) int64 of the tokens in their rows. entries: (n * H,) int64, where the keys and values of
-    each token and head are written in a layer's memory. capture: (layer, head) pairs; found: of each run,
-    their attention by layer, (n_heads, n_tokens, n_frames) float32. reads_itself: the rows have no other
-    token, and keep none.
+    positions: (n,) int64 of the tokens in their rows. entries: (n * H,) int64, where keys and values are
+    written. found: of each run and layer, the attention (n_heads, n_tokens, n_frames) float32 of captured
+    heads. reads_itself: the rows have no other token, and keep none.
     """
 
     memory: RowMemory
@@ -201,9 +198,9 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 class StaticMemory(RowMemory):
     """The memory of rows on an accelerator, with their audio; steps are computed in place.
 
-    audio: (n_layers, 2, n_recordings, H, n_frames, d_head), of a full window and a few frames that fused
-    kernels need. frame_bias: (n_recordings, n_frames) float32, added to the attention logits: -inf beyond a
-    window. most_rows: of a recording in a step so far, so that beams that end give no new shapes.
+    audio: (n_layers, 2, n_recordings, H, n_frames, d_head), of an aligned full window. frame_bias:
+    (n_recordings, n_frames) float32, added to the attention logits, -inf beyond a window. most_rows: of a
+    recording in any step so far, so that beams that end give no new shapes.
     """
 
     def __init__(self, dims: ModelDims, dtype: torch.dtype, device: torch.device, n_recordings: int) -> None:
@@ -310,9 +307,8 @@ def step_sizes(n_recordings: int, sizes: Sequence[int] = STEP_SIZES) -> list[int
 class StepShape:
     """What the operators of a static step depend on.
 
-    n_queries, n_wanted: new tokens of each recording, and how many of them have logits. n_frames: attended
-    to. first: slot of the first recording. has_spans: each token attends to frames of its own. end: computed
-    last; None: the step returns logits.
+    n_queries, n_wanted: new tokens of each recording, and those with logits. first: slot of the first
+    recording. has_spans: each token attends to frames of its own. end: None: the step returns logits.
     """
 
     n_recordings: int
@@ -328,10 +324,10 @@ class StepShape:
 class StaticStep:
     """A decoder step over static memory: one upload, one replay.
 
-    Token `k` of the recording in slot `first + s` is at `s * n_queries + k`. The arrays are the host's;
-    tokens that are not written compute nothing: tokens, positions: (n,) int64. entries: (n, H) int64.
-    spans: (n, 2) int64 frames, if there are any. wanted: (n_recordings * n_wanted,) int64, which tokens
-    have logits. columns: (n_rows, n_columns) int64, of an end. visible: (n, 1 + n_cells) bool.
+    Token `k` of the recording in slot `first + s` is at `s * n_queries + k`. Arrays of the host: tokens,
+    positions: (n,) int64. entries: (n, H) int64. spans: (n, 2) int64, if any. wanted: (n_recordings *
+    n_wanted,) int64, tokens with logits. columns: (n_rows, n_columns) int64, of an end. visible: (n, 1 +
+    n_cells) bool.
     """
 
     def __init__(self, decoder: TextDecoder, memory: StaticMemory, shape: StepShape, record: Record) -> None:
@@ -381,8 +377,8 @@ class StaticStep:
     def run(self) -> Outputs:
         """Compute the step: the outputs of its end, or logits and captured attention.
 
-        Logits: (n_recordings * n_wanted, n_vocab) float32. Attention of captured heads: (n_captured, n,
-        n_frames) float32. They are valid until the next run.
+        Logits: (n_recordings * n_wanted, n_vocab) float32. Attention: (n_captured, n, n_frames) float32. They
+        are valid until the next run.
         """
         self._device.copy_(self._host, non_blocking=True)
         if self._uploaded is not None:
@@ -423,10 +419,9 @@ class StaticStep:
 
 @dataclass(frozen=True, slots=True)
 class BestTokensEnd:
-    """Chooses the most probable tokens that may follow, as `TokenChoice`; columns: `AllowedTokens`.
+    """Chooses tokens by a `TokenChoice`: (n, 2 * n_best) float32, log-probabilities and then tokens.
 
-    Returns (n, 2 * n_best) float32, the log-probabilities, best first, and then the tokens. Its state is
-    -inf for each token (n_vocab,) float32 that may follow no row.
+    columns: `AllowedTokens`. Its state (n_vocab,) float32 is -inf for tokens that may follow no row.
     """
 
     n_best: int

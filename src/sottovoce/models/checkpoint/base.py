@@ -71,11 +71,11 @@ class CtcWeights:
 class Checkpoint:
     """A model as read from a file.
 
-    tensors: by OpenAI's names, with the shapes of `dims`. alignment_heads: (layer, head) pairs or None.
-    trained_tokens: ids with trained embeddings; None: all. languages: trained codes; None: all of the
-    vocabulary. tail_s: seconds of padding after speech in a shortened window. encoder_mode: None:
-    `default_encoder_mode`. mode_key: name of a stored mode (`stored_modes`), or None. kind: name in
-    `formats.FORMATS`, or "". numbers: stored number type, if tensors do not show it.
+    tensors: by OpenAI's names, with the shapes of `dims`. alignment_heads: (layer, head) pairs.
+    trained_tokens: ids with trained embeddings; None: all. languages: trained codes; None: all. tail_s:
+    seconds of padding after speech in a shortened window. encoder_mode: None: `default_encoder_mode`.
+    mode_key: of a stored mode. kind: name in `formats.FORMATS`, or "". numbers: stored number type, if
+    tensors do not show it.
     """
 
     name: str
@@ -283,8 +283,7 @@ Floats = npt.NDArray[np.float32]
 class TensorLoss:
     """Squared weights and errors of one tensor, and its largest error.
 
-    bytes_before, bytes_after: of quantisation. is_packed: quantised in blocks; other tensors count only in
-    bytes.
+    is_packed: quantised in blocks; other tensors count only in bytes.
     """
 
     name: str
@@ -304,8 +303,8 @@ class TensorLoss:
 class QuantizationLoss:
     """The loss of quantising a model.
 
-    relative_rms: root of squared errors over squared weights of the n_tensors quantised ones. largest_error:
-    absolute. worst: the tensor with the largest relative_rms. bytes_before, bytes_after: of all weights.
+    relative_rms: root of squared errors over squared weights of the quantised tensors. worst: the tensor with
+    the largest. bytes_before, bytes_after: of all weights.
     """
 
     n_tensors: int

@@ -1,10 +1,9 @@
 """Read and write CTranslate2 folders of Whisper: `model.bin`, config.json and the vocabulary.
 
-`model.bin` (little-endian) holds the specification's name, variables, and aliases. A string is its length
-with the closing zero (u16) and its bytes; a variable is its name, rank (u8), dimensions (u32), type (u8),
-number of bytes (u32) and unaligned values; an alias is its name and that of a variable. Query, key and value
-of self-attention are one matrix, as are key and value of cross-attention. Stored values are weights times
-scale: int8 has a scale per row, int16 one scale.
+`model.bin` (little-endian) holds the specification's name, variables and aliases. A string is its length with
+the closing zero (u16) and its bytes; a variable its name, rank (u8), dimensions (u32), type (u8), number of
+bytes (u32) and values; an alias its name and that of a variable. Query, key and value of self-attention are
+one matrix, as are key and value of cross-attention. int8 has a scale per row, int16 one.
 
 Source: CTranslate2 4.8, `python/ctranslate2/specs/{model_spec,transformer_spec}.py`,
 `converters/transformers.py` and `src/models/model.cc`.

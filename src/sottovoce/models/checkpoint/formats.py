@@ -31,10 +31,10 @@ GGML_MAGIC = b"lmgg"
 class CheckpointFormat:
     """A format of checkpoints: files with a suffix, or folders.
 
-    name: as `models convert --to` takes it. module: has a `CODEC`. title, content: in messages. suffixes: of
-    its files; empty for folders. magic: bytes of files at offset magic_at. weights: file names in a folder.
-    mark: the file that identifies a folder. companion: pattern of another file of the weights. hub_files:
-    sets of file patterns to fetch from the hub, by preference. is_written: models can be converted to it.
+    name: as `models convert --to` takes it. module: has a `CODEC`. title, content: in messages. suffixes:
+    empty for folders. magic: bytes of files at offset magic_at. weights, mark: files of a folder, and the one
+    that identifies it. companion: pattern of another file of the weights. hub_files: sets of file patterns
+    of the hub, by preference. is_written: models can be converted to it.
     """
 
     name: str

