@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.load import write_checkpoint
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Samples

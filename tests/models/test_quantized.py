@@ -10,7 +10,6 @@ from numpy.testing import assert_array_equal
 
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import QuantizationLoss, TensorLoss, tensor_loss
-from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.checkpoint.ggml import (
     BY_FTYPE,
     BY_NAME,
@@ -20,7 +19,7 @@ from sottovoce.models.checkpoint.ggml import (
     dequantize,
     quantize,
 )
-from sottovoce.models.load import open_checkpoint
+from sottovoce.models.load import open_checkpoint, write_checkpoint
 from tests.models import tiny
 
 SIZES = tiny.dims(n_vocab=51865, n_audio_layer=1, n_text_layer=3)

@@ -299,6 +299,18 @@ def test_a_recorded_encoder_computes_what_the_processor_computes(device: Pretend
     torch.testing.assert_close(whole[2], whole[3], atol=1e-4, rtol=0)
 
 
+def test_the_encoder_works_in_inference_mode_and_outside() -> None:
+    backend = static(tiny.backend())
+    window = IncrementalWindow(torch.randn(80, 60), EXACT)
+    with torch.inference_mode():
+        (first,) = backend.encode_incremental([window])
+        backend.rows().admit(first.encoded)
+        whole = encoded(backend)
+    (second,) = backend.encode_incremental([window])
+    assert torch.equal(first.encoded.states, second.encoded.states)
+    assert torch.equal(whole.states, encoded(backend).states)
+
+
 def test_an_update_of_the_encoder_has_a_budget(device: PretendedDevice) -> None:
     """Whatever the number of windows: what a window costs is one tensor of each kind that it keeps."""
     backend = on(device, tiny.backend(device=DEVICE))

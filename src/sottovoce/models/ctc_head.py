@@ -1,10 +1,8 @@
 """CTC heads on Whisper's encoder states: label log-probabilities, 50 frames a second.
 
-A recording is cut into overlapping windows that leave room for padding; frames near an edge come from the
-neighbour, since labels need context. Heads are bundled for published models, or stored next to a model's
-weights. A head only works with its encoder, so its file holds a fingerprint of small vectors that every
-format stores exactly; a fine-tuned encoder with the same vectors matches too, with some loss. Training:
-recipes/ctc_head.
+A recording is cut into overlapping windows; frames near an edge come from the neighbour. Heads are bundled
+for published models, or stored next to a model's weights. A head only works with its encoder, so its file
+holds a fingerprint of small vectors that every format stores exactly. Training: recipes/ctc_head.
 """
 
 from __future__ import annotations
@@ -106,8 +104,8 @@ def ctc_windows(n_frames: int, longest: int) -> Iterator[CtcWindow]:
 def emissions_of_recording(head: CtcHead, log_mel: Tensor, *, n_audio_ctx: int, n_tail_frames: int) -> Tensor:
     """Return label log-probabilities (n_frames, V) float32 on the CPU, 50 a second.
 
-    log_mel: (n_mels, n), un-normalised and unpadded. n_audio_ctx: encoder frames of a full window.
-    n_tail_frames: padding after speech.
+    log_mel: (n_mels, n), un-normalised. n_audio_ctx: encoder frames of a full window. n_tail_frames: padding
+    after speech.
     """
     n_frames = -(-log_mel.shape[1] // MELS_PER_FRAME)
     parts = [torch.zeros(0, len(head.labels))]

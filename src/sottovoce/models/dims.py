@@ -95,8 +95,8 @@ class EncoderMode:
     tail_s: seconds of padding; None: up to the full window. stride: after `NEAR_FRAMES`, one frame in
     `stride` is computed, with its weight in attention. anchors: ascending positions that are always computed.
     bucket_s: audio is padded to a multiple of this; 0: not. recompute_s: newest audio that an update
-    recomputes against cached frames; None: everything. refresh_s: growth of the audio after which padding is
-    recomputed. level_drift: change of the loudest value (log10) above which everything is recomputed.
+    recomputes; None: everything. refresh_s: growth of the audio after which padding is recomputed.
+    level_drift: change of the loudest value (log10) above which everything is.
 
     Raises: OptionError: a number is out of range.
     """

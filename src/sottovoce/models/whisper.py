@@ -183,7 +183,7 @@ class Whisper(nn.Module):
 
 def stays_float32(name: str, device: torch.device = CPU) -> bool:
     """Return whether a tensor stays float32 in a half-precision model: int8 scales, positions, and on a CPU
-    norms, whose kernels elsewhere compute in float32 but take weights in the dtype of the activations.
+    norms.
     """
     if name.endswith(("positional_embedding", ".scales")):
         return True
@@ -198,10 +198,9 @@ def whisper_from_tensors(
     dtype: torch.dtype,
     int8: bool = False,
 ) -> Whisper:
-    """Build a network for inference; on a CPU its linear layers pack their weights.
+    """Build a network for inference of OpenAI's state dict; on a CPU its linear layers pack their weights.
 
-    tensors: names and shapes of OpenAI's state dict, any floating dtype. dtype: of activations and
-    weights. int8: quantise the large tables.
+    dtype: of activations and weights. int8: quantise the large tables.
     """
     with torch.device("meta"):
         model = Whisper(dims)

@@ -54,12 +54,12 @@ class ModelCall(ABC, Generic[Outcome]):
 
     @property
     def batch_key(self) -> Hashable:
-        """Calls of one class with equal keys may share a batch; None: the call has no batch."""
+        """Calls of one class with equal keys may share a batch; None: it has none."""
         return None
 
     @classmethod
     def run(cls, backend: Backend, calls: Sequence[Self]) -> Stepwise[Sequence[Outcome]]:
-        """Run calls with equal keys as one batch; return their results. Yields before each decoder pass."""
+        """Run calls with equal keys as one batch; yields before each decoder pass."""
         return [call.run_alone(backend) for call in calls]
         yield
 
@@ -205,7 +205,7 @@ class HostCall(ModelCall[Result]):
 
 
 class ContinuousBatch(Protocol[DecoderOf, RequestOf, Outcome]):
-    """Requests that are decoded together; they join before any step and leave once they are done."""
+    """Requests that are decoded together; they join before any step."""
 
     @property
     def n_requests(self) -> int: ...
@@ -266,10 +266,7 @@ class ContinuousDecodeCall(ModelCall[Sequence[Result]], Generic[Request, Result]
 
 
 class Runtime(ABC):
-    """A model that is called like a function. Results do not depend on other callers.
-
-    Every method raises the errors of the backend: OptionError, or out of memory.
-    """
+    """A model that is called like a function; results do not depend on other callers."""
 
     backend: Backend
 
@@ -282,7 +279,7 @@ class Runtime(ABC):
         """Return the context in which callers run PyTorch's operators between calls."""
 
     def encode(self, features: Features) -> EncoderOutput:
-        """Encode windows of one length, at most the model's; return a row for each window."""
+        """Encode windows of one length, at most the model's."""
         return self.execute(EncodeCall(features))
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
@@ -305,7 +302,7 @@ class Runtime(ABC):
     def detect_language(
         self, tokenizer: Tokenizer, encoded: EncoderOutput, allowed: Sequence[str]
     ) -> list[LanguageDetection]:
-        """Detect the language of each window among those allowed; empty: all of the model."""
+        """Detect the language of each window among those allowed (none: all of the model)."""
         return self.execute(DetectLanguageCall(tokenizer, encoded, allowed))
 
     def decode(
@@ -342,7 +339,7 @@ class Runtime(ABC):
         return self.execute(ContinuousDecodeCall(decoder, encoded, requests))
 
     def run_on_host(self, work: Callable[[], Result]) -> Result:
-        """Run other slow work, such as a diarizer's network, in turn with the calls of the model."""
+        """Run other slow work in turn with the calls of the model."""
         return self.execute(HostCall(work))
 
 
@@ -364,7 +361,7 @@ class DirectRuntime(Runtime):
 class ObservedRuntime(Runtime):
     """Another runtime, with functions that are called around each call.
 
-    before: may raise an error, which ends the caller. after: not called if the call fails.
+    before: may raise an error. after: not called if the call fails.
     """
 
     inner: Runtime

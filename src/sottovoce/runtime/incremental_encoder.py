@@ -343,9 +343,10 @@ class StaticEncoder:
             for n in ENCODER_WINDOWS:
                 key = n, n_frames, n_attended
                 if n <= len(updates) and key not in self._recorded:
-                    room = _room(self._model, self._memory, *key)
-                    if room is not None:
-                        self._recorded[key] = _RecordedEncoder(self._model, self._record, *room)
+                    with torch.inference_mode(False):  # also for calls outside of inference mode
+                        room = _room(self._model, self._memory, *key)
+                        if room is not None:
+                            self._recorded[key] = _RecordedEncoder(self._model, self._record, *room)
                 if n <= len(updates) and key in self._recorded:
                     break
             else:
@@ -379,12 +380,11 @@ class _RecordedEncoder:
         self._model, self.held, self._states, self._cross = model, held, states, cross
         n, self._n_frames, _ = states.shape
         self._n_attended = self._n_frames if held is None else held.shape[4]
-        with torch.inference_mode(False):
-            self._mel = states.new_zeros(n, model.dims.n_mels, MELS_PER_FRAME * (self._n_frames + 2))
-            self._numbers = states.new_zeros(n, 3 + 2 * self._n_frames, dtype=torch.int64)
-            self._mask = states.new_zeros(n, 1, 1, self._n_attended)
-            with torch.no_grad():
-                self._replay = record(self._compute)
+        self._mel = states.new_zeros(n, model.dims.n_mels, MELS_PER_FRAME * (self._n_frames + 2))
+        self._numbers = states.new_zeros(n, 3 + 2 * self._n_frames, dtype=torch.int64)
+        self._mask = states.new_zeros(n, 1, 1, self._n_attended)
+        with torch.no_grad():
+            self._replay = record(self._compute)
 
     def _compute(self) -> Outputs:
         states, cross = _compute(self._model, self._mel, self._numbers, self._mask, self.held)

@@ -76,9 +76,7 @@ class _NativeRow:
 
 class NativeDecoder:
     def __init__(self, dims: ModelDims, tensors: Mapping[str, Tensor]) -> None:
-        """Pack weights. tensors: names and shapes of OpenAI's state dict, (n_out, n_in), any floating
-        dtype.
-        """
+        """Pack weights. tensors: OpenAI's state dict, of any floating dtype."""
         self.dims = dims
         sizes = (dims.n_text_layer, dims.n_text_state, dims.n_text_head, dims.n_vocab, dims.n_text_ctx)
         self._decoder = kernels.Decoder(*sizes)
@@ -117,7 +115,6 @@ class NativeDecoder:
         self._decoder.set_norm(layer, which, weight.data_ptr(), bias.data_ptr())
 
     def windows(self, encoded: EncoderOutput) -> list[_Window]:
-        """Return the windows of an encoder output; keys and values are computed at the first use."""
         if encoded.cross_kv is None:
             encoded.cross_kv = self._keys_values(encoded.states)
         weights = encoded.log_weights
@@ -165,11 +162,8 @@ class NativeDecoder:
         attention: Tensor | None = None,
         choice: kernels.Choice | None = None,
     ) -> None:
-        """Append new tokens to rows, and write the logits (n_wanted, n_rows) of the wanted positions and the
-        attention (n_captured, n_tokens, n_frames), with the frames of the longest window, padded with 0.
-
-        Raises:
-            OptionError: a token outside the vocabulary.
+        """Append new tokens to rows; write logits (n_wanted, n_rows) and attention (n_captured, n_tokens,
+        frames of the longest window), 0 behind a window.
         """
         self._check_vocabulary(vocabulary)
         self._check_vocabulary([token for new in tokens for token in new])
@@ -331,12 +325,11 @@ class NativeBackend:
     ) -> NativeBackend:
         """Load a checkpoint's weights.
 
-        dtype: of the encoder's states, and on PyTorch of its activations and weights. int8: PyTorch's
-        encoder has int8 linear layers. native_encoder: use the kernels' encoder, if its sizes fit.
+        dtype: of the encoder's states, activations and weights. int8: PyTorch's encoder has int8 linear
+        layers. native_encoder: use the kernels' encoder, if its sizes fit.
 
         Raises:
-            OptionError: another device than the CPU, an unsupported dtype, or decoder heads that are too
-                wide.
+            OptionError: another device than the CPU, an unsupported dtype, or too wide decoder heads.
         """
         if device.type != "cpu":
             raise OptionError(f"native kernels: device {device} given, expected cpu")

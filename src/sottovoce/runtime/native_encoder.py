@@ -67,9 +67,8 @@ INSTEAD_OF_PYTORCH = MappingProxyType(
 def network_without_decoder(
     dims: ModelDims, tensors: Mapping[str, Tensor], *, dtype: torch.dtype, int8: bool
 ) -> Whisper:
-    """Build a network whose decoder has no weights.
+    """Build a network whose decoder has no weights, of OpenAI's state dict.
 
-    tensors: names and shapes of OpenAI's state dict, (n_out, n_in). dtype: of activations and weights.
     int8: use native linear layers where accuracy allows.
     """
     with torch.device("meta"):
@@ -109,12 +108,10 @@ def _linear(layer: nn.Module) -> nn.Linear:
 
 
 def tables_in_bytes() -> tuple[str, ...]:
-    """Return the names of the int8 tables for the current instruction set."""
     return () if kernels.in_use() in WORDS_ALONE else IN_BYTES
 
 
 def native_encoder_is_faster() -> bool:
-    """Return whether the current instruction set encodes faster than PyTorch; False for an unknown one."""
     return INSTEAD_OF_PYTORCH.get(kernels.in_use(), False)
 
 
@@ -126,10 +123,7 @@ def fits_kernels(dims: ModelDims) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowFrames:
-    """The cached frames of a window.
-
-    states: (n, d) float32. keys_values: (n_layer, 2, n, d) bfloat16, of the encoder's layers.
-    """
+    """Cached frames: states (n, d) float32, and the encoder's keys_values (n_layer, 2, n, d) bfloat16."""
 
     states: Tensor
     keys_values: Tensor
@@ -188,10 +182,7 @@ class NativeEncoder:
     def __init__(
         self, checkpoint: Checkpoint, *, dtype: torch.dtype, in_bytes: Collection[str] | None = None
     ) -> None:
-        """Pack the weights of a checkpoint.
-
-        dtype: of the states. in_bytes: names of the int8 tables; None: by the instruction set.
-        """
+        """dtype: of the states. in_bytes: names of the int8 tables; None: by the instruction set."""
         dims = checkpoint.dims
         self.name, self.dims, self.tail_s, self.dtype = checkpoint.name, dims, checkpoint.tail_s, dtype
         self.alignment_heads = checkpoint.alignment_heads or upper_half_heads(dims)

@@ -18,9 +18,8 @@ from sottovoce.models.dims import ModelDims
 from sottovoce.runtime.torch import TorchBackend
 
 KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""Number of kernels, one per shape, that oneDNN and PyTorch cache (default 1024 each). Windows of growing
-audio have ever new shapes: with 16, a live session of base in bfloat16 stays at 0.7 GB, instead of growing
-by 30 MB a minute beyond 1.7 GB, at the same speed.
+"""Number of kernels, one per shape, that oneDNN and PyTorch cache. Windows of growing audio have ever new
+shapes: with 16, a live session of base in bfloat16 stays at 0.7 GB instead of 1.7 GB and more.
 """
 AUTO = "auto"
 OPEN_DTYPES = ("auto", "default")

@@ -266,9 +266,9 @@ class StaticMemory(RowMemory):
 
     def place(self, recordings: Sequence[tuple[RowAudio, Tensor | None]]) -> None:
         """Begin recordings, each with the keys and values of its window and of a prefix, or None."""
-        slots = torch.tensor([one.slot for one, _ in recordings], device=self.text.device)
-        self.text.index_fill_(2, slots, 0.0)
-        self.audio.index_fill_(2, slots, 0.0)  # a masked key must be finite
+        slots = [one.slot for one, _ in recordings]
+        # A masked key must be finite.
+        torch._foreach_zero_([each[:, :, slot] for slot in slots for each in (self.text, self.audio)])
         bias = torch.full((len(recordings), self.frame_bias.shape[1]), -torch.inf)
         into: list[Tensor] = []
         given: list[Tensor] = []
@@ -281,7 +281,8 @@ class StaticMemory(RowMemory):
                 into.append(self.text[:, :, one.slot, :, 1 : 1 + prefix.shape[3]])
                 given.append(prefix)
         torch._foreach_copy_(into, given)
-        self.frame_bias.index_copy_(0, slots, bias.to(slots.device))
+        device = self.text.device
+        self.frame_bias.index_copy_(0, torch.tensor(slots, device=device), bias.to(device))
 
 
 STEP_SIZES = (1, 2, 4, 8, 16, 32, 64)

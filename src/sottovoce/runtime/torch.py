@@ -101,8 +101,8 @@ class TorchPrefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _NewTokens:
-    """The new tokens of a step, row by row: ids, rows, positions in them, cells, slots of recordings, places
-    among the new tokens of the recording: (n,) int64; visible: (n, n_cells) bool. counts: of each row.
+    """The new tokens of a step, row by row. ranks: among those of the recording. visible: (n, n_cells).
+    counts: of each row.
     """
 
     tokens: npt.NDArray[np.int64]
@@ -115,7 +115,6 @@ class _NewTokens:
     counts: Sequence[int]
 
     def places_of(self, wanted: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
-        """Return which of the new tokens are wanted, given the positions among those of each row."""
         starts = np.cumsum([0, *self.counts])
         return np.asarray([starts[row] + one for row, own in enumerate(wanted) for one in own], np.int64)
 
@@ -123,8 +122,7 @@ class _NewTokens:
 class TorchRows:
     """`RunningRows` of one model.
 
-    keys_values: computes the cross-attention keys and values of windows, per layer (B, H, n_frames,
-    d_head). memory: of the rows' text.
+    keys_values: computes cross-attention keys and values, per layer (B, H, n_frames, d_head).
     """
 
     def __init__(
@@ -181,7 +179,7 @@ class TorchRows:
         self._table = np.concatenate((self._table, rows))
 
     def _begin(self, recording: RowAudio, prefix: Tensor | None) -> RowAudio:
-        """Begin a recording with a prefix; return it with its keys and values as the steps read them."""
+        """Begin a recording with a prefix; return it as the steps read it."""
         self._memory.clear(recording.slot, prefix)
         return recording
 
@@ -192,7 +190,7 @@ class TorchRows:
             self._table = np.pad(self._table, ((0, 0), (0, more)))
 
     def _free_cells(self, n_new: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return free cells (n,) of the arenas for so many new tokens of each row, row by row."""
+        """Return free cells (n,) for so many new tokens of each row, row by row."""
         slots = np.asarray([one.slot for one in self._recordings])
         order = np.argsort(slots, kind="stable")
         starts = np.flatnonzero(np.diff(slots[order], prepend=-1))
@@ -234,7 +232,7 @@ class TorchRows:
         capture: AlignmentHeads = (),
         spans: Sequence[Span] | None = None,
     ) -> tuple[_NewTokens, Table]:
-        """Check a step, and give each new token a free cell; return them, and the table of the rows after."""
+        """Check a step, and give each new token a cell; return them, and the table after the step."""
         dims = self._model.dims
         check_step(tokens, wanted, self._lengths, longest=dims.n_text_ctx, name=self._name)
         check_heads(capture, dims)
@@ -495,9 +493,7 @@ class StaticRows(TorchRows):
         spans: Sequence[Span] | None = None,
         end: StepEnd | None = None,
     ) -> tuple[StaticStep, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return a step with a part of the new tokens, their places in it, and the rows of its logits for
-        the tokens that are asked for.
-        """
+        """Return a step with a part of the new tokens, their places, and the rows of the asked logits."""
         memory, (first, n_recordings, chosen) = self._memory, part
         n_longest = 1 + int(new.ranks[chosen].max())
         is_recorded = n_longest <= FEW_QUERIES[-1]
@@ -584,10 +580,8 @@ class TorchBackend:
         int8: bool = False,
         most_recordings: int = MOST_RECORDINGS,
     ) -> None:
-        """model: the network of the checkpoint. dtype: of the activations. int8: large tables are int8.
-        most_recordings: decoded at a time on an accelerator.
-
-        Logits and attention are always float32.
+        """dtype: of the activations. int8: large tables are int8. most_recordings: decoded at a time on an
+        accelerator. Logits and attention are always float32.
         """
         self._model = model
         self.name, self.dims, self.tail_s = checkpoint.name, checkpoint.dims, checkpoint.tail_s
@@ -613,8 +607,7 @@ class TorchBackend:
     ) -> TorchBackend:
         """Load a checkpoint's weights onto a device.
 
-        dtype: of activations and weights, except large tables if `int8`. most_bytes: of an accelerator's
-        memory, for weights and rows; None: what is free.
+        most_bytes: of an accelerator's memory, for weights and rows; None: what is free.
 
         Raises:
             OptionError: a dtype without kernels, or a model that does not fit into the memory.

@@ -8,9 +8,7 @@ from __future__ import annotations
 INTERVALS_S = (0.25, 0.5, 1.0, 1.5, 2.0)
 JUDGED_EVERY_S = 2.0
 BUSY, IDLE = 0.85, 0.42
-"""Utilisation above which the interval is raised, and below which it is lowered; IDLE is less than half of
-BUSY, so that halving the interval cannot overshoot.
-"""
+"""Utilisation above which the interval is raised, and below which it is lowered (less than half of BUSY)."""
 LATE = 0.25
 """Mean waits longer than this fraction of the interval are a queue."""
 

