@@ -65,7 +65,7 @@ class Tracked:
         end, n = replace(self.end, reads_prefixes=True), attention.shape[1]
         for held in self.state:
             held[place] = 0
-        columns = torch.tensor([(place, place, n_frames, 1, n, n_cached)])
+        columns = torch.tensor([(place, place, n_frames, n, n_cached)])
         logits = torch.zeros(2, VOCABULARY.n_vocab)
         found, _, n_tokens, mean, squares = end((logits, attention), columns, self.state)
         self.places.append(place)
@@ -78,7 +78,7 @@ class Tracked:
         n = len(self.places)
         targets = range(1, n + 1)
         rows = zip(self.places, targets, self.lengths, strict=True)
-        columns = torch.tensor([(*row, 0, 1, 0) for row in rows])
+        columns = torch.tensor([(*row, 1, 0) for row in rows])
         logits = torch.zeros(n, VOCABULARY.n_vocab)
         found, _ = self.end((logits, attention.transpose(0, 1).contiguous()), columns, self.state)
         self.places, self.frontier = list(targets), found[:, 0].int().tolist()

@@ -49,5 +49,5 @@ def test_no_text_begins_with_a_space_alone() -> None:
     logits[0, space] = 9.0
     best = vocabulary.log_probs(logits).argmax(dim=-1, keepdim=True)
     assert vocabulary.ids[best].tolist() == [[space]]
-    best = vocabulary.log_probs(logits, first=torch.tensor([True])).argmax(dim=-1, keepdim=True)
+    best = vocabulary.log_probs(logits, begins=True).argmax(dim=-1, keepdim=True)
     assert vocabulary.ids[best].tolist() != [[space]]

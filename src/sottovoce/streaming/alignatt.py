@@ -333,15 +333,15 @@ class LiveVocabulary:
         probs = self.log_probs(logits).exp()
         return torch.stack([(probs * kind).sum(dim=-1) for kind in self.marks] + [probs[:, -1]], dim=1)
 
-    def log_probs(self, logits: Tensor, *, first: Tensor | None = None) -> Tensor:
+    def log_probs(self, logits: Tensor, *, begins: bool = False) -> Tensor:
         """Return the log-probabilities (R, n) of `ids` from logits (R, n_rows).
 
-        first: (R,) bool, rows whose next token begins a text.
+        begins: the next tokens begin a text.
         """
         whole = self.rows is None
         chosen = logits.index_select(1, self.ids) if whole else logits[:, : len(self.ids)]
-        if first is not None:
-            chosen = chosen.masked_fill(first[:, None] & self.blank, FORBIDDEN)
+        if begins:
+            chosen = chosen.masked_fill(self.blank, FORBIDDEN)
         return chosen.log_softmax(dim=-1)
 
 
@@ -381,9 +381,9 @@ class AlignAttEnd:
     capture: AlignmentHeads
     reads_prefixes: bool = False
     measures_ends: bool = False
-    n_columns: ClassVar[int] = 6
-    """Where a row's statistics are and will be, frames of audio, whether its text begins, and how many new
-    tokens count and are to be cached.
+    n_columns: ClassVar[int] = 5
+    """Where a row's statistics are and will be, frames of audio, and how many new tokens count and are
+    to be cached.
     """
 
     def state(self, n_rows: int, n_frames: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -394,7 +394,7 @@ class AlignAttEnd:
 
     def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor]) -> Outputs:
         vocabulary, (logits, joined) = self.vocabulary, outputs
-        source, target, n_frames, first, n_new, n_cached = columns.unbind(1)
+        source, target, n_frames, n_new, n_cached = columns.unbind(1)
         n_rows, width = len(columns), joined.shape[-1]
         attention = joined.view(len(joined), n_rows, -1, width).transpose(0, 1)  # (R, n_heads, n, width)
         places = torch.arange(attention.shape[2], device=columns.device)
@@ -417,7 +417,7 @@ class AlignAttEnd:
             ends = torch.cat([vocabulary.no_speech_probs(at_sot)[:, None], text_ends], dim=1)
             kept = before.updated(attention, (places < n_cached[:, None])[:, None].float())
             statistics = kept.n_tokens, kept.mean, kept.squares
-        log_probs = vocabulary.log_probs(logits, first=first.bool())
+        log_probs = vocabulary.log_probs(logits, begins=self.reads_prefixes)
         best, chosen = log_probs.topk(self.n_best, dim=1)
         tokens = vocabulary.ids.index_select(0, chosen.flatten()).view_as(chosen)
         frames = frontier(after, newest, n_frames)[:, None]
@@ -588,6 +588,7 @@ class AlignAttBatch:
         self._backend = backend
         self._vocabulary = vocabulary
         self._rows = backend.rows()
+        self._static = self._rows if isinstance(self._rows, EndingRows) else None
         self._active: list[ActiveRequest] = []
         """New requests last."""
         self._places: list[int] = []
@@ -646,7 +647,7 @@ class AlignAttBatch:
         groups, targets = [], list(range(1, n_old + 1))
         if old:
             columns = [
-                (source, target, one.n_frames, 0, 1, 0)
+                (source, target, one.n_frames, 1, 0)
                 for source, target, (one, _) in zip(self._places, targets, old, strict=True)
             ]
             groups.append(StepGroup(end, range(n_old), [(0,)] * n_old, columns))
@@ -682,7 +683,7 @@ class AlignAttBatch:
 
     def _begin(self, new: Sequence[ActiveRequest], n_old: int, first: int, end: AlignAttEnd) -> StepGroup:
         """Return the group of new requests, whose statistics begin at `first` with those of their caches."""
-        measures = self._is_static or any(one.request.measures_end for one in new)
+        measures = self._static is not None or any(one.request.measures_end for one in new)
         end = replace(end, reads_prefixes=True, measures_ends=measures)
         state = self._state_of(end, first + len(new))
         for one in state:
@@ -702,16 +703,12 @@ class AlignAttBatch:
             sot = request.prefix.sot - request.n_cached if request.computes_sot else n_new - 1
             wanted.append((sot, n_new - 1))
             n_to_cache = max(0, request.n_to_cache - request.n_cached)
-            columns.append((place, place, request.n_frames, 1, n_new, n_to_cache))
+            columns.append((place, place, request.n_frames, n_new, n_to_cache))
         return StepGroup(end, range(n_old, n_old + len(new)), wanted, columns)
 
-    @property
-    def _is_static(self) -> bool:
-        return isinstance(self._rows, EndingRows)
-
     def _state_of(self, end: StepEnd, n_rows: int) -> Sequence[Tensor]:
-        if isinstance(self._rows, EndingRows):
-            return self._rows.state(end)
+        if self._static is not None:
+            return self._static.state(end)
         n_frames = max(one.n_frames for one in self._active)
         held = self._state
         if not held or len(held[1]) < n_rows or held[1].shape[2] < n_frames:
@@ -725,8 +722,8 @@ class AlignAttBatch:
     def _step(
         self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup], n_rows: int
     ) -> list[StepPart]:
-        if isinstance(self._rows, EndingRows):
-            return self._rows.step_groups(tokens, groups)
+        if self._static is not None:
+            return self._static.step_groups(tokens, groups)
         end, device = groups[0].end, self._backend.device
         wanted = [sorted({*own}) for group in groups for own in group.wanted]
         output = self._rows.step(tokens, wanted, vocabulary=self._vocabulary.rows, capture=end.capture)
