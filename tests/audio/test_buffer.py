@@ -17,7 +17,7 @@ def test_equals_a_slice_of_everything_pushed(steps: list[tuple[int, int]]) -> No
     buffer = AudioBuffer()
     everything = np.zeros(0, np.float32)
     for n_new, n_dropped in steps:
-        new = np.arange(len(everything), len(everything) + n_new, dtype=np.float32)
+        new = np.arange(len(everything), len(everything) + n_new, dtype=np.float32) / np.float32(2**20)
         everything = np.concatenate((everything, new))
         buffer.append(new)
         buffer.drop_before(buffer.start + n_dropped)

@@ -207,7 +207,7 @@ def test_other_sound_in_a_concatenated_file_is_decoded() -> None:
 
 def test_changes_are_logged_once_for_a_recording(caplog: pytest.LogCaptureFixture) -> None:
     data = stamped_bytes(NOISE, STAMPS["two gaps"], container="matroska")
-    with caplog.at_level(logging.WARNING), Recording(io.BytesIO(data), name="talk.mka") as talk:
+    with caplog.at_level(logging.WARNING), Recording(io.BytesIO(data)) as talk:
         for _ in range(3):
             with talk.open() as reader:
                 list(reader)

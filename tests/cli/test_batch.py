@@ -51,7 +51,9 @@ def test_a_folder_becomes_a_table_and_later_runs_add_what_is_new_and_what_failed
     assert [row["error"] is None for row in rows_of(out)] == [True, True, False]
     shutil.copy(archive / "a.flac", archive / "c.wav")
     assert run(["batch", str(archive), str(out), *FAST]) == 1
-    assert "3 there before, 1 of them failed (--retry-failed tries them again)" in capsys.readouterr().err
+    assert (
+        "3 there before, 1 of them failed (--retry-failed transcribes them again)" in capsys.readouterr().err
+    )
     assert rows_of(out)[2]["error"] is not None
     assert run(["batch", str(archive), str(out), *FAST, "--retry-failed"]) == 0
     assert [row["error"] for row in rows_of(out)] == [None, None, None]

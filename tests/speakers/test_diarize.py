@@ -69,11 +69,11 @@ def test_windows_cover_the_recording_however_it_is_read() -> None:
     diarizer = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), AUTO)
     step = 59 * 270
     for n_samples in (1, 80_000, 80_001, 80_000 + step, 80_001 + step, 200_000):
-        samples = np.arange(1, n_samples + 1, dtype=np.float32)
+        samples = np.arange(1, n_samples + 1, dtype=np.float32) / 2**20
         with Recording(samples).open() as reader:
             windows = [window for batch in diarizer.batches(reader) for window in batch]
         assert all(len(window) == 80_000 for window in windows)
-        starts = [int(window[0]) - 1 for window in windows]
+        starts = [int(window[0] * 2**20) - 1 for window in windows]
         assert starts == [index * step for index in range(len(windows))]
         assert starts[-1] < n_samples <= starts[-1] + 80_000
 

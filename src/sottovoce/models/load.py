@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -136,7 +137,7 @@ def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: st
     except OSError as error:
         raise OptionError(f"output '{output}': cannot be written ({cause_of(error)})") from error
     finally:
-        if partial.is_dir():
-            shutil.rmtree(partial)
-        partial.unlink(missing_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):  # missing, a folder that is gone, or a name that is too long
+            partial.unlink()
     return loss

@@ -94,7 +94,7 @@ class DecodingOptions:
     hotwords: str | None = in_python("Expected words, put before the prompt.", key="hotword_text").as_field(
         None
     )
-    suppress_tokens: tuple[int, ...] = _search(
+    suppress_tokens: tuple[int, ...] | None = _search(
         "Tokens that are never written; -1 stands for symbols that are not speech, '' allows all.",
         kind="integers",
         metavar="ID[,ID…]",

@@ -179,6 +179,9 @@ class Server(uvicorn.Server):
         await self._wait_idle(end)
         self.config.timeout_graceful_shutdown = 1
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.abort()  # clients that do not read what was sent keep theirs open
+        await anyio.sleep(0)
 
     async def _wait_idle(self, end: float) -> None:
         while self.services.is_serving and not self.force_exit and time.monotonic() < end:
