@@ -186,6 +186,7 @@ class ConnectionGate:
         self._trusted = trusted
         self._on_refused = on_refused
         self._counts: Counter[str] = Counter()
+        self.connections: set[Connection] = set()
 
     @property
     def n_connections(self) -> int:
@@ -307,6 +308,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._transport.abort()
             return
         self._address = address
+        self._gate.connections.add(self)
         # asyncio does this for sockets that name their protocol, which accepted ones do not. Without it the
         # second write of an answer waits for the client's delayed acknowledgement, 40 ms.
         self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -319,6 +321,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._turns.remove(self)
         self._stop_timer()
         if self._address is not None:
+            self._gate.connections.discard(self)
             self._gate.leave(self._address)
             self._report_lost(exc)
 

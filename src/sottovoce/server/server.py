@@ -179,7 +179,7 @@ class Server(uvicorn.Server):
         await self._wait_idle(end)
         self.config.timeout_graceful_shutdown = 1
         await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):
+        for connection in list(self.gate.connections):
             connection.abort()  # clients that do not read what was sent keep theirs open
         await anyio.sleep(0)
 
