@@ -297,6 +297,21 @@ def test_windows_of_different_length_are_decoded_as_alone(beam_size: int, is_sta
     assert_same(decoder.decode(windows[::-1], requests[::-1]), alone[::-1])
 
 
+def test_a_longer_window_is_decoded_after_many_shorter_ones() -> None:
+    windows = [encoded(["time", "year", "people"], 160), encoded(["time", "way", "day", "man"], 240)]
+    request = AlignAttRequest(PREFIX, StopRules(frame_threshold=25))
+    decoder = AlignAttDecoder(backend(), TOKENIZER.eot, VOCABULARY)
+    batch = decoder.new_batch()
+    found: list[AlignAttHypothesis] = []
+    for window, n_rows in zip(windows, (8, 1), strict=True):
+        for _ in range(n_rows):
+            batch.admit(decoder, window, request)
+        while batch.n_requests:
+            found += [one for _, one in batch.step()]
+    alone = [decoder.decode([window], [request])[0] for window in windows]
+    assert_same(found, [alone[0]] * 8 + [alone[1]])
+
+
 def assert_same(ours: Sequence[AlignAttHypothesis], theirs: Sequence[AlignAttHypothesis]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert one.tokens

@@ -712,9 +712,9 @@ class AlignAttBatch:
         n_frames = max(one.n_frames for one in self._active)
         held = self._state
         if not held or len(held[1]) < n_rows or held[1].shape[2] < n_frames:
-            self._state = end.state(
-                2 * n_rows, n_frames if not held else max(n_frames, held[1].shape[2]), self._backend.device
-            )
+            n_held, longest = (len(held[1]), held[1].shape[2]) if held else (0, 0)
+            size = max(2 * n_rows, n_held), max(n_frames, longest)
+            self._state = end.state(*size, self._backend.device)
             for mine, theirs in zip(self._state, held, strict=False):
                 mine[: len(theirs), :, : theirs.shape[2]] = theirs
         return self._state
