@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import TranscriptInfo, write_transcript
-from sottovoce.formats.subtitles import Cue, CueWriter, one_line
+from sottovoce.formats.subtitles import JOINER, Cue, CueWriter, one_line
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Transcript
@@ -37,7 +37,6 @@ Style: {plain}
 [Events]
 Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 """
-JOINER = "\u2060"
 
 
 class AssWriter(CueWriter):

@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from html import unescape
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.subtitles import Cue, CueWriter, behind_speaker, timestamp
+from sottovoce.formats.subtitles import JOINER, Cue, CueWriter, behind_speaker, timestamp
 from sottovoce.types import Segment, Transcript
 
 _ARROW = re.compile("--+>")
+_OPENING = re.compile(r"<|\{(?=\\|$)")
+_JOINED = re.compile(f"([<{{]){JOINER}")
 
 
 class SrtWriter(CueWriter):
     """SubRip: numbered cues, hours always, comma before the milliseconds.
 
-    Source: openai-whisper's `WriteSRT`.
+    SubRip has no escapes, and players hide `<b>`, `<div>` and `{\\an8}`; an invisible joiner behind the first
+    sign keeps them text. Source: openai-whisper's `WriteSRT`.
     """
 
     extension = "srt"
@@ -30,10 +33,13 @@ class SrtWriter(CueWriter):
         self._number = self.options.offset_n
         return super().begin(info)
 
+    def escape(self, text: str) -> str:
+        return _OPENING.sub(rf"\g<0>{JOINER}", text)
+
     def render(self, cue: Cue) -> str:
         self._number += 1
         start, end = (timestamp(t, marker=",", hours=True) for t in (cue.start, cue.end))
-        text = _ARROW.sub("->", behind_speaker(cue.speaker, cue.text))
+        text = _ARROW.sub("->", behind_speaker(cue.speaker and self.escape(cue.speaker), cue.text))
         return f"{self._number}\n{start} --> {end}\n{text}\n\n"
 
 
@@ -104,7 +110,7 @@ def transcript_of_cues(text: str) -> Transcript:
         if subtitles.is_vtt:
             lines = unescape(_VTT_TAG.sub("", whole)).splitlines()
         else:
-            lines = [_TAG.sub("", _BREAK.sub(" ", line)) for line in lines]
+            lines = [_JOINED.sub(r"\1", _TAG.sub("", _BREAK.sub(" ", line))) for line in lines]
         if plain := " ".join(filter(None, map(str.strip, lines))):
             segments.append(Segment(len(segments), cue.start, cue.end, " " + plain, "", speaker=speaker))
     return Transcript(tuple(segments), "", max((segment.end for segment in segments), default=0.0), "")

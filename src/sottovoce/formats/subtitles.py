@@ -24,6 +24,8 @@ from sottovoce.text.normalize import shared_out, width
 from sottovoce.types import Segment, Word
 
 RIGHT_TO_LEFT_MARK = "\u200f"
+JOINER = "\u2060"
+"""Invisible (U+2060, word joiner); it parts signs that would begin a command."""
 
 LONG_PAUSE_S = 3.0
 """Pause between word beginnings that ends a subtitle across segments."""
