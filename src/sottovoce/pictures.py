@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from sottovoce.language.probe import LanguageProbe
 from sottovoce.language.timeline import TimelineFrame
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.offline.windows import PIECE_VAD, pieces_between
+from sottovoce.options.pictures import LONGEST_S, PANELS, SHORTEST_S, Panel
 from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Transcript, Word
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-LONGEST_S = 30.0
 LEAST_FRAMES, HOP_FRAMES = 20, 50
 """Log-mel frames: shortest piece of speech, and hop."""
 MOST_TOKENS = 440
@@ -76,6 +76,14 @@ class FigureData:
     attention: Attention | None
 
 
+def check_length(samples: Samples) -> float:
+    """Return the seconds of a part. Raises: OptionError for less than 0.1 or more than 30 s."""
+    duration_s = len(samples) / SAMPLE_RATE
+    if not SHORTEST_S <= duration_s <= LONGEST_S + 0.01:
+        raise OptionError(f"picture: expected {SHORTEST_S:g} to {LONGEST_S:g} s, got {duration_s:.2f} s")
+    return duration_s
+
+
 def collect(
     model: Model, samples: Samples, transcript: Transcript, *, name: str = "", start_s: float = 0.0
 ) -> FigureData:
@@ -84,9 +92,7 @@ def collect(
     samples: (n,) float32 at 16 kHz. start_s: in the recording.
     Raises: OptionError for less than 0.1 or more than 30 s.
     """
-    duration_s = len(samples) / SAMPLE_RATE
-    if not 0.1 <= duration_s <= LONGEST_S + 0.01:
-        raise OptionError(f"picture: expected 0.1 to {LONGEST_S:g} s, got {duration_s:.2f} s")
+    duration_s = check_length(samples)
     mel = log_mel(samples, model.backend.dims.n_mels, model.backend.device)
     windows = SpeechWindows(load_silero())
     speech = np.array([*windows.push(samples), *windows.finish()], np.float32)
@@ -157,8 +163,6 @@ def likeliest(languages: Languages, n_languages: int = 5, least: float = 0.15) -
     return [int(i) for i in order if peak[i] >= least][:n_languages] or [int(order[0])]
 
 
-Panel: TypeAlias = Literal["mel", "speech", "language", "attention", "confidence"]
-PANELS: tuple[Panel, ...] = get_args(Panel)
 ENDINGS = (".png", ".svg", ".pdf")
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#997722", "#66ccee")
 SURE, DOUBTFUL, GUESSED = "#228833", "#d9a300", "#cc3311"
@@ -173,19 +177,6 @@ FONTS = (
 INCHES_A_SECOND = 0.62
 WORD_INCHES = 0.135
 LOWEST_HZ, HIGHEST_HZ = 0.0, 8000.0
-
-
-def panels_of(names: str) -> tuple[Panel, ...]:
-    """Parse a list of panels such as "mel,attention", or "all".
-
-    Raises: OptionError.
-    """
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    unknown = [name for name in wanted if name not in (*PANELS, "all")]
-    if unknown or not wanted:
-        got = f"'{unknown[0]}'" if unknown else "none"
-        raise OptionError(f"panels: expected some of {', '.join(PANELS)} or all, got {got}")
-    return PANELS if "all" in wanted else tuple(panel for panel in PANELS if panel in wanted)
 
 
 def check_picture(path: Path) -> None:

@@ -125,3 +125,31 @@ def test_subtitles_that_are_not_read_are_no_text(tmp_path: Path) -> None:
     path.write_text("[Events]\nDialogue: 0,0:00:00.00,0:00:03.00,Default,,0,0,0,,Wir haben Zeit.\n")
     with pytest.raises(OptionError, match=r"talk\.ass': expected a name that ends in \.json, \.srt, \.vtt"):
         read_text(str(path))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("plot {clip} -o a.png -l klingon", "language 'klingon'"),
+        ("plot {clip} -o a.png --panels mel,nose", "panels: expected some of mel"),
+        ("plot {clip} -o a.png --offset 99", "expected a start before its end"),
+        ("plot {clip} -o a.png --duration 31", "--duration: expected 0.1 to 30 s, got 31"),
+        ("plot {clip} -o a.bmp", "picture 'a.bmp': expected a name that ends in"),
+        ("plot {clip} -o a.png --text missing.txt", "text 'missing.txt'"),
+        ("karaoke {clip} -o a.mp4 -l klingon", "language 'klingon'"),
+        ("find {clip} Zeit -l klingon", "language 'klingon'"),
+        ("align {clip} - -l klingon", "language 'klingon'"),
+        ("detect-language {clip} -l de,klingon", "language 'klingon'"),
+        ("stream {clip} -l de,klingon", "language 'klingon'"),
+        ("eval wer list.jsonl --languages klingon", "language 'klingon'"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_a_model_is_loaded(
+    words: str, said: str, clip: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("sottovoce.api.load_model", opened)
+    assert run(words.format(clip=clip).split()) == 2
+    assert said in capsys.readouterr().err

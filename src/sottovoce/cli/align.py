@@ -28,6 +28,7 @@ from sottovoce.formats.base import info_of
 from sottovoce.formats.files import READABLE, load_text, load_transcript, parse_text
 from sottovoce.formats.output import STANDARD_OUTPUT, label_of
 from sottovoce.formats.paragraphs import clock
+from sottovoce.options.pictures import LONGEST_S, PictureOptions
 from sottovoce.options.schema import Option, made, options_of
 from sottovoce.options.transcribe import AlignOptions
 from sottovoce.types import Transcript
@@ -42,6 +43,7 @@ ALIGNMENT = (
     Option(
         "Language of the text.",
         key="language",
+        kind="language",
         short="-l",
         metavar="CODE",
         unset="that of the transcript, or detected",
@@ -207,22 +209,6 @@ def karaoke(
     return with_model(context, [recording], work)
 
 
-@dataclass(frozen=True, slots=True)
-class PictureOptions:
-    panels: str = Option(
-        "mel, speech, language, attention, confidence or all.", metavar="PANEL[,PANEL…]"
-    ).as_field("all")
-    offset: float | None = Option(
-        "Start of the part.", unset="the beginning", kind="time", metavar="TIME"
-    ).as_field(None)
-    duration: float | None = Option(
-        "Length of the part, at most 30 s.", unset="30", kind="time", metavar="TIME"
-    ).as_field(None)
-    text: str | None = Option(
-        "Text of the part; it is aligned instead of transcribed.", metavar="FILE"
-    ).as_field(None)
-
-
 PICTURE = (
     click.Option(["-o", "--output"], required=True, metavar="FILE", help="Picture file: .png, .svg or .pdf."),
     *options_of(PictureOptions),
@@ -240,22 +226,18 @@ def plot(
     Panels: log-mel spectrogram with the words, speech probability, languages, attention, word probability.
     """
     from sottovoce.audio.io import load_audio
-    from sottovoce.pictures import LONGEST_S, check_picture, collect, draw, panels_of
+    from sottovoce.pictures import check_length, check_picture, collect, draw
 
-    picture = made(PictureOptions, given)
-    shown = panels_of(picture.panels)
-    path = Path(output)
+    picture, path = made(PictureOptions, given), Path(output)
     check_picture(path)
-    duration_s = LONGEST_S if picture.duration is None else picture.duration
-    if not 0.1 <= duration_s <= LONGEST_S:
-        raise OptionError(f"--duration: expected 0.1 to {LONGEST_S:g} s, got {duration_s:g}")
     script = None if text is None else read_text(text)
     start_s = picture.offset or 0.0
+    samples = load_audio(source_of(recording), start_s, picture.duration or LONGEST_S)
+    check_length(samples)
 
     def work(model: Model, name: str) -> None:
-        samples = load_audio(source_of(name), start_s, duration_s)
         transcript = transcript_with_words(model, samples, script, language)
         label = label_of("standard input" if name == "-" else Path(name).name)
-        draw(collect(model, samples, transcript, name=label, start_s=start_s), path, shown)
+        draw(collect(model, samples, transcript, name=label, start_s=start_s), path, picture.panels)
 
     return with_model(context, [recording], work)

@@ -21,6 +21,7 @@ LANGUAGE = (
     Option(
         "Languages to choose from.",
         key="languages",
+        kind="languages",
         short="-l --language",
         metavar="CODE,CODE,…",
         unset="default: all of the model",

@@ -40,6 +40,7 @@ class EvalOptions:
     languages: str = Option(
         "Languages to choose from; recordings in others are skipped.",
         group="Set",
+        kind="languages",
         metavar="auto|CODE[,CODE…]",
     ).as_field("auto")
     chunk_ms: int = Option("Audio between two updates.", group="Live", least=10).as_field(250)

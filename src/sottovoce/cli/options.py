@@ -21,6 +21,7 @@ from sottovoce.options.fallback import DeferralOptions, FallbackOptions
 from sottovoce.options.schema import SAME, Option, Values, changed, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions, parse_speakers
 from sottovoce.options.vad import VadOptions
+from sottovoce.text.languages import LanguageChoice, find_language, language_codes
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -91,6 +92,12 @@ LISTS: Mapping[str, tuple[Callable[[str], float], str]] = {
 }
 
 
+CHECKS: Mapping[str, Callable[[str], object]] = {
+    "language": find_language,
+    "languages": lambda text: LanguageChoice.parse(text, language_codes()),
+}
+
+
 def read_list(kind: str, option: str, text: str) -> tuple[float, ...]:
     """Read values separated by commas. Raises: OptionError."""
     read, expected = LISTS[kind]
@@ -153,6 +160,8 @@ def _read(option: Option, raw: object) -> object:
     if option.kind == "texts":
         return tuple(word.strip() for word in str(raw).split(","))
     value = not raw if option.negated else raw
+    if option.kind in CHECKS:  # an unknown language is an error before the model is loaded
+        CHECKS[option.kind](str(value))
     if option.kind == "time":
         option.check(value, str(option.flags))
     return option.reads(value) if option.reads is not None else value
@@ -282,6 +291,7 @@ MODEL = options_of(ModelOptions)
 LANGUAGE = Option(
     "Language of the recording, as for `transcribe`.",
     key="language",
+    kind="languages",
     short="-l",
     default="auto",
     metavar="auto|CODE[,CODE…]",
@@ -506,7 +516,6 @@ class TranslationOptions:
         target = self.translate_to
         if target is None:
             return None
-        from sottovoce.text.languages import find_language
         from sottovoce.translation.chat import ChatTranslator
 
         code = find_language(target)

@@ -174,6 +174,7 @@ class LiveOptions:
 
     languages: tuple[str, ...] = _in_language(
         "Languages that may be spoken.",
+        kind="languages",
         short="-l --language",
         cli_default="auto",
         metavar="auto|CODE[,CODE…]",
