@@ -24,11 +24,11 @@ from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
 from sottovoce.language.chain import Emission, Spans, base_prior
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.language.timeline import TimelineFrame
-from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.offline.windows import PIECE_VAD, pieces_between
 from sottovoce.options.pictures import LONGEST_S, PANELS, SHORTEST_S, Panel
 from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.options.vad import WINDOW_SAMPLES
+from sottovoce.text.files import whole_file
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Transcript, Word
 
 if TYPE_CHECKING:

@@ -132,7 +132,7 @@ def test_a_decoder_of_a_file_decodes_as_one_of_arguments(folder: Path) -> None:
         ("labels = [1]", "labels: expected a path or a list of texts, got [1]"),
         ("hotwords = {a = 'x'}", "hotwords: expected a path or a list of texts or a table of numbers"),
         ("[fusion]\nlm_weight = 1", "unknown key 'fusion'"),
-        ("lm_weight =", "expected TOML, got "),
+        ("lm_weight =", "expected a decoder's configuration in TOML, got '"),
     ],
 )
 def test_errors_name_the_file_the_key_and_what_was_expected(tmp_path: Path, text: str, message: str) -> None:

@@ -171,7 +171,8 @@ def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
 def test_files_of_killed_processes_are_removed_and_those_of_others_are_kept(tmp_path: Path) -> None:
     killed, foreign = tmp_path / ".talk.srt.0123abcd.part", tmp_path / ".other.srt.0123abcd.part"
     for path in (killed, foreign):
-        path.write_text("half")
+        path.mkdir()
+        (path / "talk.srt").write_text("half")
     place = tmp_path / "talk.srt"
     with open_output(place) as first, open_output(place) as second:
         assert not killed.exists()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,9 +19,9 @@ from filelock import FileLock, Timeout
 from sottovoce.errors import ManifestError, MissingExtraError, OptionError, SottovoceError, cause_of
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document import Json, document, json_text
-from sottovoce.formats.output import label_of, writable_folder
+from sottovoce.formats.output import label_of, open_output, writable_folder
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.text.files import read_lines
+from sottovoce.text.files import read_lines, whole_file
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
@@ -234,17 +233,12 @@ class JsonLinesTable:
                 yield row
 
     def replace(self, rows: Sequence[Row]) -> None:
-        partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.part")
+        self._file.close()
         try:
-            with self._named(), partial.open("x", encoding="utf-8", newline="\n") as file:
-                file.writelines(json_text(row) + "\n" for row in rows)
-                file.flush()
-                os.fsync(file.fileno())
-            self._file.close()
-            os.replace(partial, self._path)
+            with open_output(self._path) as output:
+                for row in rows:
+                    output.write(json_text(row) + "\n")
         finally:
-            partial.unlink(missing_ok=True)
-            self._file.close()
             self._file = self._open()
 
     def append(self, row: Row) -> None:
@@ -297,8 +291,6 @@ class ParquetTable:
             raise OptionError(f"output '{path}': expected a folder of Parquet parts, it is a file")
         self._path = writable_folder(path)
         self._held: list[Row] = []
-        for left in path.glob(".*.part"):
-            left.unlink()
 
     def rows(self) -> Iterator[Row]:
         for part in self._parts():
@@ -324,11 +316,10 @@ class ParquetTable:
             return
         numbers = [int(part.stem.split("-")[1]) for part in self._parts()]
         place = self._path / f"part-{max(numbers, default=-1) + 1:06}.parquet"
-        partial = place.with_name(f".{place.name}.part")
         table = self._arrow.Table.from_pylist(self._held, schema=_schema(self._arrow))
         try:
-            self._parquet.write_table(table, partial, compression="zstd")
-            os.replace(partial, place)
+            with whole_file(place) as unfinished:
+                self._parquet.write_table(table, unfinished, compression="zstd")
         except OSError as error:
             raise OptionError(f"output '{place}': cannot be written ({cause_of(error)})") from error
         self._held = []

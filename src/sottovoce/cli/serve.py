@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
@@ -30,7 +29,7 @@ from sottovoce.cli.options import (
     grouped,
     open_model,
 )
-from sottovoce.errors import MissingExtraError, OptionError, cause_of
+from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.server.settings import (
     API_KEYS,
@@ -48,7 +47,7 @@ from sottovoce.server.settings import (
     secret_of,
     wyoming_address,
 )
-from sottovoce.text.files import read_text
+from sottovoce.text.files import read_toml
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -320,7 +319,11 @@ def defaults(command: click.Command, path: str) -> Mapping[str, object]:
         if name.startswith("--")
     }
     found: dict[str, object] = {}
-    for key, value in read_toml(path).items():
+    try:
+        document = read_toml(path, "a TOML file", name=f"'{path}'")
+    except OptionError as error:
+        raise click.BadParameter(str(error), param_hint="--config") from error
+    for key, value in document.items():
         name = key.replace("_", "-")
         wanted = "names of options" if name not in parameters else f"a value for '{name}'"
         if name not in parameters or isinstance(value, dict):
@@ -328,20 +331,3 @@ def defaults(command: click.Command, path: str) -> Mapping[str, object]:
             raise click.BadParameter(f"'{path}': expected {wanted}, got {got}", param_hint="--config")
         found[parameters[name]] = value
     return found
-
-
-def read_toml(path: str) -> dict[str, object]:
-    """Raises: BadParameter; MissingExtraError on a Python without a reader."""
-    try:
-        reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    except ImportError:
-        raise MissingExtraError("tomli", "serve", "--config") from None
-    try:
-        document: dict[str, object] = reader.loads(read_text(path, "a TOML file"))
-    except OptionError as error:
-        raise click.BadParameter(str(error), param_hint="--config") from error
-    except ValueError as error:
-        raise click.BadParameter(
-            f"'{path}': expected a TOML file, got '{cause_of(error)}'", param_hint="--config"
-        ) from error
-    return document

@@ -4,11 +4,9 @@ options and the arguments of `CtcDecoder`. Its paths are relative to its folder;
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -20,7 +18,7 @@ from typing import Literal, Union, get_args, get_origin, get_type_hints
 from sottovoce.ctc.labels import LabelList, labels_of
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.options.schema import Option, check_options
-from sottovoce.text.files import read_text
+from sottovoce.text.files import read_text, read_toml, whole_file
 
 Level = Literal["auto", "token", "word"]
 Case = Literal["keep", "lower", "upper"]
@@ -252,12 +250,7 @@ def read_config(path: str | Path) -> DecoderConfig:
         OptionError: the file cannot be read, an unknown key, or a value of another type or out of range.
     """
     path = Path(path)
-    text = read_text(path, "a decoder's configuration in TOML")
-    reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    try:
-        document: dict[str, object] = reader.loads(text)
-    except ValueError as error:
-        raise OptionError(f"{path}: expected TOML, got {cause_of(error)}") from error
+    document = read_toml(path, "a decoder's configuration in TOML")
     kinds = _kinds()
     values: dict[str, object] = {}
     for key, value in document.items():
@@ -305,10 +298,9 @@ def write_config(path: str | Path, values: Mapping[str, object]) -> None:
     lines = [f"{key} = {_written(value, path.parent)}" for key, value in plain.items()]
     for key, table in tables.items():
         lines += ["", f"[{key}]", *(f"{_written(name)} = {_written(value)}" for name, value in table.items())]
-    partial = path.with_name(f"{path.name}.partial")
     try:
-        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        with whole_file(path) as unfinished:
+            unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise OptionError(f"{path}: expected a file that can be written, got {cause_of(error)}") from error
 

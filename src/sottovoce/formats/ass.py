@@ -12,8 +12,8 @@ from pathlib import Path
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import TranscriptInfo, write_transcript
 from sottovoce.formats.subtitles import JOINER, Cue, CueWriter, one_line
-from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.options.transcribe import WriterOptions
+from sottovoce.text.files import whole_file
 from sottovoce.types import Transcript
 
 STYLE = "Default,Arial,60,&H0000D7FF,&H00FFFFFF,&H00101010,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,-1"

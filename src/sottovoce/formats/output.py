@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import io
 import os
-import secrets
 import stat
 import sys
 import tempfile
@@ -14,15 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import Piece, as_bytes
-
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
+from sottovoce.text.files import whole_file
 
 STANDARD_OUTPUT = "-"
 
@@ -49,53 +42,27 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
             _print(piece)
         return
     real = Path(os.path.realpath(path))  # replace the target of a link, not the link
-    is_special = _is_special(real)
-    with _named(real):
-        partial, file = (real, real.open("wb")) if is_special else _open_partial(real)
+    with ExitStack() as stack:
 
-    def write(piece: Piece) -> None:
+        def write(piece: Piece) -> None:
+            with _named(real):
+                file.write(as_bytes(piece))
+
+        def close() -> None:
+            with suppress(OSError):  # of pieces that could not be written before
+                file.close()
+
         with _named(real):
-            file.write(as_bytes(piece))
-
-    try:
+            is_special = _is_special(real)
+            place = real if is_special else stack.enter_context(whole_file(real))
+            file = place.open("wb")
+        stack.callback(close)
         yield Output(write)
         with _named(real):
             file.flush()
             if not is_special:
                 os.fsync(file.fileno())
-                file.close()
-                os.replace(partial, real)
-    finally:
-        with suppress(OSError):
-            file.close()
-        if not is_special:
-            partial.unlink(missing_ok=True)
-
-
-def _lock(file: BinaryIO, *, waits: bool = True) -> None:
-    """Lock a file until it is closed. Raises: OSError if another process has it and `waits` is False."""
-    if fcntl is not None:  # Windows does not remove open files
-        fcntl.flock(file, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _open_partial(real: Path) -> tuple[Path, BinaryIO]:
-    """Open a hidden file beside a document, and remove those that killed processes left there.
-
-    A writer holds a lock on its file, so a file that can be locked is a leftover. One that was removed before
-    its writer could lock it is opened again.
-    """
-    prefix = f".{real.name[:100]}."
-    for leftover in real.parent.glob(f"{glob.escape(prefix)}????????.part"):
-        with suppress(OSError), leftover.open("rb") as left:
-            _lock(left, waits=False)
-            leftover.unlink()
-    while True:
-        partial = real.with_name(f"{prefix}{secrets.token_hex(4)}.part")
-        file = partial.open("xb")
-        _lock(file)
-        if partial.exists():
-            return partial, file
-        file.close()
+            stack.close()
 
 
 @contextmanager

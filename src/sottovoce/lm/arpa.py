@@ -23,8 +23,7 @@ import numpy.typing as npt
 
 from sottovoce.errors import LanguageModelError, cause_of
 from sottovoce.lm.base import Floats
-from sottovoce.models.checkpoint.writing import whole_file
-from sottovoce.text.files import text_lines
+from sottovoce.text.files import text_lines, whole_file
 
 logger = logging.getLogger(__name__)
 

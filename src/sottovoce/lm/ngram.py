@@ -44,8 +44,8 @@ from sottovoce.kernels import load_kernels
 from sottovoce.lm.arpa import Ngrams, NgramTable, Report, SmallInts, blocks, ignore, read_arpa, scratch
 from sottovoce.lm.base import Automaton, Floats, Ints, WordModel
 from sottovoce.lm.kenlm import MAGIC, KenlmBinary, KenlmModel, read_kenlm_trie
-from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.sources.package_index import cache_root
+from sottovoce.text.files import whole_file
 
 if TYPE_CHECKING:
     import sottovoce_kernels.trie

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from sottovoce.audio.mel import window_features
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights, check_ctc
-from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
+from sottovoce.text.files import whole_file
 from sottovoce.types import Emissions, EncoderOutput, Features
 
 MELS_PER_FRAME = 2

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import EncoderMode
 from sottovoce.models.sources.package_index import cache_root
+from sottovoce.text.files import whole_file
 
 VERSION = 1
 """Of the self-test and of the file; other versions are ignored."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import importlib
 import json
 import logging
 import os
 import re
 import secrets
 import socket
-import sys
 import time
 import zlib
 from collections import Counter, defaultdict, deque
@@ -27,13 +25,13 @@ from ipaddress import ip_address
 from typing import TypedDict
 from urllib.parse import urlsplit
 
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json
 from sottovoce.server.api import Auth
 from sottovoce.server.errors import ApiError, too_many_requests
 from sottovoce.server.settings import KEY, Access, ServerSettings, secret_of
 from sottovoce.server.telemetry import Metrics
-from sottovoce.text.files import read_text
+from sottovoce.text.files import read_toml
 
 logger = logging.getLogger(__name__)
 MOST_KEYS = 1_000
@@ -128,13 +126,7 @@ def file_version(path: str | None) -> tuple[int, int, int] | None:
 def read_keys(path: str) -> Mapping[str, ApiKey]:
     """Read keys by name from a TOML file, one table each. Raises: OptionError, also for one without keys."""
     where = f"--keys '{path}'"
-    reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    try:
-        document: dict[str, object] = reader.loads(read_text(path, "a TOML file of keys", name=where))
-    except OptionError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{where}: expected a TOML file of keys, got '{cause_of(error)}'") from error
+    document = read_toml(path, "a TOML file of keys", name=where)
     if not 1 <= len(document) <= MOST_KEYS:
         raise OptionError(f"{where}: expected 1 to {MOST_KEYS} keys, got {len(document)}")
     keys = {name: read_key(f"{where}, [{name[:50]}]", name, table) for name, table in document.items()}

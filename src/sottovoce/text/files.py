@@ -1,19 +1,31 @@
-"""Reading of text files.
+"""Text and TOML files are read here, and files of all kinds written whole.
 
-They are UTF-8, or UTF-16 or UTF-32 with a byte order mark, which is removed. Lines end with LF, CRLF or CR
+Text is UTF-8, or UTF-16 or UTF-32 with a byte order mark, which is removed. Lines end with LF, CRLF or CR
 only; U+0085 and U+2028 are characters of a line.
 """
 
 from __future__ import annotations
 
+import glob
+import importlib
 import io
+import os
 import re
+import shutil
+import sys
+import tempfile
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, cast
 
 from sottovoce.errors import InputError, OptionError, cause_of
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 _ENCODINGS = {
     BOM_UTF8: "utf-8-sig",
@@ -65,6 +77,58 @@ def read_lines(
     """Read the lines of a text file, without line ends. Raises: as `read_text`."""
     lines = read_text(path, expected, error, name=name).split("\n")
     return lines[:-1] if not lines[-1] else lines
+
+
+def read_toml(path: str | Path, expected: str, *, name: str | None = None) -> dict[str, object]:
+    """Read a TOML file. Raises: OptionError, as `read_text`."""
+    reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    text = read_text(path, expected, name=name)
+    try:
+        document: dict[str, object] = reader.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{name or path}: expected {expected}, got '{cause_of(error)}'") from error
+    return document
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path of the same name that replaces `path` at the end, or is removed after an error.
+
+    Permissions are those of any new file. What killed processes left beside `path` is removed.
+    """
+    prefix = f".{path.name[:100]}."
+    for leftover in path.parent.glob(f"{glob.escape(prefix)}????????.part"):
+        with suppress(OSError), _locked(leftover, waits=False):
+            shutil.rmtree(leftover)
+    while True:
+        folder = Path(tempfile.mkdtemp(".part", prefix, path.parent))
+        with _locked(folder):
+            if not folder.exists():  # another process took it for a leftover
+                continue
+            try:
+                unfinished = folder / path.name
+                unfinished.touch()
+                usual = unfinished.stat().st_mode
+                yield unfinished
+                unfinished.chmod(usual)
+                os.replace(unfinished, path)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            return
+
+
+@contextmanager
+def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
+    """Lock a folder. Raises: OSError if another process has it and `waits` is False."""
+    if fcntl is None:  # Windows does not remove open files
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _check(line: str, number: int) -> None:

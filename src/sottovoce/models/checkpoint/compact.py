@@ -19,9 +19,9 @@ from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint, Codec, CtcWeights, check_dims, validated
 from sottovoce.models.checkpoint.formats import NANO_ASSET
 from sottovoce.models.checkpoint.openai import dims_from_mapping
-from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import EncoderMode, ModelDims
 from sottovoce.models.whisper import sinusoids
+from sottovoce.text.files import whole_file
 
 KEY = "sottovoce"
 ENCODER_MODE = EncoderMode(tail_s=0.0, bucket_s=0.5)

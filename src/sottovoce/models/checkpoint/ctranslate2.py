@@ -51,8 +51,9 @@ from sottovoce.models.checkpoint.huggingface import (
     write_features,
     write_tokenizer,
 )
-from sottovoce.models.checkpoint.writing import whole_file, write_json
+from sottovoce.models.checkpoint.writing import write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims, upper_half_heads
+from sottovoce.text.files import whole_file
 from sottovoce.text.languages import language_codes
 from sottovoce.text.tokenizer import Tokenizer
 

@@ -40,8 +40,8 @@ from sottovoce.models.checkpoint.base import (
     validated,
 )
 from sottovoce.models.checkpoint.formats import GGML_MAGIC
-from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
+from sottovoce.text.files import whole_file
 from sottovoce.text.tokenizer import Tokenizer
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]

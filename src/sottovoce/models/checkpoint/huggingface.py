@@ -23,9 +23,9 @@ from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint, Codec, check_dims, plain_dtype, validated
 from sottovoce.models.checkpoint.formats import WEIGHT_FILES
 from sottovoce.models.checkpoint.openai import first_line, load_pickle
-from sottovoce.models.checkpoint.writing import as_os_error, whole_file, write_json
+from sottovoce.models.checkpoint.writing import as_os_error, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.text.files import read_text
+from sottovoce.text.files import read_text, whole_file
 from sottovoce.text.tokenizer import N_VOCAB_99, N_VOCAB_100, N_VOCAB_ENGLISH, Tokenizer
 
 BYTE_LEVEL: Mapping[str, object] = {

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, Codec, check_dims, plain_dtype, validated
-from sottovoce.models.checkpoint.writing import as_os_error, whole_file
+from sottovoce.models.checkpoint.writing import as_os_error
 from sottovoce.models.dims import ModelDims
+from sottovoce.text.files import whole_file
 
 OPTIONAL_TENSORS = ("decoder.mask", "alignment_heads")
 """Computed buffers of some exports, dropped."""

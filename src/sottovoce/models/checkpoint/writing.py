@@ -1,30 +1,15 @@
-"""Atomic writing of model files."""
+"""Writing of model files."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
 
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to `path` at the end, or removed after an error.
-
-    Permissions are those of any new file.
-    """
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        unfinished = Path(folder) / path.name
-        unfinished.touch()
-        usual = unfinished.stat().st_mode
-        yield unfinished
-        unfinished.chmod(usual)
-        os.replace(unfinished, path)
+from sottovoce.text.files import whole_file
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from types import MappingProxyType
 from filelock import FileLock, Timeout
 
 from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.writing import whole_file
+from sottovoce.text.files import whole_file
 
 
 def say(line: str) -> None:
