@@ -13,7 +13,14 @@ import numpy.typing as npt
 import pytest
 
 from sottovoce.audio.container import LiveContainer
+from sottovoce.audio.io import AudioSource, open_audio
 from sottovoce.types import Samples
+
+
+def load_channels(source: AudioSource) -> Samples:
+    """Read a whole recording without mixing: (n_channels, n)."""
+    with open_audio(source, keep_channels=True) as reader:
+        return np.concatenate(list(reader.channels()), axis=1)
 
 
 def tones(n_samples: int, rate: int, n_channels: int = 1) -> npt.NDArray[np.float32]:

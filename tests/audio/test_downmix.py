@@ -13,10 +13,10 @@ import pytest
 
 from sottovoce.audio.container import ContainerDecoder, MediaFile
 from sottovoce.audio.downmix import Downmix
-from sottovoce.audio.io import load_audio, load_channels
+from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.types import Samples
-from tests.audio.media import encoded_bytes, from_live, speechlike, wav_bytes
+from tests.audio.media import encoded_bytes, from_live, load_channels, speechlike, wav_bytes
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 RATE = 16_000

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import is_container, no_sound, read_input_format
-from sottovoce.audio.io import check_reading, load_audio, load_channels, open_audio, read_live
+from sottovoce.audio.io import check_reading, load_audio, open_audio, read_live
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.types import Samples
-from tests.audio.media import encoded_bytes, pipe, wav_bytes
+from tests.audio.media import encoded_bytes, load_channels, pipe, wav_bytes
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 CLIP = CLIPS / "en.flac"

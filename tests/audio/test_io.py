@@ -12,9 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.audio.io import load_audio, load_channels, open_audio, probe_audio, read_pcm
+from sottovoce.audio.io import load_audio, open_audio, probe_audio, read_pcm
 from sottovoce.errors import AudioError, OptionError
-from tests.audio.media import encoded_bytes, ffmpeg, pipe, silent_video_bytes, speechlike, tones, wav_bytes
+from tests.audio.media import (
+    encoded_bytes,
+    ffmpeg,
+    load_channels,
+    pipe,
+    silent_video_bytes,
+    speechlike,
+    tones,
+    wav_bytes,
+)
 
 
 def refusal(source: object) -> str:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sottovoce.audio.io import load_audio, load_channels, probe_audio
+from sottovoce.audio.io import load_audio, probe_audio
 from sottovoce.errors import AudioError
-from tests.audio.media import encoded_bytes, speechlike, wav_bytes
+from tests.audio.media import encoded_bytes, load_channels, speechlike, wav_bytes
 
 FORMATS = ("wav", "wav-float", "flac", "mp3", "ogg", "mp4", "matroska")
 HEADER_BYTES = 256

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import ContainerDecoder
-from sottovoce.audio.io import load_audio, load_channels, open_audio
+from sottovoce.audio.io import load_audio, open_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE
-from tests.audio.media import encoded_bytes, ffmpeg, pipe, speechlike, wav_bytes
+from tests.audio.media import encoded_bytes, ffmpeg, load_channels, pipe, speechlike, wav_bytes
 
 LENGTH_S = 50
 START_S, PART_S = 30.12345, 5.0

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.audio.io import load_audio, load_channels, probe_audio
+from sottovoce.audio.io import load_audio, probe_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
-from tests.audio.media import encoded_bytes, ffmpeg, from_live, pipe, tones
+from tests.audio.media import encoded_bytes, ffmpeg, from_live, load_channels, pipe, tones
 from tests.audio.stamped import loud_spans, stamped_bytes
 
 Stamp = Callable[[float], float]

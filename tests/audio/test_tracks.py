@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import AudioTrack, track_named
-from sottovoce.audio.io import load_audio, load_channels, probe_audio
+from sottovoce.audio.io import load_audio, probe_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
-from tests.audio.media import tones
+from tests.audio.media import load_channels, tones
 from tests.audio.tracked import Sound, write_tracks
 
 HIGH, LOW = tones(64_000, 16_000, 6)[5], tones(64_000, 16_000)[0]

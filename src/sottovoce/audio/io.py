@@ -53,7 +53,6 @@ __all__ = [
     "AudioSource",
     "Microphone",
     "load_audio",
-    "load_channels",
     "open_audio",
     "probe_audio",
     "read_live",
@@ -455,12 +454,6 @@ def load_audio(
         duration_s=duration_s,
     ) as reader:
         return np.concatenate([np.zeros(0, np.float32), *(chunk.samples for chunk in reader)])
-
-
-def load_channels(source: AudioSource) -> Samples:
-    """Read a whole recording without mixing: (n_channels, n) float32 at 16 kHz. Raises: AudioError."""
-    with open_audio(source, keep_channels=True) as reader:
-        return np.concatenate(list(reader.channels()), axis=1)
 
 
 def probe_audio(

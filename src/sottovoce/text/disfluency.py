@@ -1,7 +1,7 @@
 """Disfluencies: prompts that make Whisper write them, and rules that remove them from text.
 
-`clean_text` removes words in a table of the language: "Um, I I think we should, uh, go." becomes "I think we
-should, go." Repetitions go only if the sentence continues: "No, no, no." stays. See docs/verbatim.md.
+`clean_pieces` removes words in a table of the language: "Um, I I think we should, uh, go." becomes "I think
+we should, go." Repetitions go only if the sentence continues: "No, no, no." stays. See docs/verbatim.md.
 """
 
 from __future__ import annotations
@@ -201,16 +201,6 @@ def check_cleanable(language: str) -> None:
         raise OptionError(
             f"clean: expected a language whose rules were checked ({checked}), got '{language}'"
         )
-
-
-def clean_text(text: str, language: str) -> str:
-    """Remove fillers, repetitions and broken-off words. language: code or English name.
-
-    Raises: OptionError for a language without rules.
-    """
-    check_cleanable(language)
-    pieces = PIECE.findall(text)
-    return "".join(clean_pieces(pieces, DISFLUENCIES[find_language(language)]).values())
 
 
 def clean_pieces(pieces: Sequence[str], rules: DisfluencyRules) -> dict[int, str]:
