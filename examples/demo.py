@@ -1,10 +1,11 @@
-"""Transcribe the bundled recordings of people, score them, draw who spoke what when; then one of them live.
+"""Transcribe the bundled recordings, score them, and transcribe and draw one of them as a live session.
 
     make demo
 
-Whisper `base` does it, fetched at first use. Where its weights cannot be had, the bundled toy `nano` shows
-the same with clips of synthetic speech. Writes subtitles and JSON for each clip and a picture into `demo/`.
-No clip was used to choose any setting; speech/README.md names their sources and licences.
+The model is Whisper `base`, which is downloaded at first use. Without its weights the bundled toy model
+`nano` transcribes clips of synthetic speech. Subtitles and JSON of each clip and a picture are written to
+`demo/`.
+No clip was used to choose a setting; speech/README.md names their sources and licences.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ THEMES = {
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch in one language; seconds."""
+    """A part of a clip in one language; times in seconds."""
 
     start: float
     end: float
@@ -96,7 +97,7 @@ def open_model(console: Console) -> tuple[sottovoce.Model, Path]:
     try:
         return sottovoce.load_model("base"), HERE / "speech"
     except sottovoce.SottovoceError as error:
-        console.print(f"{escape(str(error))}. This is nano, a toy, with synthetic clips: expect mistakes.")
+        console.print(f"{escape(str(error))}. Using the toy model nano and synthetic clips: expect mistakes.")
         return sottovoce.load_model("nano"), HERE / "clips"
 
 
@@ -105,9 +106,9 @@ def colour_of(language: str, languages: Sequence[str]) -> str:
 
 
 def transcribe(model: sottovoce.Model, clip: Clip, languages: Sequence[str], console: Console) -> Transcript:
-    """Transcribe one clip, showing each segment as it comes.
+    """Transcribe one clip and print each segment when it is complete.
 
-    The language is found; of a clip that changes it, those spoken are given.
+    The language is detected; for a clip in several languages their list is given.
     """
     console.print(f"\n[bold]{clip.path.name}[/bold]  spoken: {escape(clip.text)}")
     wish = clip.languages if len(clip.languages) > 1 else "auto"
@@ -124,8 +125,8 @@ def transcribe(model: sottovoce.Model, clip: Clip, languages: Sequence[str], con
 def listen(
     model: sottovoce.Model, clip: Clip, transcript: Transcript, languages: Sequence[str], console: Console
 ) -> LiveRun:
-    """The same recording as a live stream: words by the second in which they came, and how late they were."""
-    console.print(f"\n[bold]{clip.path.name}, live[/bold]  {CHUNK_S:g} s at a time; nothing is taken back")
+    """Transcribe the recording as a live session, and print the words of each update and their latency."""
+    console.print(f"\n[bold]{clip.path.name}, live[/bold]  {CHUNK_S:g} s at a time; words are never revised")
     session = model.session(languages=clip.languages)
     run = run_live(session, load_audio(clip.path), chunk_s=CHUNK_S)
     for moment in dict.fromkeys(run.delays_s):
@@ -138,16 +139,16 @@ def listen(
 
 
 def latency_line(run: LiveRun, transcript: Transcript) -> str:
-    """How long after its end each word came, by the word times of the file."""
+    """The median latency of words, by the word times of the file, and the time of the computation."""
     said = [
         (normalized(word.word), word.end) for segment in transcript.segments for word in segment.words or ()
     ]
     words = [normalized(word.word) for word in run.words]
     late = word_latencies(words, run.delays_s, [word for word, _ in said], [end for _, end in said])
-    shown = f"{statistics.median(late):.1f} s after their end" if late else "not to be told"
+    shown = f"{statistics.median(late):.1f} s after their end" if late else "at no known time"
     return (
-        f"words came, in the median, {shown}; computing took {run.compute_s:.1f} s "
-        f"for {run.duration_s:.1f} s of sound"
+        f"words appeared, in the median, {shown}; computing took {run.compute_s:.1f} s "
+        f"for {run.duration_s:.1f} s of audio"
     )
 
 
@@ -162,7 +163,7 @@ def write(clip: Clip, transcript: Transcript, writers: list[Writer]) -> None:
 
 
 def draw(clip: Clip, live: LiveRun, path: Path, theme: Theme) -> None:
-    """Draw the live session: the languages spoken, when each word came, and the text below its language.
+    """Draw the live session: the spoken languages, the delay of each word, and the text below its language.
 
     A line leads from the end of each word to the moment at which the session committed it.
     """
@@ -190,7 +191,7 @@ def draw(clip: Clip, live: LiveRun, path: Path, theme: Theme) -> None:
         axis.text(second, 3.05, f"{second} s", ha=side, fontsize=14, color=theme.ink)
     for y, label in ((2.58, "spoken"), (1.38, "written")):
         axis.text(-0.012 * clip.duration, y, label, ha="right", va="center", fontsize=14, color=theme.ink)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, bbox_inches="tight", facecolor=theme.paper)
 
 
 def bar(axis: Axes, span: Span, y: float, colours: dict[str, str], theme: Theme) -> None:
@@ -202,14 +203,14 @@ def bar(axis: Axes, span: Span, y: float, colours: dict[str, str], theme: Theme)
 
 
 def score_line(clip: Clip, transcript: Transcript) -> str:
-    """Errors of the text: of words and characters, of unspaced scripts characters alone."""
+    """Error rates of words and characters; only of characters in scripts without spaces."""
     language = clip.languages[0] if len(clip.languages) == 1 else None
     errors = count_errors(ScoredUtterance(clip.text, transcript.text, language))
     words = "" if language in UNSPACED else f"word error rate {errors.word.rate or 0.0:.0%}, "
-    heard = ", ".join(dict.fromkeys(segment.language for segment in transcript.segments))
+    detected = ", ".join(dict.fromkeys(segment.language for segment in transcript.segments))
     return (
         f"{words}character error rate {errors.character.rate or 0.0:.0%}, "
-        f"spoken {', '.join(clip.languages)}, heard {heard}"
+        f"spoken {', '.join(clip.languages)}, detected {detected}"
     )
 
 
@@ -229,7 +230,9 @@ def main() -> None:
     for name, theme in THEMES.items():
         draw(clips[-1], live, OUTPUT / name, theme)
     if model.name == "base":
-        console.print("\nbase is a small Whisper, and errs as one; --model takes larger ones.")
+        console.print(
+            "\nbase is a small model and makes mistakes: `transcribe --model small` uses a larger one."
+        )
     console.print(f"\nSubtitles, JSON and pictures of the live session are in {OUTPUT}/")
 
 
