@@ -90,7 +90,7 @@ def test_kenlm_tries_are_converted(kind: str, folder: Path) -> None:
     [
         ("estimate text.txt -o lm.bin", "-o: expected a name in .trie, .arpa, .arpa.gz, got 'lm.bin'"),
         ("estimate none.txt -o lm.trie", "none.txt: expected a text"),
-        ("estimate text.txt -o lm.trie --prune 0,x", "--prune: expected numbers separated by commas"),
+        ("estimate text.txt -o lm.trie --prune 0,x", "--prune: expected whole numbers separated by commas"),
         ("estimate text.txt -o lm.trie --prune 1", "prune: expected up to 3 numbers that rise from 0"),
         ("estimate --counts text.txt -o lm.trie", "text.txt, line 1: expected a count above 0, got '' after"),
         ("estimate text.txt special.txt -o lm.trie", "special.txt, line 2: expected a text without"),

@@ -20,6 +20,7 @@ from sottovoce.cli.options import (
     OUTPUT_FORMAT,
     SectionedCommand,
     grouped,
+    output_file,
 )
 from sottovoce.cli.progress import for_each_file, source_of, with_model
 from sottovoce.errors import OptionError
@@ -171,7 +172,7 @@ def time(seconds: float) -> str:
 
 
 VIDEO = (
-    click.Option(["-o", "--output"], required=True, metavar="FILE", help="Video file: .mp4, .mkv or .mov."),
+    output_file("Video file: .mp4, .mkv or .mov."),
     Option(
         "Text or transcript (json, srt, vtt), which is aligned instead of transcribed.",
         key="text",
@@ -186,7 +187,7 @@ VIDEO = (
 @click.argument("recording")
 @click.pass_context
 def karaoke(
-    context: click.Context, /, recording: str, output: str, text: str | None, language: str, **given: str
+    context: click.Context, /, recording: str, output: Path, text: str | None, language: str, **given: str
 ) -> int:
     """Make a video in which the words of a recording are highlighted as they are spoken (needs the program
     ffmpeg).
@@ -195,22 +196,21 @@ def karaoke(
     """
     if recording == "-":
         raise OptionError("karaoke: expected a file, got standard input")
-    path = Path(output)
     size, background = given["size"], given["background"]
-    check_video(path, size, background, Path(recording))
+    check_video(output, size, background, Path(recording))
     script = None if text is None else read_text(text)
     invocation = invocation_of(context)
 
     def work(model: Model, name: str) -> None:
         transcript = transcript_with_words(model, name, script, language)
         invocation.interrupts.check()
-        write_karaoke(transcript, Path(name), path, size=size, background=background)
+        write_karaoke(transcript, Path(name), output, size=size, background=background)
 
     return with_model(context, [recording], work)
 
 
 PICTURE = (
-    click.Option(["-o", "--output"], required=True, metavar="FILE", help="Picture file: .png, .svg or .pdf."),
+    output_file("Picture file: .png, .svg or .pdf."),
     *options_of(PictureOptions),
 )
 
@@ -219,7 +219,7 @@ PICTURE = (
 @click.argument("recording")
 @click.pass_context
 def plot(
-    context: click.Context, /, recording: str, output: str, text: str | None, language: str, **given: object
+    context: click.Context, /, recording: str, output: Path, text: str | None, language: str, **given: object
 ) -> int:
     """Draw up to 30 s of a recording (extra `plot`).
 
@@ -228,8 +228,8 @@ def plot(
     from sottovoce.audio.io import load_audio
     from sottovoce.pictures import check_length, check_picture, collect, draw
 
-    picture, path = made(PictureOptions, given), Path(output)
-    check_picture(path)
+    picture = made(PictureOptions, given)
+    check_picture(output)
     script = None if text is None else read_text(text)
     start_s = picture.offset or 0.0
     samples = load_audio(source_of(recording), start_s, picture.duration or LONGEST_S)
@@ -238,6 +238,6 @@ def plot(
     def work(model: Model, name: str) -> None:
         transcript = transcript_with_words(model, samples, script, language)
         label = label_of("standard input" if name == "-" else Path(name).name)
-        draw(collect(model, samples, transcript, name=label, start_s=start_s), path, picture.panels)
+        draw(collect(model, samples, transcript, name=label, start_s=start_s), output, picture.panels)
 
     return with_model(context, [recording], work)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -67,6 +66,8 @@ def bench(file: str | None, language: str, beam_size: int, **given: object) -> N
     encoder mode of weights without a known one, and stores it for live sessions. --model, --dtype and
     --backend take several values, separated by commas.
     """
+    from sottovoce.models.sources.find import resolve
+
     options = made(MeasureOptions, given, language=language, beam_size=beam_size)
     if options.live and (options.no_live or file is None):
         raise OptionError("--live: expected FILE, and not --no-live")
@@ -78,7 +79,8 @@ def bench(file: str | None, language: str, beam_size: int, **given: object) -> N
         _check(one)
     samples = None if file is None else _beginning(file, options.seconds)
     for one in models:
-        _resolve(one)
+        if one.model is not None:
+            resolve(one.model, one.sources())
     found: dict[str, list[Measured]] = {}
     n_of_file = 0 if file is None else 1 + (not options.no_live)
     n_rows = 5 if options.live else 7 + int(beam_size > 1) + n_of_file
@@ -245,14 +247,6 @@ def _check(options: ModelOptions) -> None:
 
     choose_number_format(options.dtype, choose_device(options.device))
     check_runtime(options.backend)
-
-
-def _resolve(options: ModelOptions) -> None:
-    from sottovoce.models.sources.find import Sources, resolve
-
-    if options.model is not None:
-        folder = Path(options.model_dir).expanduser() if options.model_dir else None
-        resolve(options.model, Sources(folder, options.revision, options.local_only))
 
 
 def _names(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,28 +11,53 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from sottovoce.cli.options import SectionedCommand, grouped, output_file
 from sottovoce.errors import OptionError
+from sottovoce.options.schema import Option, made, options_of
 
 if TYPE_CHECKING:
     from sottovoce.lm.arpa import NgramTable, Report
 
 SUFFIXES = (".trie", ".arpa", ".arpa.gz")
 DEFAULT_ORDER = 3
-OUTPUT = click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help=".trie, which loads at once, or .arpa or .arpa.gz for other programs.",
-)
-BITS = click.option(
-    "--bits",
-    type=click.Choice(["8", "32"]),
-    default="8",
-    show_default=True,
-    help="Bits of log-probabilities and back-offs in a .trie; 32 is exact.",
-)
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateOptions:
+    counts: bool = Option(
+        "FILES contain lines `w1 w2 … wn<TAB>count`, of one order or all.", group="Texts"
+    ).as_field(False)
+    order: int | None = Option(
+        "Length of the longest n-grams.",
+        unset="default: 3, or that of the counts",
+        group="Model",
+        least=1,
+        most=10,
+    ).as_field(None)
+    prune: tuple[int, ...] = Option(
+        "Drop n-grams of orders 1, 2, … that occur at most N times; the last number applies to all higher "
+        "orders.",
+        group="Model",
+        kind="integers",
+        metavar="N,N,…",
+    ).as_field((0,))
+    discount_fallback: bool = Option(
+        "Use discounts of 0.5, 1 and 1.5 if a small text gives none.", group="Model"
+    ).as_field(False)
+    bits: str = Option(
+        "Bits of log-probabilities and back-offs in a .trie; 32 is exact.",
+        group="Output",
+        choices=("8", "32"),
+    ).as_field("8")
+
+
+ESTIMATE = options_of(EstimateOptions)
+OUTPUT = {
+    "Output": (
+        output_file(".trie, which loads at once, or .arpa or .arpa.gz for other programs."),
+        *grouped("Output", of=ESTIMATE),
+    )
+}
 
 
 @click.group()
@@ -39,10 +65,8 @@ def lm() -> None:
     """Make n-gram models for --lm."""
 
 
-@lm.command()
+@lm.command(cls=SectionedCommand, sections=OUTPUT)
 @click.argument("model", type=click.Path(path_type=Path))
-@OUTPUT
-@BITS
 def build(model: Path, output: Path, bits: str) -> None:
     """Convert an ARPA file, plain or .gz, or a KenLM trie.
 
@@ -56,38 +80,11 @@ def build(model: Path, output: Path, bits: str) -> None:
         write(table, output, int(bits), steps.report)
 
 
-@lm.command()
+@lm.command(
+    cls=SectionedCommand, sections={name: grouped(name, of=ESTIMATE) for name in ("Texts", "Model")} | OUTPUT
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@OUTPUT
-@BITS
-@click.option(
-    "--counts", is_flag=True, help="FILES contain lines `w1 w2 … wn<TAB>count`, of one order or all."
-)
-@click.option(
-    "--order",
-    type=click.IntRange(1, 10),
-    help="Length of the longest n-grams.  [default: 3, or that of the counts]",
-)
-@click.option(
-    "--prune",
-    metavar="N,N,…",
-    default="0",
-    show_default=True,
-    help="Drop n-grams of orders 1, 2, … that occur at most N times; the last number applies "
-    "to all higher orders.",
-)
-@click.option(
-    "--discount-fallback", is_flag=True, help="Use discounts of 0.5, 1 and 1.5 if a small text gives none."
-)
-def estimate(
-    files: tuple[Path, ...],
-    output: Path,
-    bits: str,
-    counts: bool,
-    order: int | None,
-    prune: str,
-    discount_fallback: bool,
-) -> None:
+def estimate(files: tuple[Path, ...], output: Path, **given: object) -> None:
     """Estimate a model by modified Kneser-Ney smoothing from texts or counts, plain or .gz.
 
     Texts have one sentence a line; the model equals that of KenLM's lmplz. Words are separated by spaces;
@@ -97,17 +94,15 @@ def estimate(
     from sottovoce.lm.estimate import estimate as estimated
 
     check_suffix(output)
-    if not all(each.strip().isdigit() for each in prune.split(",")):
-        raise OptionError(f"--prune: expected numbers separated by commas, got {prune!r}")
-    least = [int(each) for each in prune.split(",")]
+    options = made(EstimateOptions, given)
     with Steps() as steps:
-        if counts:
-            counted = read_counts(files, order)
+        if options.counts:
+            counted = read_counts(files, options.order)
         else:
-            counted = count_text(numbered_lines(files), order or DEFAULT_ORDER, steps.report)
+            counted = count_text(numbered_lines(files), options.order or DEFAULT_ORDER, steps.report)
         folder = output.absolute().parent
-        table = estimated(*counted, prune=least, fallback=discount_fallback, folder=folder)
-        write(table, output, int(bits), steps.report)
+        table = estimated(*counted, prune=options.prune, fallback=options.discount_fallback, folder=folder)
+        write(table, output, int(options.bits), steps.report)
 
 
 def check_suffix(output: Path) -> None:

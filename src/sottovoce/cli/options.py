@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.audio.io import AudioSource
     from sottovoce.lm.fusion import ShallowFusion
+    from sottovoce.models.sources.find import Source, Sources
     from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
     from sottovoce.types import Samples, Segment
 
@@ -220,6 +221,12 @@ class SectionedCommand(click.Command):
                     formatter.write_dl(records)
 
 
+def output_file(help: str) -> click.Option:
+    """Declare the file that a command must be given."""
+    kind = click.Path(path_type=Path)
+    return click.Option(["-o", "--output"], type=kind, required=True, metavar="FILE", help=help)
+
+
 def is_typed(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
@@ -285,6 +292,13 @@ class ModelOptions:
         None
     )
     local_only: bool = Option("Do not download: use only models on this machine.").as_field(False)
+
+    def sources(self, *, only: Source | None = None) -> Sources:
+        """Return where weights may come from. Raises: OptionError."""
+        from sottovoce.models.sources.find import Sources
+
+        folder = Path(self.model_dir).expanduser() if self.model_dir else None
+        return Sources(folder, self.revision, self.local_only, only)
 
 
 MODEL = options_of(ModelOptions)
