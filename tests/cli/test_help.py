@@ -67,7 +67,7 @@ def test_every_command_knows_what_the_call_knows(context: click.Context, command
 def test_no_option_takes_nan(context: click.Context, command: click.Command) -> None:
     """click's own numbers do, and nan passes every comparison after that."""
     for option in command.params:
-        assert not isinstance(option.type, click.types.FloatParamType), f"{option.opts}: use Finite"
+        assert not isinstance(option.type, click.types.FloatParamType), f"{option.opts}: use number_in_range"
 
 
 def test_sections_show_every_option_once(capsys: pytest.CaptureFixture[str]) -> None:

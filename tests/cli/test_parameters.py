@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from sottovoce.cli.options import Clock, Finite, read_list
+from sottovoce.cli.options import TIME, Parsed, number_in_range, read_list
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import Option
 
@@ -15,7 +15,7 @@ from sottovoce.options.schema import Option
     [("0", 0), ("90", 90), ("90.25", 90.25), ("1:30", 90), ("0:01:30.5", 90.5), ("75:00", 4500), (" 5 ", 5)],
 )
 def test_times(text: str, seconds: float) -> None:
-    assert Clock().convert(text, None, None) == seconds
+    assert TIME.convert(text, None, None) == seconds
     assert read_list("times", "--x", f"{text},{text}") == (seconds, seconds)
 
 
@@ -24,7 +24,7 @@ def test_times(text: str, seconds: float) -> None:
 )
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(click.BadParameter, match="expected seconds or h:mm:ss"):
-        Clock().convert(text, None, None)
+        TIME.convert(text, None, None)
     if text:
         with pytest.raises(OptionError, match="--x: expected"):
             read_list("times", "--x", f"1,{text}")
@@ -38,8 +38,8 @@ def test_what_is_no_number(text: str) -> None:
         read_list("numbers", "--x", f"1,{text}")
 
 
-def number(**bounds: float) -> Finite:
-    return Finite(Option("", kind="number", **bounds))  # type: ignore[arg-type]
+def number(**bounds: float) -> Parsed:
+    return number_in_range(Option("", kind="number", **bounds))  # type: ignore[arg-type]
 
 
 def test_ranges() -> None:

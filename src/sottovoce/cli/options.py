@@ -35,37 +35,31 @@ Flag: TypeAlias = Option | click.Option
 Exclusive: TypeAlias = Mapping[str, Sequence[str]]
 
 
-class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
-    """A finite number in the range of an option."""
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
+    """A number that `read` makes of a text, or a ValueError. expected: words of click's error."""
 
-    name = "number"
-
-    def __init__(self, option: Option) -> None:
-        self._option = option
+    def __init__(self, name: str, read: Callable[[str], float], expected: str) -> None:
+        self.name, self._read, self._expected = name, read, expected
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            number = float(str(value))
+            return self._read(str(value))
         except ValueError:
-            number = math.nan
-        if not (math.isfinite(number) and self._option.holds(number)):
-            bounds = (("from", "least"), ("above", "above"), ("to", "most"))
-            limits = [(word, getattr(self._option, name)) for word, name in bounds]
-            words = [f"{word} {limit:g}" for word, limit in limits if limit is not None]
-            self.fail(f"expected {' '.join(['a number', *words])}, got '{value}'", param, ctx)
+            self.fail(f"expected {self._expected}, got '{value}'", param, ctx)
+
+
+def number_in_range(option: Option) -> Parsed:
+    """Declare a finite number in the range of an option."""
+
+    def read(text: str) -> float:
+        number = _finite(text)
+        if not option.holds(number):
+            raise ValueError(text)
         return number
 
-
-class Clock(click.ParamType):  # type: ignore[type-arg]
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            return seconds_of(str(value))
-        except ValueError:
-            self.fail(f"expected seconds or h:mm:ss, got '{value}'", param, ctx)
+    bounds = (("from", option.least), ("above", option.above), ("to", option.most))
+    limits = [f"{word} {limit:g}" for word, limit in bounds if limit is not None]
+    return Parsed("number", read, " ".join(["a number", *limits]))
 
 
 def seconds_of(text: str) -> float:
@@ -77,6 +71,9 @@ def seconds_of(text: str) -> float:
     for part in parts:
         seconds = seconds * 60 + part
     return seconds
+
+
+TIME = Parsed("time", seconds_of, "seconds or h:mm:ss")
 
 
 def _finite(text: str) -> float:
@@ -142,11 +139,11 @@ def _type(option: Option) -> click.ParamType | type:  # type: ignore[type-arg]
         case "integer":
             return int
         case "number":
-            return Finite(option)
+            return number_in_range(option)
         case "choice":
             return click.Choice(list(option.choices))
         case "time":
-            return Clock()
+            return TIME
         case "file":
             return click.Path(path_type=Path)
         case _:
