@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -134,25 +133,16 @@ def _write(
     n_failed_before: int,
     invocation: Invocation,
 ) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     from sottovoce.archive.results import write_rows
-    from sottovoce.cli.progress import exit_code
+    from sottovoce.cli.progress import exit_code, progress_bar
 
-    console = Console(stderr=True, highlight=False)
     n_failed = 0
     seconds = 0.0
-    bar = Progress(
-        TextColumn("[bold]transcribing"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[hours]}"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not sys.stderr.isatty(),
-        transient=True,
-    )
+    label, hours = TextColumn("[bold]transcribing"), TextColumn("{task.fields[hours]}")
+    bar = progress_bar(label, BarColumn(), MofNCompleteColumn(), hours, TimeRemainingColumn())
+    console = bar.console
     with bar:
         task = bar.add_task("", total=len(items), completed=len(items) - len(left), hours="")
         for row in write_rows(rows, results):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import TaskID
 
 from sottovoce.cli.options import SectionedCommand, grouped, output_file
+from sottovoce.cli.progress import progress_bar
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import Option, made, options_of
 
@@ -75,9 +78,9 @@ def build(model: Path, output: Path, bits: str) -> None:
     from sottovoce.lm.ngram import read_ngrams
 
     check_suffix(output)
-    with Steps() as steps:
-        table = read_ngrams(model, output.absolute().parent, steps.report)
-        write(table, output, int(bits), steps.report)
+    with reporting() as report:
+        table = read_ngrams(model, output.absolute().parent, report)
+        write(table, output, int(bits), report)
 
 
 @lm.command(
@@ -95,14 +98,14 @@ def estimate(files: tuple[Path, ...], output: Path, **given: object) -> None:
 
     check_suffix(output)
     options = made(EstimateOptions, given)
-    with Steps() as steps:
+    with reporting() as report:
         if options.counts:
             counted = read_counts(files, options.order)
         else:
-            counted = count_text(numbered_lines(files), options.order or DEFAULT_ORDER, steps.report)
+            counted = count_text(numbered_lines(files), options.order or DEFAULT_ORDER, report)
         folder = output.absolute().parent
         table = estimated(*counted, prune=options.prune, fallback=options.discount_fallback, folder=folder)
-        write(table, output, int(options.bits), steps.report)
+        write(table, output, int(options.bits), report)
 
 
 def check_suffix(output: Path) -> None:
@@ -127,15 +130,17 @@ def write(table: NgramTable, output: Path, bits: int, report: Report) -> None:
     click.echo(f"{output}: {counts}; {output.stat().st_size / 1e6:,.1f} MB")
 
 
-class Steps(Progress):
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        if console.is_terminal:
-            logging.getLogger("sottovoce.lm").setLevel(logging.INFO)
-        super().__init__(console=console, transient=True, disable=not console.is_terminal)
-        self._bars: dict[str, TaskID] = {}
+@contextmanager
+def reporting() -> Iterator[Report]:
+    """Show the steps of the work on a terminal."""
+    if sys.stderr.isatty():
+        logging.getLogger("sottovoce.lm").setLevel(logging.INFO)
+    tasks: dict[str, TaskID] = {}
+    with progress_bar() as bar:
 
-    def report(self, step: str, n_done: int, n_all: int) -> None:
-        if step not in self._bars:
-            self._bars[step] = self.add_task(step, total=n_all)
-        self.update(self._bars[step], completed=n_done)
+        def report(step: str, n_done: int, n_all: int) -> None:
+            if step not in tasks:
+                tasks[step] = bar.add_task(step, total=n_all)
+            bar.update(tasks[step], completed=n_done)
+
+        yield report

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from sottovoce.cli.invocation import Invocation, invocation_of, is_out_of_memory, one_line
@@ -119,22 +119,21 @@ def failure_line(error: Exception, name: str, advice: str) -> str:
     raise error
 
 
+def progress_bar(*columns: ProgressColumn, quiet: bool = False) -> RichProgress:
+    """Make a bar for a terminal, and none for a pipe. columns: none are rich's default ones."""
+    disable = quiet or not sys.stderr.isatty()  # with FORCE_COLOR rich treats a pipe as a terminal
+    console = Console(stderr=True, highlight=False)
+    return RichProgress(*columns, console=console, disable=disable, transient=True)
+
+
 class Progress:
     """Progress over the files of a call. quiet: no bar."""
 
     def __init__(self, n_files: int, *, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        is_terminal = sys.stderr.isatty()  # with FORCE_COLOR rich treats a pipe as one
-        self._bar = RichProgress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[at]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=quiet or not is_terminal,
-            transient=True,
-        )
-        self._has_headings = quiet and is_terminal and n_files > 1
+        label, at = TextColumn("[bold]{task.description}"), TextColumn("{task.fields[at]}")
+        self._bar = progress_bar(label, BarColumn(), at, TimeRemainingColumn(), quiet=quiet)
+        self._console = self._bar.console
+        self._has_headings = quiet and sys.stderr.isatty() and n_files > 1
         self._n_files = n_files
         self._n_begun = 0
         self._task: TaskID | None = None
