@@ -214,19 +214,10 @@ class ReadableCues:
     def _lay_out(self, n_words: int) -> Iterator[Cue]:
         """Cut the run into cues where the costs are lowest."""
         words, self._run = self._run[:n_words], self._run[n_words:]
-        best = [math.inf] * n_words + [0.0]
-        cuts = [n_words] * n_words
-        for first in range(n_words - 1, -1, -1):
-            for last in self._ends(words, first):
-                cost = self._cost(words, first, last) + best[last]
-                if cost < best[first]:
-                    best[first], cuts[first] = cost, last
-        first = 0
-        while first < n_words:
-            yield from self._release(self._cue(words[first : cuts[first]]))
-            first = cuts[first]
+        for first, last in _cheapest_pieces(n_words, lambda first: self._ends(words, first)):
+            yield from self._release(self._cue(words[first:last]))
 
-    def _ends(self, words: Sequence[Word], first: int) -> Iterator[int]:
+    def _ends(self, words: Sequence[Word], first: int) -> Iterator[tuple[int, float]]:
         n_lines, used = 1, 0
         for index in range(first, len(words)):
             text = one_line(words[index].word)
@@ -237,7 +228,7 @@ class ReadableCues:
             is_too_much = n_lines > self._most_lines or words[index].end - words[first].start > LONGEST_S
             if is_too_much and index > first:
                 return
-            yield index + 1
+            yield index + 1, self._cost(words, first, index + 1)
 
     def _cost(self, words: Sequence[Word], first: int, last: int) -> float:
         start, end = words[first].start, words[last - 1].end
@@ -290,26 +281,38 @@ def _balanced_lines(texts: Sequence[str], line_width: int) -> list[list[str]]:
         has_room = fewest > 0 and width((line + text).strip()) <= line_width
         fewest, line = (fewest, line + text) if has_room else (fewest + 1, text)
     target = max(1.0, width("".join(texts).strip()) / fewest)  # a soft hyphen alone has no width
-    costs = [[math.inf] * (n_texts + 1) for _ in range(fewest + 1)]
-    cuts = [[n_texts] * (n_texts + 1) for _ in range(fewest + 1)]
-    costs[0][n_texts] = 0.0
-    for left in range(1, fewest + 1):
-        for first in range(n_texts - 1, -1, -1):
-            for last in range(first + 1, n_texts + 1):
-                cells = width("".join(texts[first:last]).strip())
-                if cells > line_width and last > first + 1:
-                    break
-                is_orphan = last - first == 1 and n_texts > 2 and cells < target
-                good_end = last == n_texts or ends_with(texts[last - 1], SENTENCE_ENDS + CLAUSE_ENDS)
-                uneven = ((cells - target) / target) ** 2
-                cost = uneven + 0.5 * is_orphan + (0.0 if good_end else 0.2) + costs[left - 1][last]
-                if cost < costs[left][first]:
-                    costs[left][first], cuts[left][first] = cost, last
-    lines, first = [], 0
-    for left in range(fewest, 0, -1):
-        lines.append(list(texts[first : cuts[left][first]]))
-        first = cuts[left][first]
-    return lines
+
+    def ends(first: int) -> Iterator[tuple[int, float]]:
+        for last in range(first + 1, n_texts + 1):
+            cells = width("".join(texts[first:last]).strip())
+            if cells > line_width and last > first + 1:
+                return
+            is_orphan = last - first == 1 and n_texts > 2 and cells < target
+            good_end = last == n_texts or ends_with(texts[last - 1], SENTENCE_ENDS + CLAUSE_ENDS)
+            uneven = ((cells - target) / target) ** 2
+            yield last, uneven + 0.5 * is_orphan + (0.0 if good_end else 0.2)
+
+    return [list(texts[first:last]) for first, last in _cheapest_pieces(n_texts, ends, fewest=True)]
+
+
+def _cheapest_pieces(
+    n: int, ends: Callable[[int], Iterable[tuple[int, float]]], *, fewest: bool = False
+) -> Iterator[tuple[int, int]]:
+    """Cut n things where the sum of costs is lowest; yield the start and end of each piece.
+
+    ends: the possible ends of a piece by its start, with their costs. fewest: among the fewest pieces.
+    """
+    best = [(math.inf, math.inf)] * n + [(0.0, 0.0)]
+    cuts = [n] * n
+    for first in range(n - 1, -1, -1):
+        for last, cost in ends(first):
+            total = (best[last][0] + fewest, cost + best[last][1])
+            if total < best[first]:
+                best[first], cuts[first] = total, last
+    first = 0
+    while first < n:
+        yield first, cuts[first]
+        first = cuts[first]
 
 
 def ends_with(word: str, signs: tuple[str, ...]) -> bool:
