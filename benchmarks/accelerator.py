@@ -27,14 +27,15 @@ from sottovoce import CtcDecoder
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.decoding.filters import choosing_rows
 from sottovoce.evaluation.speed import timed
-from sottovoce.models.backend import AllowedTokens, ChoosingRows, TokenChoice
+from sottovoce.models.backend import AllowedTokens, TokenChoice
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.dims import ModelDims
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import BatchingRuntime
-from sottovoce.runtime.rows import STEP_SIZES
+from sottovoce.runtime.static_rows import STEP_SIZES
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Features, Samples
@@ -160,10 +161,12 @@ def steps(backend: TorchBackend, n_prompt: int = 64, n_steps: int = 20) -> Itera
                 [AllowedTokens(0, dims.n_vocab, dims.n_vocab)] * n_rows,
             )
 
-            def run(rows=rows, n_rows=n_rows, choice=choice, capture=capture) -> None:  # type: ignore[no-untyped-def]
+            choosing = choosing_rows(rows, dims.n_vocab)
+
+            def run(rows=rows, n_rows=n_rows, choosing=choosing, choice=choice, capture=capture) -> None:  # type: ignore[no-untyped-def]
                 for _ in range(n_steps):
-                    if isinstance(rows, ChoosingRows) and not capture:
-                        rows.step_best([5] * n_rows, choice)
+                    if choosing is not None and not capture:
+                        choosing.step_best([5] * n_rows, choice)
                     else:
                         rows.step([[5]] * n_rows, [[0]] * n_rows, capture=capture)
                 for row in range(n_rows):

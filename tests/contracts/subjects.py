@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sottovoce.models.backend import Backend
 from sottovoce.runtime.graphs import eagerly
-from sottovoce.runtime.rows import RowPool
+from sottovoce.runtime.static_rows import RowPool
 from sottovoce.types import EncoderOutput, Features
 from tests.models import tiny
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row

@@ -213,7 +213,7 @@ def test_a_network_says_nearly_the_same(dtype: torch.dtype) -> None:
 def test_every_table_is_small() -> None:
     checkpoint = tiny.checkpoint()
     backend = tiny.backend(checkpoint, int8=True)
-    eight = [module for module in backend._model.modules() if isinstance(module, Int8Table)]
+    eight = [module for module in backend.network.modules() if isinstance(module, Int8Table)]
     held = sum(t.values.nbytes + t.scales.nbytes for t in eight)
     tables = {name: t for name, t in checkpoint.tensors.items() if t.ndim == 2 and "positional" not in name}
     assert len(eight) == len(tables)

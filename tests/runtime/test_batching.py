@@ -43,7 +43,7 @@ from sottovoce.runtime.calls import (
     Runtime,
 )
 from sottovoce.runtime.graphs import eagerly
-from sottovoce.runtime.rows import RowPool
+from sottovoce.runtime.static_rows import RowPool
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions

@@ -36,7 +36,7 @@ def test_half_precision_is_close_to_float32(dtype: torch.dtype, tolerance: float
 
 
 def test_norms_and_positions_stay_float32_and_all_else_does_not() -> None:
-    model = tiny.backend(dtype=torch.bfloat16)._model
+    model = tiny.backend(dtype=torch.bfloat16).network
     for name, tensor in model.state_dict().items():
         norm_or_position = "ln" in name or "positional" in name
         assert stays_float32(name) is norm_or_position, name
@@ -46,7 +46,7 @@ def test_norms_and_positions_stay_float32_and_all_else_does_not() -> None:
 def test_weights_of_the_right_kind_are_not_copied() -> None:
     checkpoint = tiny.checkpoint()
     backend = tiny.backend(checkpoint)
-    for name, tensor in backend._model.state_dict().items():
+    for name, tensor in backend.network.state_dict().items():
         assert tensor.data_ptr() == checkpoint.tensors[name].data_ptr(), name
 
 

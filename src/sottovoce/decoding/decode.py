@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.detect import LanguageDetection, detect_language
-from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters
+from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters, choosing_rows
 from sottovoce.decoding.search import (
     BeamSearch,
     Candidate,
@@ -28,7 +28,7 @@ from sottovoce.decoding.search import (
     ranked_candidates,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, BestTokens, ChoosingRows
+from sottovoce.models.backend import Backend, BestTokens
 from sottovoce.options.decoding import DecodingOptions, shared_options
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.text.disfluency import verbatim_tokens
@@ -271,6 +271,7 @@ class WindowBatch(Generic[State]):
         )
         self._rules = RulesOfChoice.of(self._filters, n_best, n_vocab) if n_best else None
         """The filters as data, if a backend can apply them."""
+        self._choosing = choosing_rows(self._rows, n_vocab)
         self._new: list[_Window] = []
         self._cohorts: list[_Cohort] = []
         self._n_admitted = 0
@@ -352,8 +353,8 @@ class WindowBatch(Generic[State]):
         sampled = [row for cohort in self._cohorts for row in cohort.state.tokens.tolist()]
         newest = [row[-1] for row in sampled]
         output: BestTokens | Tensor
-        if self._rules is not None and isinstance(self._rows, ChoosingRows):
-            output = self._rows.step_best(newest, self._rules.choice(sampled))
+        if self._rules is not None and self._choosing is not None:
+            output = self._choosing.step_best(newest, self._rules.choice(sampled))
         else:
             output = self._rows.step([[token] for token in newest], [(0,)] * len(newest)).logits
         rows: list[int] = []

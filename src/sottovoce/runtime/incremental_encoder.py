@@ -24,7 +24,7 @@ from sottovoce.models.devices import aligned
 from sottovoce.models.dims import EncoderMode, Padding, frames_of
 from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import AudioEncoder, Whisper
-from sottovoce.runtime.graphs import Record
+from sottovoce.runtime.graphs import Record, attention_plans
 from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Features
 
 Own = TypeVar("Own")
@@ -48,13 +48,15 @@ class EncoderUpdate(Generic[Frames]):
 
     mel: (n_mels, n) normalised, of the whole window. ends: the window ends at `end`. places: of the single
     frames. before: frames [0, start). after: frames behind the computed ones in the order of keys.
-    log_weights: (n_attended,) float32 on the host, added to the attention logits, or None.
+    log_weights: (n_attended,) float32 on the host, added to the attention logits, or None. pads: padding is
+    computed too.
     """
 
     mel: Tensor
     start: int
     end: int
     ends: bool
+    pads: bool = True
     places: tuple[int, ...] = ()
     before: Frames | None = None
     after: Frames | None = None
@@ -67,6 +69,11 @@ class EncoderUpdate(Generic[Frames]):
     @property
     def n_attended(self) -> int:
         return self.n_frames + sum(cache.n_frames for cache in (self.before, self.after) if cache is not None)
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Key of updates with similar shapes."""
+        return self.start == 0, self.pads
 
 
 MELS_PER_FRAME = 2
@@ -284,7 +291,30 @@ ALIGNMENT = 256
 """Bytes; tensors in the memory begin at multiples."""
 
 
-class StaticEncoder:
+class Encoder:
+    """Encodes windows at once, or those that have grown, in batches of similar shapes."""
+
+    def __init__(self, model: Whisper) -> None:
+        self._model = model
+
+    @torch.no_grad()
+    def encode(self, mel: Tensor) -> tuple[Tensor, list[KeysValues] | None]:
+        """Encode whole windows (B, n_mels, 2 * n): the states (B, n, d), and the cross-attention keys and
+        values, if they were computed too.
+        """
+        weight, is_full = self._model.encoder.conv1.weight, mel.shape[2] == 2 * self._model.dims.n_audio_ctx
+        with attention_plans(weight.device, is_full):
+            return self._model.encoder(mel.to(weight)), None
+
+    def encode_incremental(self, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
+        found: dict[int, EncoderKvCache] = {}
+        for kind in {update.kind for update in updates}:
+            own = [update for update in updates if update.kind == kind]
+            found |= zip(map(id, own), encode_incremental(self._model, own), strict=True)
+        return [found[id(update)] for update in updates]
+
+
+class StaticEncoder(Encoder):
     """Encodes windows in recorded functions of few shapes, which share the memory of their results.
 
     record: records a function over static tensors. n_bytes: of that memory; what does not fit is not
@@ -292,14 +322,14 @@ class StaticEncoder:
     """
 
     def __init__(self, model: Whisper, record: Record, n_bytes: int) -> None:
-        self._model, self._record = model, record
+        super().__init__(model)
+        self._record = record
         with torch.inference_mode(False):
             self._memory = model.encoder.conv1.weight.new_zeros(n_bytes, dtype=torch.uint8)
         self._recorded: dict[tuple[int, int, int | None], _RecordedEncoder] = {}
 
     @torch.no_grad()
     def encode_incremental(self, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
-        """See the function of this name."""
         by_size: dict[tuple[int, int], list[WindowUpdate]] = {}
         for update in updates:
             sizes = self._frames(update.n_frames), aligned(1 + self._frames(update.n_attended))
@@ -315,21 +345,18 @@ class StaticEncoder:
         return [found[id(update)] for update in updates]
 
     @torch.no_grad()
-    def encode(self, mel: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Encode whole windows (B, n_mels, 2 * n): the states (B, n, d) and the cross-attention keys and
-        values (n_layers, 2, B, H, n, d_head); None if they do not fit.
-        """
+    def encode(self, mel: Tensor) -> tuple[Tensor, list[KeysValues] | None]:
         n = mel.shape[2] // MELS_PER_FRAME
         updates: list[WindowUpdate] = [EncoderUpdate(one, 0, n, True) for one in mel]
         states: list[Tensor] = []
         cross: list[Tensor] = []
         for own, recorded in self._divided(updates, self._frames(n), None):
             if recorded is None:
-                return None
+                return super().encode(mel)
             found = recorded.run(own)
             states.append(found[0][:, :n].clone())
             cross.append(found[1][..., :n, :].clone())
-        return torch.cat(states), torch.cat(cross, dim=2)
+        return torch.cat(states), [(keys, values) for keys, values in torch.cat(cross, dim=2)]
 
     def _frames(self, n_frames: int) -> int:
         sizes = (FRAMES_PER_SECOND * seconds for seconds in ENCODER_SECONDS)
@@ -433,11 +460,6 @@ class UpdatePlan:
         n_padding = self.cache.padding.n_frames if self.pads else 0
         return self.cache.n_content - self.start + n_padding
 
-    @property
-    def kind(self) -> tuple[bool, bool]:
-        """Key of updates with similar shapes."""
-        return self.start == 0, self.pads
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedWindow(Generic[Frames]):
@@ -481,6 +503,7 @@ def _update(
         start=plan.start,
         end=plan.end,
         ends=not padding.places and (plan.pads or not padding.n_frames),
+        pads=plan.pads,
         places=padding.places if plan.pads else (),
         before=state.frames.part(0, plan.start) if state is not None and plan.start else None,
         after=None if state is None or plan.pads else state.padding,

@@ -1,0 +1,453 @@
+"""Decoder rows on an accelerator, over static memory.
+
+Steps of few tokens have few shapes (`StepShape`). None depends on the text, so the operators of a step can be
+recorded as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sottovoce.errors import OptionError
+from sottovoce.models.backend import Outputs, StepEnd, StepGroup, StepPart
+from sottovoce.models.devices import MOST_RECORDINGS, aligned, encoder_work
+from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.models.whisper import TextDecoder
+from sottovoce.runtime.graphs import Record, attention_plans, eagerly
+from sottovoce.runtime.incremental_encoder import StaticEncoder
+from sottovoce.runtime.rows import (
+    Ints,
+    NewTokens,
+    RowAudio,
+    RowMemory,
+    RowsAttention,
+    Run,
+    TorchRows,
+    indices,
+    selected,
+)
+
+
+class StaticMemory(RowMemory):
+    """The memory of rows on an accelerator, with their audio; steps are computed in place.
+
+    audio: (n_layers, 2, n_recordings, H, n_frames, d_head), of an aligned full window. frame_bias:
+    (n_recordings, n_frames) float32, added to the attention logits, -inf beyond a window. most_rows: of a
+    recording in any step so far, so that beams that end give no new shapes.
+    """
+
+    def __init__(self, dims: ModelDims, dtype: torch.dtype, device: torch.device, n_recordings: int) -> None:
+        super().__init__(dims, dtype, device, n_recordings, aligned(1 + dims.n_text_ctx) - 1)
+        n_frames, (*size, _, d_head) = aligned(dims.n_audio_ctx), self.text.shape
+        with torch.inference_mode(False):
+            self.audio = torch.zeros((*size, n_frames, d_head), dtype=dtype, device=device)
+            self.frame_bias = torch.zeros(n_recordings, n_frames, device=device)
+        self.steps: dict[StepShape, StaticStep] = {}
+        self.most_rows = 1
+        self._states: dict[type[StepEnd], tuple[StepEnd, Sequence[Tensor]]] = {}
+
+    def grow(self, n_recordings: int, n_cells: int) -> None:
+        assert n_recordings <= self.n_recordings, "a larger memory is another one"
+        before = self.n_cells
+        super().grow(n_recordings, n_cells)
+        if self.n_cells != before:
+            self.steps.clear()
+
+    def grow_rows(self, most_rows: int) -> None:
+        """Make room for the states of so many rows of each recording."""
+        if most_rows > self.most_rows:
+            self.most_rows = most_rows
+            before, self._states = self._states, {}
+            self._copy_states(before)
+            self.steps = {shape: step for shape, step in self.steps.items() if shape.end is None}
+
+    def state(self, end: StepEnd) -> Sequence[Tensor]:
+        """Return what the ends of this class keep from step to step, zeros at first."""
+        kind = type(end)
+        if kind not in self._states:
+            n_rows = 1 + self.n_recordings * (1 + self.most_rows)  # old rows, and those that join in a step
+            with torch.inference_mode(False):
+                self._states[kind] = end, end.state(n_rows, self.audio.shape[4], self.text.device)
+        return self._states[kind][1]
+
+    def _copy_states(self, states: Mapping[type[StepEnd], tuple[StepEnd, Sequence[Tensor]]]) -> None:
+        for end, tensors in states.values():
+            for mine, theirs in zip(self.state(end), tensors, strict=True):
+                mine[: len(theirs)] = theirs
+
+    def take_over(self, other: StaticMemory) -> None:
+        """Copy what a smaller memory holds."""
+        n = other.n_recordings
+        self.grow(n, other.n_cells)
+        self.grow_rows(other.most_rows)
+        self._copy_states(other._states)
+        self.text[:, :, :n, :, : 1 + other.n_cells] = other.text
+        self.audio[:, :, :n], self.frame_bias[:n] = other.audio, other.frame_bias
+
+    def place(self, recordings: Sequence[tuple[RowAudio, Tensor | None]]) -> None:
+        """Begin recordings, each with the keys and values of its window and of a prefix, or None."""
+        slots = [one.slot for one, _ in recordings]
+        # A masked key must be finite.
+        torch._foreach_zero_([each[:, :, slot] for slot in slots for each in (self.text, self.audio)])
+        bias = torch.full((len(recordings), self.frame_bias.shape[1]), -torch.inf)
+        into: list[Tensor] = []
+        given: list[Tensor] = []
+        for row, (one, prefix) in zip(bias, recordings, strict=True):
+            row[: one.n_frames] = 0.0 if one.log_weights is None else one.log_weights
+            for own, pair in zip(self.audio[:, :, one.slot, :, : one.n_frames], one.keys_values, strict=True):
+                into += own.unbind()
+                given += [each[one.index] for each in pair]
+            if prefix is not None:
+                into.append(self.text[:, :, one.slot, :, 1 : 1 + prefix.shape[3]])
+                given.append(prefix)
+        torch._foreach_copy_(into, given)
+        device = self.text.device
+        self.frame_bias.index_copy_(0, torch.tensor(slots, device=device), bias.to(device))
+
+
+STEP_SIZES = (1, 2, 4, 8, 16, 32, 64)
+"""Recordings of a static step; more are multiples of the last."""
+MEMORY_SIZES = (16, 64)
+"""Recordings of a static memory; more are multiples of the last."""
+FRAME_PARTS = 3
+"""A static step attends to a third, two thirds or all frames of a full window."""
+FEW_QUERIES = (1, 8, 16)
+"""New tokens of a recording in a step that is recorded, if its rows read several."""
+FEW_WANTED = 2
+"""Logits of a recording in a step; others compute those of all new tokens."""
+
+
+def step_sizes(n_recordings: int, sizes: Sequence[int] = STEP_SIZES) -> list[int]:
+    """Return the sizes of static steps up to the smallest that has room for so many recordings."""
+    largest = sizes[-1]
+    all_sizes = [*sizes, *range(2 * largest, n_recordings + largest, largest)]
+    return all_sizes[: 1 + next(place for place, size in enumerate(all_sizes) if size >= n_recordings)]
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What the operators of a static step depend on.
+
+    n_queries, n_wanted: new tokens of each recording, and those with logits. first: slot of the first
+    recording. has_spans: each token attends to frames of its own. end: None: the step returns logits.
+    """
+
+    n_recordings: int
+    n_queries: int
+    n_wanted: int
+    n_frames: int
+    first: int = 0
+    capture: AlignmentHeads = ()
+    has_spans: bool = False
+    end: StepEnd | None = None
+
+
+class StaticStep:
+    """A decoder step over static memory: one upload, one replay.
+
+    Token `k` of the recording in slot `first + s` is at `s * n_queries + k`. Of the new tokens taken, chosen
+    and asked are the indices of those computed and of those with logits; places and outputs are where these
+    are among all tokens and all logits. columns: (n_rows, n_columns) int64, of an end.
+    """
+
+    chosen: Ints
+    asked: Ints
+    places: Ints
+    outputs: Ints
+
+    def __init__(self, decoder: TextDecoder, memory: StaticMemory, shape: StepShape, record: Record) -> None:
+        self._decoder, self._memory, self.shape = decoder, memory, shape
+        n, n_head, n_total = shape.n_recordings * shape.n_queries, memory.dims.n_text_head, 1 + memory.n_cells
+        self._reads_prefixes = shape.end is not None and shape.end.reads_prefixes
+        columns = shape.n_recordings if self._reads_prefixes else n, shape.end.n_columns if shape.end else 0
+        spans, wanted = (n, 2 * shape.has_spans), (shape.n_recordings * shape.n_wanted,)
+        self._shapes = ((n,), (n,), (n, n_head), spans, wanted, columns, (n, n_total))
+        n_bytes = sum(8 * math.prod(one) for one in self._shapes[:-1]) + n * n_total
+        device, is_pinned = memory.text.device, memory.text.is_cuda
+        with torch.inference_mode(False):
+            self._host = torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=is_pinned)
+            self._device = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
+            self._frames = torch.arange(shape.n_frames, device=device)
+            self._hidden = torch.tensor([-torch.inf, 0.0], dtype=memory.text.dtype, device=device).unbind()
+        inputs = [one.numpy() for one in self._inputs(self._host)]
+        self._tokens, self._positions, self._entries, self._spans, self._wanted, self.columns, _ = inputs
+        self._visible = inputs[-1].view(np.bool_)
+        slots = shape.first + np.arange(n)[:, None] // shape.n_queries
+        self._entries[:] = (slots * n_head + np.arange(n_head)) * n_total
+        self._spans[:, 1:] = shape.n_frames
+        self._visible[:, 0] = True
+        self._idle = self._host.numpy().copy()
+        self._uploaded = torch.cuda.Event() if is_pinned else None  # type: ignore[no-untyped-call]
+        self._device.copy_(self._host)
+        with torch.inference_mode(False), torch.no_grad():
+            self._replay = record(self._compute)
+
+    def _inputs(self, packed: Tensor) -> list[Tensor]:
+        """Return the tensors in a memory: tokens, positions, entries, spans, wanted, columns and visible."""
+        kinds = [torch.int64] * (len(self._shapes) - 1) + [torch.bool]
+        sizes = [kind.itemsize * math.prod(one) for kind, one in zip(kinds, self._shapes, strict=True)]
+        parts = zip(torch.split(packed, sizes), kinds, self._shapes, strict=True)
+        return [part.view(kind).view(shape) for part, kind, shape in parts]
+
+    def take(self, new: NewTokens, chosen: Ints, asked: Ints) -> None:
+        """Take new tokens as the input of the next run; all other places compute nothing."""
+        if self._uploaded is not None:
+            self._uploaded.synchronize()
+        np.copyto(self._host.numpy(), self._idle)
+        shape, self.chosen, self.asked = self.shape, chosen, asked
+        places = self.places = (new.slots[chosen] - shape.first) * shape.n_queries + new.ranks[chosen]
+        wanted = self.outputs = places[np.searchsorted(chosen, new.asked[asked])]
+        if self._reads_prefixes:
+            self.outputs = 2 * (wanted // shape.n_queries) + np.arange(len(wanted)) % 2
+        elif shape.n_wanted < shape.n_queries:
+            self.outputs = np.arange(len(wanted))
+        self._tokens[places], self._positions[places] = new.tokens[chosen], new.positions[chosen]
+        self._entries[places] += 1 + new.cells[chosen, None]
+        self._visible[places, 0], self._visible[places, 1:] = False, new.visible[chosen]
+        self._wanted[self.outputs] = wanted
+        if shape.has_spans:
+            self._spans[places] = new.frames[chosen]
+
+    def run(self) -> Outputs:
+        """Compute the step: the outputs of its end, or logits and captured attention.
+
+        Logits: (n_recordings * n_wanted, n_vocab) float32. Attention: (n_captured, n, n_frames) float32. They
+        are valid until the next run.
+        """
+        self._device.copy_(self._host, non_blocking=True)
+        if self._uploaded is not None:
+            self._uploaded.record()
+        with attention_plans(self._device.device, False):
+            return self._replay()
+
+    def _compute(self) -> Outputs:
+        shape, memory = self.shape, self._memory
+        tokens, positions, entries, spans, wanted, columns, visible = self._inputs(self._device)
+        floor, zero = self._hidden
+        slots, frames = slice(shape.first, shape.first + shape.n_recordings), slice(0, shape.n_frames)
+        bias = memory.frame_bias[slots, None, None, frames]
+        if shape.has_spans:
+            begin, end_frame = torch.split(spans.view(shape.n_recordings, 1, shape.n_queries, 2), 1, dim=3)
+            outside = (self._frames < begin) | (self._frames >= end_frame)
+            bias = bias.masked_fill(outside, -torch.inf)
+        run = Run(
+            slots=slots,
+            windows=slots,
+            keys_values=memory.audio,
+            tokens=slice(0, len(tokens)),
+            cells=slice(0, 1 + memory.n_cells),
+            frames=frames,
+            mask=torch.where(visible, zero, floor).view(shape.n_recordings, 1, shape.n_queries, -1),
+            bias=bias,
+            audio_mask=bias.to(memory.text.dtype),
+        )
+        attention = RowsAttention(memory, [run], positions, entries.flatten(), shape.capture)
+        hidden = self._decoder(tokens, attention)
+        if shape.n_wanted < shape.n_queries:
+            hidden = hidden.index_select(0, wanted)
+        outputs = [self._decoder.logits(hidden), *([attention.captured(0)] if shape.capture else [])]
+        return tuple(outputs) if shape.end is None else shape.end(outputs, columns, memory.state(shape.end))
+
+
+class RowPool:
+    """The static memories of a model, which rows borrow. most_recordings: in all of them together."""
+
+    def __init__(
+        self,
+        dims: ModelDims,
+        dtype: torch.dtype,
+        device: torch.device,
+        record: Record,
+        most_recordings: int = MOST_RECORDINGS,
+    ) -> None:
+        self._dims, self.dtype, self.device = dims, dtype, device
+        self.record = record
+        self._most = most_recordings
+        self.nothing = StaticMemory(dims, dtype, device, 0)
+        self.encoder: StaticEncoder | None = None
+        """Made by the first call of the encoder."""
+        self.free: list[StaticMemory] = []
+        self._n_lent = 0
+        self._lock = threading.Lock()
+
+    @property
+    def room(self) -> int:
+        """Recordings that a memory may be borrowed for now."""
+        return self._most - self._n_lent
+
+    def borrow(self, n_recordings: int) -> StaticMemory:
+        """Return a memory with room for so many recordings.
+
+        Raises:
+            OptionError: there is no room.
+        """
+        with self._lock:
+            fitting = [one for one in self.free if one.n_recordings >= n_recordings]
+            memory = min(fitting, key=lambda one: one.n_recordings, default=None)
+            if memory is not None:
+                self.free.remove(memory)
+            else:
+                memory = self._made(n_recordings)
+            self._n_lent += memory.n_recordings
+        return memory
+
+    def _made(self, n_recordings: int) -> StaticMemory:
+        size = min(step_sizes(n_recordings, MEMORY_SIZES)[-1], self.room)
+        if size < n_recordings:
+            raise OptionError(
+                f"decoder rows: {n_recordings} recordings given, expected at most {size}, which the memory "
+                "of the device has room for"
+            )
+        while sum(one.n_recordings for one in self.free) > self.room - size:
+            self.free.pop(0)
+        return StaticMemory(self._dims, self.dtype, self.device, size)
+
+    def give_back(self, memory: StaticMemory) -> None:
+        with self._lock:
+            self._n_lent -= memory.n_recordings
+            self.free.append(memory)
+
+
+class StaticRows(TorchRows):
+    """Rows on an accelerator, whose steps are static: they are `EndingRows` too."""
+
+    _memory: StaticMemory
+
+    def __init__(self, decoder: TextDecoder, pool: RowPool, name: str) -> None:
+        super().__init__(decoder, pool.nothing, name)
+        self._pool = pool
+        self._borrowed: list[StaticMemory] = []
+        self._begun: list[tuple[RowAudio, Tensor | None]] = []
+        """Recordings with prefixes that the next step places in the memory, all at once."""
+        weakref.finalize(self, _give_back, pool, self._borrowed)
+
+    def has_room(self, n_windows: int) -> bool:
+        return max(self._free_slots(n_windows), default=-1) < max(self._memory.n_recordings, self._pool.room)
+
+    def _reserve(self, n_recordings: int, n_cells: int) -> None:
+        if n_recordings > self._memory.n_recordings:
+            larger = self._pool.borrow(n_recordings)
+            larger.take_over(self._memory)
+            _give_back(self._pool, self._borrowed)
+            self._borrowed.append(larger)
+            self._memory = larger
+        super()._reserve(self._memory.n_recordings, n_cells)
+
+    def _begin(self, recording: RowAudio, prefix: Tensor | None) -> RowAudio:
+        self._begun.append((recording, prefix))
+        return replace(recording, keys_values=(), log_weights=None)
+
+    def _computed(self, new: NewTokens, vocabulary: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        owners, found, logits, captured = [], [], [], []
+        for step in self._steps(new, np.arange(len(new.tokens))):
+            results = step.run()
+            owners.append(step.asked)
+            found.append(step.chosen)
+            logits.append(results[0].index_select(0, indices(step.outputs, self._device)))
+            captured += [one.index_select(1, indices(step.places, self._device)) for one in results[1:]]
+        joined = _in_order(owners, logits, 0)
+        if vocabulary is not None:
+            joined = joined.index_select(1, vocabulary.to(self._device))
+        return joined, _in_order(found, captured, 1) if captured else None
+
+    def state(self, end: StepEnd) -> Sequence[Tensor]:
+        self._memory.grow_rows(int(np.bincount([one.slot for one in self._recordings]).max()))
+        return self._memory.state(end)
+
+    @torch.no_grad()
+    def step_groups(self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup]) -> list[StepPart]:
+        wanted: list[Sequence[int]] = [()] * self.n_rows
+        for group in groups:
+            for row, places in zip(group.rows, group.wanted, strict=True):
+                wanted[row] = places
+        new, parts = self._new_tokens(tokens, wanted), []
+        for group in groups:
+            own = replace(new, capture=group.end.capture)
+            columns = np.zeros((self.n_rows, group.end.n_columns), np.int64)
+            columns[list(group.rows)] = group.columns
+            chosen = np.flatnonzero(np.isin(new.rows, list(group.rows)))
+            for step in self._steps(own, chosen, group.end):
+                rows, firsts = np.unique(new.rows[step.chosen], return_index=True)
+                at = step.places[firsts] // (step.shape.n_queries if group.end.reads_prefixes else 1)
+                step.columns[at] = columns[rows]
+                parts.append(StepPart(rows.tolist(), at.tolist(), step.run()))
+        self._table = new.table
+        return parts
+
+    def _steps(self, new: NewTokens, chosen: Ints, end: StepEnd | None = None) -> Iterator[StaticStep]:
+        """Divide chosen new tokens into steps that are ready to run.
+
+        Recordings with few new tokens take a step together, which is recorded; those with many, as of
+        prompts, share others, whose captured attention takes no more memory than a batch of the encoder.
+        """
+        if self._begun:
+            self._memory.place(self._begun)
+            self._begun = []
+        n_of = np.bincount(new.slots[chosen])
+        is_few = n_of[new.slots[chosen]] <= FEW_QUERIES[-1]
+        few, many = chosen[is_few], chosen[~is_few]
+        most = encoder_work(self._dims, self._dtype) // (4 * max(1, len(new.capture)) * max(self._n_frames))
+        if len(few):
+            n = min(step_sizes(1 + int(new.slots[few[-1]]))[-1], self._memory.n_recordings)
+            yield self._step(new, few, range(n), end)
+        while len(many):
+            slots = new.slots[many]
+            n_taken = np.searchsorted(slots, slots[0] + max(1, most // aligned(int(n_of.max()))))
+            taken = range(int(slots[0]), 1 + int(slots[n_taken - 1]))
+            yield self._step(new, many[:n_taken], taken, end)
+            many = many[n_taken:]
+
+    def _step(self, new: NewTokens, chosen: Ints, slots: range, end: StepEnd | None) -> StaticStep:
+        """Return a step with the chosen tokens of recordings in these slots."""
+        memory, n_longest = self._memory, 1 + int(new.ranks[chosen].max())
+        asked = np.flatnonzero(np.isin(new.asked, chosen))
+        is_recorded = n_longest <= FEW_QUERIES[-1]
+        n_queries = next((n for n in FEW_QUERIES if n >= n_longest), aligned(n_longest))
+        if len(chosen) == len(np.unique(new.rows[chosen])) and not new.has_spans and is_recorded:
+            # A token a row: beams that end give no new shapes.
+            memory.grow_rows(n_longest)
+            n_queries = 1 if n_longest == 1 else memory.most_rows
+        n_wanted = n_queries
+        if end is None and len(asked) <= FEW_WANTED * len(slots):
+            n_wanted = min(FEW_WANTED, n_queries)
+        shape = StepShape(
+            n_recordings=len(slots),
+            n_queries=n_queries,
+            n_wanted=2 if end is not None and end.reads_prefixes else n_wanted,
+            n_frames=self._frames_of_step(),
+            first=slots.start,
+            capture=new.capture,
+            has_spans=new.has_spans,
+            end=end,
+        )
+        record = self._pool.record if is_recorded else eagerly
+        step = memory.steps.get(shape) or StaticStep(self._decoder, memory, shape, record)
+        if is_recorded:
+            memory.steps[shape] = step
+        step.take(new, chosen, asked)
+        return step
+
+    def _frames_of_step(self) -> int:
+        n_full, longest = self._dims.n_audio_ctx, max(self._n_frames)
+        parts = (aligned(-(-n_full * part // FRAME_PARTS)) for part in range(1, FRAME_PARTS + 1))
+        return next(n_frames for n_frames in parts if n_frames >= longest)
+
+
+def _in_order(places: Sequence[Ints], parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Join parts along a dimension, each with the places of its entries in the whole."""
+    if len(parts) == 1:
+        return parts[0]
+    return selected(torch.cat(list(parts), dim=dim), np.argsort(np.concatenate(places)), dim)
+
+
+def _give_back(pool: RowPool, borrowed: list[StaticMemory]) -> None:
+    while borrowed:
+        pool.give_back(borrowed.pop())
