@@ -381,6 +381,24 @@ def test_sixteen_live_rows_at_once_are_the_processors(device: PretendedDevice, b
     assert sum(bool(one.tokens) for one in found[0]) > 16
 
 
+def test_a_prefix_that_is_cached_but_for_one_token_is_read() -> None:
+    checkpoint = load_checkpoint("nano")
+    found = []
+    for is_static in (True, False):
+        backend = TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
+        decoder, prefix = live(
+            static(backend) if is_static else backend, Model(checkpoint, backend).tokenizer, 1
+        )
+        request = AlignAttRequest(prefix, StopRules(max_tokens=8, frame_threshold=2), n_recomputed=1)
+        (window,) = windows_of(backend, 1)
+        (first,) = decoder.decode([window], [request])
+        (again,) = decoder.decode([window], [replace(request, prefix_cache=first.prefix_cache)])
+        assert again.tokens == first.tokens != ()
+        found.append(again)
+    assert found[0].tokens == found[1].tokens
+    assert found[0].no_speech_prob == pytest.approx(found[1].no_speech_prob, abs=1e-5)
+
+
 def test_a_live_update_has_a_budget(device: PretendedDevice) -> None:
     """Whatever the number of sessions: one read a step, and a step of beams is one recorded function."""
     checkpoint = load_checkpoint("nano")

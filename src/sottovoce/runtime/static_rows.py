@@ -251,7 +251,7 @@ class StaticStep:
         )
         attention = RowsAttention(memory, [run], positions, entries.flatten(), shape.capture)
         hidden = self._decoder(tokens, attention)
-        if shape.n_wanted < shape.n_queries:
+        if self._reads_prefixes or shape.n_wanted < shape.n_queries:
             hidden = hidden.index_select(0, wanted)
         outputs = [self._decoder.logits(hidden), *([attention.captured(0)] if shape.capture else [])]
         return tuple(outputs) if shape.end is None else shape.end(outputs, columns, memory.state(shape.end))
