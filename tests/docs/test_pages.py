@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -81,6 +83,18 @@ def rows(page: str) -> list[list[str]]:
     return [row for row in found if "---" not in row[0]]
 
 
+@cache
+def anchors_of(page: Path) -> frozenset[str]:
+    """Anchors that GitHub and the site make of headings, and those that the page names."""
+    prose = FENCE.sub("", text(page))
+    heads = [
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head)
+        for head in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    ]
+    made = [re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads]
+    return frozenset([*made, *re.findall(r'<a id="([^"]+)"', prose)])
+
+
 def names_of(path: Path) -> set[str]:
     """Names of functions and classes anywhere in a file, and of what it assigns at its top."""
     tree = ast.parse(text(path))
@@ -116,6 +130,44 @@ def assert_runs(code: str, folder: Path, output: Path) -> None:
 @pytest.mark.parametrize("code", [*python_blocks()])
 def test_python_examples_run(code: str, examples: Path, tmp_path: Path) -> None:
     assert_runs(code, examples.parent, tmp_path / "said")
+
+
+@pytest.mark.slow
+def test_the_example_with_a_nemo_file_runs(kernels: None, tmp_path: Path) -> None:
+    config = b"decoder: {vocabulary: [' ', a, b]}"
+    with tarfile.open(tmp_path / "stt_en_conformer_ctc.nemo", "w") as file:
+        entry = tarfile.TarInfo("model_config.yaml")
+        entry.size = len(config)
+        file.addfile(entry, io.BytesIO(config))
+    grams = "\n".join(f"-1 {word}" for word in ("<s>", "</s>", "<unk>", "ab", "a"))
+    (tmp_path / "words.arpa").write_text(f"\\data\\\nngram 1=5\n\n\\1-grams:\n{grams}\n\n\\end\\\n")
+    (code,) = re.findall(r"^```py\n(.*?)^```$", text("docs/guides/ctc-model.md"), re.MULTILINE | re.DOTALL)
+    code = f"import torch\nlogits = torch.eye(4)[[1, 2, 0, 1]] * 9\n{code}\nprint(hypotheses[0][0].text)"
+    assert run_code(code, tmp_path, tmp_path / "printed") == 0, (tmp_path / "printed").read_text()
+    assert (tmp_path / "printed").read_text() == "ab a\n"
+
+
+def test_every_block_of_python_is_run() -> None:
+    """Blocks `py` are fragments: tests/server/test_docs.py runs those of the server's pages."""
+    fragments = {name.rpartition("-")[0] for name, match in blocks() if match[1] == "py"}
+    assert fragments == {"ctc-model.md", "protocol.md", "serving.md"}
+    fences = sum(line.startswith("```") for page in PAGES for line in text(page).splitlines())
+    assert fences == 2 * len([*blocks()])
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    trees = [ast.parse(text(path)) for path in SOURCE.rglob("*.py")]
+    docstrings = [
+        ast.get_docstring(node) for tree in trees for node in ast.walk(tree) if isinstance(node, documented)
+    ]
+    shown = re.compile(r"^ *(?:>>>|```)", re.MULTILINE)
+    assert [docstring for docstring in docstrings if docstring and shown.search(docstring)] == [], (
+        "nothing runs these"
+    )
+
+
+def test_blocks_of_json_are_json() -> None:
+    for name, match in blocks():
+        if match[1] == "json":
+            assert json.loads(match[3]), name
 
 
 @pytest.mark.slow
@@ -193,6 +245,26 @@ def test_every_benchmark_that_a_page_names_is_there_with_its_options() -> None:
     assert [(path.name, option) for path, option in options if option not in benchmark_options(path)] == []
 
 
+def test_other_commands_name_what_is_there() -> None:
+    """Targets of make, extras of pip, recipes, and, in a whole clone, scripts of the history."""
+    whole = "\n".join(text(page) for page in PAGES)
+    targets = set(re.findall(r"(?:^|`)make ([\w-]+)", whole, re.MULTILINE))
+    assert targets <= set(re.findall(r"^([\w-]+):", text("Makefile"), re.MULTILINE))
+    extras = {
+        name for found in re.findall(r"pip install '\.\[([\w,-]+)\]", whole) for name in found.split(",")
+    }
+    assert extras <= set(re.findall(r"^([\w-]+) = \[", text("pyproject.toml"), re.MULTILINE))
+    recipes = set(re.findall(r"python -m recipes\.(\w+)", whole))
+    assert [name for name in recipes if not (ROOT / "recipes" / name).exists()] == []
+    scripts = set(re.findall(r"git show\s+([0-9a-f]{7,8}\b[\w/.:]*)", whole))
+    assert len(scripts) > 40
+    git = ["git", "-C", str(ROOT), "cat-file", "-e"]
+    if subprocess.run([*git, "7820649"], capture_output=True, check=False).returncode == 0:
+        scripts = {name for name in scripts if "NAME" not in name and "FOLDER" not in name}
+        gone = [name for name in scripts if subprocess.run([*git, name.rstrip(".")], check=False).returncode]
+        assert gone == []
+
+
 @pytest.mark.parametrize(("page", "marks", "made"), TABLED)
 def test_the_tables_of_options_are_true(page: Path, marks: Any, made: Any) -> None:
     assert text(page) == rewritten(text(page), marks, made), (
@@ -212,6 +284,11 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets += re.findall(r' (?:src|srcset|href)="([^"#]+)"', prose)
     local = [target for target in targets if "://" not in target]
     assert [target for target in local if not (page.parent / target).exists()] == []
+    anchors = [link for link in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", prose) if "://" not in link[0]]
+    places = [((page.parent / target) if target else page, anchor) for target, anchor in anchors]
+    assert [
+        anchor for path, anchor in places if path.suffix == ".md" and anchor not in anchors_of(path)
+    ] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""What the pages show of the server works: requests of curl, the options file, the fields of the socket."""
+"""The server's pages are true: requests of curl, examples of clients, the file of options, the fields."""
 
 from __future__ import annotations
 
@@ -7,22 +7,48 @@ import re
 import shlex
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from sottovoce.audio.io import load_audio
 from sottovoce.options.requests import WITHOUT_EFFECT
 from sottovoce.server.apis.deepgram import COMMON_PARAMS, RECORDING_PARAMS, STREAM_PARAMS
 from sottovoce.server.apis.flux import TURN_PARAMS
 from sottovoce.server.apis.sottovoce_live import FIELDS
 from sottovoce.server.fields import fields_of
 from sottovoce.server.openai_format import SUPPORTED
+from tests.fresh_process import run_code
 from tests.server.servers import CLIPS, ServerThread
 from tests.server.test_command import options_of
 
 ROOT = Path(__file__).parents[2]
 SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
-PAGES = SERVING + (ROOT / "README.md").read_text(encoding="utf-8")
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "guides" / "server.md").read_text(encoding="utf-8")
+PAGES = SERVING + GUIDE + (ROOT / "README.md").read_text(encoding="utf-8")
+CLIENTS = re.findall(r"^```py\n(.*?)^```$", PROTOCOL + SERVING, re.MULTILINE | re.DOTALL)
+BEFORE = {
+    "speech.raw": "",
+    "verify_signature": """
+import base64, hashlib, hmac, time
+from openai import OpenAI
+body, now = "{}", str(int(time.time()))
+mac = hmac.digest(b"0123456789abcdef", f"m.{now}.{body}".encode(), "sha256")
+headers = {"webhook-id": "m", "webhook-timestamp": now}
+headers["webhook-signature"] = "v1," + base64.b64encode(mac).decode()
+""",
+    "AsyncOpenAI": """
+import base64
+import numpy as np
+from sottovoce.audio.io import load_audio
+half = np.repeat(load_audio("talk.flac"), 3)[::2]  # 16 to 24 kHz
+base64_of_24_khz_pcm = base64.b64encode((np.append(half, np.zeros(48000)) * 32767).astype("<i2")).decode()
+""",
+    "DeepgramClient": "pcm = open('speech.raw', 'rb').read()",
+}
+"""A word of each block of a client, and the code that defines the names that it expects."""
 CURL = sorted(set(re.findall(r"^curl .*$", PAGES, re.MULTILINE)))
 
 
@@ -38,6 +64,24 @@ def test_requests_of_curl_are_answered(server: ServerThread, line: str, tmp_path
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
     assert "error" not in done.stdout
+
+
+@pytest.mark.parametrize("block", CLIENTS, ids=lambda block: block.split("\n")[0])
+def test_examples_of_clients_run(server: ServerThread, block: str, tmp_path: Path) -> None:
+    (before,) = (code for word, code in BEFORE.items() if word in block)
+    shutil.copy(CLIPS / "en.flac", tmp_path / "talk.flac")
+    samples = load_audio(CLIPS / "en.flac")
+    (tmp_path / "speech.raw").write_bytes((samples * 32767).astype("<i2").tobytes())
+    code = block.replace("127.0.0.1:8000", server.address).replace(
+        "whsec_…", "whsec_MDEyMzQ1Njc4OWFiY2RlZg=="
+    )
+    if "\nasync with" in code:
+        code = "import asyncio\nasync def main():\n" + textwrap.indent(code, "    ") + "asyncio.run(main())"
+    result = run_code(f"{before}\n{code}", tmp_path, tmp_path / "printed")
+    printed = (tmp_path / "printed").read_text()
+    assert result == 0, printed
+    assert "error" not in printed.lower()
+    assert printed or "print(" not in block
 
 
 def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
@@ -61,7 +105,6 @@ def test_every_field_of_the_other_apis_is_told() -> None:
 
 
 def test_every_field_of_the_socket_and_parameter_of_the_api_is_told() -> None:
-    protocol = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+)` \|", protocol, re.MULTILINE)) >= set(FIELDS)
+    assert set(re.findall(r"^\| `(\w+)` \|", PROTOCOL, re.MULTILINE)) >= set(FIELDS)
     for name in SUPPORTED["transcribe"]:
         assert f"`{name}`" in SERVING
