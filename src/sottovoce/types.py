@@ -236,7 +236,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionEvent:
-    """seq: number of the event in its session. utterance: number that its events share."""
+    """seq: number of the event in its session. utterance: number of its utterance."""
 
     seq: int = 0
     utterance: int | None = None

@@ -741,7 +741,7 @@ class ContainerDecoder(BlockSource):
         self._file.close()
 
     def blocks(self) -> Iterator[Samples]:
-        """Decode to the end: 16-bit values / 32768. Raises: AudioError for no samples, NaN or infinity."""
+        """Yield the samples: 16-bit values / 32768. Raises: AudioError for no samples, NaN or infinity."""
         n_samples = 0
         for block in self._resampler.resampled(self._frames()):
             n_samples += len(block)

@@ -124,7 +124,7 @@ class AudioBuffer:
     def append(self, samples: npt.NDArray[np.float32]) -> None:
         """Append samples (n,) float32 at 16 kHz.
 
-        Raises: AudioError, with the buffer unchanged, for anything else, and for more than `MAX_PUSH_S`.
+        Raises: AudioError for other arrays or more than `MAX_PUSH_S`; the buffer is then unchanged.
         """
         self._check(samples)
         self._reserve(len(samples))

@@ -165,7 +165,7 @@ def with_output_file(files: Sequence[str], output: OutputOptions, *, has_format:
 
 
 def is_device(output: str) -> bool:
-    """Whether a path is there and neither a file nor a folder, such as /dev/null or a named pipe."""
+    """Whether a path exists and is neither a file nor a folder, such as /dev/null or a named pipe."""
     path = Path(output)
     return path.exists() and not path.is_file() and not path.is_dir()
 

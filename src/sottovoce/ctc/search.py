@@ -177,11 +177,11 @@ def _address(values: Records | None) -> int:
 class CommittedHistory:
     """The committed part of one utterance: a few megabytes per hour of speech.
 
-    symbols: see `PrefixState`. first, last, peak: as in `TokenTimes`. n_frames: dropped with them. words:
-    that no token can change, by places in `symbols`; text: of them all. n_closed: symbols up to their end.
-    n_emitted: words sent as events. n_scored: words scored by a neural model; past: these. living: the beams'
-    histories, to keep their scores alive. n_shared: symbols that all beams shared at the last check.
-    flush_deadline_frames: uncommitted frames from which differing beams are dropped.
+    symbols: see `PrefixState`. first, last, peak: as in `TokenTimes`. n_frames: their frames. words:
+    complete words, with positions in `symbols`. text: of all words. n_closed: symbols up to the last word.
+    n_emitted: words sent as events. n_scored: words scored by a neural model. past: their history. living:
+    histories of the beams, whose scores stay cached. n_shared: symbols that all beams shared at the last
+    check. flush_deadline_frames: uncommitted frames after which differing beams are dropped.
     """
 
     symbols: array[int] = field(default_factory=lambda: array("q"))

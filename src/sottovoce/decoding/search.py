@@ -275,7 +275,7 @@ def draw_uniforms(
 ) -> Tensor:
     """Draw uniform numbers in [0, 1) for every row and step: (len(seeds) * n_hypotheses, n_steps) float64.
 
-    device: of the network; without float64 (MPS), the CPU.
+    device: the network's; the CPU for a device without float64 (MPS).
     """
     draws = []
     for seed in seeds:

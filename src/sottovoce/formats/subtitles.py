@@ -368,7 +368,7 @@ def _one_language(options: WriterOptions, escape: Callable[[str], str]) -> CueMa
 
 
 class CueWriter:
-    """The interface of writers, for formats of cues: `render` writes one."""
+    """A writer of a format that consists of cues; `render` formats one cue."""
 
     extension = ""
     _cues: BilingualCues

@@ -135,7 +135,7 @@ def prior_after(base: Array, spoken_s: Array, unspoken_s: float) -> Array:
 
 
 def moved(log_belief: Array, log_prior: Array, change: float) -> Array:
-    """Return the log-belief (A,) of the next span: with probability e^-change a language of the prior."""
+    """Return the log-belief (A,) of the next span: e^-change is the probability of a draw from the prior."""
     total = np.logaddexp.reduce(log_belief)
     found: Array = np.logaddexp(log_belief + np.log1p(-np.exp(-change)), log_prior + total - change)
     return found

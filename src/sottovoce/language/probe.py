@@ -70,8 +70,8 @@ class ProbeOptions:
 class ProbedLanguage:
     """The language posterior of one stretch.
 
-    probabilities: (L,) over the allowed languages. allowed_mass: their sum among all. no_speech: of
-    <|nospeech|>.
+    probabilities: (L,) over the allowed languages. allowed_mass: their sum among all. no_speech: the
+    probability of <|nospeech|>.
     """
 
     probabilities: Posterior

@@ -120,8 +120,9 @@ class Lexicon:
         return {word: n for word, n in zip(self.words, self._lengths.tolist(), strict=False) if word}
 
     def look_ahead(self, word_scores: Floats) -> Floats:
-        """Return the best score (n_nodes,) of the words below each node; 0 at the root, and that of the
-        unknown word inside it.
+        """Return the best score (n_nodes,) of the words below each node.
+
+        It is 0 at the root; the node of unknown words has their score.
         """
         parents = self.keys // self.n_tokens
         best = np.full(self.n_nodes, -np.inf, np.float32)

@@ -43,7 +43,7 @@ BLOCK_WORDS = 64
 
 
 class HistoryWord(NamedTuple):
-    """A word of a history. in_lexicon: False: scored as <unk>."""
+    """A word of a history. in_lexicon: False if it is scored as <unk>."""
 
     text: str
     in_lexicon: bool = True

@@ -134,7 +134,7 @@ def encoder_work(dims: ModelDims, dtype: torch.dtype) -> int:
 
 
 def plan_memory(dims: ModelDims, numbers: NumberFormat, n_bytes: float, name: str) -> MemoryPlan:
-    """Plan the memory of a model before it is loaded. n_bytes: what it may take.
+    """Plan the memory of a model before it is loaded. n_bytes: available memory.
 
     Raises:
         OptionError: it does not fit with a single recording.

@@ -210,7 +210,7 @@ def packed(table: Tensor) -> Tensor:
     """Reorder a table (n_out, n_in) into oneDNN's blocks, an opaque tensor.
 
     Raises:
-        RuntimeError: this build or processor cannot.
+        RuntimeError: not supported by this build or processor.
     """
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         raise RuntimeError("this build of PyTorch packs no tables")

@@ -157,7 +157,7 @@ class Transcriber:
 
     @property
     def content_frames(self) -> int:
-        """The most log-mel frames of audio in a window; a shortened one has a silent tail."""
+        """The maximum of log-mel frames of audio in a window; a shortened window ends in silence."""
         is_shortened = self.window_frames < 2 * self.backend.dims.n_audio_ctx
         return self.window_frames - SHORT_TAIL_FRAMES if is_shortened else self.window_frames
 

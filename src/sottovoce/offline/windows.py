@@ -202,7 +202,7 @@ def energy_minimum(features: RecordingFeatures, before: Piece, after: Piece) -> 
 
 
 def energy_minima(features: RecordingFeatures, before: Piece, after: Piece) -> list[int]:
-    """Return frames where the language may change between two pieces: the cut, then the quietest ones."""
+    """Return frames where the language may change between two pieces: their border, then quiet frames."""
     start, end = before.start + mel_frames(BESIDE_S), after.end - mel_frames(BESIDE_S)
     start, end = max(start, after.start - mel_frames(AROUND_S)), min(end, after.start + mel_frames(AROUND_S))
     if end - start < SMOOTH_FRAMES:

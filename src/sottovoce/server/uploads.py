@@ -65,9 +65,9 @@ class _FormParser(MultiPartParser):
 
 
 def filename_of(disposition: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the file name of a part without `filename`; None: it has one, or is no file.
+    """Return a file name for a part without `filename`, or None if it has one or is not a file.
 
-    It is that of `filename*` (RFC 5987); for the recording without one, "upload" with the ending of its
+    The name is `filename*` (RFC 5987), or, for a recording without it, "upload" with the extension of its
     content type.
     """
     options = parse_options_header(disposition)[1]

@@ -93,7 +93,7 @@ class TextEnd:
 
     @property
     def features(self) -> tuple[float, float]:
-        """Log-probabilities of another word and of another mark."""
+        """Log-probabilities that a word, or a mark that ends no sentence, follows."""
         another_word = 1.0 - self.sentence_mark - self.other_mark - self.end_of_text
         return math.log(max(FLOOR, another_word)), math.log(max(FLOOR, self.other_mark))
 

@@ -117,7 +117,7 @@ class EventEmitter:
         self.emit(Unstable(*span, text, language, now_s, utterance=self._utterance))
 
     def emit_final(self, language: str, now_s: float, *, goes_on: bool) -> None:
-        """Emit a final of the words since the last one; goes_on: the next words get a new utterance id."""
+        """Emit a final of the words since the last final. goes_on: give the next words a new utterance id."""
         if not self._words:
             return
         words, self._words = tuple(self._words), []

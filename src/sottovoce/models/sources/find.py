@@ -92,7 +92,7 @@ def in_hub_cache(
 def fetch_from_hub(repository: str, *, cache_dir: Path | None = None, revision: str | None = None) -> Path:
     """Fetch a repository's configuration and one set of weights; return its folder.
 
-    Raises: SourceError: unreachable or without such weights. OSError: the cache cannot be written to.
+    Raises: SourceError: unreachable, or no weights found. OSError: the cache cannot be written to.
     """
     if not is_reachable():
         raise SourceError("the hub cannot be reached")
