@@ -1,7 +1,7 @@
-# The server in a container of its own, without privileges.
+# The server in a container, without privileges.
 #
-#   docker build -t sottovoce .                        # runs on processors: PyTorch's smaller build
-#   docker build -t sottovoce:cuda --target cuda .     # runs on CUDA cards
+#   docker build -t sottovoce .                        # for CPUs: PyTorch's smaller build, and the native kernels
+#   docker build -t sottovoce:cuda --target cuda .     # for CUDA cards
 #   docker run -p 127.0.0.1:8000:8000 -v models:/models sottovoce --model base
 #   docker run --gpus all -p 127.0.0.1:8000:8000 -v models:/models sottovoce:cuda --model large-v3-turbo
 ARG PYTHON=3.12
@@ -15,6 +15,10 @@ COPY constraints.txt ./
 FROM environment AS build-cpu
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --constraint constraints.txt --index-url "$TORCH_INDEX" torch
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+COPY kernels kernels
+RUN pip install ./kernels
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN pip install --constraint constraints.txt '.[serve]'
@@ -32,9 +36,9 @@ USER 1000
 WORKDIR /home/sottovoce
 VOLUME /models
 EXPOSE 8000
-# Where a model cannot work any more, the process ends, and what runs the container starts it anew.
+# If a model no longer works, the process ends after 30 s, and the container is restarted.
 ENV SOTTOVOCE_SERVE_EXIT_WHEN_FAILING=30
-# Loading a model that has to be fetched first may take minutes.
+# The first start downloads the model, which may take minutes.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=10m \
     CMD ["python", "-m", "sottovoce.server.health_check", "8000"]
 STOPSIGNAL SIGTERM
