@@ -319,6 +319,19 @@ def test_words_that_were_given_up_stay_away(page: Path) -> None:
     assert re.findall(GIVEN_UP, FENCE.sub("", text(page))) == []
 
 
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "research").glob("*.md")), ids=lambda page: page.name
+)
+def test_every_section_with_a_table_of_research_says_where_its_figures_are_from(page: Path) -> None:
+    whole = FENCE.sub(lambda block: block[3], text(page))
+    sections = [part for part in re.split(r"^#+ ", whole, flags=re.MULTILINE) if "\n|" in part]
+    source = (
+        r"python -m|git\s+show|git ls-files|pytest|sottovoce [a-z]|tests/|a script|by hand|[Bb]y arithmetic"
+    )
+    heads = {part.split("\n")[0] for part in sections if not re.search(source, part)}
+    assert heads <= {"Research", "Data", "Renamed in Python"}
+
+
 def test_every_table_of_figures_has_its_command() -> None:
     sections = re.split(
         r"^##+ ", FENCE.sub(lambda block: block[3], text("docs/benchmarks.md")), flags=re.MULTILINE
