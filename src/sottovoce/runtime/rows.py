@@ -70,7 +70,7 @@ class RowMemory:
         return self.text.shape[4] - 1
 
     def grow(self, n_recordings: int, n_cells: int) -> None:
-        """Make room for recordings and cells; doubles what is full."""
+        """Make room for recordings and cells by doubling the full dimension."""
         more_recordings = _doubled(self.n_recordings, n_recordings) - self.n_recordings
         more_cells = _doubled(1 + self.n_cells, aligned(1 + n_cells)) - (1 + self.n_cells)
         if more_recordings or more_cells:

@@ -84,7 +84,7 @@ class StaticMemory(RowMemory):
                 mine[: len(theirs)] = theirs
 
     def take_over(self, other: StaticMemory) -> None:
-        """Copy what a smaller memory holds."""
+        """Copy the contents of a smaller memory."""
         n = other.n_recordings
         self.grow(n, other.n_cells)
         self.grow_rows(other.most_rows)
@@ -258,7 +258,7 @@ class StaticStep:
 
 
 class RowPool:
-    """The static memories of a model, which rows borrow. most_recordings: in all of them together."""
+    """The static memories of a model, which rows borrow. most_recordings: limit over all memories."""
 
     def __init__(
         self,
