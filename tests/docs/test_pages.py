@@ -35,6 +35,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "recipes").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
     *(ROOT / name for name in ("llms.txt", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")),
 ]
 DISTRIBUTIONS = {"rapidocr_onnxruntime": "rapidocr-onnxruntime", "PIL": "pillow"}
