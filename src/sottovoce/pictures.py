@@ -17,7 +17,7 @@ from sottovoce.api import Model
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, normalize, window_features
 from sottovoce.audio.vad import SpeechFinder, SpeechWindows, load_silero
 from sottovoce.decoding.alignment import WindowText, attention_of
-from sottovoce.errors import MissingExtraError, OptionError, cause_of
+from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
@@ -28,7 +28,7 @@ from sottovoce.offline.windows import PIECE_VAD, pieces_between
 from sottovoce.options.pictures import LONGEST_S, PANELS, SHORTEST_S, Panel
 from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.options.vad import WINDOW_SAMPLES
-from sottovoce.text.files import whole_file
+from sottovoce.text.files import whole_file, writing
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Transcript, Word
 
 if TYPE_CHECKING:
@@ -204,11 +204,8 @@ def draw(data: FigureData, path: str | Path, panels: Sequence[Panel] = PANELS) -
     with warnings.catch_warnings():  # letters without a font are drawn as boxes
         warnings.simplefilter("ignore")
         _figure(data, panels).savefig(picture, format=path.suffix[1:].lower(), dpi=130, facecolor="white")
-    try:
-        with whole_file(path) as unfinished:
-            unfinished.write_bytes(picture.getvalue())
-    except OSError as error:
-        raise OptionError(f"picture '{path}': cannot be written ({cause_of(error)})") from error
+    with writing(f"picture '{path}'"), whole_file(path) as unfinished:
+        unfinished.write_bytes(picture.getvalue())
 
 
 def _figure(data: FigureData, panels: Sequence[Panel]) -> Figure:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
 
 from filelock import FileLock, Timeout
 
-from sottovoce.errors import ManifestError, MissingExtraError, OptionError, SottovoceError, cause_of
+from sottovoce.errors import ManifestError, MissingExtraError, OptionError, SottovoceError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document import Json, document, json_text
 from sottovoce.formats.output import label_of, open_output, writable_folder
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.text.files import read_lines, whole_file
+from sottovoce.text.files import read_lines, whole_file, writing
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class JsonLinesTable:
     def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_file():
             raise OptionError(f"output '{path}': expected a file of JSON lines")
-        self._path = path
+        self._path, self._name = path, f"output '{path}'"
         self._drop_half_line()
         self._file = self._open()
 
@@ -242,25 +242,18 @@ class JsonLinesTable:
             self._file = self._open()
 
     def append(self, row: Row) -> None:
-        with self._named():
+        with writing(self._name):
             self._file.write((json_text(row) + "\n").encode())
             self._file.flush()
 
     def flush(self) -> None:
-        with self._named(), self._file:
+        with writing(self._name), self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def _open(self) -> BinaryIO:
-        with self._named():
+        with writing(self._name):
             return self._path.open("ab")
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OptionError(f"output '{self._path}': cannot be written ({cause_of(error)})") from error
 
     def _drop_half_line(self) -> None:
         if not self._path.exists():
@@ -317,11 +310,8 @@ class ParquetTable:
         numbers = [int(part.stem.split("-")[1]) for part in self._parts()]
         place = self._path / f"part-{max(numbers, default=-1) + 1:06}.parquet"
         table = self._arrow.Table.from_pylist(self._held, schema=_schema(self._arrow))
-        try:
-            with whole_file(place) as unfinished:
-                self._parquet.write_table(table, unfinished, compression="zstd")
-        except OSError as error:
-            raise OptionError(f"output '{place}': cannot be written ({cause_of(error)})") from error
+        with writing(f"output '{place}'"), whole_file(place) as unfinished:
+            self._parquet.write_table(table, unfinished, compression="zstd")
         self._held = []
 
     def _parts(self) -> list[Path]:

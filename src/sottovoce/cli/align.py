@@ -155,15 +155,9 @@ def match_line(match: Match) -> str:
 
 
 def match_json(match: Match, name: str, phrase: str) -> str:
-    entry = {
-        "file": name,
-        "phrase": phrase,
-        "start": round(match.start, 3),
-        "end": round(match.end, 3),
-        "score": match.score,
-        "text": match.text,
-    }
-    return json.dumps(entry, ensure_ascii=False)
+    start, end = round(match.start, 3), round(match.end, 3)
+    entry = {"file": name, "phrase": phrase, "start": start, "end": end, "score": match.score}
+    return json.dumps({**entry, "text": match.text}, ensure_ascii=False)
 
 
 def time(seconds: float) -> str:

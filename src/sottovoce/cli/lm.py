@@ -15,8 +15,9 @@ from rich.progress import TaskID
 
 from sottovoce.cli.options import SectionedCommand, grouped, output_file
 from sottovoce.cli.progress import progress_bar
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, OutputError
 from sottovoce.options.schema import Option, made, options_of
+from sottovoce.text.files import writing
 
 if TYPE_CHECKING:
     from sottovoce.lm.arpa import NgramTable, Report
@@ -114,18 +115,15 @@ def check_suffix(output: Path) -> None:
 
 
 def write(table: NgramTable, output: Path, bits: int, report: Report) -> None:
-    from sottovoce.errors import OutputError, cause_of
     from sottovoce.lm.arpa import write_arpa
     from sottovoce.lm.ngram import build_trie, write_trie
 
-    try:
+    with writing(str(output), OutputError):
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.suffix == ".trie":
             write_trie(output, *build_trie(table, bits=bits, folder=output.absolute().parent, report=report))
         else:
             write_arpa(output, table)
-    except OSError as error:
-        raise OutputError(f"{output}: cannot be written ({cause_of(error)})") from error
     counts = ", ".join(f"{len(each.log10):,} {n}-grams" for n, each in enumerate(table.orders, start=1))
     click.echo(f"{output}: {counts}; {output.stat().st_size / 1e6:,.1f} MB")
 

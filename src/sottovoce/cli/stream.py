@@ -47,6 +47,7 @@ from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.runtime.update_interval import UpdateIntervalController
+from sottovoce.text.files import writing
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
 
@@ -384,13 +385,11 @@ def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
 
     words, delays, elapsed = zip(*emitted.words, strict=True) if emitted.words else ((), (), ())
     texts = tuple(word.word.strip() for word in words)
-    try:
+    with writing(f"--log '{path}'"):
         index = len(path.read_bytes().splitlines()) if path.exists() else 0
         line = LogLine(index, texts, delays, elapsed, emitted.n_samples / SAMPLE_RATE, label_of(source))
         with path.open("a", encoding="utf-8") as file:
             file.write(line.to_json() + "\n")
-    except OSError as error:
-        raise OptionError(f"--log '{path}': cannot be written ({cause_of(error)})") from error
 
 
 class WaveRecorder:

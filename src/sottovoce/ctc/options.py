@@ -18,7 +18,7 @@ from typing import Literal, Union, get_args, get_origin, get_type_hints
 from sottovoce.ctc.labels import LabelList, labels_of
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.options.schema import Option, check_options
-from sottovoce.text.files import read_text, read_toml, whole_file
+from sottovoce.text.files import read_text, read_toml, whole_file, writing
 
 Level = Literal["auto", "token", "word"]
 Case = Literal["keep", "lower", "upper"]
@@ -298,11 +298,8 @@ def write_config(path: str | Path, values: Mapping[str, object]) -> None:
     lines = [f"{key} = {_written(value, path.parent)}" for key, value in plain.items()]
     for key, table in tables.items():
         lines += ["", f"[{key}]", *(f"{_written(name)} = {_written(value)}" for name, value in table.items())]
-    try:
-        with whole_file(path) as unfinished:
-            unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OptionError(f"{path}: expected a file that can be written, got {cause_of(error)}") from error
+    with writing(str(path)), whole_file(path) as unfinished:
+        unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _written(value: object, folder: Path = Path()) -> str:

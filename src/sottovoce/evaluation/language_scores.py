@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import pairwise
 from statistics import median
 
@@ -98,14 +98,7 @@ class SwitchScores:
         return 3600.0 * (self.n_found - self.n_matched) / self.duration_s if self.duration_s else 0.0
 
     def __add__(self, other: SwitchScores) -> SwitchScores:
-        return SwitchScores(
-            self.n_true + other.n_true,
-            self.n_found + other.n_found,
-            self.n_matched + other.n_matched,
-            self.n_flaps + other.n_flaps,
-            self.duration_s + other.duration_s,
-            self.delays_s + other.delays_s,
-        )
+        return SwitchScores(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 NO_SCORES = SwitchScores(0, 0, 0, 0, 0.0, ())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -74,12 +74,7 @@ class ErrorCounts:
     insertions: int = 0
 
     def __add__(self, other: ErrorCounts) -> ErrorCounts:
-        return ErrorCounts(
-            self.hits + other.hits,
-            self.substitutions + other.substitutions,
-            self.deletions + other.deletions,
-            self.insertions + other.insertions,
-        )
+        return ErrorCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def n_reference(self) -> int:

@@ -9,11 +9,11 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, write_transcript
 from sottovoce.formats.subtitles import JOINER, Cue, CueWriter, one_line
 from sottovoce.options.transcribe import WriterOptions
-from sottovoce.text.files import whole_file
+from sottovoce.text.files import whole_file, writing
 from sottovoce.types import Transcript
 
 STYLE = "Default,Arial,60,&H0000D7FF,&H00FFFFFF,&H00101010,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,-1"
@@ -135,13 +135,8 @@ def write_karaoke(
     with tempfile.TemporaryDirectory() as folder:
         words = Path(folder) / "words.ass"  # run in the folder, so its name needs no escapes
         words.write_text(write_transcript(AssWriter(LAYOUT, style=CENTRED), transcript), encoding="utf-8")
-        try:
-            with whole_file(path) as unfinished:
-                _run(
-                    _command(recording, unfinished.absolute(), size, background, transcript.duration), folder
-                )
-        except OSError as error:
-            raise OptionError(f"video '{path}': cannot be written ({cause_of(error)})") from error
+        with writing(f"video '{path}'"), whole_file(path) as unfinished:
+            _run(_command(recording, unfinished.absolute(), size, background, transcript.duration), folder)
 
 
 def _command(recording: Path, target: Path, size: str, background: str, seconds: float) -> list[str]:

@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.errors import OptionError
 from sottovoce.formats.base import Piece, as_bytes
-from sottovoce.text.files import whole_file
+from sottovoce.text.files import whole_file, writing
 
 STANDARD_OUTPUT = "-"
 
@@ -45,20 +45,20 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
     with ExitStack() as stack:
 
         def write(piece: Piece) -> None:
-            with _named(real):
+            with writing(f"output '{real}'"):
                 file.write(as_bytes(piece))
 
         def close() -> None:
             with suppress(OSError):  # of pieces that could not be written before
                 file.close()
 
-        with _named(real):
+        with writing(f"output '{real}'"):
             is_special = _is_special(real)
             place = real if is_special else stack.enter_context(whole_file(real))
             file = place.open("wb")
         stack.callback(close)
         yield Output(write)
-        with _named(real):
+        with writing(f"output '{real}'"):
             file.flush()
             if not is_special:
                 os.fsync(file.fileno())
@@ -73,7 +73,7 @@ def open_outputs(places: Sequence[Path | str], *, live: bool = False) -> Iterato
 
 
 def writable_folder(folder: Path) -> Path:
-    with _named(folder):
+    with writing(f"output '{folder}'"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):  # permissions do not show a read-only disk
             pass
@@ -100,14 +100,6 @@ def _is_special(path: Path) -> bool:
     if not os.access(path, os.W_OK):
         raise OptionError(f"output '{path}': exists and may not be written")
     return not stat.S_ISREG(mode)
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OptionError(f"output '{path}': cannot be written ({cause_of(error)})") from error
 
 
 STANDARD_INPUT = "-"

@@ -7,19 +7,18 @@ Source of the heads, as (decoder layer, head) pairs: the masks in openai-whisper
 from __future__ import annotations
 
 import re
-import shutil
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import LONG, Checkpoint, QuantizationLoss
 from sottovoce.models.checkpoint.formats import BY_NAME, format_of
 from sottovoce.models.ctc_head import ctc_head_of
 from sottovoce.models.dims import PUBLISHED_MODES, AlignmentHeads, ModelDims
 from sottovoce.models.sources.find import Sources, local_path, resolve
 from sottovoce.models.stored_modes import stored_mode, weights_key
+from sottovoce.text.files import whole_file, writing
 
 # fmt: off
 TINY_EN: AlignmentHeads = (
@@ -130,14 +129,5 @@ def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: st
         raise OptionError(f"output '{output}': expected an existing folder {output.parent}")
     write = BY_NAME[kind].codec().write
     assert write is not None
-    partial = output.with_name(f".{output.name}.part")
-    try:
-        loss = write(checkpoint, partial, LONG.get(number, number))
-        partial.replace(output)
-    except OSError as error:
-        raise OptionError(f"output '{output}': cannot be written ({cause_of(error)})") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        with suppress(OSError):  # missing, a folder that is gone, or a name that is too long
-            partial.unlink()
-    return loss
+    with writing(f"output '{output}'"), whole_file(output) as unfinished:
+        return write(checkpoint, unfinished, LONG.get(number, number))

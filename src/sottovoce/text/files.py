@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, cast
 
-from sottovoce.errors import InputError, OptionError, cause_of
+from sottovoce.errors import InputError, OptionError, SottovoceError, cause_of
 
 try:
     import fcntl
@@ -92,9 +92,10 @@ def read_toml(path: str | Path, expected: str, *, name: str | None = None) -> di
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path of the same name that replaces `path` at the end, or is removed after an error.
+    """Yield a path for a file or folder that replaces `path` at the end, or is removed after an error.
 
-    Permissions are those of any new file. What killed processes left beside `path` is removed.
+    It has the same name. Permissions are those of any new file. What killed processes left beside `path` is
+    removed.
     """
     prefix = f".{path.name[:100]}."
     for leftover in path.parent.glob(f"{glob.escape(prefix)}????????.part"):
@@ -109,12 +110,23 @@ def whole_file(path: Path) -> Iterator[Path]:
                 unfinished = folder / path.name
                 unfinished.touch()
                 usual = unfinished.stat().st_mode
+                unfinished.unlink()
                 yield unfinished
-                unfinished.chmod(usual)
+                if unfinished.is_file():
+                    unfinished.chmod(usual)
                 os.replace(unfinished, path)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             return
+
+
+@contextmanager
+def writing(name: str, error: type[SottovoceError] = OptionError) -> Iterator[None]:
+    """Raise an OSError of the block as an error that names what cannot be written."""
+    try:
+        yield
+    except OSError as cause:
+        raise error(f"{name}: cannot be written ({cause_of(cause)})") from cause
 
 
 @contextmanager
