@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 
 import pytest
 
@@ -95,8 +96,7 @@ def test_matching_is_the_largest_one_to_one(seed: int) -> None:
 
 
 def test_accuracy_is_per_window_and_per_language() -> None:
-    scores = LanguageScores()
-    scores.update([("en", "en"), ("en", "en"), ("en", "de"), ("de", "de")])
+    scores = LanguageScores(Counter([("en", "en"), ("en", "en"), ("en", "de"), ("de", "de")]))
     assert scores.accuracy == pytest.approx(0.75)
     assert scores.by_language == {"de": 1.0, "en": pytest.approx(2 / 3)}
 

@@ -75,7 +75,10 @@ def convert(
     def work(name: str) -> None:
         invocation.interrupts.check()
         is_piped = name == STANDARD_INPUT
-        transcript = read_standard_input() if is_piped else load_transcript(name)
+        if is_piped:
+            transcript = parse_transcript(sys.stdin.buffer.read(), "standard input")
+        else:
+            transcript = load_transcript(name)
         if needs_words and any(segment.words is None for segment in transcript.segments):
             raise OptionError(
                 f"transcript '{name}': expected words with times, got none "
@@ -105,7 +108,3 @@ def documents_for(documents: Documents, name: str, transcript: Transcript, *, wa
     if not wants_all:
         raise OptionError(f"transcript '{name}': expected speakers for output format 'rttm', got none")
     return replace(documents, writers=others)
-
-
-def read_standard_input() -> Transcript:
-    return parse_transcript(sys.stdin.buffer.read(), "standard input")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -16,9 +16,6 @@ class LanguageScores:
 
     def add(self, true: str, predicted: str) -> None:
         self.pairs[true, predicted] += 1
-
-    def update(self, pairs: Iterable[tuple[str, str]]) -> None:
-        self.pairs.update(pairs)
 
     @property
     def n(self) -> int:

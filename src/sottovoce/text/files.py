@@ -18,7 +18,7 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
 from sottovoce.errors import InputError, OptionError, SottovoceError, cause_of
 
@@ -99,25 +99,43 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     prefix = f".{path.name[:100]}."
     for leftover in path.parent.glob(f"{glob.escape(prefix)}????????.part"):
-        with suppress(OSError), _locked(leftover, waits=False):
+        with suppress(OSError), _lock(leftover, waits=False):
             shutil.rmtree(leftover)
+    folder, lock = _new_folder(prefix, path.parent)
+    try:
+        with lock:
+            unfinished = folder / path.name
+            unfinished.touch()
+            usual = unfinished.stat().st_mode
+            unfinished.unlink()
+            yield unfinished
+            if unfinished.is_file():
+                unfinished.chmod(usual)
+            os.replace(unfinished, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_folder(prefix: str, parent: Path) -> tuple[Path, BinaryIO]:
     while True:
-        folder = Path(tempfile.mkdtemp(".part", prefix, path.parent))
-        with _locked(folder):
-            if not folder.exists():  # another process took it for a leftover
-                continue
-            try:
-                unfinished = folder / path.name
-                unfinished.touch()
-                usual = unfinished.stat().st_mode
-                unfinished.unlink()
-                yield unfinished
-                if unfinished.is_file():
-                    unfinished.chmod(usual)
-                os.replace(unfinished, path)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-            return
+        folder = Path(tempfile.mkdtemp(".part", prefix, parent))
+        with suppress(FileNotFoundError):  # another process took it for a leftover
+            lock = _lock(folder)
+            if folder.exists():
+                return folder, lock
+            lock.close()
+
+
+def _lock(folder: Path, *, waits: bool = True) -> BinaryIO:
+    """Lock a folder until the file is closed. Raises: OSError if another process has it, unless `waits`."""
+    file = (folder / ".lock").open("ab")
+    try:
+        if fcntl is not None:  # Windows does not remove open files
+            fcntl.flock(file, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 @contextmanager
@@ -127,20 +145,6 @@ def writing(name: str, error: type[SottovoceError] = OptionError) -> Iterator[No
         yield
     except OSError as cause:
         raise error(f"{name}: cannot be written ({cause_of(cause)})") from cause
-
-
-@contextmanager
-def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
-    """Lock a folder. Raises: OSError if another process has it and `waits` is False."""
-    if fcntl is None:  # Windows does not remove open files
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _check(line: str, number: int) -> None:
