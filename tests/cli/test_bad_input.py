@@ -188,7 +188,7 @@ def test_one_line_says_what_is_wrong(
         "clip": CLIP.as_posix(),
         "clips": CLIP.parent.as_posix(),
         "tmp": folder.as_posix(),
-        "long": "n" * 247,
+        "long": "n" * 300,
     }
     words = [word.format(**places) for word in shlex.split(line)]
     model = [] if words[0] in WITHOUT_MODEL or "--model" in words else ["--model", "nano"]

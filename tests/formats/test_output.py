@@ -54,6 +54,12 @@ def test_the_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
 
 
+@pytest.mark.parametrize("name", ["n" * 251 + ".srt", "语" * 83 + ".srt"])
+def test_a_name_may_be_as_long_as_the_disk_allows(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, "x")
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")

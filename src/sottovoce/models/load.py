@@ -123,11 +123,12 @@ def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: st
 
     Raises: OptionError: the kind does not have the number type, or the output exists.
     """
-    if output.exists():
-        raise OptionError(f"output '{output}': is there already, choose another name")
-    if not output.parent.is_dir():
-        raise OptionError(f"output '{output}': expected an existing folder {output.parent}")
     write = BY_NAME[kind].codec().write
     assert write is not None
-    with writing(f"output '{output}'"), whole_file(output) as unfinished:
-        return write(checkpoint, unfinished, LONG.get(number, number))
+    with writing(f"output '{output}'"):
+        if output.exists():
+            raise OptionError(f"output '{output}': is there already, choose another name")
+        if not output.parent.is_dir():
+            raise OptionError(f"output '{output}': expected an existing folder {output.parent}")
+        with whole_file(output) as unfinished:
+            return write(checkpoint, unfinished, LONG.get(number, number))

@@ -97,7 +97,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     It has the same name. Permissions are those of any new file. What killed processes left beside `path` is
     removed.
     """
-    prefix = f".{path.name[:100]}."
+    prefix = f".{path.name[:50]}."  # at most 200 of the 255 bytes of a name
     for leftover in path.parent.glob(f"{glob.escape(prefix)}????????.part"):
         with suppress(OSError), _lock(leftover, waits=False):
             shutil.rmtree(leftover)
