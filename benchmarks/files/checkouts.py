@@ -7,9 +7,9 @@
 Each checkout works in a process of its own, on one thread. Both read each clip in turn, and take turns in
 reading it first, so that a noisy machine disturbs both alike; time is the process's own. `long`, `batch` and
 `live1` to `live8` take eight clips a reading: joined, or as so many live sessions at once through one
-`BatchingRuntime`. A reading differs if any text, time or language does. `--beside N` measures N times in
-real time how late live updates are beside two uploads. Clips are people's (`harness.clips`), those that
-report. Prints a Markdown table and one JSON line.
+`BatchingRuntime`. A reading differs if any text, time or language does. `--beside N` measures N times, in
+turns and in real time, how late the updates of `--live` sessions are beside two uploads. Clips are people's
+(`harness.clips`), those that report. Prints a Markdown table and one JSON line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sottovoce.runtime.batching import BatchingRuntime, Priority
 from sottovoce.types import SAMPLE_RATE, Samples
 
 UPDATE = SAMPLE_RATE // 2
-BESIDE_S, N_LIVE, N_UPLOADS = 25, 3, 2
+BESIDE_S, N_UPLOADS = 25, 2
 GROUP = 8
 """Clips of one reading, for the ways that take several at once."""
 SINGLE = ("default", "words", "live", "list", "any")
@@ -99,8 +99,8 @@ def run(works: Iterable[Callable[[], None]]) -> None:
         thread.join()
 
 
-def beside(model: Any, clips: Sequence[tuple[str, str]]) -> list[float]:
-    """Return how late (seconds) the updates of three live sessions are beside two uploads, in real time."""
+def beside(model: Any, clips: Sequence[tuple[str, str]], n_live: int) -> list[float]:
+    """Return how late (seconds) the updates of live sessions are beside two uploads, in real time."""
     samples = np.concatenate([load_audio(file) for file, _ in clips])
     runtime = BatchingRuntime(model.backend, n_engines=2, n_threads=2)
     ended = threading.Event()
@@ -126,7 +126,7 @@ def beside(model: Any, clips: Sequence[tuple[str, str]]) -> list[float]:
             session.close()
 
     def speakers() -> None:
-        run([lambda index=index: speak(index) for index in range(N_LIVE)])  # type: ignore[misc]
+        run([lambda index=index: speak(index) for index in range(n_live)])  # type: ignore[misc]
         ended.set()
 
     run([speakers, *[upload] * N_UPLOADS])
@@ -144,7 +144,8 @@ def serve(name: str) -> None:
     for line in sys.stdin:
         way, clips = json.loads(line)
         began = time.process_time()
-        found = beside(model, clips) if way == "beside" else read(model, way, clips)
+        n_live = way.removeprefix("beside")
+        found = read(model, way, clips) if n_live == way else beside(model, clips, int(n_live))
         answer = {"found": found, "cpu_s": time.process_time() - began, "peak": peak_bytes()}
         print(json.dumps(answer), file=answers, flush=True)
 
@@ -195,6 +196,7 @@ def main() -> None:
     parser.add_argument(
         "--beside", type=int, default=0, help="times that live beside uploads is measured [0]"
     )
+    parser.add_argument("--live", type=int, default=3, help="live sessions beside the uploads [3]")
     parser.add_argument("--log", type=Path)
     given = parser.parse_args()
     chosen = spread(
@@ -230,10 +232,13 @@ def main() -> None:
         }
         print("\r", end="", file=sys.stderr)
         show_row(way, len(items), len(differ), f"{ratio:.3f}", f"{middle:.3f}")
+    late_s: dict[str, list[list[float]]] = {name: [] for name in sides}
+    for _ in range(given.beside):
+        for name, side in sides.items():
+            late_s[name].append(side.read(f"beside{given.live}", items[:20])["found"])
     for name, side in sides.items():
-        found = [side.read("beside", items[:20])["found"] for _ in range(given.beside)]
         peak = side.read("default", items[:1])["peak"]
-        late = [(statistics.median(one), float(np.percentile(one, 95))) for one in found]
+        late = [(statistics.median(one), float(np.percentile(one, 95))) for one in late_s[name]]
         print(
             f"{name}: peak {(peak or 0) / 2**20:.0f} MB",
             *(f"late {a:.3f} s, 95 % {b:.3f} s" for a, b in late),

@@ -18,12 +18,20 @@ from hypothesis import strategies as st
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
+from sottovoce.audio.recording import Recording
 from sottovoce.errors import OptionError
-from sottovoce.offline.resume import DraftState, ResumePoint, segment_of_json, segment_to_json
+from sottovoce.offline.resume import (
+    ChannelPoint,
+    ChannelsPlace,
+    DraftState,
+    ResumePoint,
+    segment_of_json,
+    segment_to_json,
+)
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.types import Samples, Segment
+from sottovoce.types import Samples, Segment, Turn
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 
@@ -85,9 +93,10 @@ def exact(segments: list[Segment]) -> list[str]:
     return [json.dumps(segment_to_json(one)) for one in segments]
 
 
-def some_points(run: Run) -> list[tuple[int, ResumePoint]]:
-    """The first point and a later one: each is a transcription of what follows it."""
-    return [run.points[0], *run.points[-2:-1]]
+def some_points(run: Run, n_points: int) -> list[tuple[int, ResumePoint]]:
+    """The first point and later ones: each is a transcription of what follows it."""
+    places = np.linspace(0, max(0, len(run.points) - 2), n_points).round().astype(int)
+    return [run.points[place] for place in sorted(set(places))]
 
 
 def check_points(
@@ -96,10 +105,11 @@ def check_points(
     language: str | None,
     options: TranscribeOptions,
     second: SecondModel | None = None,
+    n_points: int = 2,
 ) -> Run:
     run = whole_run(model, samples, language, options, second)
     assert run.points
-    for n_segments, point in some_points(run):
+    for n_segments, point in some_points(run, n_points):
         restored = ResumePoint.of_json(json.loads(json.dumps(point.to_json())))
         assert restored == point
         rest = model.transcribe(samples, language=language, options=options, second=second, resume=restored)
@@ -163,6 +173,40 @@ def test_clips_and_cleaned_segments_count_on(model: Model) -> None:
     assert [segment.id for segment in run.segments] == list(range(len(run.segments)))
 
 
+class EverySecond:
+    """A diarizer with a turn of each of three speakers every 1.3 seconds."""
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        starts = 1.3 * np.arange(40)
+        return [Turn(float(at), float(at) + 1.3, "ABC"[index % 3]) for index, at in enumerate(starts)]
+
+
+def in_two_channels(samples: Samples) -> Samples:
+    """Every other three seconds on the right."""
+    is_right = np.arange(len(samples)) // 48_000 % 2
+    return np.stack([samples * (1 - is_right), samples * is_right]).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "has_second"),
+    [
+        (SEVERAL, replace(SHORT, speakers=EverySecond()), False),
+        (SEVERAL, replace(SHORT, speakers=EverySecond(), mode="vad", clean=True, offset_s=1.5), True),
+        (in_two_channels(SEVERAL), replace(SHORT, channels="energy"), False),
+        (in_two_channels(SEVERAL), replace(SHORT, channels="apart", mode="vad"), False),
+        (in_two_channels(SEVERAL), replace(SHORT, channels="apart", mode="vad"), True),
+    ],
+    ids=["diarized", "diarized-second-model", "energy", "apart", "apart-second-model"],
+)
+def test_points_go_on_with_the_same_speakers(
+    model: Model, samples: Samples, options: TranscribeOptions, has_second: bool
+) -> None:
+    second = model.as_second(replace(NEVER, min_avg_logprob=-0.3)) if has_second else None
+    run = check_points(model, samples, LANGUAGES, options, second, n_points=4)
+    assert len({segment.speaker for segment in run.segments}) > 1
+    assert [segment.id for segment in run.segments] == list(range(len(run.segments)))
+
+
 def test_a_segment_is_the_same_out_of_json(model: Model) -> None:
     segment = next(iter(model.transcribe(CLIPS / "en.flac", language="en", word_timestamps=True)))
     odd = replace(segment, avg_logprob=-math.inf, text="\ud83c \u2028", speaker=None)
@@ -182,14 +226,22 @@ def test_a_point_of_another_mode_is_refused(model: Model) -> None:
     of_both = replace(point, draft=DraftState(point.progress, 0.0))
     with pytest.raises(OptionError, match="expected a second model"):
         model.transcribe(GERMAN, options=SHORT, resume=of_both)
-    with pytest.raises(OptionError, match="speakers"):
-        model.transcribe(GERMAN, options=SHORT, speakers=2, resume=point)
+    with pytest.raises(OptionError, match="mode 'seek', got channels 'apart'"):
+        model.transcribe(GERMAN, options=replace(SHORT, mode="vad", channels="apart"), resume=point)
+    channels = replace(point, place=ChannelsPlace((ChannelPoint(None, 0), ChannelPoint(point, 1))))
+    with pytest.raises(OptionError, match="channels 'apart', got mode 'seek'"):
+        model.transcribe(GERMAN, options=SHORT, resume=channels)
+    apart = replace(SHORT, mode="vad", channels="apart")
+    with pytest.raises(OptionError, match="expected no second model, as where it was left"):
+        model.transcribe(GERMAN, options=apart, second=model.as_second(), resume=channels)
     with pytest.raises(OptionError, match="expected what to_json gives"):
         ResumePoint.of_json({"place": {}})
 
 
 KILLED = [
     ("seek", SHORT, False),
+    ("speakers and a second model", replace(SHORT, speakers=EverySecond()), True),
+    ("channels", replace(SHORT, mode="vad", channels="apart"), False),
     ("batched", replace(SHORT, mode="vad", batch_size=2), False),
     ("seek and a second model", SHORT, True),
     ("batched and a second model", replace(SHORT, mode="vad", batch_size=2), True),
@@ -207,7 +259,7 @@ def test_a_kill_at_any_call_of_the_model_costs_no_word(
     def run(n_calls: int, resume: ResumePoint | None = None) -> tuple[list[Segment], ResumePoint | None, int]:
         calls = count()
         transcription = model.transcribe(
-            SEVERAL,
+            in_two_channels(SEVERAL) if options.channels == "apart" else SEVERAL,
             language=LANGUAGES,
             options=options,
             second=second,

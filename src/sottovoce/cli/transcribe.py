@@ -75,7 +75,7 @@ SYNC_S = 5.0
 READ_WITH = (
     *("model", "second_model", "defer_logprob", "defer_word", "device", "dtype", "backend", "model_dir"),
     *("revision", "lm", "lm_weight", "hotwords", "hotword_weight", "vocabulary_from"),
-    *("grammar", "grammar_rule", "grammar_penalty"),
+    *("grammar", "grammar_rule", "grammar_penalty", "known_voices"),
 )
 """Other options that change the text; the files that they name are compared too."""
 ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
@@ -334,7 +334,7 @@ class TranscribeRun:
 
     def part_header(self, name: str) -> PartHeader | None:
         """Return the header that a part file must match; None if the input cannot be resumed."""
-        if not self.options.is_resumable or self.files.processors > 1 or not os.path.isfile(name):
+        if self.files.processors > 1 or not os.path.isfile(name):
             return None
         about = os.stat(name)
         named = {one: _with_files(self.given[one]) for one in READ_WITH}
@@ -352,8 +352,9 @@ class TranscribeRun:
 
 
 def _with_files(value: object) -> object:
-    values = value if isinstance(value, tuple | list) else [value]
-    files = [os.stat(one) for one in map(str, values) if is_file(one)]
+    values = [str(one) for one in (value if isinstance(value, tuple | list) else [value])]
+    voices = [one.partition("=")[2] for one in values]  # of NAME=FILE
+    files = [os.stat(one) for one in (*values, *voices) if is_file(one)]
     return value, [(one.st_size, one.st_mtime_ns) for one in files]
 
 
@@ -482,7 +483,7 @@ def begin(
 
 
 def transcribe_file(name: str, run: TranscribeRun) -> None:
-    from sottovoce.offline.transcription import FileTranscription, spoken_most
+    from sottovoce.offline.transcription import FileTranscription, spoken_most, turns_of
 
     info = run.headers[name]
     if info is not None and len(info.tracks) > 1:
@@ -512,14 +513,16 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
                 output.write(writer.segment(segment))
             run.progress.segment(segment, transcription.position, transcription.duration)
         run.invocation.interrupts.check()
-        language = transcription.language
+        language, turns = transcription.language, transcription.turns
         if stored.segments and isinstance(transcription, FileTranscription):
-            language = spoken_most([*stored.segments, *transcription.segments])
+            found = [*stored.segments, *transcription.segments]
+            language = spoken_most(found)
+            turns = turns if run.options.is_diarized else turns_of(found)
         ended = replace(
             begun,
             language=language,
             duration=transcription.duration,
-            turns=transcription.turns,
+            turns=turns,
             unread=transcription.unread,
             language_probability=transcription.language_probability,
             language_probabilities=transcription.language_probabilities,

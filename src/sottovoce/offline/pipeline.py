@@ -513,7 +513,7 @@ class _Pipeline:
         if is_silence:
             self._reach(next_frame)
         state.resume_point = ResumePoint(
-            replace(state, resume_point=None),
+            state.to_resume(),
             self._context.tokens,
             self._is_first,
             self.languages.state(next_frame),

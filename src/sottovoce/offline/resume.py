@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -14,6 +14,7 @@ from sottovoce.offline.windows import Window
 from sottovoce.types import Segment, Span, Turn
 
 Made = TypeVar("Made")
+Row: TypeAlias = Mapping[str, object]
 
 
 @dataclass(slots=True)
@@ -22,7 +23,8 @@ class TranscriptionState:
 
     language: the current one. detection: of the first. duration: seconds, as declared until the end was read.
     position: seconds transcribed. unread: skipped speech (s). outside_languages: seconds of speech by
-    unlisted language. second_s: seconds transcribed by a second model.
+    unlisted language. second_s: seconds transcribed by a second model. n_parts, speaker: segments after the
+    split by speakers, and the speaker of the last. n_changes: changes of speaker that the model marked.
     """
 
     language: str | None = None
@@ -35,7 +37,14 @@ class TranscriptionState:
     outside_languages: Mapping[str, float] = field(default_factory=dict)
     n_segments: int = field(default=0, repr=False)
     n_cleaned: int = field(default=0, repr=False)
+    n_parts: int = field(default=0, repr=False)
+    speaker: str | None = field(default=None, repr=False)
+    n_changes: int = field(default=0, repr=False)
     resume_point: ResumePoint | None = field(default=None, repr=False)
+
+    def to_resume(self) -> TranscriptionState:
+        """Return a copy for a resume point; turns are found again."""
+        return replace(self, turns=(), resume_point=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +114,22 @@ class SpeechPlace:
     waiting: tuple[Window, ...] = ()
 
 
-Place: TypeAlias = SeekPlace | SpeechPlace
+@dataclass(frozen=True, slots=True)
+class ChannelPoint:
+    """Position in a channel: its last resume point, and the number of its segments since."""
+
+    point: ResumePoint | None
+    n_since: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsPlace:
+    """Position in a recording whose channels are transcribed separately."""
+
+    channels: tuple[ChannelPoint, ...]
+
+
+Place: TypeAlias = SeekPlace | SpeechPlace | ChannelsPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +174,14 @@ class ResumePoint:
             OptionError: any other value.
         """
         try:
-            place = cast(Mapping[str, Mapping[str, object]], value)["place"]
-            return _make(cls, value, place=SeekPlace if "seek" in place else SpeechPlace)
+            return _make(cls, value)
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"resume point: expected what to_json gives ({error!r})") from error
+
+
+def state_at(point: ResumePoint | None, language: str | None) -> TranscriptionState:
+    """Return the state at a resume point, or without one that of the beginning, in a given language."""
+    return TranscriptionState(language) if point is None else replace(point.progress, resume_point=point)
 
 
 def segment_to_json(segment: Segment) -> dict[str, object]:
@@ -169,10 +197,10 @@ def segment_of_json(row: Mapping[str, object]) -> Segment:
 _types_of_fields = cache(get_type_hints)
 
 
-def _make(kind: type[Made], row: object, **types: object) -> Made:
-    """Make a dataclass from plain values; types: of fields whose annotation leaves a choice."""
-    types = {**_types_of_fields(cast(Hashable, kind)), **types}
-    values = {name: _read(types[name], one) for name, one in dict(cast(Mapping[str, object], row)).items()}
+def _make(kind: type[Made], row: object) -> Made:
+    """Make a dataclass from plain values."""
+    types = _types_of_fields(cast(Hashable, kind))
+    values = {name: _read(types[name], one) for name, one in dict(cast(Row, row)).items()}
     return cast(Callable[..., Made], kind)(**values)
 
 
@@ -181,7 +209,10 @@ def _read(kind: object, value: object) -> object:
         return _make(kind, value)
     arguments = get_args(kind)
     if get_origin(kind) in (Union, UnionType):
-        (kind,) = (one for one in arguments if one is not NoneType)
+        kinds = [one for one in arguments if one is not NoneType]
+        if len(kinds) > 1:  # dataclasses, which differ in the names of their fields
+            kinds = [one for one in kinds if {field.name for field in fields(one)} == set(cast(Row, value))]
+        (kind,) = kinds
         return None if value is None else _read(kind, value)
     if get_origin(kind) in (tuple, Sequence):
         return tuple(_read(arguments[0], one) for one in cast(Sequence[object], value))

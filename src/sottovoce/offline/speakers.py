@@ -1,7 +1,7 @@
 """Speakers of a transcription, by diarization before it, or one per channel.
 
 Channels are transcribed separately, each without speech that leaks in from another; the one furthest behind
-goes on first.
+goes on first. A resumed transcription finds the turns again.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.offline.regroup import part_of
-from sottovoce.offline.resume import TranscriptionState
+from sottovoce.offline.resume import ChannelPoint, ChannelsPlace, ResumePoint, TranscriptionState, state_at
 from sottovoce.offline.transcriber import Segments, numbered
 from sottovoce.options.transcribe import Diarizer
 from sottovoce.runtime.calls import Runtime
@@ -34,8 +35,9 @@ def with_speakers(
 ) -> Segments:
     """Yield segments, split and renumbered where the speaker changes."""
     state.turns = tuple(_turns(runtime, diarizer, recording))
-    labels = SpeakerLabels(state.turns)
-    for number, part in enumerate(part for segment in segments for part in labels.split(segment)):
+    labels = SpeakerLabels(state.turns, state.speaker)
+    for part in (part for segment in segments for part in labels.split(segment)):
+        number, state.n_parts, state.speaker = state.n_parts, state.n_parts + 1, part.speaker
         yield replace(part, id=number)
 
 
@@ -54,19 +56,15 @@ def by_turn_tokens(segments: Iterator[Segment], tokenizer: Tokenizer, state: Tra
 
     Source: tinydiarize (A. Rana, 2023).
     """
-    n_turns = 1
-    n_segments = 0
     for segment in segments:
         groups = turn_groups(segment, tokenizer)
         for index, words in enumerate(groups):
-            n_turns += index > 0
+            state.n_changes += index > 0
             if not words:
                 continue
-            spoken = tuple(replace(word, speaker=f"turn {n_turns}") for word in words)
-            part = replace(part_of(segment, spoken, groups, index), id=n_segments)
-            n_segments += 1
-            state.turns = (*state.turns, Turn(part.start, part.end, f"turn {n_turns}"))
-            yield part
+            spoken = tuple(replace(word, speaker=f"turn {state.n_changes + 1}") for word in words)
+            number, state.n_parts = state.n_parts, state.n_parts + 1
+            yield replace(part_of(segment, spoken, groups, index), id=number)
 
 
 def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
@@ -89,9 +87,12 @@ def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
 def channels_apart(
     recording: Recording,
     state: TranscriptionState,
-    begin: Callable[[Recording, TranscriptionState], Segments],
+    begin: Callable[[Recording, TranscriptionState, ResumePoint | None], Segments],
+    resume: ResumePoint | None = None,
 ) -> Segments:
-    """Yield the segments of all channels of a recording; begin: transcribes one channel.
+    """Yield the segments of all channels of a recording, from `resume` on if given.
+
+    begin: transcribes one channel.
 
     Raises:
         AudioError: the recording has one channel.
@@ -100,29 +101,52 @@ def channels_apart(
     if len(others) < 2:
         raise AudioError(f"{recording.name}: expected a channel for each speaker, got 1 channel")
     recordings = recording.channels(others)
-    states = [TranscriptionState(language=state.language) for _ in recordings]
-    channels = [begin(one, own) for one, own in zip(recordings, states, strict=True)]
-    spoken = [_labelled(segments, letter(index)) for index, segments in enumerate(channels)]
+    places: Sequence[ChannelPoint] = [ChannelPoint(None, 0)] * len(recordings)
+    if resume is not None and isinstance(resume.place, ChannelsPlace):
+        places = resume.place.channels
+    channels = [
+        _Channel(letter(index), one, place, begin, state.language)
+        for index, (one, place) in enumerate(zip(recordings, places, strict=True))
+    ]
+    labelled = (channel.labelled() for channel in channels)
     try:
-        for segment in numbered(heapq.merge(*spoken, key=lambda segment: segment.start), state):
-            _note_channels(state, states)
-            state.turns = (*state.turns, Turn(segment.start, segment.end, segment.speaker or ""))
+        for segment in numbered(heapq.merge(*labelled, key=lambda segment: segment.start), state):
+            _note_channels(state, channels)
             yield segment
-        _note_channels(state, states)
+        _note_channels(state, channels)
     finally:
-        for segments in channels:
-            segments.close()
+        for channel in channels:
+            channel.segments.close()
         for one in recordings:
             one.close()
 
 
-def _labelled(segments: Iterator[Segment], speaker: str) -> Iterator[Segment]:
-    for segment in segments:
-        words = segment.words and tuple(replace(word, speaker=speaker) for word in segment.words)
-        yield replace(segment, speaker=speaker, words=words)
+class _Channel:
+    def __init__(
+        self,
+        speaker: str,
+        recording: Recording,
+        place: ChannelPoint,
+        begin: Callable[[Recording, TranscriptionState, ResumePoint | None], Segments],
+        language: str | None,
+    ) -> None:
+        self.place = place
+        self.state = state_at(place.point, language)
+        self.segments = begin(recording, self.state, place.point)
+        self._speaker = speaker
+
+    def labelled(self) -> Iterator[Segment]:
+        for segment in islice(self.segments, self.place.n_since, None):
+            point = self.state.resume_point
+            if point is not self.place.point:
+                self.place = ChannelPoint(point, 0)
+            words = segment.words and tuple(replace(word, speaker=self._speaker) for word in segment.words)
+            yield replace(segment, speaker=self._speaker, words=words)
+            self.place = ChannelPoint(point, self.place.n_since + 1)
 
 
-def _note_channels(state: TranscriptionState, channels: Sequence[TranscriptionState]) -> None:
+def _note_channels(state: TranscriptionState, separate: Sequence[_Channel]) -> None:
+    channels = [one.state for one in separate]
     state.position = min(one.position for one in channels)
     state.second_s = sum(one.second_s for one in channels)
     state.unread = tuple(sorted(span for one in channels for span in one.unread))
@@ -131,3 +155,5 @@ def _note_channels(state: TranscriptionState, channels: Sequence[TranscriptionSt
     if first is not None:
         state.language = first.language
         state.detection = state.detection or first.detection
+    place = ChannelsPlace(tuple(one.place for one in separate))
+    state.resume_point = ResumePoint(state.to_resume(), (), False, None, place)

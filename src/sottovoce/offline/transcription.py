@@ -24,7 +24,14 @@ from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.models.backend import Backend
 from sottovoce.offline.pipeline import transcribe_recording
 from sottovoce.offline.regroup import clean_segment, segment_moved
-from sottovoce.offline.resume import DraftState, ResumePoint, SpeechPlace, TranscriptionState
+from sottovoce.offline.resume import (
+    ChannelsPlace,
+    DraftState,
+    ResumePoint,
+    SpeechPlace,
+    TranscriptionState,
+    state_at,
+)
 from sottovoce.offline.speakers import by_turn_tokens, channels_apart, with_speakers
 from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber, numbered
 from sottovoce.options.transcribe import TranscribeOptions
@@ -71,7 +78,7 @@ class FileTranscription(Iterator[Segment]):
     the same recording, model and options.
 
     Raises:
-        OptionError: a resume point of another mode, or with diarization.
+        OptionError: a resume point of another mode.
         AudioError: while iterating, if the recording cannot be read.
     """
 
@@ -214,8 +221,10 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Speaker turns, known before the first segment; empty without diarization."""
+        """Speaker turns: of a diarization, known before the first segment, or each segment with a speaker."""
         turns = self._state.turns
+        if not turns:
+            return turns_of(self._segments)
         if self._names:
             turns = tuple(
                 replace(one, speaker=replace_letter(one.speaker, self._names) or "") for one in turns
@@ -257,9 +266,9 @@ class FileTranscription(Iterator[Segment]):
     def resume_point(self) -> ResumePoint | None:
         """Where `Model.transcribe(resume=…)` can go on; segments that came since it last changed come again.
 
-        None before the first window is done, and with diarization or separate channels.
+        None before the first window is done.
         """
-        return self._state.resume_point if self._transcriber.options.is_resumable else None
+        return self._state.resume_point
 
 
 def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOptions) -> Recording:
@@ -273,17 +282,25 @@ def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOpt
 
 
 def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> TranscriptionState:
-    if resume is None:
-        return TranscriptionState(language=transcriber.fixed_language)
-    if (transcriber.second is None) != (resume.draft is None):
-        expected = "no second model" if resume.draft is None else "a second model"
-        raise OptionError(f"resume: expected {expected}, as where it was left")
-    if not transcriber.options.is_resumable:
-        raise OptionError("resume: expected neither speakers nor channels, which are told apart anew")
-    mode = "vad" if isinstance(resume.place, SpeechPlace) else "seek"
-    if mode != transcriber.options.mode:
-        raise OptionError(f"resume: is of mode '{mode}', got mode '{transcriber.options.mode}'")
-    return replace(resume.progress, resume_point=resume)
+    if resume is not None:
+        _check(transcriber, resume)
+    return state_at(resume, transcriber.fixed_language)
+
+
+def _check(transcriber: Transcriber, resume: ResumePoint) -> None:
+    points, options = [resume], transcriber.options
+    given = "channels 'apart'" if options.channels == "apart" else f"mode '{options.mode}'"
+    if isinstance(resume.place, ChannelsPlace):
+        kind = "channels 'apart'"
+        points = [one.point for one in resume.place.channels if one.point is not None]
+    else:
+        kind = "mode 'vad'" if isinstance(resume.place, SpeechPlace) else "mode 'seek'"
+    if kind != given:
+        raise OptionError(f"resume: is of {kind}, got {given}")
+    for point in points:
+        if (transcriber.second is None) != (point.draft is None):
+            expected = "no second model" if point.draft is None else "a second model"
+            raise OptionError(f"resume: expected {expected}, as where it was left")
 
 
 def _segments(
@@ -295,14 +312,14 @@ def _segments(
 ) -> Segments:
     options, runtime = transcriber.options, transcriber.runtime
 
-    def begin(one: Recording, own: TranscriptionState) -> Segments:
+    def begin(one: Recording, own: TranscriptionState, point: ResumePoint | None) -> Segments:
         if transcriber.second is None:
-            return transcribe_recording(transcriber, one, own, speech_model, resume)
-        return transcribe_with_both(transcriber, transcriber.second, one, own, speech_model, resume)
+            return transcribe_recording(transcriber, one, own, speech_model, point)
+        return transcribe_with_both(transcriber, transcriber.second, one, own, speech_model, point)
 
     if options.channels == "apart":
-        return in_style(channels_apart(recording, state, begin), options, state)
-    segments = begin(recording, state)
+        return in_style(channels_apart(recording, state, begin, resume), options, state)
+    segments = begin(recording, state, resume)
     if options.decoding.speaker_turns:
         segments = by_turn_tokens(segments, transcriber.tokenizer, state)
     if options.channels == "energy":
@@ -374,7 +391,7 @@ class _Draft:
         if point is not None and point is not self._drafted:
             self._drafted = point
             draft = DraftState(point.progress, self._until_s, tuple(self._held))
-            state.resume_point = replace(point, progress=replace(state, resume_point=None), draft=draft)
+            state.resume_point = replace(point, progress=state.to_resume(), draft=draft)
 
     def take(self, segment: Segment) -> list[Segment]:
         is_in_doubt = self.second.deferral.defers(segment)
@@ -450,6 +467,10 @@ def _cleaned(segments: Iterator[Segment], written: str | None, state: Transcript
         if cleaned is not None:
             number, state.n_cleaned = state.n_cleaned, state.n_cleaned + 1
             yield replace(cleaned, id=number)
+
+
+def turns_of(segments: Iterable[Segment]) -> tuple[Turn, ...]:
+    return tuple(Turn(one.start, one.end, one.speaker) for one in segments if one.speaker)
 
 
 def spoken_most(segments: list[Segment]) -> str | None:

@@ -406,18 +406,16 @@ class TranscribeOptions:
             raise OptionError("channels 'apart': need mode 'vad', since each is silent half of the time")
 
     @property
-    def is_resumable(self) -> bool:
-        tells_speakers = self.speakers is not None or self.decoding.speaker_turns
-        return self.channels == "mixed" and not tells_speakers
-
-    @property
     def is_part(self) -> bool:
         return self.offset_s > 0 or self.duration_s is not None
 
     @property
+    def is_diarized(self) -> bool:
+        return self.speakers is not None or self.channels == "energy"
+
+    @property
     def needs_words(self) -> bool:
-        tells_speakers = self.speakers is not None or self.channels == "energy"
-        return self.word_timestamps or tells_speakers or self.decoding.speaker_turns
+        return self.word_timestamps or self.is_diarized or self.decoding.speaker_turns
 
     @property
     def follows_languages(self) -> bool:

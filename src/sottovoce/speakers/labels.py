@@ -65,13 +65,16 @@ end of a clause; elsewhere.
 
 
 class SpeakerLabels:
-    """Assigns speakers to the segments of a recording, in order; without turns none."""
+    """Assigns speakers to the segments of a recording, in order; without turns none.
 
-    def __init__(self, turns: Sequence[Turn]) -> None:
+    last: the speaker of the segment before.
+    """
+
+    def __init__(self, turns: Sequence[Turn], last: str | None = None) -> None:
         self._turns = sorted(turns, key=lambda turn: turn.start)
         self._starts = [turn.start for turn in self._turns]
         self._longest = max((turn.end - turn.start for turn in turns), default=0.0)
-        self._last: str | None = None
+        self._last = last
 
     def split(self, segment: Segment) -> Iterator[Segment]:
         """Split a segment into parts of one speaker each, which keep its id."""
