@@ -17,13 +17,14 @@ from sottovoce.offline.resume import ResumePoint, SeekPlace, TranscriptionState
 from sottovoce.types import Segment
 from tests.audio.media import wav_bytes
 from tests.fresh_process import start_command
-from tests.offline.test_resume import joined
+from tests.offline.test_resume import in_two_channels, joined
 
-FORMATS = ["json-full", "srt", "txt"]
+FORMATS = ["json-full", "srt", "rttm"]
 WORDS = ["--model", "nano", "--beam-size", "1", "-f", ",".join(FORMATS), "--audio-ctx", "250"]
-SEEK = ["-l", "en,de,es,fr", "-w"]
-VAD = ["--vad", "--clean", "--offset", "0:01"]
-SECOND = ["-l", "en,de,es,fr", "--second-model", "nano", "--defer-word", "0", "--defer-logprob", "-0.4"]
+SEEK = ["-l", "en,de,es,fr", "--speakers", "auto"]
+VAD = ["--vad", "--clean", "--offset", "0:01", "--channels", "apart"]
+SECOND_MODEL = ["--second-model", "nano", "--defer-word", "0", "--defer-logprob", "-0.4"]
+SECOND = ["-l", "en,de,es,fr", "--channels", "energy", *SECOND_MODEL]
 HEADER = {"format": PART_FORMAT, "model": "nano", "size_bytes": 5}
 POINT = ResumePoint(TranscriptionState(position=30.0), (1, 2), False, None, SeekPlace(0, 3000, 0.0, 3001))
 
@@ -31,7 +32,8 @@ POINT = ResumePoint(TranscriptionState(position=30.0), (1, 2), False, None, Seek
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recording") / "talk.wav"
-    path.write_bytes(wav_bytes(joined("en de fr es", 0.7, 2.5, 4.0).clip(-1, 1)))
+    samples = in_two_channels(joined("en de fr es", 0.7, 2.5, 4.0)).clip(-1, 1)
+    path.write_bytes(wav_bytes(samples))
     return path
 
 
@@ -58,7 +60,7 @@ def killed(recording: Path, folder: Path, options: list[str], number: signal.Sig
     process.join()
     assert process.exitcode == (143 if number is signal.SIGTERM else -number), said.read_text()
     assert (folder / "talk.full.json.part").is_file()
-    assert not any((folder / f"talk.{one}").exists() for one in ("full.json", "srt", "txt"))
+    assert not any((folder / f"talk.{one}").exists() for one in ("full.json", "srt", "rttm"))
     return said.read_text()
 
 

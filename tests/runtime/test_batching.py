@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -399,3 +401,29 @@ def test_a_closed_runtime_ends_its_callers() -> None:
         shared.join(10)
         with pytest.raises(ValueError, match="closed"):
             shared.caller().run_on_host(wait)
+
+
+ENGINE_AT_WORK = """
+import threading
+import torch
+from sottovoce.runtime.batching import BatchingRuntime
+from tests.runtime.fake import FakeBackend, Script
+
+caller = BatchingRuntime(FakeBackend(Script())).caller()
+matrix = torch.zeros(1000, 1000)
+works = threading.Event()
+
+def multiply():
+    for _ in range(40):
+        works.set()
+        matrix @ matrix
+
+threading.Thread(target=caller.run_on_host, args=(multiply,), daemon=True).start()
+assert works.wait(60)
+"""
+
+
+def test_the_interpreter_ends_while_an_engine_works() -> None:
+    """A thread that the end of the interpreter finds in native code would abort the process."""
+    ended = subprocess.run([sys.executable, "-c", ENGINE_AT_WORK], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")

@@ -88,11 +88,12 @@ def channels_apart(
     recording: Recording,
     state: TranscriptionState,
     begin: Callable[[Recording, TranscriptionState, ResumePoint | None], Segments],
+    language: str | None,
     resume: ResumePoint | None = None,
 ) -> Segments:
     """Yield the segments of all channels of a recording, from `resume` on if given.
 
-    begin: transcribes one channel.
+    begin: transcribes one channel. language: None detects that of each.
 
     Raises:
         AudioError: the recording has one channel.
@@ -105,7 +106,7 @@ def channels_apart(
     if resume is not None and isinstance(resume.place, ChannelsPlace):
         places = resume.place.channels
     channels = [
-        _Channel(letter(index), one, place, begin, state.language)
+        _Channel(letter(index), one, place, begin, language)
         for index, (one, place) in enumerate(zip(recordings, places, strict=True))
     ]
     labelled = (channel.labelled() for channel in channels)
@@ -155,5 +156,6 @@ def _note_channels(state: TranscriptionState, separate: Sequence[_Channel]) -> N
     if first is not None:
         state.language = first.language
         state.detection = state.detection or first.detection
-    place = ChannelsPlace(tuple(one.place for one in separate))
-    state.resume_point = ResumePoint(state.to_resume(), (), False, None, place)
+    places = tuple(one.place for one in separate)
+    if any(one.point is not None for one in places):
+        state.resume_point = ResumePoint(state.to_resume(), (), False, None, ChannelsPlace(places))

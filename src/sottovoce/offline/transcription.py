@@ -318,7 +318,9 @@ def _segments(
         return transcribe_with_both(transcriber, transcriber.second, one, own, speech_model, point)
 
     if options.channels == "apart":
-        return in_style(channels_apart(recording, state, begin, resume), options, state)
+        return in_style(
+            channels_apart(recording, state, begin, transcriber.fixed_language, resume), options, state
+        )
     segments = begin(recording, state, resume)
     if options.decoding.speaker_turns:
         segments = by_turn_tokens(segments, transcriber.tokenizer, state)

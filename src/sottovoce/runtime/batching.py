@@ -10,6 +10,7 @@ failed batch is repeated call by call, so that an error only reaches its own cal
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import math
@@ -56,6 +57,8 @@ first.
 
 
 CallKind = TypeVar("CallKind", bound=ModelCall[object])
+EXIT_S = 10.0
+"""The interpreter waits this long for a round that has begun."""
 THREAD_NAME = "sottovoce-model"
 ENDED = "a thread of the model has ended"
 THREADS = torch.get_num_threads()
@@ -119,7 +122,7 @@ class PendingCall:
         self.caller = caller
         self.priority = caller.priority
         self.order = (caller.since_s, next(_numbers))
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._result: object = None
         self._done = threading.Event()
 
@@ -138,7 +141,7 @@ class PendingCall:
         self._result = result
         self._done.set()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         self.error = error
         self._done.set()
 
@@ -436,7 +439,7 @@ class CallBatcher:
         self.calls = tuple(one for one in self.calls if not one.is_done)
         return served
 
-    def fail_all(self, error: Exception) -> None:
+    def fail_all(self, error: BaseException) -> None:
         """End all calls with an error."""
         calls, self.calls = self.calls, ()
         self._forget()
@@ -590,7 +593,7 @@ class BatchingRuntime:
         self.backend = backend
         self.condition = threading.Condition()
         self.waiting: list[PendingCall] = []
-        self.closed_by: Exception | None = None
+        self.closed_by: BaseException | None = None
         self._is_closed = False
         self.n_threads = n_threads
         self.waits_for_all = waits_for_all
@@ -637,12 +640,12 @@ class BatchingRuntime:
         stalled_s = max(engine.stalled_s for engine in self.engines)
         return f"no progress for {stalled_s:.0f} s" if stalled_s > stall_s else None
 
-    def close(self, error: Exception | None = None) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         """End after the current rounds; waiting and later calls raise `error`."""
         self._is_closed = True
         self.end(error or RuntimeError("the runtime was closed"))
 
-    def end(self, error: Exception) -> None:
+    def end(self, error: BaseException) -> None:
         with self.condition:
             self.closed_by = error
             waiting, self.waiting = self.waiting, []
@@ -667,6 +670,12 @@ class _Engine(threading.Thread):
         self._n_threads = 0
         self._busy = _Utilisation(time.monotonic())
         self._round_since_s = math.nan
+        atexit.register(self.end_at_exit)
+
+    def end_at_exit(self) -> None:
+        """End before the interpreter does: a thread that it finds in native code would abort the process."""
+        self._runtime.close(SystemExit())  # threads that wait for a result end without a traceback
+        self.join(EXIT_S)
 
     @property
     def state(self) -> EngineState:
@@ -696,6 +705,7 @@ class _Engine(threading.Thread):
             if runtime.closed_by is None:  # this thread failed
                 runtime.end(RuntimeError(ENDED))
             self.batcher.fail_all(runtime.closed_by or RuntimeError(ENDED))
+            atexit.unregister(self.end_at_exit)
             if runtime.n_threads is not None:
                 torch.set_num_threads(THREADS)  # new threads inherit what was set last
 
