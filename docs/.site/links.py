@@ -1,7 +1,7 @@
 """Changes of the pages for the site.
 
 Links to files outside of docs/ lead to the repository, fences lose the packages that their tests need, bars
-in the code of tables lose their backslash, and numbers in tables stay with their percent sign. A comment
+in the code of tables lose their backslash, and numbers stay with their percent sign. A comment
 `fields of sottovoce.…` becomes a table of the fields of that class of options.
 """
 
@@ -33,13 +33,12 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
     markdown = FIELDS.sub(lambda match: field_table(match[1]), markdown)
     lines = (_unescaped(line) if line.startswith("|") else line for line in markdown.split("\n"))
-    return LINK.sub(rewritten, NEEDS.sub(r"\1", "\n".join(lines)))
+    return LINK.sub(rewritten, PERCENT.sub("\u00a0%", NEEDS.sub(r"\1", "\n".join(lines))))
 
 
 def _unescaped(row: str) -> str:
     """Take the backslash from bars in the code of a table's row: GitHub needs it, the site would show it."""
-    row = CODE.sub(lambda code: code[0].replace("\\|", "|"), row)
-    return PERCENT.sub("\u00a0%", row)
+    return CODE.sub(lambda code: code[0].replace("\\|", "|"), row)
 
 
 def field_table(name: str) -> str:
