@@ -153,6 +153,20 @@ def test_a_wrong_file_is_one_line(text: str, tmp_path: Path, capsys: pytest.Capt
     assert line.startswith("error: ")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PORT", "abc"), ("MAX_SESSIONS", "0"), ("MAX_DURATION", "0"), ("MAX_DURATION", "x"), ("CONFIG", "none")],
+)
+def test_a_wrong_variable_is_named(
+    name: str, value: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"SOTTOVOCE_SERVE_{name}", value)
+    assert run(["serve", "--model", "nano"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"SOTTOVOCE_SERVE_{name}'" in line or line.startswith(f"error: SOTTOVOCE_SERVE_{name}: ")
+    assert "--" not in line.partition("(see")[0]
+
+
 def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTOVOCE_SERVE_API_KEYS", "first-key, second-key,first-key,")
     monkeypatch.setenv("SOTTOVOCE_SERVE_WEBHOOK_SECRET", "whsec_MTIzNDU2Nzg5MDEyMzQ1Ng==")

@@ -150,18 +150,19 @@ def _type(option: Option) -> click.ParamType | type:  # type: ignore[type-arg]
             return str
 
 
-def _read(option: Option, raw: object) -> object:
+def _read(option: Option, raw: object, name: str) -> object:
+    """name: for messages."""
     if raw is None:
         return None
     if option.kind in LISTS:
-        return read_list(option.kind, str(option.flags), str(raw))
+        return read_list(option.kind, name, str(raw))
     if option.kind == "texts":
         return tuple(word.strip() for word in str(raw).split(","))
     value = not raw if option.negated else raw
     if option.kind in CHECKS:  # an unknown language is an error before the model is loaded
         CHECKS[option.kind](str(value))
     if option.kind == "time":
-        option.check(value, str(option.flags))
+        option.check(value, name)
     return option.reads(value) if option.reads is not None else value
 
 
@@ -192,11 +193,17 @@ class SectionedCommand(click.Command):
             self.params += self.sections[heading]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        left = super().parse_args(ctx, args)
+        try:
+            left = super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            if error.param is not None and (variable := variable_of(ctx, str(error.param.name))):
+                error.param_hint = f"'{variable}'"
+            raise
         if not ctx.resilient_parsing:
             self._check_exclusive(ctx)
             for option in self.declared:
-                ctx.params[option.key] = _read(option, ctx.params.pop(option.param, None))
+                name = variable_of(ctx, option.param) or str(option.flags)
+                ctx.params[option.key] = _read(option, ctx.params.pop(option.param, None), name)
         return left
 
     def _check_exclusive(self, ctx: click.Context) -> None:
@@ -226,6 +233,12 @@ def output_file(help: str) -> click.Option:
 
 def is_typed(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def variable_of(context: click.Context, name: str) -> str:
+    """Return the environment variable that a parameter was read from, or ""."""
+    is_variable = context.get_parameter_source(name) is ParameterSource.ENVIRONMENT
+    return f"{context.auto_envvar_prefix}_{name.upper()}" if is_variable else ""
 
 
 def flag_of(name: str) -> str:
