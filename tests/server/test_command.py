@@ -155,7 +155,13 @@ def test_a_wrong_file_is_one_line(text: str, tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("PORT", "abc"), ("MAX_SESSIONS", "0"), ("MAX_DURATION", "0"), ("MAX_DURATION", "x"), ("CONFIG", "none")],
+    [
+        ("PORT", "abc"),
+        ("MAX_SESSIONS", "0"),
+        ("MAX_DURATION", "0"),
+        ("MAX_DURATION", "x"),
+        ("CONFIG", "none"),
+    ],
 )
 def test_a_wrong_variable_is_named(
     name: str, value: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

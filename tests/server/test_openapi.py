@@ -57,7 +57,7 @@ def test_it_has_every_path_and_field_that_is_read(fake_server: ServerThread) -> 
     routes = [route for api in APIS for route in api.routes if isinstance(route, HttpRoute)]
     served = {route.path.replace(":path", "") for route in routes}
     described: Any = document(APIS)["paths"]
-    assert set(described) == served - {"/", "/captions", "/read", "/favicon.ico", *OTHER_PROTOCOLS}
+    assert set(described) == served - {"/", "/captions", "/read", "/favicon.ico"}
     assert properties("/v1/audio/transcriptions") == set(SUPPORTED["transcribe"])
     assert properties("/v1/audio/translations") == set(SUPPORTED["translate"])
     assert properties("/v1/jobs") == {*SUPPORTED["transcribe"], WEBHOOK_URL}
@@ -124,8 +124,6 @@ OBJECTS = st.fixed_dictionaries(
 )
 MESSAGES = st.one_of(OBJECTS.map(json.dumps), VALUES.map(json.dumps), st.text(), st.binary(max_size=2_000))
 QUERIES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(WORDS) | st.text(max_size=20), max_size=3)
-OTHER_PROTOCOLS = {"/v1/live", "/v1/captions", "/v1/captions/read"}
-"""Of which the document does not tell."""
 ENDS = {
     "/v1/live": '{"type": "close"}',
     "/v1/realtime": "",

@@ -65,6 +65,19 @@ def test_the_client_of_openai_knows_a_full_server_by_its_status() -> None:
         asyncio.run(run(server))
 
 
+def test_a_socket_that_is_asked_for_without_an_upgrade_says_so_in_the_error_of_its_api() -> None:
+    with serving(SlowModel()) as server:
+        for path in ("/v1/live", "/v1/realtime", "/v1/captions"):
+            answer = httpx.get(f"{server.url}{path}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (426, "upgrade_required")
+            assert answer.json()["error"]["message"] == f"{path}: expected a WebSocket"
+        for path in ("/v1/listen", "/v2/listen"):
+            answer = httpx.get(f"{server.url}{path}")
+            assert (answer.status_code, answer.json()["err_code"]) == (426, "upgrade_required")
+            assert answer.json()["err_msg"] == f"{path}: expected a WebSocket"
+        assert httpx.delete(f"{server.url}/v1/listen").status_code == 405
+
+
 def test_a_model_without_room_refuses_before_the_socket_opens() -> None:
     async def run(server: ServerThread) -> None:
         async with connect(f"ws://{server.address}/v1/live") as socket:

@@ -56,12 +56,20 @@ class HttpRoute:
 
 @dataclass(frozen=True, slots=True)
 class SocketRoute:
-    """A WebSocket. serve: answers the handshake, and serves the client to its end."""
+    """A WebSocket. serve: answers the handshake, and serves the client to its end. check: raises the error of a
+    handshake that would be refused.
+    """
 
     path: str
     serve: Callable[[WebSocket], Awaitable[None]]
     auth: Auth = Auth.KEY
-    methods: frozenset[str] = frozenset({"WEBSOCKET"})
+    check: Callable[[HTTPConnection], None] = lambda connection: None
+    methods: frozenset[str] = frozenset({"WEBSOCKET", "GET", "HEAD"})
+
+    async def refuse(self, request: Request) -> Response:
+        """Answer a request why a handshake is refused, which browsers hide; 426 if it would be accepted."""
+        self.check(request)
+        raise ApiError(f"{self.path}: expected a WebSocket", status=426, code="upgrade_required")
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
             yield
 
     app = Starlette(
-        routes=[starlette_route(route) for api in APIS for route in api.routes],
+        routes=[one for api in APIS for route in api.routes for one in starlette_routes(route)],
         middleware=middleware(services),
         exception_handlers={HTTPException: not_found},
         lifespan=lifespan,
@@ -126,14 +126,15 @@ def middleware(services: Services) -> list[Middleware]:
     return [cors, logged]
 
 
-def starlette_route(route: Route) -> BaseRoute:
+def starlette_routes(route: Route) -> list[BaseRoute]:
     match route:
         case HttpRoute(path, handler, method):
-            return starlette.routing.Route(path, error_boundary(handler), methods=[method])
+            return [starlette.routing.Route(path, error_boundary(handler), methods=[method])]
         case SocketRoute(path, serve):
-            return WebSocketRoute(path, serve)
+            refusal = starlette.routing.Route(path, error_boundary(route.refuse))
+            return [WebSocketRoute(path, serve), refusal]
         case FolderRoute(path, folder):
-            return Mount(path, StaticFiles(directory=folder))
+            return [Mount(path, StaticFiles(directory=folder))]
 
 
 def error_boundary(handler: HttpHandler) -> HttpHandler:

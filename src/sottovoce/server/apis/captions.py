@@ -19,13 +19,12 @@ from itertools import takewhile
 from typing import cast
 
 import anyio
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response
+from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, json_text, seconds
 from sottovoce.server import fields
-from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
+from sottovoce.server.api import Api, Auth, SocketRoute
 from sottovoce.server.apis.sottovoce_live import SUBPROTOCOL
 from sottovoce.server.errors import ApiError, invalid_value, too_many_requests
 from sottovoce.server.live import (
@@ -38,11 +37,8 @@ from sottovoce.server.live import (
 )
 from sottovoce.server.services import Services, run_until_first, services_of
 
-PUBLISH_PATH, READ_PATH = "/v1/captions", "/v1/captions/read"
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
 """Subprotocols that end with a reader's token, or with the secret of a publisher that reconnects."""
-TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
-"""The same secrets in a request for the reason why a socket is refused."""
 RESUME_WITHIN_S = 60.0
 TOKEN_BYTES = 16
 MAX_CAPTIONS_CHARACTERS = 16_000_000
@@ -308,17 +304,16 @@ def captions_of(connection: HTTPConnection) -> CaptionRegistry:
     return cast(CaptionRegistry, connection.app.state.captions)
 
 
-async def captions_refusal(request: Request) -> Response:
-    """Answer over HTTP why a socket is refused, which browsers hide; 426 if it would be accepted."""
-    captions = captions_of(request)
-    token, secret = request.headers.get(TOKEN_HEADER), request.headers.get(RESUME_HEADER)
-    if request.url.path == READ_PATH:
-        captions.check_reader(token or "")
-    elif secret is not None:
-        captions.resumed(secret)
+def check_publisher(connection: HTTPConnection) -> None:
+    secret = connection.headers.get("x-captions-resume")
+    if secret is not None:
+        captions_of(connection).resumed(secret)
     else:
-        captions.check_capacity()
-    raise ApiError(f"{request.url.path}: expected a WebSocket", status=426, code="upgrade_required")
+        captions_of(connection).check_capacity()
+
+
+def check_reader(connection: HTTPConnection) -> None:
+    captions_of(connection).check_reader(connection.headers.get("x-captions-token", ""))
 
 
 class CaptionSocket(ABC):
@@ -434,9 +429,7 @@ class Reader(CaptionSocket):
 
 API = Api(
     routes=(
-        HttpRoute(PUBLISH_PATH, captions_refusal),
-        SocketRoute(PUBLISH_PATH, Publisher.at),
-        HttpRoute(READ_PATH, captions_refusal, auth=Auth.OPEN),
-        SocketRoute(READ_PATH, Reader.at, Auth.OPEN),
+        SocketRoute("/v1/captions", Publisher.at, check=check_publisher),
+        SocketRoute("/v1/captions/read", Reader.at, Auth.OPEN, check_reader),
     ),
 )

@@ -12,8 +12,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import numpy as np
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response
+from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
 from sottovoce.errors import TranslationError
@@ -22,7 +21,7 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
 from sottovoce.server import fields
-from sottovoce.server.api import Api, HttpRoute, SocketRoute
+from sottovoce.server.api import Api, SocketRoute
 from sottovoce.server.errors import ApiError, invalid_value, logged_api_error
 from sottovoce.server.live import WebSocketConnection, require_valid
 from sottovoce.server.pcm import PcmReader
@@ -51,13 +50,11 @@ NOT_TRANSLATED = ApiError(
 )
 
 
-async def live_refusal(request: Request) -> Response:
-    """Answer over HTTP why a socket is refused, which browsers hide; 426 if it would be accepted."""
-    services = services_of(request)
-    _, name = read_request(services, request)
-    with services.key_limits.session(key_of(request)), services.session():
+def check_handshake(connection: HTTPConnection) -> None:
+    services = services_of(connection)
+    _, name = read_request(services, connection)
+    with services.key_limits.session(key_of(connection)), services.session():
         services.check_capacity(name)
-    raise ApiError("/v1/live: expected a WebSocket", status=426, code="upgrade_required")
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +344,6 @@ class SessionTranslator:
 
 
 API = Api(
-    routes=(HttpRoute("/v1/live", live_refusal), SocketRoute("/v1/live", SottovoceConnection.at)),
+    routes=(SocketRoute("/v1/live", SottovoceConnection.at, check=check_handshake),),
     key_prefixes=("sottovoce-key.",),
 )
