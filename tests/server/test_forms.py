@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.io import load_audio
-from sottovoce.server import openai_format
+from sottovoce.server.apis import openai_files
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import MAX_LIST_LETTERS, Fields
 from sottovoce.server.settings import JobSettings
@@ -207,7 +207,7 @@ def test_a_known_speaker_may_have_half_a_minute(
         threads.append(threading.current_thread().name)
         return np.zeros(16_000 * 30, np.float32)
 
-    monkeypatch.setattr(openai_format, "load_audio", noted)
+    monkeypatch.setattr(openai_files, "load_audio", noted)
     reference = "data:audio/wav;base64," + base64.b64encode(wav(3 * 16_000 * 30)).decode()
     fields = {
         "response_format": "diarized_json",

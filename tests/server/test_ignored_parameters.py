@@ -12,9 +12,9 @@ import pytest
 from openai import OpenAI
 from websockets.sync.client import connect
 
+from sottovoce.server.apis.openai_files import transcription_request
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import Fields
-from sottovoce.server.openai_format import transcription_request
 from sottovoce.server.settings import JobSettings
 from tests.server.conversation import exchanged, refusal
 from tests.server.servers import QuietModel, ServerThread, serving

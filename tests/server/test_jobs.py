@@ -16,6 +16,7 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.server.apis import jobs as jobs_module
+from sottovoce.server.apis import openai_files
 from sottovoce.server.apis.jobs import MOST_TRIES, TranscriptionJob, create_job, load_jobs
 from sottovoce.server.settings import Access, JobSettings, ServerLimits
 from sottovoce.server.webhooks import Webhook
@@ -311,7 +312,7 @@ def test_what_fails_beside_a_job_ends_that_job_alone(
         raise RuntimeError("secret of the inside")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs_module, "json_answer", fail)
+        patch.setattr(openai_files, "json_answer", fail)
         assert ended(fake_server, created(fake_server))["status"] == "failed"
     assert ended(fake_server, created(fake_server))["status"] == "succeeded"
 

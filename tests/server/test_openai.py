@@ -13,8 +13,8 @@ from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDon
 from sottovoce.api import Model
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.files import writer_for
+from sottovoce.server.apis.openai_files import transcription_request, verbose_document
 from sottovoce.server.fields import Fields
-from sottovoce.server.openai_format import transcription_request, verbose_document
 from sottovoce.types import Transcript
 from tests.server.servers import CLIPS
 

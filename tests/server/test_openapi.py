@@ -18,10 +18,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from sottovoce.server.api import HttpRoute, document
 from sottovoce.server.apis.deepgram import COMMON_PARAMS, REFUSED, STREAM_PARAMS
 from sottovoce.server.apis.flux import TURN_PARAMS
+from sottovoce.server.apis.openai_files import SUPPORTED
 from sottovoce.server.apis.sottovoce_live import FIELDS
 from sottovoce.server.app import APIS
 from sottovoce.server.fields import fields_of
-from sottovoce.server.openai_format import SUPPORTED
 from sottovoce.server.settings import JobSettings, ServerLimits
 from sottovoce.server.webhooks import WEBHOOK_URL
 from tests.server.servers import QuietModel, ServerThread, serving

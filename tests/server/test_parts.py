@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sottovoce.errors import CheckpointError, ModelNotFoundError
 from sottovoce.formats.document import event_document
 from sottovoce.runtime.batching import Priority
+from sottovoce.server.apis.openai_files import Deltas
 from sottovoce.server.errors import ApiError, to_api_error
 from sottovoce.server.live import MAX_COMMANDS, InputQueue
-from sottovoce.server.openai_format import Deltas
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.scheduler import EventSequencer
 from sottovoce.server.telemetry import Metrics

@@ -15,9 +15,9 @@ from openai.types.audio import TranscriptionDiarized
 
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import ModelNotFoundError
+from sottovoce.server.apis.openai_files import known_speakers
 from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.errors import ApiError
-from sottovoce.server.openai_format import known_speakers
 from tests.server.conversation import KnownSpeakers, Message, exchanged, refusal
 from tests.server.servers import CLIPS, ServerThread
 from tests.speakers.somebody import one_speaker

@@ -11,9 +11,9 @@ from sottovoce.errors import OptionError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.server.apis.openai_files import languages_of
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import read_code, read_languages
-from sottovoce.server.openai_format import languages_of
 from sottovoce.streaming.options import SessionOptions
 from sottovoce.text.languages import (
     LANGUAGES,

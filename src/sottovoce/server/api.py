@@ -56,8 +56,8 @@ class HttpRoute:
 
 @dataclass(frozen=True, slots=True)
 class SocketRoute:
-    """A WebSocket. serve: answers the handshake, and serves the client to its end. check: raises the error of a
-    handshake that would be refused.
+    """A WebSocket. serve: answers the handshake, and serves the client to its end. check: raises the error
+    of a handshake that would be refused.
     """
 
     path: str

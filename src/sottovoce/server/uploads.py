@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,13 +24,12 @@ from starlette.requests import Request
 from sottovoce.audio.io import open_audio
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import RECORDINGS, Fields, note_ignored
-from sottovoce.server.openai_format import FileRequest, UploadedFile
 from sottovoce.server.pcm import WAV_HEADER_BYTES, wav_header
-from sottovoce.server.scheduler import FileJob
+from sottovoce.server.scheduler import FileJob, TranscriptionRequest
 from sottovoce.server.services import Services, cancel_when, key_of, services_of
 from sottovoce.server.settings import ServerLimits
 from sottovoce.server.worker import Slices
-from sottovoce.types import SAMPLE_RATE, Transcript
+from sottovoce.types import SAMPLE_RATE, Task, Transcript
 
 FILE_FIELD = b"file"
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
@@ -39,8 +39,64 @@ FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
 IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
 """Less than any recording has."""
+MAX_NAME_LENGTH = 200
 T = TypeVar("T")
 POLL_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class FileRequest:
+    """Options of a transcription and of its answer.
+
+    max_len: most characters of a segment. offset_n: added to the numbers of `srt`. ignored: parameters
+    without effect.
+    """
+
+    task: Task
+    model: str | None
+    response_format: str
+    transcription: TranscriptionRequest
+    words: bool = False
+    segments: bool = True
+    logprobs: bool = False
+    stream: bool = False
+    max_len: int | None = None
+    offset_n: int = 0
+    language_probabilities: bool = True
+    ignored: tuple[str, ...] = ()
+
+
+class UploadedFile:
+    """A recording in a temporary file, as `audio.io` reads it. sha256: hexadecimal, or ""."""
+
+    def __init__(self, upload: UploadFile, sha256: str = "") -> None:
+        self.sha256 = sha256
+        name = (upload.filename or "").replace("\\", "/").rsplit("/", 1)[-1]
+        shown = "".join(letter for letter in name if letter.isprintable())[:MAX_NAME_LENGTH]
+        self.name = shown or "the upload"
+        self._file = upload.file
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        return self._file.read(n_bytes)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    @property
+    def source(self) -> BinaryIO:
+        return cast(BinaryIO, self)
+
+    @property
+    def n_bytes(self) -> int:
+        n_bytes = self.seek(0, os.SEEK_END)
+        self.seek(0)
+        return n_bytes
 
 
 class _FormParser(MultiPartParser):

@@ -33,11 +33,10 @@ from sottovoce.server import api, fields
 from sottovoce.server.errors import ApiError, invalid_value, unsupported
 from sottovoce.server.live import WebSocketConnection
 from sottovoce.server.models import ModelRegistry, resolve_model_id
-from sottovoce.server.openai_format import FileRequest
 from sottovoce.server.pcm import MAX_RATE, MIN_RATE, PcmReader
 from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
-from sottovoce.server.uploads import begin_job, received_body
+from sottovoce.server.uploads import FileRequest, begin_job, received_body
 from sottovoce.speakers.labels import letter_index
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (

@@ -32,6 +32,7 @@ from starlette.responses import JSONResponse, Response
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.document import Json, json_text
 from sottovoce.server import api
+from sottovoce.server.apis import openai_files
 from sottovoce.server.errors import (
     OUT_OF_MEMORY,
     ApiError,
@@ -41,18 +42,9 @@ from sottovoce.server.errors import (
     too_many_requests,
 )
 from sottovoce.server.fields import Fields, note_ignored, read_number
-from sottovoce.server.openai_format import (
-    TEXT_TYPES,
-    FileRequest,
-    UploadedFile,
-    json_answer,
-    size_of,
-    text_answer,
-    transcription_request,
-)
 from sottovoce.server.services import Services, key_of, run_until_first, services_of
 from sottovoce.server.settings import JobSettings
-from sottovoce.server.uploads import checked_request, received_form
+from sottovoce.server.uploads import FileRequest, UploadedFile, checked_request, received_form
 from sottovoce.server.webhooks import MAX_URL, WEBHOOK_URL, Webhook, WebhookSender
 
 logger = logging.getLogger(__name__)
@@ -367,7 +359,7 @@ class JobRunner:
 
     async def _result(self, job: TranscriptionJob) -> bytes:
         services = self._services
-        request = await services.decoding.call(lambda: transcription_request(Fields(job.fields)))
+        request = await services.decoding.call(lambda: openai_files.transcription_request(Fields(job.fields)))
         name = services.registry.resolve(request.model)
         with await run_sync(open, self._folder / job.id / RECORDING, "rb") as file:
             recording = UploadedFile(UploadFile(file, filename=job.filename))
@@ -377,7 +369,8 @@ class JobRunner:
                     job.progress = round(min(1.0, segment.end / max(job.duration, 1e-3)), 3)
                 transcript = await handle.collect()
         services.metrics.file_seconds.inc(transcript.duration)
-        answer = text_answer if request.response_format in TEXT_TYPES else json_answer
+        is_text = request.response_format in openai_files.TEXT_TYPES
+        answer = openai_files.text_answer if is_text else openai_files.json_answer
         return (await run_sync(lambda: json_text(answer(transcript, request)))).encode()
 
     async def _save(self, job: TranscriptionJob) -> None:
@@ -419,13 +412,13 @@ async def post_job(request: Request) -> Response:
             job.filename, job.duration = recording.name, round(audio_s, 3)
             job.fields, job.model = list(fields.pairs), file_request.model
             job.response_format = file_request.response_format
-            n_bytes = size_of(recording) + sum(len(name) + len(value) for name, value in job.fields)
+            n_bytes = recording.n_bytes + sum(len(name) + len(value) for name, value in job.fields)
             await jobs.add(job, recording.source, n_bytes)
     return JSONResponse(job.document, status_code=202, headers={"location": f"/v1/jobs/{job.id}"})
 
 
 def job_request(fields: Fields) -> FileRequest:
-    request = transcription_request(fields)
+    request = openai_files.transcription_request(fields)
     if request.stream:
         raise invalid_value("stream", "false, of what is answered later", "true")
     return request

@@ -22,10 +22,10 @@ from sottovoce.formats.document import Json, seconds
 from sottovoce.options.live import Eagerness, LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server import api, fields
+from sottovoce.server.apis.openai_files import logprob
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
 from sottovoce.server.live import WebSocketConnection, in_thread_if_large
 from sottovoce.server.models import ModelRegistry
-from sottovoce.server.openai_format import logprob
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import given_keys_of, key_of, services_of
 from sottovoce.server.uploads import whole_body

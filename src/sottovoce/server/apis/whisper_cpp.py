@@ -19,22 +19,12 @@ from sottovoce.options.schema import Values, made, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.server import api
-from sottovoce.server.api import form
-from sottovoce.server.apis.openai_files import text_response
+from sottovoce.server.apis import openai_files
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import TEXT, Fields, note_ignored, read_form
-from sottovoce.server.openai_format import (
-    TEXT_TYPES,
-    FileRequest,
-    UploadedFile,
-    languages_of,
-    segment_document,
-    verbose_document,
-    window_vad,
-)
 from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
-from sottovoce.server.uploads import begin_job, received_form
+from sottovoce.server.uploads import FileRequest, UploadedFile, begin_job, received_form
 from sottovoce.server.worker import Slices
 from sottovoce.speakers.channel_diarizer import has_channels_apart
 from sottovoce.speakers.labels import letter_index, parts_of
@@ -61,8 +51,8 @@ async def inference(request: Request) -> Response:
         transcript = await job.collected(request)
     wanted = job.request
     transcript = with_speakers(with_max_length(transcript, wanted), wanted)
-    if wanted.response_format in TEXT_TYPES:
-        return text_response(transcript, wanted)
+    if wanted.response_format in openai_files.TEXT_TYPES:
+        return openai_files.text_response(transcript, wanted)
     if wanted.response_format == "json":
         return JSONResponse({"text": plain_text(transcript)})
     return JSONResponse(inference_document(transcript, wanted))
@@ -156,9 +146,13 @@ def plain_text(transcript: Transcript) -> str:
 
 def inference_document(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
     """Render `verbose_json`: OpenAI's, with words in segments, and languages with probabilities."""
-    document = verbose_document(transcript, request)
+    document = openai_files.verbose_document(transcript, request)
     document["segments"] = [
-        {**segment_document(one), **_speaker_field(one), "words": [word_of(word) for word in one.words or ()]}
+        {
+            **openai_files.segment_document(one),
+            **({} if one.speaker is None else {"speaker": str(letter_index(one.speaker))}),
+            "words": [word_of(word) for word in one.words or ()],
+        }
         for one in transcript.segments
     ]
     document.pop("words", None)
@@ -168,10 +162,6 @@ def inference_document(transcript: Transcript, request: FileRequest) -> dict[str
         likely = {code: score(p) for code, p in transcript.language_probabilities.items() if p > 0.001}
         document["language_probabilities"] = likely
     return document
-
-
-def _speaker_field(segment: Segment) -> dict[str, Json]:
-    return {} if segment.speaker is None else {"speaker": str(letter_index(segment.speaker))}
 
 
 def word_of(word: Word) -> dict[str, Json]:
@@ -194,7 +184,9 @@ def inference_request(fields: Fields, model: str) -> FileRequest:
         options.decoding.task,
         model,
         response_format,
-        TranscriptionRequest(options, languages=() if values["detect_language"] else languages_of(values)),
+        TranscriptionRequest(
+            options, languages=() if values["detect_language"] else openai_files.languages_of(values)
+        ),
         words=words,
         max_len=values["max_len"],
         offset_n=(values["offset_n"] or 0) if response_format == "srt" else 0,
@@ -227,7 +219,7 @@ def vad_options(values: Values) -> VadOptions | None:
     if values["mode"] is None:
         return None
     given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
-    return window_vad("vad", given)
+    return openai_files.window_vad("vad", given)
 
 
 def render_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]:
@@ -243,7 +235,7 @@ API = api.Api(
             inference,
             "Text, as whisper.cpp's server",
             api.answers(api.TRANSCRIPT, ERROR),
-            body=form(api.form_schemas("whisper_cpp")),
+            body=api.form(api.form_schemas("whisper_cpp")),
         ),
         api.http_route(
             "POST",
@@ -251,7 +243,7 @@ API = api.Api(
             load,
             "Change the model of /inference, among those offered",
             api.answers({"text/plain": api.STRING}, ERROR),
-            body=form({"model": TEXT}, required="model"),
+            body=api.form({"model": TEXT}, required="model"),
         ),
     ),
     error=render_error,
