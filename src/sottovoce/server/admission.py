@@ -59,10 +59,6 @@ class SessionLoad:
     def is_idle(self) -> bool:
         return not self.is_processing and self._forecast.clock() - self._audio_at_s > IDLE_S
 
-    @property
-    def expected_cost(self) -> float:
-        return self.cost * (IDLE_WEIGHT if self.is_idle else 1.0)
-
     def add_work(self, seconds: float) -> None:
         self.worked_s += seconds
 
@@ -99,11 +95,8 @@ class LoadForecast:
     @property
     def load(self) -> float:
         """Part of the engines' time that the sessions take if all speak."""
-        return sum(load.expected_cost for load in self._loads) * self._share
-
-    @property
-    def session_load(self) -> float:
-        return self.typical_cost * self._share
+        costs = (load.cost * (IDLE_WEIGHT if load.is_idle else 1.0) for load in self._loads)
+        return sum(costs) * self._share
 
     @property
     def has_capacity(self) -> bool:
@@ -111,7 +104,7 @@ class LoadForecast:
         return (
             not self.typical_cost
             or all(load.is_idle for load in self._loads)
-            or self.load + self.session_load <= MAX_LOAD
+            or self.load + self.typical_cost * self._share <= MAX_LOAD
         )
 
     def check(self) -> None:

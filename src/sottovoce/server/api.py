@@ -83,20 +83,16 @@ class FolderRoute:
 Route: TypeAlias = HttpRoute | SocketRoute | FolderRoute
 
 
-def openai_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]:
-    return fault.body
-
-
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API of the server.
+    """An API of the server. error: renders an error; usually as OpenAI does.
 
     key_prefixes: of WebSocket subprotocols that carry a key, since browsers cannot set headers. key_schemes:
     subprotocols followed by a key. Every route takes keys in each of these ways.
     """
 
     routes: tuple[Route, ...] = ()
-    error: ErrorRenderer = openai_error
+    error: ErrorRenderer = lambda connection, fault: fault.body
     key_prefixes: tuple[str, ...] = ()
     key_schemes: tuple[str, ...] = ()
 

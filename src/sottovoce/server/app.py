@@ -184,12 +184,9 @@ class RequestLogMiddleware:
         self._routes = RouteTable(APIS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
-            await self._serve(scope, receive, send)
-        else:
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+            return
         is_socket = scope["type"] == "websocket"
         method = "WEBSOCKET" if is_socket else shown_method(scope["method"])
         began_s, headers = time.monotonic(), Headers(scope=scope)
@@ -244,7 +241,8 @@ class RequestLogMiddleware:
                 seconds, metrics = time.monotonic() - began_s, self._services.metrics
                 set_attribute(STATUS if outcome < FIRST_CLOSE_CODE else "websocket.close_code", outcome)
                 if is_socket:
-                    metrics.sessions.labels(route.label, shown_code(outcome)).inc()
+                    is_known = outcome in CLOSE_CODES or 100 <= outcome < 600
+                    metrics.sessions.labels(route.label, str(outcome) if is_known else "other").inc()
                 else:
                     metrics.requests.labels(route.label, method, str(outcome)).inc()
                     metrics.request_seconds.observe(seconds)
@@ -284,7 +282,3 @@ def request_id_of(headers: Headers) -> str:
 def shown_method(method: str) -> str:
     methods = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "WEBSOCKET"}
     return method if method in methods else "other"
-
-
-def shown_code(code: int) -> str:
-    return str(code) if code in CLOSE_CODES or 100 <= code < 600 else "other"

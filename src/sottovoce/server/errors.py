@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 
 from sottovoce.errors import (
     AudioError,
@@ -18,33 +19,26 @@ from sottovoce.formats.document import Json
 
 logger = logging.getLogger(__name__)
 
-INVALID = "invalid_request_error"
 UNAVAILABLE = "model_unavailable"
 INTERNAL = "internal_error"
 OUT_OF_MEMORY = "out_of_memory"
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 
 
+@dataclass(eq=False, repr=False)
 class ApiError(Exception):
     """An error that is sent to a client. retry_s: until a retry may succeed, or None."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 400,
-        kind: str | None = None,
-        param: str | None = None,
-        code: str | None = None,
-        retry_s: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.kind = kind or (INVALID if status < 500 else "server_error")
-        self.param = param
-        self.code = code
-        self.retry_s = retry_s
+    message: str
+    _: KW_ONLY
+    status: int = 400
+    kind: str = ""
+    param: str | None = None
+    code: str | None = None
+    retry_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.kind = self.kind or ("invalid_request_error" if self.status < 500 else "server_error")
 
     @property
     def body(self) -> dict[str, Json]:

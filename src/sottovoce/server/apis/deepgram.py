@@ -358,7 +358,7 @@ class DeepgramConnection(DeepgramSocket[DeepgramParams]):
         if isinstance(message, str):
             await self._take_text(message)
         elif message:
-            self._results.add_bytes(message)
+            self._results.audio.update(message)
             await self.queue_stream(message)
         else:  # older clients end the stream so
             await self.close_stream()
@@ -427,23 +427,19 @@ async def listen_recording(request: Request) -> Response:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         raise unsupported("url", "recordings are not fetched from elsewhere: send the audio as the body")
+    speakers = SpeakerOptions() if params.has_speakers else None
+    transcription = TranscriptionRequest(
+        TranscribeOptions(word_timestamps=True, speakers=speakers), params.languages, params.terms
+    )
+    wanted = FileRequest(
+        "transcribe", params.model, "verbose_json", transcription, words=True, ignored=params.ignored
+    )
     received = received_body(request, (params.encoding, params.sample_rate) if params.is_raw else None)
     async with AsyncExitStack() as stack:
-        job = await begin_job(request, stack, received, lambda _: file_request_of(params))
+        job = await begin_job(request, stack, received, lambda _: wanted)
         transcript = await job.collected(request)
     return JSONResponse(
         recording_document(transcript, params, request.state.request_id, job.recording.sha256)
-    )
-
-
-def file_request_of(params: DeepgramParams) -> FileRequest:
-    options = TranscribeOptions(
-        word_timestamps=True, speakers=SpeakerOptions() if params.has_speakers else None
-    )
-    transcription = TranscriptionRequest(options, languages=params.languages, phrases=params.terms)
-    model = params.model
-    return FileRequest(
-        "transcribe", model, "verbose_json", transcription, words=True, segments=False, ignored=params.ignored
     )
 
 
@@ -452,7 +448,7 @@ class DeepgramResults:
 
     def __init__(self, params: DeepgramParams, request_id: str) -> None:
         self._params = params
-        self._model = params.model or ""
+        self._ends_speech = params.pause_ms is not None
         self._request_id = request_id
         self._words: list[Word] = []
         self._unstable = ""
@@ -462,11 +458,9 @@ class DeepgramResults:
         self.behind_s = 0.0
         """Of received audio that no event covers; beyond Deepgram's API."""
         self._unreported_end_s: float | None = None
-        self._audio = hashlib.sha256()
+        self.audio = hashlib.sha256()
+        """Of the bytes of the client."""
         self._created = datetime.now(timezone.utc)
-
-    def add_bytes(self, data: bytes) -> None:
-        self._audio.update(data)
 
     def render(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
         changed = False
@@ -477,31 +471,30 @@ class DeepgramResults:
                     yield {"type": "SpeechStarted", "channel": [0, 1], "timestamp": seconds(event.at)}
             elif isinstance(event, SpeechEnded):
                 self._is_speech = False
-                yield self._final(event.at, speech_final=self._params.pause_ms is not None)
+                yield self._result(event.at, speech_final=self._ends_speech)
             elif isinstance(event, TurnEnded):
                 yield from self._utterance_end(math.inf)
             else:
                 changed = self._take(event) or changed
-                yield from self._split_long()
+                if self._words and self._words[-1].end - self._words[0].start >= MAX_INTERIM_S:
+                    yield self._result(self._last_s)
         if self._is_due:
-            yield self._final(self._last_s)
+            yield self._result(self._last_s)
         elif changed and self._params.interim_results:
-            yield self._interim(received_s)
+            yield self._result(received_s, is_final=False)
         yield from self._utterance_end(received_s)
 
     def finalized(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
         for event in events:
             self._take(event)
         self._is_speech = False
-        yield self._final(
-            max(received_s, self._last_s), speech_final=self._params.pause_ms is not None, from_finalize=True
-        )
+        yield self._result(received_s, speech_final=self._ends_speech, from_finalize=True)
 
     def ended(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
         yield from self.render(events, received_s)
         if self._words:
-            yield self._final(received_s, speech_final=self._params.pause_ms is not None)
-        about = metadata(self._params, self._request_id, self._audio.hexdigest(), received_s, self._created)
+            yield self._result(received_s, speech_final=self._ends_speech)
+        about = metadata(self._params, self._request_id, self.audio.hexdigest(), received_s, self._created)
         yield {"type": "Metadata", **about}
 
     @property
@@ -521,10 +514,6 @@ class DeepgramResults:
                 self._words = list(event.words[-len(self._words) :])
         return isinstance(event, Partial | Unstable)
 
-    def _split_long(self) -> Iterator[dict[str, Json]]:
-        if self._words and self._words[-1].end - self._words[0].start >= MAX_INTERIM_S:
-            yield self._final(self._last_s)
-
     def _utterance_end(self, received_s: float) -> Iterator[dict[str, Json]]:
         limit_ms, end_s = self._params.utterance_end_ms, self._unreported_end_s
         if limit_ms is None or end_s is None or self._is_speech or received_s - end_s < limit_ms / 1000:
@@ -532,32 +521,30 @@ class DeepgramResults:
         self._unreported_end_s = None
         yield {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": seconds(end_s)}
 
-    def _interim(self, received_s: float) -> dict[str, Json]:
-        document = self._results(self._words, max(received_s, self._last_s), extra=self._unstable)
-        return {**document, "is_final": False, "speech_final": False, "from_finalize": False}
-
-    def _final(
-        self, end_s: float, *, speech_final: bool = False, from_finalize: bool = False
+    def _result(
+        self, end_s: float, *, is_final: bool = True, speech_final: bool = False, from_finalize: bool = False
     ) -> dict[str, Json]:
-        end_s = max(end_s, self._last_s)
-        document = self._results(self._words, end_s)
-        self._words, self._unstable, self._is_due, self._end_s = [], "", False, end_s
-        return {**document, "is_final": True, "speech_final": speech_final, "from_finalize": from_finalize}
-
-    def _results(self, words: Sequence[Word], end_s: float, extra: str = "") -> dict[str, Json]:
-        return {
+        end_s, model = max(end_s, self._last_s), self._params.model or ""
+        extra = "" if is_final else self._unstable
+        document: dict[str, Json] = {
             "type": "Results",
             "channel_index": [0, 1],
             "duration": seconds(max(0.0, end_s - self._end_s)),
             "start": seconds(self._end_s),
-            "channel": {"alternatives": [alternative_of(words, self._params, extra)]},
+            "channel": {"alternatives": [alternative_of(self._words, self._params, extra)]},
             "metadata": {
                 "request_id": self._request_id,
-                "model_info": model_info(self._model),
-                "model_uuid": self._model,
+                "model_info": model_info(model),
+                "model_uuid": model,
                 "behind_s": self.behind_s,
             },
+            "is_final": is_final,
+            "speech_final": speech_final,
+            "from_finalize": from_finalize,
         }
+        if is_final:
+            self._words, self._unstable, self._is_due, self._end_s = [], "", False, end_s
+        return document
 
 
 def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "") -> dict[str, Json]:
@@ -585,8 +572,7 @@ def languages_of(words: Iterable[Word]) -> list[Json]:
 def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
     document: dict[str, Json] = {
         "word": without_punctuation(word.word).strip(),
-        "start": seconds(word.start),
-        "end": seconds(word.end),
+        **times_of([word]),
         "confidence": score(word.probability),
     }
     if params.is_punctuated:
@@ -629,7 +615,16 @@ def recording_document(
         parts = split_words(
             words, lambda a, b: b.start - a.end >= params.utt_split_s or a.speaker != b.speaker
         )
-        results["utterances"] = [utterance_document(part, i, params) for i, part in enumerate(parts)]
+        results["utterances"] = [
+            {
+                **times_of(part),
+                "channel": 0,
+                **alternative_of(part, params),
+                "id": str(number),
+                **speaker_of(part, params),
+            }
+            for number, part in enumerate(parts)
+        ]
     about = metadata(params, request_id, sha256, transcript.duration, datetime.now(timezone.utc))
     return {"metadata": about, "results": results}
 
@@ -638,6 +633,10 @@ def metadata(
     params: DeepgramParams, request_id: str, sha256: str, duration_s: float, created: datetime
 ) -> dict[str, Json]:
     model = params.model or ""
+    warnings: list[Json] = [
+        {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
+        for name in fields.printable_names(params.ignored)
+    ]
     return {
         "transaction_key": "deprecated",
         "request_id": request_id,
@@ -647,21 +646,8 @@ def metadata(
         "channels": 1,
         "models": [model],
         "model_info": {model: model_info(model)},
-        **({"warnings": warnings_of(params.ignored)} if params.ignored else {}),
+        **({"warnings": warnings} if warnings else {}),
     }
-
-
-def warnings_of(ignored: Sequence[str]) -> list[Json]:
-    return [
-        {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
-        for name in fields.printable_names(ignored)
-    ]
-
-
-def utterance_document(words: Sequence[Word], number: int, params: DeepgramParams) -> dict[str, Json]:
-    times = {"start": seconds(words[0].start), "end": seconds(words[-1].end), "channel": 0}
-    document: dict[str, Json] = {**times, **alternative_of(words, params), "id": str(number)}
-    return {**document, **speaker_of(words, params)}
 
 
 def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Json]:
@@ -670,12 +656,8 @@ def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Js
     for sentences in paragraphs(words):
         own = [word for sentence in sentences for word in sentence]
         speaker = speaker_of(own, params)
-        documents: list[Json] = [
-            {"text": text_of(part), "start": seconds(part[0].start), "end": seconds(part[-1].end)}
-            for part in sentences
-        ]
-        times = {"start": seconds(own[0].start), "end": seconds(own[-1].end)}
-        found.append({"sentences": documents, "num_words": len(own), **times, **speaker})
+        documents: list[Json] = [{"text": text_of(part), **times_of(part)} for part in sentences]
+        found.append({"sentences": documents, "num_words": len(own), **times_of(own), **speaker})
         before = f"Speaker {speaker['speaker']}: " if speaker else ""
         texts.append(before + " ".join(text_of(part) for part in sentences))
     return {"transcript": "\n" + "\n\n".join(texts) if texts else "", "paragraphs": found}
@@ -701,6 +683,10 @@ def split_words(words: Sequence[Word], between: Callable[[Word, Word], bool]) ->
     ends = [i for i, (a, b) in enumerate(pairwise(words), start=1) if between(a, b)]
     borders = [0, *ends, len(words)]
     return (words[start:end] for start, end in pairwise(borders) if end > start)
+
+
+def times_of(words: Sequence[Word]) -> dict[str, Json]:
+    return {"start": seconds(words[0].start), "end": seconds(words[-1].end)}
 
 
 def text_of(words: Sequence[Word]) -> str:

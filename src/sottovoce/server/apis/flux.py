@@ -71,10 +71,6 @@ class TurnThresholds:
         return min(pause_of(self.certain), self.timeout_ms / 1000)
 
     @property
-    def is_by_timeout(self) -> bool:
-        return self.timeout_ms / 1000 < pause_of(self.certain)
-
-    @property
     def hangover_s(self) -> float:
         eager_s = math.inf if self.eager is None else pause_of(self.eager)
         return min(eager_s, self.end_s, LONGEST_HANGOVER_S)
@@ -296,18 +292,13 @@ class FluxTurns:
             yield from self._resume_if_changed(event.text, now_s)
             turn.newest += event.words
             turn.unstable = ""
-            yield from self._begin(now_s)
         elif isinstance(event, Unstable):
             yield from self._resume_if_changed(event.text, now_s)
             turn.unstable = event.text
-            yield from self._begin(now_s)
         elif isinstance(event, Final):
             turn.words, turn.newest, turn.unstable = [*turn.words, *event.words], [], ""
-            yield from self._begin(now_s)
-
-    def _begin(self, now_s: float) -> Iterator[dict[str, Json]]:
-        if not self._turn.has_begun and self._turn.text:
-            self._turn.has_begun = True
+        if not turn.has_begun and turn.text:
+            turn.has_begun = True
             yield self._info("StartOfTurn", now_s)
 
     def _resume(self, now_s: float) -> Iterator[dict[str, Json]]:
@@ -337,7 +328,8 @@ class FluxTurns:
         if quiet_since_s is None or now_s - quiet_since_s < thresholds.end_s - 1e-6:
             return
         if self._turn.has_begun:
-            yield from self._end(now_s, "timeout" if thresholds.is_by_timeout else "model")
+            is_by_timeout = thresholds.timeout_ms / 1000 < pause_of(thresholds.certain)
+            yield from self._end(now_s, "timeout" if is_by_timeout else "model")
 
     def _end(self, now_s: float, trigger: str) -> Iterator[dict[str, Json]]:
         self._turn.unstable = ""
@@ -349,7 +341,15 @@ class FluxTurns:
         turn = self._turn
         self._updated_s = max(self._updated_s, now_s)
         pause_s = 0.0 if turn.quiet_since_s is None or not turn.has_begun else now_s - turn.quiet_since_s
-        words = [word_item(word) for word in turn.all_words]
+        words: list[Json] = [
+            {
+                "word": word.word.strip(),
+                "confidence": score(word.probability),
+                "start": seconds(word.start),
+                "end": seconds(word.end),
+            }
+            for word in turn.all_words
+        ]
         words += [{"word": word, "confidence": 0.0} for word in turn.unstable.split()]
         more: dict[str, Json] = {}
         if self._is_multi:
@@ -363,19 +363,10 @@ class FluxTurns:
             audio_window_start=seconds(turn.start_s),
             audio_window_end=seconds(self._updated_s),
             transcript=turn.text,
-            words=list(words),
+            words=words,
             end_of_turn_confidence=score(confidence_of(pause_s)),
             **more,
         )
-
-
-def word_item(word: Word) -> dict[str, Json]:
-    return {
-        "word": word.word.strip(),
-        "confidence": score(word.probability),
-        "start": seconds(word.start),
-        "end": seconds(word.end),
-    }
 
 
 API = Api(routes=(SocketRoute("/v2/listen", FluxConnection.at),), error=render_error, key_schemes=KEY_SCHEMES)
