@@ -25,7 +25,7 @@ import uvicorn
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.server.apis.wyoming import start_wyoming
+from sottovoce.server.apis.wyoming import MAX_LINE, WyomingServer
 from sottovoce.server.app import make_app
 from sottovoce.server.connections import make_connections, make_gate
 from sottovoce.server.services import Services
@@ -157,7 +157,8 @@ class Server(uvicorn.Server):
         asyncio.get_running_loop().set_exception_handler(log_exception)
         await super().startup(sockets)
         if self.started and self.wyoming_socket is not None:
-            self._wyoming = await start_wyoming(self.services, self.wyoming_socket)
+            serve = WyomingServer(self.services).serve
+            self._wyoming = await asyncio.start_server(serve, sock=self.wyoming_socket, limit=MAX_LINE)
         if self.started:
             self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 

@@ -72,7 +72,7 @@ class SharedCaptions:
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.secret = secrets.token_urlsafe(TOKEN_BYTES)
         self.revision = 0
-        self._began_s = time.monotonic()
+        self.began_s = time.monotonic()
         self.n_readers = 0
         self.is_ended = False
         self.publisher = 0
@@ -84,10 +84,6 @@ class SharedCaptions:
         self._parts: dict[str, tuple[int, str]] = {"now": (0, "null"), "names": (0, "{}")}
         self._cleared = 0
         self._n_characters = 0
-
-    @property
-    def age_s(self) -> float:
-        return time.monotonic() - self._began_s
 
     def apply(self, changes: Mapping[str, Json]) -> None:
         """Apply the fields of a `captions` message. Raises: ApiError for too much text."""
@@ -374,7 +370,7 @@ class Publisher(CaptionSocket):
 
     async def _take(self, shared: SharedCaptions) -> None:
         while (message := await self.transport.receive()) is not None:
-            if shared.age_s > self.limits.session_s:
+            if time.monotonic() - shared.began_s > self.limits.session_s:
                 text = f"captions: expected at most {self.limits.session_s:g} s of a session"
                 raise ApiError(text, code="session_too_long")
             kind, changes = await in_thread_if_large(len(message), partial(read_publication, message))

@@ -9,7 +9,7 @@ import base64
 import itertools
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast, get_args
@@ -317,7 +317,7 @@ class RealtimeConnection(WebSocketConnection):
         query = dict(self.socket.query_params.items())
         intent = query.pop("intent", "transcription")
         if intent != "transcription":
-            raise invalid_value("intent", "'transcription'", f"'{intent[:50]}'")
+            raise invalid_value("intent", "'transcription'", fields.quoted(intent))
         model = query.pop("model", None)
         if "call_id" in query:
             raise unsupported("call_id")
@@ -339,7 +339,7 @@ class RealtimeConnection(WebSocketConnection):
         return {"id": self.transport.request_id, **self._config.document}
 
     async def _act_on(self, message: dict[str, object], event_id: object) -> None:
-        kind = message.pop("type")
+        kind = str(message.pop("type"))
         if kind == "session.update":
             session = message.get("session")
             config = self._updated(self._config_read, session)
@@ -359,10 +359,10 @@ class RealtimeConnection(WebSocketConnection):
             self._reader = reader_of(self._config_read)
             await self.queue.put(self._clear)
         elif kind in ("conversation.item.retrieve", "conversation.item.delete"):
-            answer = self._items.delete if kind.endswith("delete") else self._items.retrieve
-            await self.queue.put(partial(self._answer, partial(answer, message.get("item_id")), event_id))
+            action = kind.rpartition(".")[2]
+            await self.queue.put(partial(self._answer, action, message.get("item_id"), event_id))
         else:
-            raise invalid_value("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
+            raise invalid_value("type", f"one of {', '.join(MESSAGES)}", f"'{kind[:80]}'")
 
     def _updated(self, config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
         return with_resolved_model(updated_config(config, session), self.services.registry)
@@ -410,9 +410,9 @@ class RealtimeConnection(WebSocketConnection):
             self.session.reset()
         await self.send(self._items.clear(self.received_s))
 
-    async def _answer(self, make: Callable[[], dict[str, Json]], event_id: object) -> None:
+    async def _answer(self, action: str, item: object, event_id: object) -> None:
         try:
-            document = make()
+            document = self._items.retrieve_or_delete(action, item)
         except ApiError as fault:
             document = self._items.fault(fault, event_id)
         await self.send(document)
@@ -460,8 +460,8 @@ async def client_secrets(request: Request) -> Response:
         request, (*fields.unknown_fields(given, known), *unknown_session_fields(given.get("session")))
     )
     expires = fields.read_object("expires_after", given.get("expires_after"), optional=True)
-    if expires.get("anchor", "created_at") != "created_at":
-        raise invalid_value("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
+    if (anchor := expires.get("anchor", "created_at")) != "created_at":
+        raise invalid_value("expires_after.anchor", "'created_at'", fields.quoted(anchor))
     lifetime = fields.json_number(MIN_SECRET_S, MAX_SECRET_S)
     seconds = lifetime("expires_after.seconds", expires.get("seconds", DEFAULT_SECRET_S))
     session = given.get("session")
@@ -509,11 +509,12 @@ class RealtimeItems:
     def render(self, events: Iterable[Event]) -> Iterator[dict[str, Json]]:
         for event in events:
             if isinstance(event, SpeechStarted) and self.config.turns:
-                yield self._speech_started(event)
+                item, at_ms = self.begin(event.at), round(1000 * event.at)
+                yield self.event(f"{BUFFER}.speech_started", audio_start_ms=at_ms, item_id=item)
             elif isinstance(event, Partial):
                 yield self._delta(event)
-            elif isinstance(event, Final):
-                self._correct(event.words)
+            elif isinstance(event, Final) and (n_words := min(len(event.words), len(self._words))):
+                self._words[-n_words:] = event.words[-n_words:]  # their speakers are better known
             elif isinstance(event, SpeechEnded) and self.config.turns:
                 yield from self._speech_ended(event)
 
@@ -534,13 +535,16 @@ class RealtimeItems:
         yield self.event(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=fault.details)
         yield self._done(item, "incomplete", None, received_s)
 
-    def retrieve(self, given: object) -> dict[str, Json]:
-        return self.event(
-            "conversation.item.retrieved", item=self._finished[self._finished_id(given, "retrieve")]
-        )
-
-    def delete(self, given: object) -> dict[str, Json]:
-        item = self._finished_id(given, "delete")
+    def retrieve_or_delete(self, action: str, item: object) -> dict[str, Json]:
+        """Raises: ApiError 400 for an item that is not finished, or unknown."""
+        if not isinstance(item, str) or item not in self._finished:
+            raise ApiError(
+                f"item_id: expected the id of an item of this session, got {fields.quoted(item)}",
+                param="item_id",
+                code=f"item_{action}_invalid_item_id",
+            )
+        if action == "retrieve":
+            return self.event("conversation.item.retrieved", item=self._finished[item])
         del self._finished[item]
         return self.event("conversation.item.deleted", item_id=item)
 
@@ -558,10 +562,6 @@ class RealtimeItems:
         )
         yield from self.commit(received_s)
 
-    def _speech_started(self, event: SpeechStarted) -> dict[str, Json]:
-        item = self.begin(event.at)
-        return self.event(f"{BUFFER}.speech_started", audio_start_ms=round(1000 * event.at), item_id=item)
-
     def _speech_ended(self, event: SpeechEnded) -> Iterator[dict[str, Json]]:
         item = self.begin(event.at)
         end_ms = round(1000 * event.at)
@@ -578,12 +578,6 @@ class RealtimeItems:
 
     def _logprobs(self, words: Iterable[Word]) -> dict[str, Json]:
         return {"logprobs": [logprob(word) for word in words]} if self.config.logprobs else {}
-
-    def _correct(self, words: Sequence[Word]) -> None:
-        """Replace the words of an utterance by its final ones, whose speakers are better known."""
-        n_words = min(len(words), len(self._words))
-        if n_words:
-            self._words[-n_words:] = words[-n_words:]
 
     def _segments(self, item: str) -> Iterator[dict[str, Json]]:
         for speaker, words in speaker_runs(self._words):
@@ -623,15 +617,6 @@ class RealtimeItems:
             del self._finished[next(iter(self._finished))]
         self._reset(received_s)
         return self.event("conversation.item.done", item=document, previous_item_id=previous)
-
-    def _finished_id(self, given: object, action: str) -> str:
-        if not isinstance(given, str) or given not in self._finished:
-            raise ApiError(
-                f"item_id: expected the id of an item of this session, got {fields.quoted(given)}",
-                param="item_id",
-                code=f"item_{action}_invalid_item_id",
-            )
-        return given
 
     def _reset(self, received_s: float) -> None:
         self._item = None

@@ -196,7 +196,7 @@ def read_message(text: str) -> tuple[str, Mapping[str, object]]:
     if kind == "voices":
         return kind, require_voices(message.get("voices", {}))
     if kind not in ("finalize", "keepalive", "close"):
-        raise invalid_value("type", "configure, finalize, voices, keepalive or close", f"'{kind[:50]}'")
+        raise invalid_value("type", "configure, finalize, voices, keepalive or close", fields.quoted(kind))
     return kind, message
 
 

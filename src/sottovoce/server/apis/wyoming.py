@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from socket import socket as Socket
 
 import anyio
 
@@ -151,7 +150,7 @@ def read_length(name: str, value: object, limit: int) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
-        raise invalid_value(name, f"0 to {limit} bytes", f"'{str(value)[:50]}'")
+        raise invalid_value(name, f"0 to {limit} bytes", fields.quoted(value))
     return value
 
 
@@ -316,9 +315,7 @@ class SpokenCommand:
 def command_options(transcribe: Frame) -> tuple[str | None, LiveOptions]:
     data = transcribe.data
     language, name = data.get("language"), data.get("name")
-    sensitivity = data.get("vad_sensitivity") or "default"
-    if not isinstance(sensitivity, str) or sensitivity not in PAUSES_MS:
-        raise invalid_value("vad_sensitivity", f"one of {', '.join(PAUSES_MS)}", f"'{str(sensitivity)[:50]}'")
+    sensitivity = fields.one_of(*PAUSES_MS)("vad_sensitivity", data.get("vad_sensitivity") or "default")
     terms = fields.check_terms(
         [
             term
@@ -367,7 +364,3 @@ def info_document(services: Services) -> dict[str, Json]:
     }
     others: dict[str, Json] = {name: [] for name in ("tts", "handle", "intent", "wake", "mic", "snd")}
     return {"asr": [program], **others}
-
-
-async def start_wyoming(services: Services, listening: Socket) -> asyncio.Server:
-    return await asyncio.start_server(WyomingServer(services).serve, sock=listening, limit=MAX_LINE)
