@@ -80,7 +80,7 @@ class Endless:
         self.n_open = 0
         self.at_once: set[str] = set()
 
-    def open(self, source: object) -> Endless:
+    def open(self, source: object, input_format: str | None) -> Endless:
         return self
 
     def __enter__(self) -> Endless:

@@ -188,9 +188,9 @@ def test_other_encodings_and_rates_give_words_too(server: ServerThread, encoding
 
 
 def encoded(audio: Any, law: str) -> Any:
-    from sottovoce.server.pcm import ALAW, MULAW
+    from sottovoce.server.pcm import g711_table
 
-    table = MULAW if law == "mulaw" else ALAW
+    table = g711_table(law)
     order = np.argsort(table)
     places = np.searchsorted(table[order], audio.astype(np.float32) / 32768).clip(0, 255)
     return order[places].astype(np.uint8)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import struct
+from functools import cache
 
 import numpy as np
 
 from sottovoce.audio.downmix import FloatMixer
+from sottovoce.audio.io import load_audio
 from sottovoce.server.errors import invalid_value
 from sottovoce.types import SAMPLE_RATE, Samples
 
 SAMPLE_BYTES: dict[str, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
 MIN_RATE, MAX_RATE = 8_000, 96_000
-WAV_HEADER_BYTES = 44
-WAV_FORMATS = {"s16le": 1, "alaw": 6, "mulaw": 7}
-"""Source: Microsoft, Multimedia Programming Interface and Data Specifications 1.0, `fmt` chunk."""
 
 
 class PcmReader:
@@ -51,46 +49,14 @@ class PcmReader:
         return samples
 
     def _floats(self, data: bytes) -> Samples:
-        samples: Samples
         if self._encoding == "f32le":
-            samples = np.frombuffer(data, "<f4").astype(np.float32)
-        elif self._encoding == "s16le":
-            samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
-        else:
-            samples = (MULAW if self._encoding == "mulaw" else ALAW)[np.frombuffer(data, np.uint8)]
-        return samples
+            return np.frombuffer(data, "<f4").astype(np.float32)
+        if self._encoding == "s16le":
+            return np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
+        return g711_table(self._encoding)[np.frombuffer(data, np.uint8)]
 
 
-def wav_header(encoding: str, sample_rate: int, n_bytes: int) -> bytes:
-    """Return the header of a mono WAV file of n_bytes, or of the largest size that it can state."""
-    size = SAMPLE_BYTES[encoding]
-    size_field = min(n_bytes, 2**32 - 1 - WAV_HEADER_BYTES)
-    rates = (sample_rate, sample_rate * size, size, 8 * size)
-    about = struct.pack("<4sIHHIIHH", b"fmt ", 16, WAV_FORMATS[encoding], 1, *rates)
-    return (
-        struct.pack("<4sI4s", b"RIFF", size_field + 36, b"WAVE")
-        + about
-        + struct.pack("<4sI", b"data", size_field)
-    )
-
-
-def _mulaw_table() -> Samples:
-    """Source: ITU-T G.711, table 2: sign, exponent and mantissa, all inverted."""
-    code = ~np.arange(256, dtype=np.uint8)
-    exponent, mantissa = (code >> 4 & 7).astype(int), (code & 15).astype(int)
-    size = ((mantissa << 3) + 0x84 << exponent) - 0x84
-    samples: Samples = (np.where(code & 0x80, -size, size) / 32768).astype(np.float32)
-    return samples
-
-
-def _alaw_table() -> Samples:
-    """Source: ITU-T G.711, table 1: every other bit inverted."""
-    code = np.arange(256, dtype=np.uint8) ^ 0x55
-    exponent, mantissa = (code >> 4 & 7).astype(int), (code & 15).astype(int)
-    linear = (mantissa << 4) + 8
-    size = np.where(exponent == 0, linear, (linear + 0x100) << np.maximum(exponent - 1, 0))
-    samples: Samples = (np.where(code & 0x80, size, -size) / 32768).astype(np.float32)
-    return samples
-
-
-MULAW, ALAW = _mulaw_table(), _alaw_table()
+@cache
+def g711_table(encoding: str) -> Samples:
+    """Return the samples (256,) of the bytes of mulaw or alaw (ITU-T G.711)."""
+    return load_audio(bytes(range(256)), input_format=f"{encoding}:{SAMPLE_RATE}")

@@ -24,7 +24,6 @@ from starlette.requests import Request
 from sottovoce.audio.io import open_audio
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import RECORDINGS, Fields, note_ignored
-from sottovoce.server.pcm import WAV_HEADER_BYTES, wav_header
 from sottovoce.server.scheduler import FileJob, TranscriptionRequest
 from sottovoce.server.services import Services, cancel_when, key_of, services_of
 from sottovoce.server.settings import ServerLimits
@@ -182,30 +181,19 @@ def split_form(form: FormData) -> tuple[Fields, UploadedFile | None]:
 
 
 @asynccontextmanager
-async def received_body(
-    request: Request, raw: tuple[str, int] | None
-) -> AsyncIterator[tuple[Fields, UploadedFile]]:
-    """Receive a body as a recording, until the context ends. Raises: ApiError 400, 408, 413.
-
-    raw: encoding and sample rate of samples without a header.
-    """
+async def received_body(request: Request) -> AsyncIterator[tuple[Fields, UploadedFile]]:
+    """Receive a body as a recording, until the context ends. Raises: ApiError 400, 408, 413."""
     services = services_of(request)
     limits = services.settings.limits
     check_length(request, limits)
     with services.uploaded_bytes() as take, SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
         upload = UploadFile(cast(BinaryIO, file), filename="the body", size=0)
-        room = bytes(0 if raw is None else WAV_HEADER_BYTES)
-        await upload.write(room)
         digest = hashlib.sha256()
         async for piece in limited_stream(request, limits, take):
             digest.update(piece)
             await upload.write(piece)
-        n_bytes = (upload.size or 0) - len(room)
-        if not n_bytes:
+        if not upload.size:
             raise ApiError("body: expected a recording, got 0 bytes", code="missing_parameter")
-        if raw is not None:
-            await upload.seek(0)
-            await upload.write(wav_header(*raw, n_bytes))
         await upload.seek(0)
         yield Fields([]), UploadedFile(upload, digest.hexdigest())
 
@@ -266,14 +254,14 @@ def check_size(n_bytes: int, limits: ServerLimits) -> None:
         raise ApiError(message, status=413, param="file", code="file_too_large")
 
 
-def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
+def check_duration(upload: UploadedFile, input_format: str | None, most_s: float) -> Slices[float]:
     """Decode a recording and return its seconds. Raises: AudioError, ApiError 413.
 
     Durations in headers are not trusted: a small file may hold days of silence.
     """
     n_samples = 0
     upload.seek(0)
-    with open_audio(upload.source) as reader:
+    with open_audio(upload.source, input_format=input_format) as reader:
         for chunk in reader:
             n_samples += len(chunk.samples)
             if n_samples > most_s * SAMPLE_RATE:
@@ -326,7 +314,8 @@ async def checked_request(
         raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
     services.registry.resolve(file_request.model)
     note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
-    checked = check_duration(recording, services.settings.limits.duration_s)
+    input_format = file_request.transcription.options.input_format
+    checked = check_duration(recording, input_format, services.settings.limits.duration_s)
     audio_s = await cancel_on_disconnect(request, services.decoding.run(checked))
     services.key_limits.count_audio(key_of(request), audio_s)
     return file_request, recording, audio_s

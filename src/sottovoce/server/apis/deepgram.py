@@ -427,16 +427,17 @@ async def listen_recording(request: Request) -> Response:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         raise unsupported("url", "recordings are not fetched from elsewhere: send the audio as the body")
-    speakers = SpeakerOptions() if params.has_speakers else None
-    transcription = TranscriptionRequest(
-        TranscribeOptions(word_timestamps=True, speakers=speakers), params.languages, params.terms
+    options = TranscribeOptions(
+        word_timestamps=True,
+        speakers=SpeakerOptions() if params.has_speakers else None,
+        input_format=f"{params.encoding}:{params.sample_rate}" if params.is_raw else None,
     )
+    transcription = TranscriptionRequest(options, params.languages, params.terms)
     wanted = FileRequest(
         "transcribe", params.model, "verbose_json", transcription, words=True, ignored=params.ignored
     )
-    received = received_body(request, (params.encoding, params.sample_rate) if params.is_raw else None)
     async with AsyncExitStack() as stack:
-        job = await begin_job(request, stack, received, lambda _: wanted)
+        job = await begin_job(request, stack, received_body(request), lambda _: wanted)
         transcript = await job.collected(request)
     return JSONResponse(
         recording_document(transcript, params, request.state.request_id, job.recording.sha256)
