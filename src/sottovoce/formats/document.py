@@ -110,11 +110,11 @@ def _recording(text: str, info: TranscriptInfo) -> dict[str, Json]:
     }
     if info.turns:
         turns = info.turns
-        found["turns"] = [{**_span(turn.start, turn.end), "speaker": turn.speaker} for turn in turns]
+        found["turns"] = [{**span_document(turn.start, turn.end), "speaker": turn.speaker} for turn in turns]
     if info.unread is not None:
         found["unread"] = seconds(sum(end - start for start, end in info.unread))
     if info.unread:
-        found["unread_spans"] = [_span(start, end) for start, end in info.unread]
+        found["unread_spans"] = [span_document(start, end) for start, end in info.unread]
     return found
 
 
@@ -127,7 +127,7 @@ def _detection(
     return found
 
 
-def _span(start: float, end: float) -> dict[str, Json]:
+def span_document(start: float, end: float) -> dict[str, Json]:
     return {"start": seconds(start), "end": seconds(end)}
 
 
@@ -135,7 +135,7 @@ def segment_document(segment: Segment) -> dict[str, Json]:
     translation = {} if segment.translation is None else {"translation": segment.translation}
     return {
         "id": segment.id,
-        **_span(segment.start, segment.end),
+        **span_document(segment.start, segment.end),
         "text": segment.text,
         "language": segment.language,
         **_detection(segment.language_probability),
@@ -154,7 +154,7 @@ def word_document(word: Word) -> dict[str, Json]:
     mark: dict[str, Json] = {"doubtful": True} if has_low_confidence(word.probability) else {}
     return {
         "word": word.word,
-        **_span(word.start, word.end),
+        **span_document(word.start, word.end),
         "probability": score(word.probability),
         "language": word.language,
         "speaker": word.speaker,
@@ -180,7 +180,7 @@ def _token_document(token: Token) -> dict[str, Json]:
     return {
         "id": token.id,
         "text": token.text,
-        **_span(token.start, token.end),
+        **span_document(token.start, token.end),
         "probability": score(token.probability),
     }
 
@@ -256,7 +256,7 @@ def _line(
 ) -> dict[str, Json]:
     return {
         "type": kind,
-        **_span(start, end),
+        **span_document(start, end),
         "text": text,
         "language": language,
         "words": [word_document(word) for word in words],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Protocol
 
-from sottovoce.formats.document import Json, seconds
+from sottovoce.formats.document import Json, seconds, span_document
 from sottovoce.offline.regroup import merged
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import Event, Final, Partial, Segment
@@ -97,8 +97,7 @@ class LiveTranslation:
         """The event `translation`, as values for JSON."""
         return {
             "type": "translation",
-            "start": seconds(self.start),
-            "end": seconds(self.end),
+            **span_document(self.start, self.end),
             "text": self.text,
             "language": self.language,
             "words": [],

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sottovoce.audio.container import LiveContainer
-from sottovoce.formats.document import Json, score, seconds
+from sottovoce.formats.document import Json, score, seconds, span_document
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.live import Captions, Eagerness, LiveDecodingOptions, LiveOptions
 from sottovoce.options.requests import LANGUAGE_EXAMPLES
@@ -687,7 +687,7 @@ def split_words(words: Sequence[Word], between: Callable[[Word, Word], bool]) ->
 
 
 def times_of(words: Sequence[Word]) -> dict[str, Json]:
-    return {"start": seconds(words[0].start), "end": seconds(words[-1].end)}
+    return span_document(words[0].start, words[-1].end)
 
 
 def text_of(words: Sequence[Word]) -> str:

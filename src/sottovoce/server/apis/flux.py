@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from starlette.websockets import WebSocket
 
-from sottovoce.formats.document import Json, score, seconds
+from sottovoce.formats.document import Json, score, seconds, span_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.server import fields
 from sottovoce.server.api import Api, SocketRoute
@@ -345,8 +345,7 @@ class FluxTurns:
             {
                 "word": word.word.strip(),
                 "confidence": score(word.probability),
-                "start": seconds(word.start),
-                "end": seconds(word.end),
+                **span_document(word.start, word.end),
             }
             for word in turn.all_words
         ]

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import AudioError
 from sottovoce.formats.base import write_transcript
-from sottovoce.formats.document import Json, json_text, score, seconds
+from sottovoce.formats.document import Json, json_text, score, seconds, span_document
 from sottovoce.formats.document import word_document as live_word
 from sottovoce.formats.files import writer_for
 from sottovoce.options.decoding import DecodingOptions
@@ -356,8 +356,7 @@ def speaker_segment(segment: Segment) -> dict[str, Json]:
     return {
         "type": "transcript.text.segment",
         "id": segment_id(segment),
-        "start": seconds(segment.start),
-        "end": seconds(segment.end),
+        **span_document(segment.start, segment.end),
         "text": segment.text,
         "speaker": segment.speaker or "A",
     }
@@ -382,8 +381,7 @@ def segment_document(segment: Segment) -> dict[str, Json]:
     return {
         "id": segment.id,
         "seek": round(segment.start * SAMPLE_RATE / HOP_SAMPLES),
-        "start": seconds(segment.start),
-        "end": seconds(segment.end),
+        **span_document(segment.start, segment.end),
         "text": segment.text,
         "tokens": list(segment.tokens),
         "temperature": score(segment.temperature),
@@ -395,7 +393,7 @@ def segment_document(segment: Segment) -> dict[str, Json]:
 
 
 def word_document(word: Word) -> dict[str, Json]:
-    return {"word": word.word.strip(), "start": seconds(word.start), "end": seconds(word.end)}
+    return {"word": word.word.strip(), **span_document(word.start, word.end)}
 
 
 def logprob(word: Word) -> dict[str, Json]:

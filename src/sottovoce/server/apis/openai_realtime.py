@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
-from sottovoce.formats.document import Json, seconds
+from sottovoce.formats.document import Json, seconds, span_document
 from sottovoce.options.live import Eagerness, LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server import api, fields
@@ -586,8 +586,7 @@ class RealtimeItems:
                 id=f"seg_{uuid.uuid4().hex[:24]}",
                 item_id=item,
                 content_index=0,
-                start=seconds(words[0].start),
-                end=seconds(words[-1].end),
+                **span_document(words[0].start, words[-1].end),
                 speaker=speaker,
                 text="".join(word.word for word in words).strip(),
             )

@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sottovoce.audio.recording import Recording
-from sottovoce.formats.document import Json, score, seconds
+from sottovoce.formats.document import Json, score, span_document
 from sottovoce.options.decoding import HOTTEST, DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import Values, made, options_of
@@ -168,8 +168,7 @@ def word_of(word: Word) -> dict[str, Json]:
     """Render a word of a segment; t_dtw: its start in hundredths of a second."""
     return {
         "word": word.word,
-        "start": seconds(word.start),
-        "end": seconds(word.end),
+        **span_document(word.start, word.end),
         "t_dtw": round(100 * word.start),
         "probability": score(word.probability),
     }
