@@ -221,11 +221,6 @@ def file_limit() -> int:
     return 1_000_000 if soft == resource.RLIM_INFINITY else soft
 
 
-def address_of(transport: asyncio.Transport) -> str:
-    where = get_remote_addr(transport)
-    return where[0] if where else ""
-
-
 class Turns:
     """Shares the event loop among connections with more data than one turn parses."""
 
@@ -303,7 +298,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        address = address_of(self._transport)
+        address, _ = get_remote_addr(self._transport) or ("", 0)
         if not self._gate.enter(address):
             self._transport.abort()
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import sys
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
 TIMEOUT_S = 4.0
@@ -17,13 +18,9 @@ def is_ready(port: int) -> bool:
         HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S),
         HTTPSConnection("127.0.0.1", port, timeout=TIMEOUT_S, context=unverified),
     ):
-        try:
+        with closing(connection), suppress(OSError, HTTPException):
             connection.request("GET", "/ready")
             return connection.getresponse().status == 200
-        except (OSError, HTTPException):
-            continue
-        finally:
-            connection.close()
     return False
 
 

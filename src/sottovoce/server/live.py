@@ -89,7 +89,7 @@ class WebSocketTransport:
         self.request_id: str = socket.scope["state"]["request_id"]
         self._socket = socket
         self.limits = limits
-        self._has_hung_up: Callable[[], bool] = socket.scope["state"].get(HAS_HUNG_UP, bool)
+        self.has_disconnected: Callable[[], bool] = socket.scope["state"].get(HAS_HUNG_UP, bool)
 
     async def accept(self, subprotocol: str | None) -> None:
         offered = self._socket.scope["subprotocols"]
@@ -106,9 +106,6 @@ class WebSocketTransport:
             return text if data is None else data
         text = f"session: expected a message within {self.limits.idle_s:g} s"
         raise ApiError(text, code="idle_timeout")
-
-    def has_disconnected(self) -> bool:
-        return self._has_hung_up()
 
     async def send(self, document: dict[str, Json]) -> None:
         await self.send_text(json_text(document))
@@ -195,6 +192,7 @@ class LiveConnection(ABC, Generic[M]):
         self._session: SessionHandle | None = None
         self.exit_stack = AsyncExitStack()
         self._is_closing = False
+        self._close_code = NORMAL_CLOSURE
         self._was_shed = anyio.Event()
         self._last_audio_s = math.inf
         """Monotonic time of the last audio; infinite without a slot."""
@@ -342,19 +340,14 @@ class LiveConnection(ABC, Generic[M]):
         return None
 
     async def _run(self) -> None:
-        code = NORMAL_CLOSURE
-
-        async def process_queue() -> None:
-            nonlocal code
-            code = await self._process_queue()
-
         async def keep_running(task: Callable[[], Awaitable[None]]) -> None:
             await task()
             await anyio.sleep_forever()
 
         others = (self._receive, self._drain, self._wait_shed, self._report, self.background)
-        await run_until_first(process_queue, *(partial(keep_running, task) for task in others))
-        await self.transport.close(code, "the server is shutting down" if code == SERVICE_RESTART else "")
+        await run_until_first(self._process_queue, *(partial(keep_running, task) for task in others))
+        reason = "the server is shutting down" if self._close_code == SERVICE_RESTART else ""
+        await self.transport.close(self._close_code, reason)
 
     async def _receive(self) -> None:
         while not self._is_closing and (message := await self.transport.receive()) is not None:
@@ -385,12 +378,13 @@ class LiveConnection(ABC, Generic[M]):
                 text = f"session: expected audio within {most_s:g} s, whatever keeps it alive"
                 raise ApiError(text, code="idle_timeout")
 
-    async def _process_queue(self) -> int:
+    async def _process_queue(self) -> None:
         while True:
             item = await self.queue.take()
             if isinstance(item, int):  # the close code, the last item
                 await self.on_close()
-                return item
+                self._close_code = item
+                return
             if isinstance(item, np.ndarray):
                 await self.on_audio(item)
             else:

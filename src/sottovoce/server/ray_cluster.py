@@ -183,8 +183,10 @@ def serving_on_ray(
         )
         serve.run(deployment(serve, shared, open_model, replicas).bind(), name=NAME, route_prefix="/")
     except (RuntimeError, ValueError) as error:
-        why = reason([str(error), *messages(serve)])
+        app = serve.status().applications.get(NAME)
+        messages = [] if app is None else [app.message, *(part.message for part in app.deployments.values())]
         serve.shutdown()
+        why = reason([str(error), *messages])
         raise OptionError(f"--replicas: expected servers that come up, got '{why}'") from error
     try:
         yield
@@ -217,11 +219,6 @@ def deployment(
         graceful_shutdown_timeout_s=DRAIN_S,
     )
     return made
-
-
-def messages(serve: ModuleType) -> list[str]:
-    app = serve.status().applications.get(NAME)
-    return [] if app is None else [app.message, *(part.message for part in app.deployments.values())]
 
 
 def reason(texts: Sequence[str]) -> str:

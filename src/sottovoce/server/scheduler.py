@@ -422,7 +422,8 @@ class Scheduler:
         self._fusions = anyio.CapacityLimiter(1)
         self._fusion_of = lru_cache(MAX_CACHED_FUSIONS)(lambda phrases: model.fusion(hotwords=phrases))
         work = work or Work()
-        n_engines = engines_for(model, work)
+        is_cpu = model.backend.device.type == "cpu"
+        n_engines = work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)
         self._is_forecast = work.forecast
         self.forecast = LoadForecast(n_engines)
         self.worker = Worker(
@@ -522,8 +523,3 @@ class Scheduler:
             second=second,
             runtime=caller,
         )
-
-
-def engines_for(model: Model, work: Work) -> int:
-    is_cpu = model.backend.device.type == "cpu"
-    return work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)

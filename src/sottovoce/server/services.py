@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import TypeVar, cast
 
 import anyio
@@ -186,11 +187,12 @@ class Services(Collector):
     async def running(self) -> AsyncIterator[None]:
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._unload_idle)
+                tasks.start_soon(repeat, UNLOAD_EVERY_S, self._unload_idle)
                 if self.settings.work.forecast:
-                    tasks.start_soon(self._shed_load)
+                    tasks.start_soon(repeat, POLL_EVERY_S, self._shed_load)
                 if self.keys.has_file:
-                    tasks.start_soon(self._refresh_keys)
+                    refresh = partial(anyio.to_thread.run_sync, self.keys.refresh)
+                    tasks.start_soon(repeat, CHECK_KEYS_EVERY_S, refresh)
                 if self.settings.models.preload:
                     tasks.start_soon(self._preload)
                 yield
@@ -214,21 +216,12 @@ class Services(Collector):
         except Exception as error:
             self.preload_error = error
 
-    async def _refresh_keys(self) -> None:
-        while True:
-            await anyio.sleep(CHECK_KEYS_EVERY_S)
-            await anyio.to_thread.run_sync(self.keys.refresh)
-
     async def _shed_load(self) -> None:
-        while True:
-            await anyio.sleep(POLL_EVERY_S)
-            self.shedder.check()
+        self.shedder.check()
 
     async def _unload_idle(self) -> None:
-        while True:
-            await anyio.sleep(UNLOAD_EVERY_S)
-            self.registry.unload_idle()
-            await self.registry.free()
+        self.registry.unload_idle()
+        await self.registry.free()
 
 
 def gauges(
@@ -238,6 +231,12 @@ def gauges(
     for place, value in values:
         family.add_metric(place, value)
     return family
+
+
+async def repeat(every_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await anyio.sleep(every_s)
+        await work()
 
 
 async def run_until_first(*tasks: Callable[[], Awaitable[object]]) -> None:
@@ -277,7 +276,3 @@ def services_of(connection: HTTPConnection) -> Services:
 
 def key_of(connection: HTTPConnection) -> ApiKey | None:
     return cast("ApiKey | None", connection.scope["state"].get("key"))
-
-
-def given_keys_of(connection: HTTPConnection) -> list[str]:
-    return cast("list[str]", connection.scope["state"]["given_keys"])

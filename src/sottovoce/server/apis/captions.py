@@ -116,16 +116,6 @@ class SharedCaptions:
             message = f"captions: expected at most {MAX_CAPTIONS_CHARACTERS} characters of them in a session"
             raise ApiError(message, code="captions_too_long")
 
-    def begin_publishing(self) -> int:
-        """Return the number of a new publisher, which replaces the one before."""
-        self.publisher += 1
-        self.wake()
-        return self.publisher
-
-    def end(self) -> None:
-        self.is_ended = True
-        self.wake()
-
     def page(self, revision: int) -> Page | None:
         """Return the next page of changes since a revision (-1: all), or None."""
         if revision == self.revision:
@@ -201,24 +191,21 @@ class CaptionRegistry:
         return found
 
     def end(self, shared: SharedCaptions) -> None:
-        shared.end()
+        shared.is_ended = True
+        shared.wake()
         self._by_token.pop(_token_hash(shared.token), None)
 
     @contextmanager
     def reading(self, shared: SharedCaptions) -> Iterator[None]:
         """Count a reader, and wake the publisher, which reports their number. Raises: ApiError 429."""
-        self._check_readers()
+        self.check_readers()
         self._count(shared, 1)
         try:
             yield
         finally:
             self._count(shared, -1)
 
-    def check_reader(self, token: str) -> None:
-        self.find(token)
-        self._check_readers()
-
-    def _check_readers(self) -> None:
+    def check_readers(self) -> None:
         if self.n_readers >= self._readers:
             raise too_many_requests(f"{self._readers} readers are here: try again later", retry_s=10.0)
 
@@ -309,7 +296,8 @@ def check_publisher(connection: HTTPConnection) -> None:
 
 
 def check_reader(connection: HTTPConnection) -> None:
-    captions_of(connection).check_reader(connection.headers.get("x-captions-token", ""))
+    captions_of(connection).find(connection.headers.get("x-captions-token", ""))
+    captions_of(connection).check_readers()
 
 
 class CaptionSocket(ABC):
@@ -341,7 +329,8 @@ class Publisher(CaptionSocket):
     async def serve(self) -> None:
         secret = self.offered(RESUME_PREFIX)
         shared = self.registry.begin() if secret is None else self.registry.resumed(secret)
-        number = shared.begin_publishing()
+        shared.publisher = number = shared.publisher + 1  # replaces the one before
+        shared.wake()
         is_over = True
         try:
             await self.transport.accept(SUBPROTOCOL)

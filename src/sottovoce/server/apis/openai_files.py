@@ -79,14 +79,6 @@ TEXT_TYPES = {
 }
 
 
-async def transcriptions(request: Request) -> Response:
-    return await respond(request, transcription_request)
-
-
-async def translations(request: Request) -> Response:
-    return await respond(request, translation_request)
-
-
 async def respond(request: Request, read: Callable[[Fields], FileRequest]) -> Response:
     async with AsyncExitStack() as stack:
         job = await begin_job(request, stack, received_form(request), read)
@@ -475,7 +467,7 @@ API = api.Api(
         api.http_route(
             "POST",
             "/v1/audio/transcriptions",
-            transcriptions,
+            partial(respond, read=transcription_request),
             "Text in the language that is spoken, as OpenAI's API",
             api.answers({**api.TRANSCRIPT, "text/event-stream": api.STRING}),
             body=api.form(api.form_schemas("openai")),
@@ -483,7 +475,7 @@ API = api.Api(
         api.http_route(
             "POST",
             "/v1/audio/translations",
-            translations,
+            partial(respond, read=translation_request),
             "Text in English, as OpenAI's API",
             api.answers(api.TRANSCRIPT),
             body=api.form(TRANSLATION_FIELDS),

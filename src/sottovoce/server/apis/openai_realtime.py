@@ -27,7 +27,7 @@ from sottovoce.server.errors import ApiError, invalid_options, invalid_value, un
 from sottovoce.server.live import WebSocketConnection, in_thread_if_large
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.pcm import PcmReader
-from sottovoce.server.services import given_keys_of, key_of, services_of
+from sottovoce.server.services import key_of, services_of
 from sottovoce.server.uploads import whole_body
 from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechStarted, Word
 
@@ -322,7 +322,7 @@ class RealtimeConnection(WebSocketConnection):
         if "call_id" in query:
             raise unsupported("call_id")
         fields.note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
-        secret = self.services.secrets.first_valid(given_keys_of(self.socket))
+        secret = self.services.secrets.first_valid(self.socket.scope["state"]["given_keys"])
         config = RealtimeSessionConfig()
         config = config if secret is None else updated_config(config, secret["session"])
         if model is None:

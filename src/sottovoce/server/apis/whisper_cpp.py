@@ -54,7 +54,7 @@ async def inference(request: Request) -> Response:
     if wanted.response_format in openai_files.TEXT_TYPES:
         return openai_files.text_response(transcript, wanted)
     if wanted.response_format == "json":
-        return JSONResponse({"text": plain_text(transcript)})
+        return JSONResponse({"text": "".join(f"{segment.text}\n" for segment in transcript.segments)})
     return JSONResponse(inference_document(transcript, wanted))
 
 
@@ -138,10 +138,6 @@ def _label_speaker(segment: Segment, *, in_text: bool) -> Segment:
     if in_text:  # the words would tell the text without it
         return replace(segment, text=f"(speaker {place}){segment.text}", speaker=None, words=None)
     return replace(segment, speaker=f"Speaker{place}")
-
-
-def plain_text(transcript: Transcript) -> str:
-    return "".join(f"{segment.text}\n" for segment in transcript.segments)
 
 
 def inference_document(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
