@@ -31,18 +31,8 @@ from sottovoce.options.requests import TRANSLATION_FORMATS
 from sottovoce.options.schema import Option, Values, made
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
-from sottovoce.server import api
+from sottovoce.server import api, fields
 from sottovoce.server.errors import invalid_options, invalid_value, shutting_down, to_api_error
-from sottovoce.server.fields import (
-    MAX_CHARACTERS,
-    Fields,
-    KnownFields,
-    fields_of,
-    known_fields,
-    read_form,
-    read_number,
-    unknown_fields,
-)
 from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import run_until_first
 from sottovoce.server.uploads import FileRequest, RunningJob, begin_job, received_form
@@ -67,8 +57,8 @@ CHUNKING = {
     "silence_duration_ms": ("min_silence_ms", 10_000.0),
     "prefix_padding_ms": ("speech_pad_ms", 5_000.0),
 }
-"""Fields of `chunking_strategy`: our name, and the greatest value."""
-SUPPORTED = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
+"""fields.Fields of `chunking_strategy`: our name, and the greatest value."""
+SUPPORTED = {"transcribe": tuple(fields.fields_of("openai")), "translate": TRANSLATED}
 MOST_SPEAKERS = 4
 LEAST_SPEECH_S, MOST_SPEECH_S = 1.0, 30.0
 NAMES, REFERENCES = "known_speaker_names[]", "known_speaker_references[]"
@@ -79,7 +69,7 @@ TEXT_TYPES = {
 }
 
 
-async def respond(request: Request, read: Callable[[Fields], FileRequest]) -> Response:
+async def respond(request: Request, read: Callable[[fields.Fields], FileRequest]) -> Response:
     async with AsyncExitStack() as stack:
         job = await begin_job(request, stack, received_form(request), read)
         if job.request.stream:
@@ -167,8 +157,8 @@ async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
     yield done_event(transcript, job.request, job.handle.n_prompt_tokens)
 
 
-def transcription_request(fields: Fields) -> FileRequest:
-    values = read_form(fields, "openai")
+def transcription_request(form: fields.Fields) -> FileRequest:
+    values = fields.read_form(form, "openai")
     response_format = values["response_format"]
     logprobs, stream = bool(values["include"]), bool(values["stream"])
     granularities = values["granularities"]
@@ -197,26 +187,26 @@ def transcription_request(fields: Fields) -> FileRequest:
         segments="segment" in granularities or not granularities,
         logprobs=logprobs,
         stream=stream,
-        ignored=(*fields.unread, *unknown_chunking(values["chunking_strategy"])),
+        ignored=(*form.unread, *unknown_chunking(values["chunking_strategy"])),
     )
 
 
-def translation_request(fields: Fields) -> FileRequest:
-    values = read_form(fields, "openai", translation_form())
+def translation_request(form: fields.Fields) -> FileRequest:
+    values = fields.read_form(form, "openai", translation_form())
     transcription = TranscriptionRequest(transcribe_options(values, "translate", words=False))
     model, response_format = values["model"], values["response_format"]
-    return FileRequest("translate", model, response_format, transcription, ignored=fields.unread)
+    return FileRequest("translate", model, response_format, transcription, ignored=form.unread)
 
 
 def phrases_of(values: Values) -> tuple[str, ...]:
     hotwords = values["hotwords"] or ""
-    if len(hotwords) > MAX_CHARACTERS:
-        raise invalid_value("hotwords", f"at most {MAX_CHARACTERS} characters", str(len(hotwords)))
+    if len(hotwords) > fields.MAX_CHARACTERS:
+        raise invalid_value("hotwords", f"at most {fields.MAX_CHARACTERS} characters", str(len(hotwords)))
     return (*values["phrases"], *(word.strip() for word in hotwords.split(",") if word.strip()))
 
 
 def translation_form() -> list[Option]:
-    openai = fields_of("openai")
+    openai = fields.fields_of("openai")
     options = {name: openai[name][0] for name in TRANSLATED}
     formats = replace(openai["response_format"][1], choices=TRANSLATION_FORMATS)
     options["response_format"] = replace(options["response_format"], apis={"openai": formats})
@@ -253,7 +243,7 @@ def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
             "chunking_strategy", "'auto' or an object of type 'server_vad'", f"'{str(strategy)[:100]}'"
         )
     given = {
-        ours: read_number(f"chunking_strategy[{key}]", strategy[key], 0.0, most)
+        ours: fields.read_number(f"chunking_strategy[{key}]", strategy[key], 0.0, most)
         for key, (ours, most) in CHUNKING.items()
         if key in strategy
     }
@@ -266,8 +256,8 @@ def window_vad(name: str, given: Mapping[str, float]) -> VadOptions:
 
 
 def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, ...]:
-    known: KnownFields = {"chunking_strategy": known_fields("type", *CHUNKING)}
-    return unknown_fields({"chunking_strategy": strategy}, known)
+    known: fields.KnownFields = {"chunking_strategy": fields.known_fields("type", *CHUNKING)}
+    return fields.unknown_fields({"chunking_strategy": strategy}, known)
 
 
 def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str, Samples]:
