@@ -26,7 +26,7 @@ from sottovoce.types import Task
 
 if TYPE_CHECKING:
     from sottovoce.archive.results import BatchOptions, Item, ResultTable, Row
-    from sottovoce.server.settings import Replicas
+    from sottovoce.options.replicas import Replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,7 @@ def batch(
 
 
 def actors_of(table: TableOptions) -> Replicas:
-    from sottovoce.server.ray_cluster import parse_range
-    from sottovoce.server.settings import Replicas
+    from sottovoce.options.replicas import Replicas, parse_range
 
     least, most = parse_range("--actors", table.actors)
     return Replicas(least, most, table.cpus_per_actor, table.gpus_per_actor)
@@ -119,7 +118,7 @@ def rows_of(
 
     if actors is None:
         return transcribe_items(open_model(model), items, batch)
-    from sottovoce.server.ray_cluster import connect, transcribe_on_ray
+    from sottovoce.archive.ray_cluster import connect, transcribe_on_ray
 
     connect(ray_address)
     return transcribe_on_ray(items, partial(open_model, model), batch, actors)

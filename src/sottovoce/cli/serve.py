@@ -30,6 +30,7 @@ from sottovoce.cli.options import (
     open_model,
 )
 from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.options.replicas import Replicas, parse_range
 from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.server.settings import (
     API_KEYS,
@@ -39,7 +40,6 @@ from sottovoce.server.settings import (
     JobSettings,
     Listening,
     ModelSettings,
-    Replicas,
     ServerLimits,
     ServerSettings,
     TranslationSettings,
@@ -193,7 +193,7 @@ def serve_on_ray(
         if is_used:
             raise OptionError(f"--replicas: cannot be combined with {flag}, which needs one process")
     with needing_extra():
-        from sottovoce.server.ray_cluster import parse_range, serving_on_ray
+        from sottovoce.server.ray_cluster import serving_on_ray
     least, most = parse_range("--replicas", given["replicas"])
     replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(given["threads"] or 1))
     warn_if_open(settings)

@@ -362,27 +362,6 @@ class JobSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
-    """Servers or actors of a Ray cluster. cpus, gpus: of each."""
-
-    n_min: int = 1
-    n_max: int = 1
-    cpus: float = 1.0
-    gpus: float = Option(
-        "GPUs for each server; with 0.25, four share one.", key="gpus_per_replica", least=0.0
-    ).as_field(0.0)
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        if not self.cpus > 0:
-            raise OptionError(f"processes: expected more than 0 CPUs of each, got {self.cpus:g}")
-        if not 1 <= self.n_min <= self.n_max:
-            raise OptionError(
-                f"processes: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """wyoming: address for Home Assistant. translation: None: Whisper translates live speech, into English
     only.

@@ -17,11 +17,11 @@ from websockets.sync.client import connect as open_socket
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
+from sottovoce.options.replicas import Replicas, parse_range
 from sottovoce.server.settings import (
     Access,
     Listening,
     ModelSettings,
-    Replicas,
     ServerLimits,
     ServerSettings,
 )
@@ -34,12 +34,11 @@ from sottovoce.server.ray_cluster import (  # noqa: E402
     NAME,
     PLACES_BESIDE,
     deployment,
-    parse_range,
     serving_on_ray,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-CLIPS = Path(__file__).parents[3] / "examples" / "clips"
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 KEY = "the-key-of-the-server"
 LOCAL = {"trust_env": False, "timeout": 60.0}
 

@@ -14,19 +14,19 @@ from sottovoce.api import Model
 from sottovoce.archive.results import BatchOptions, Item, open_results, write_rows
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
-from sottovoce.server.settings import Replicas
-from tests.server.ray.mortal_model import MortalModel
+from sottovoce.options.replicas import Replicas
+from tests.archive.mortal_model import MortalModel
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.data", reason="ray's extra `data` is not installed")
-from sottovoce.server.ray_cluster import (  # noqa: E402
+from sottovoce.archive.ray_cluster import (  # noqa: E402
     DIED,
     connect,
     transcribe_on_ray,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-CLIPS = Path(__file__).parents[3] / "examples" / "clips"
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,7 +43,7 @@ def mortal(folder: Path) -> Callable[[], Model]:
 def test_an_actor_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sottovoce.server.ray_cluster.N_RETRIES", 1)  # each is a process that loads PyTorch
+    monkeypatch.setattr("sottovoce.archive.ray_cluster.N_RETRIES", 1)  # each is a process that loads PyTorch
     names = [f"clip{i}" for i in range(10)] + ["once", "bad", "deadly"] + [f"clip{i}" for i in range(10, 20)]
     items = [Item(name, str(tmp_path / name)) for name in names]
     with open_results(tmp_path / "out.jsonl") as results:
