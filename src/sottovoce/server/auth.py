@@ -36,7 +36,7 @@ from sottovoce.text.files import read_toml
 logger = logging.getLogger(__name__)
 MOST_KEYS = 1_000
 """Of a file: every request is compared with all of them."""
-MOST_REQUESTS = 100_000
+MOST_REQUESTS, MOST_SESSIONS = 100_000, 1_000_000
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
@@ -142,15 +142,17 @@ def read_key(where: str, name: str, table: object) -> ApiKey:
     unknown = next((setting for setting in given if setting not in SETTINGS), None)
     if unknown is not None:
         raise OptionError(f"{where}: expected {', '.join(SETTINGS)}, got '{unknown[:50]}'")
-    requests, sessions = given.get("requests-per-minute"), given.get("sessions")
+    digest = read_digest(where, given)
+    limits: dict[str, int | None] = {}
+    for setting, most in (("requests-per-minute", MOST_REQUESTS), ("sessions", MOST_SESSIONS)):
+        value = given.get(setting)
+        if value is not None and (type(value) is not int or not 1 <= value <= most):
+            expected = f"{where} {setting}: expected a whole number from 1 to {most}"
+            raise OptionError(f"{expected}, got '{str(value)[:50]}'")
+        limits[setting.replace("-", "_")] = value
     secret = given.get("webhook-secret")
-    return ApiKey(
-        name,
-        read_digest(where, given),
-        optional_int(f"{where} requests-per-minute", requests, MOST_REQUESTS),
-        optional_int(f"{where} sessions", sessions, 1_000_000),
-        None if secret is None else secret_of(f"{where} webhook-secret", str(secret)),
-    )
+    signed = None if secret is None else secret_of(f"{where} webhook-secret", str(secret))
+    return ApiKey(name, digest, **limits, webhook_secret=signed)
 
 
 def read_digest(where: str, table: Mapping[str, object]) -> bytes:
@@ -164,14 +166,6 @@ def read_digest(where: str, table: Mapping[str, object]) -> bytes:
     if key is None:
         raise OptionError(f"{where} sha256: expected 64 hexadecimal digits")
     raise OptionError(f"{where} key: expected 8 to 200 of the characters A-Z a-z 0-9 . _ ~ -")
-
-
-def optional_int(where: str, value: object, most: int) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise OptionError(f"{where}: expected a whole number from 1 to {most}, got '{str(value)[:50]}'")
-    return value
 
 
 class KeyLimits:

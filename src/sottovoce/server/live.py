@@ -65,23 +65,18 @@ class Transport(Protocol[M_co]):
 
         Raises: ApiError after too long a silence, and for an invalid message.
         """
-        ...
 
     def has_disconnected(self) -> bool:
         """Return whether the client is known to have gone, also while nothing is read."""
-        ...
 
     async def send(self, document: dict[str, Json]) -> None:
         """Raises: ApiError if the client does not read."""
-        ...
 
     async def close(self, code: int, reason: str = "") -> None:
         """code: of WebSockets."""
-        ...
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
         """Close after an error. document: the last message."""
-        ...
 
 
 class WebSocketTransport:

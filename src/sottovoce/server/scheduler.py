@@ -98,23 +98,16 @@ def shifted(event: Event, offset_s: float) -> Event:
     return replace(event, **changes)
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedTranslator:
+@dataclass(slots=True, kw_only=True)
+class QueuedTranslator(WhisperTranslator):
     """A translator whose work is queued behind live sessions."""
 
-    own: WhisperTranslator
     worker: Worker
     caller: Caller
 
-    @property
-    def target(self) -> str:
-        return self.own.target
-
-    def push(self, pcm: Samples, worked_s: float) -> None:
-        self.own.push(pcm, worked_s=worked_s)
-
     def translate(self, source: SourceText) -> str:
-        return self.worker.submit(lambda: self.own.translate(source), Priority.FILE, self.caller).result()
+        work = partial(WhisperTranslator.translate, self, source)
+        return self.worker.submit(work, Priority.FILE, self.caller).result()
 
 
 class SessionHandle:
@@ -217,7 +210,7 @@ class SessionHandle:
 
     def translator(self) -> QueuedTranslator:
         caller = self._worker.runtime.caller()
-        return QueuedTranslator(WhisperTranslator(self._model, caller), self._worker, caller)
+        return QueuedTranslator(self._model, caller, worker=self._worker, caller=caller)
 
     def reset(self) -> None:
         self._session = None

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from email.message import Message
+from functools import partial
 from mimetypes import guess_extension
 from tempfile import SpooledTemporaryFile
 from typing import BinaryIO, TypeVar, cast
@@ -327,7 +328,7 @@ async def begin_job(
     received: AbstractAsyncContextManager[tuple[Fields, UploadedFile | None]],
     read: Callable[[Fields], FileRequest],
     *,
-    adapt: Callable[[FileRequest, UploadedFile], Slices[FileRequest]] | None = None,
+    adapt: Callable[[FileRequest, UploadedFile], FileRequest] | None = None,
 ) -> RunningJob:
     """Receive a recording, check the request, and begin to transcribe it; the stack ends it.
 
@@ -340,9 +341,8 @@ async def begin_job(
     file_request, recording, _ = await checked_request(request, lambda: read(fields), upload)
     name = services.registry.resolve(file_request.model)
     if adapt is not None:
-        file_request = await cancel_on_disconnect(
-            request, services.decoding.run(adapt(file_request, recording))
-        )
+        adapted = services.decoding.call(partial(adapt, file_request, recording))
+        file_request = await cancel_on_disconnect(request, adapted)
         recording.seek(0)
     begun = services.registry.transcribing(name, recording.source, file_request.transcription)
     handle = await stack.enter_async_context(begun)

@@ -167,7 +167,10 @@ async def post(
             try:
                 writer.write("\r\n".join(lines).encode() + body)
                 await writer.drain()
-                return await _status(reader)
+                while found := STATUS.match(await reader.readuntil(b"\r\n\r\n")):
+                    if not found[1].startswith(b"1"):  # of an answer to come
+                        return int(found[1])
+                raise PostError("no status")
             finally:
                 writer.transport.abort()
     except TimeoutError as error:
@@ -195,12 +198,3 @@ async def _connect(
         except (OSError, TimeoutError) as error:
             fault: OSError | TimeoutError = error
     raise fault
-
-
-async def _status(reader: asyncio.StreamReader) -> int:
-    while True:
-        found = STATUS.match(await reader.readuntil(b"\r\n\r\n"))
-        if found is None:
-            raise PostError("no status")
-        if not found[1].startswith(b"1"):
-            return int(found[1])

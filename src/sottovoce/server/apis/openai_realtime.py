@@ -325,10 +325,7 @@ class RealtimeConnection(WebSocketConnection):
         secret = self.services.secrets.first_valid(self.socket.scope["state"]["given_keys"])
         config = RealtimeSessionConfig()
         config = config if secret is None else updated_config(config, secret["session"])
-        if model is None:
-            return config
-        config = replace(config, model=model, has_speakers=model == DIARIZING)
-        return with_resolved_model(config, self.services.registry)
+        return config if model is None else replace(config, model=model, has_speakers=model == DIARIZING)
 
     @property
     def _config(self) -> RealtimeSessionConfig:

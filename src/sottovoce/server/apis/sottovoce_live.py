@@ -173,7 +173,10 @@ class SottovoceConnection(WebSocketConnection):
 
     async def _exchange_voices(self, given: Mapping[str, object]) -> None:
         voices = await self.session.voices(decoded_voices(given))
-        await self.send({"type": "voices", "voices": encoded_voices(voices)})
+        encoded = {
+            name: base64.b64encode(one.astype("<f4").tobytes()).decode() for name, one in voices.items()
+        }
+        await self.send({"type": "voices", "voices": {**encoded}})
 
     async def _confirm(self, kind: str, ignored: Sequence[str] = ()) -> None:
         await self.send({"type": kind, "received": round(self.received_s, 3), **ignored_field(ignored)})
@@ -220,12 +223,6 @@ def decoded_voices(voices: Mapping[str, object]) -> dict[str, Floats]:
         }
     except ValueError as error:
         raise invalid_value("voices", "32-bit floats in base64", "something else") from error
-
-
-def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
-    return {
-        name: base64.b64encode(vector.astype("<f4").tobytes()).decode() for name, vector in voices.items()
-    }
 
 
 def read_request(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
@@ -299,7 +296,7 @@ class SessionTranslator:
 
     def add_audio(self, samples: Samples, worked_s: float) -> None:
         if self._own is not None:
-            self._own.push(samples, worked_s)
+            self._own.push(samples, worked_s=worked_s)
 
     def take(self, events: Sequence[Event]) -> None:
         if any(isinstance(event, Partial | Final) for event in events):

@@ -25,7 +25,6 @@ from sottovoce.server.fields import TEXT, Fields, note_ignored, read_form
 from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, UploadedFile, begin_job, received_form
-from sottovoce.server.worker import Slices
 from sottovoce.speakers.channel_diarizer import has_channels_apart
 from sottovoce.speakers.labels import letter_index, parts_of
 from sottovoce.types import Segment, Transcript, Word
@@ -75,9 +74,8 @@ async def load(request: Request) -> Response:
     return PlainTextResponse("Load was successful!\n")
 
 
-def with_voice_diarization(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
+def with_voice_diarization(request: FileRequest, upload: UploadedFile) -> FileRequest:
     """Diarize by voice if both channels have the same sound."""
-    yield from ()
     options = request.transcription.options
     if options.channels != "energy" or has_channels_apart(Recording(upload.source)):
         return request
