@@ -30,9 +30,9 @@ from tests.server.servers import wait_until
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.serve", reason="ray's extra `serve` is not installed")
 from sottovoce.server.ray_cluster import (  # noqa: E402
+    EXTRA_REQUESTS,
     MAX_QUEUED,
     NAME,
-    PLACES_BESIDE,
     deployment,
     serving_on_ray,
 )
@@ -87,7 +87,7 @@ def test_what_ray_is_asked_for() -> None:
     assert scaling.get_target_ongoing_requests() == 8
     assert (scaling.upscale_delay_s, scaling.downscale_delay_s) == (30.0, 600.0)
     assert made._deployment_config.graceful_shutdown_timeout_s == 600.0
-    assert made.max_ongoing_requests == 5 + 3 + PLACES_BESIDE
+    assert made.max_ongoing_requests == 5 + 3 + EXTRA_REQUESTS
     assert made.max_queued_requests == MAX_QUEUED
 
 

@@ -26,16 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from sottovoce.api import Model
-from sottovoce.server.api import (
-    FolderRoute,
-    HttpHandler,
-    HttpRoute,
-    Route,
-    RouteMatch,
-    RouteTable,
-    SocketRoute,
-    error_answer,
-)
+from sottovoce.server import api
 from sottovoce.server.apis import (
     captions,
     convert,
@@ -99,7 +90,7 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
             yield
 
     app = Starlette(
-        routes=[one for api in APIS for route in api.routes for one in starlette_routes(route)],
+        routes=[made for each in APIS for route in each.routes for made in starlette_routes(route)],
         middleware=middleware(services),
         exception_handlers={HTTPException: not_found},
         lifespan=lifespan,
@@ -126,25 +117,25 @@ def middleware(services: Services) -> list[Middleware]:
     return [cors, logged]
 
 
-def starlette_routes(route: Route) -> list[BaseRoute]:
+def starlette_routes(route: api.Route) -> list[BaseRoute]:
     match route:
-        case HttpRoute(path, handler, method):
+        case api.HttpRoute(path, handler, method):
             return [starlette.routing.Route(path, error_boundary(handler), methods=[method])]
-        case SocketRoute(path, serve):
+        case api.SocketRoute(path, serve):
             refusal = starlette.routing.Route(path, error_boundary(route.refuse))
             return [WebSocketRoute(path, serve), refusal]
-        case FolderRoute(path, folder):
+        case api.FolderRoute(path, folder):
             return [Mount(path, StaticFiles(directory=folder))]
 
 
-def error_boundary(handler: HttpHandler) -> HttpHandler:
+def error_boundary(handler: api.HttpHandler) -> api.HttpHandler:
     async def answer(request: Request) -> Response:
         try:
             return await cancel_when(services_of(request).aborted.wait, handler(request), shutting_down())
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
-            return error_answer(request, logged_api_error(error, request.state.request_id))
+            return api.error_answer(request, logged_api_error(error, request.state.request_id))
 
     return answer
 
@@ -181,7 +172,7 @@ class RequestLogMiddleware:
         self._app = app
         self._services = services
         self._access = AccessControl(services.settings, services.secrets, services.keys)
-        self._routes = RouteTable(APIS)
+        self._routes = api.RouteTable(APIS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -236,7 +227,7 @@ class RequestLogMiddleware:
                 elif is_socket:
                     await deny(WebSocket(scope, receiving, sending), fault)
                 else:
-                    await error_answer(HTTPConnection(scope), fault)(scope, receiving, sending)
+                    await api.error_answer(HTTPConnection(scope), fault)(scope, receiving, sending)
             finally:
                 seconds, metrics = time.monotonic() - began_s, self._services.metrics
                 set_attribute(STATUS if outcome < FIRST_CLOSE_CODE else "websocket.close_code", outcome)
@@ -248,7 +239,7 @@ class RequestLogMiddleware:
                     metrics.request_seconds.observe(seconds)
                 self._log(scope, route, method, outcome, seconds)
 
-    def _refusal(self, scope: Scope, route: RouteMatch, headers: Headers) -> ApiError | None:
+    def _refusal(self, scope: Scope, route: api.RouteMatch, headers: Headers) -> ApiError | None:
         given = self._routes.given_keys(headers.get("authorization", ""), scope.get("subprotocols", ()))
         try:
             key = self._access.admit(route.auth, headers, given)
@@ -258,7 +249,7 @@ class RequestLogMiddleware:
             return fault
         return None
 
-    def _log(self, scope: Scope, route: RouteMatch, method: str, status: int, seconds: float) -> None:
+    def _log(self, scope: Scope, route: api.RouteMatch, method: str, status: int, seconds: float) -> None:
         client, key = scope.get("client"), scope["state"].get("key")
         logger.info(
             "request",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
-PLACES_BESIDE = 16
+EXTRA_REQUESTS = 16
 CONNECTIONS = 8
 MORE_AFTER_S, FEWER_AFTER_S = 30.0, 600.0
 DRAIN_S = 600.0
@@ -87,7 +87,7 @@ def deployment(
     made: Deployment = serve.deployment(
         serve.ingress(build)(),
         name=NAME,
-        max_ongoing_requests=limits.sessions + limits.requests + PLACES_BESIDE,
+        max_ongoing_requests=limits.sessions + limits.requests + EXTRA_REQUESTS,
         max_queued_requests=MAX_QUEUED,
         autoscaling_config={
             "min_replicas": replicas.n_min,

@@ -314,8 +314,8 @@ class TranscriptionRequest:
 
 
 class FileJob:
-    """One recording under transcription: iterate over its segments. n_prompt_tokens: what the model sees of
-    its prompt.
+    """One recording under transcription: iterate over its segments. n_prompt_tokens: of its prompt, without
+    those that the model does not see.
     """
 
     def __init__(

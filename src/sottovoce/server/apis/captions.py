@@ -23,18 +23,10 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, json_text, seconds
-from sottovoce.server import fields
+from sottovoce.server import fields, live
 from sottovoce.server.api import Api, Auth, SocketRoute
 from sottovoce.server.apis.sottovoce_live import SUBPROTOCOL
 from sottovoce.server.errors import ApiError, invalid_value, too_many_requests
-from sottovoce.server.live import (
-    NORMAL_CLOSURE,
-    SERVICE_RESTART,
-    ClientDisconnectedError,
-    WebSocketTransport,
-    in_thread_if_large,
-    serve_client,
-)
 from sottovoce.server.services import Services, run_until_first, services_of
 
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
@@ -306,12 +298,12 @@ class CaptionSocket(ABC):
         self.limits = self.services.settings.limits
         self.registry = captions_of(socket)
         self.socket = socket
-        self.transport = WebSocketTransport(socket, self.limits)
+        self.transport = live.WebSocketTransport(socket, self.limits)
 
     @classmethod
     async def at(cls, socket: WebSocket) -> None:
         client = cls(socket)
-        await serve_client(client.transport, client.serve, what="captions failed")
+        await live.serve_client(client.transport, client.serve, what="captions failed")
 
     @abstractmethod
     async def serve(self) -> None: ...
@@ -322,7 +314,7 @@ class CaptionSocket(ABC):
 
     async def wait_draining(self) -> None:
         await self.services.draining.wait()
-        await self.transport.close(SERVICE_RESTART, "the server is shutting down")
+        await self.transport.close(live.SERVICE_RESTART, "the server is shutting down")
 
 
 class Publisher(CaptionSocket):
@@ -343,7 +335,7 @@ class Publisher(CaptionSocket):
                 lambda: self._until_replaced(shared, number),
                 self.wait_draining,
             )
-        except ClientDisconnectedError:
+        except live.ClientDisconnectedError:
             is_over = False
         finally:
             if shared.publisher == number and (is_over or self.services.draining.is_set()):
@@ -362,9 +354,9 @@ class Publisher(CaptionSocket):
             if time.monotonic() - shared.began_s > self.limits.session_s:
                 text = f"captions: expected at most {self.limits.session_s:g} s of a session"
                 raise ApiError(text, code="session_too_long")
-            kind, changes = await in_thread_if_large(len(message), partial(read_publication, message))
+            kind, changes = await live.in_thread_if_large(len(message), partial(read_publication, message))
             if kind == "close":
-                await self.transport.close(NORMAL_CLOSURE)
+                await self.transport.close(live.NORMAL_CLOSURE)
                 return
             shared.apply(changes)
 
@@ -401,14 +393,14 @@ class Reader(CaptionSocket):
                 await anyio.sleep(0)  # others go first, where the system buffers megabytes for the reader
             elif shared.is_ended:
                 await self.transport.send({"type": "ended"})
-                await self.transport.close(NORMAL_CLOSURE)
+                await self.transport.close(live.NORMAL_CLOSURE)
                 return
             else:
                 await changed.wait()
 
     async def _listen(self) -> None:
         if (await self.socket.receive())["type"] == "websocket.disconnect":
-            raise ClientDisconnectedError
+            raise live.ClientDisconnectedError
         raise ApiError("captions: expected a reader to read, got a message", code="invalid_message")
 
 

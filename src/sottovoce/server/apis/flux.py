@@ -14,15 +14,8 @@ from starlette.websockets import WebSocket
 from sottovoce.formats.document import Json, score, seconds, span_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.server import fields
-from sottovoce.server.api import Api, SocketRoute
-from sottovoce.server.apis.deepgram import (
-    KEY_SCHEMES,
-    DeepgramSocket,
-    ListenParams,
-    Query,
-    languages_of,
-    render_error,
-)
+from sottovoce.server.api import SocketRoute
+from sottovoce.server.apis import deepgram
 from sottovoce.server.errors import ApiError, invalid_value, unsupported
 from sottovoce.server.models import ModelRegistry
 from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded, SpeechStarted, Unstable, Word
@@ -82,7 +75,7 @@ class TurnThresholds:
 
 
 @dataclass(frozen=True, slots=True)
-class FluxParams(ListenParams):
+class FluxParams(deepgram.ListenParams):
     """The parameters of a stream. has_hints: the client has named the languages."""
 
     has_hints: bool = False
@@ -103,7 +96,7 @@ def confidence_of(pause_s: float) -> float:
 
 
 def flux_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> FluxParams:
-    query = Query(pairs, TURN_PARAMS)
+    query = deepgram.Query(pairs, TURN_PARAMS)
     if not (model := query.last.get("model")):
         raise invalid_value("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
     is_raw, encoding, rate = query.audio_format
@@ -152,7 +145,7 @@ def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxPa
     return changed
 
 
-class FluxConnection(DeepgramSocket[FluxParams]):
+class FluxConnection(deepgram.DeepgramSocket[FluxParams]):
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._turns = FluxTurns(FluxParams(), self.transport.request_id, is_multi=False)
@@ -352,7 +345,7 @@ class FluxTurns:
         words += [{"word": word, "confidence": 0.0} for word in turn.unstable.split()]
         more: dict[str, Json] = {}
         if self._is_multi:
-            more["languages"] = languages_of(turn.all_words)
+            more["languages"] = deepgram.languages_of(turn.all_words)
         if self.params.has_hints:
             more["languages_hinted"] = list(self.params.languages)
         return self.message(
@@ -368,4 +361,4 @@ class FluxTurns:
         )
 
 
-API = Api(routes=(SocketRoute("/v2/listen", FluxConnection.at),), error=render_error, key_schemes=KEY_SCHEMES)
+API = replace(deepgram.API, routes=(SocketRoute("/v2/listen", FluxConnection.at),))
