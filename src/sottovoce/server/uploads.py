@@ -285,12 +285,9 @@ class RunningJob:
     services: Services
     resources: AsyncExitStack
 
-    def count(self, transcript: Transcript) -> None:
-        self.services.metrics.file_seconds.inc(transcript.duration)
-
     async def collected(self, request: Request) -> Transcript:
         transcript = await cancel_on_disconnect(request, self.handle.collect())
-        self.count(transcript)
+        self.services.metrics.file_seconds.inc(transcript.duration)
         return transcript
 
 

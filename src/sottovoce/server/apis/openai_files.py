@@ -153,7 +153,7 @@ async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
             logger.exception("transcription failed")
         yield fault.body
         return
-    job.count(transcript)
+    job.services.metrics.file_seconds.inc(transcript.duration)
     yield done_event(transcript, job.request, job.handle.n_prompt_tokens)
 
 
