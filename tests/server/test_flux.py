@@ -328,7 +328,7 @@ def test_models_are_languages() -> None:
     assert (several.languages, several.has_hints) == (("en", "de"), True)
     assert read("model=flux-general-multi&encoding=linear16").languages == ()
     assert read("model=nano&encoding=linear16").model == "nano"
-    assert not read("model=flux-general-en").is_raw, "a container says its own"
+    assert read("model=flux-general-en").raw is None, "a container says its own"
 
 
 def test_a_configure_changes_what_it_names() -> None:

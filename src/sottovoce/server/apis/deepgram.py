@@ -40,7 +40,6 @@ from sottovoce.server.uploads import FileRequest, begin_job, received_body
 from sottovoce.speakers.labels import letter_index
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (
-    SAMPLE_RATE,
     Event,
     Final,
     Partial,
@@ -85,16 +84,14 @@ MAX_SENTENCES = 5
 
 @dataclass(frozen=True, slots=True)
 class ListenParams(ABC):
-    """Common parameters of `/v1/listen` and `/v2/listen`. languages: empty: any. is_raw: samples without a
-    header.
+    """Common parameters of `/v1/listen` and `/v2/listen`. languages: empty: any. raw: encoding and rate of
+    samples without a header, or None.
     """
 
     model: str | None = None
     languages: tuple[str, ...] = ()
     terms: tuple[str, ...] = ()
-    encoding: str = "s16le"
-    sample_rate: int = 16_000
-    is_raw: bool = False
+    raw: tuple[str, int] | None = None
     ignored: tuple[str, ...] = ()
 
     @property
@@ -179,14 +176,14 @@ class Query:
         return fields.read_codes("language_hint", self.values.get("language_hint", ()))
 
     @property
-    def audio_format(self) -> tuple[bool, str, int]:
-        """Whether the audio is raw, its encoding and its sample rate."""
+    def raw(self) -> tuple[str, int] | None:
+        """Encoding and rate of samples without a header, or None for a container."""
         last = self.last
         encoding = last.get("encoding", CONTAINER)
         if encoding == CONTAINER:
             if "sample_rate" in last and "encoding" not in last:
                 raise invalid_value("sample_rate", "an encoding beside it", "none")
-            return False, "s16le", SAMPLE_RATE
+            return None
         if encoding not in ENCODINGS:
             raise invalid_value(
                 "encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'"
@@ -196,7 +193,7 @@ class Query:
         usual = "16000" if encoding == "linear16" else "8000"
         rate = fields.read_int("sample_rate", last.get("sample_rate", usual))
         PcmReader(ENCODINGS[encoding], rate)
-        return True, ENCODINGS[encoding], rate
+        return ENCODINGS[encoding], rate
 
 
 def stream_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
@@ -234,7 +231,7 @@ def common_params(query: Query, registry: ModelRegistry) -> DeepgramParams:
     model, named = query.last.get("model"), query.last.get("language")
     if model is not None and model.lower() == "base" and resolve_model_id(model, registry.settings) is None:
         model = "whisper-base"  # Deepgram's `base` is not Whisper's: it means the default model
-    is_raw, encoding, rate = query.audio_format
+    raw = query.raw
     is_one = bool(named) and named != "multi"
     return DeepgramParams(
         model=registry.resolve(model),
@@ -243,9 +240,7 @@ def common_params(query: Query, registry: ModelRegistry) -> DeepgramParams:
         terms=query.terms,
         is_punctuated=query.flag("punctuate") or query.flag("smart_format"),
         has_speakers=query.flag("diarize") or query.last.get("diarize_model", "").lower() not in OFF_VALUES,
-        encoding=encoding,
-        sample_rate=rate,
-        is_raw=is_raw,
+        raw=raw,
         ignored=registry.ignored(model, query.ignored),
     )
 
@@ -288,8 +283,8 @@ class DeepgramSocket(WebSocketConnection, Generic[P]):
     async def open_stream(self, params: P) -> None:
         self.params = self.read = params
         fields.note_ignored(self.socket, params.ignored)
-        if params.is_raw:
-            self._reader = PcmReader(params.encoding, params.sample_rate)
+        if params.raw is not None:
+            self._reader = PcmReader(*params.raw)
         else:
             self._container = LiveContainer()
             self.exit_stack.callback(self._container.close)
@@ -430,7 +425,7 @@ async def listen_recording(request: Request) -> Response:
     options = TranscribeOptions(
         word_timestamps=True,
         speakers=SpeakerOptions() if params.has_speakers else None,
-        input_format=f"{params.encoding}:{params.sample_rate}" if params.is_raw else None,
+        input_format=params.raw and f"{params.raw[0]}:{params.raw[1]}",
     )
     transcription = TranscriptionRequest(options, params.languages, params.terms)
     wanted = FileRequest(

@@ -99,7 +99,7 @@ def flux_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
     query = deepgram.Query(pairs, TURN_PARAMS)
     if not (model := query.last.get("model")):
         raise invalid_value("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
-    is_raw, encoding, rate = query.audio_format
+    raw = query.raw
     hints, is_english = query.language_hints, model == ENGLISH
     if hints and is_english:
         raise invalid_value("language_hint", f"another model than {ENGLISH}", "that one")
@@ -108,9 +108,7 @@ def flux_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
         languages=("en",) if is_english else hints,
         has_hints=bool(hints),
         terms=query.terms,
-        encoding=encoding,
-        sample_rate=rate,
-        is_raw=is_raw,
+        raw=raw,
         thresholds=read_thresholds(query.last, TurnThresholds()),
         ignored=registry.ignored(model, query.ignored),
     )
