@@ -78,3 +78,13 @@ def cause_of(error: BaseException) -> str:
     """Return the cause of an error, without number and path."""
     reason = getattr(error, "strerror", None) or str(error)
     return str(reason).strip().split("\n")[0] or type(error).__name__
+
+
+MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether Python, PyTorch or the device had too little memory."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in MEMORY_WORDS)

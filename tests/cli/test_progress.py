@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sottovoce.cli.invocation import Invocation
-from sottovoce.cli.progress import for_each_file, is_out_of_memory
-from sottovoce.errors import AudioError, OutputError
+from sottovoce.cli.progress import for_each_file
+from sottovoce.errors import AudioError, OutputError, is_out_of_memory
 
 LACKS = [
     MemoryError(),

@@ -119,7 +119,6 @@ def drops_exceptions(frame: FrameType | None) -> bool:
 
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
-OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 """Messages of torch's allocators, which raise RuntimeError."""
 
 
@@ -189,9 +188,3 @@ def one_line(message: str) -> str:
 
 def say_error(message: str) -> None:
     click.echo(f"error: {one_line(message)}", err=True)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)

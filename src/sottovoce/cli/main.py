@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 import click
 
-from sottovoce.cli.invocation import Invocation, is_out_of_memory, say_error, with_common_options
-from sottovoce.errors import OutputError, SottovoceError, cause_of
+from sottovoce.cli.invocation import Invocation, say_error, with_common_options
+from sottovoce.errors import OutputError, SottovoceError, cause_of, is_out_of_memory
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from sottovoce.cli.invocation import Invocation, invocation_of, is_out_of_memory, one_line
+from sottovoce.cli.invocation import Invocation, invocation_of, one_line
 from sottovoce.cli.options import ModelOptions, open_model
-from sottovoce.errors import AudioError, OutputError, SottovoceError
+from sottovoce.errors import AudioError, OutputError, SottovoceError, is_out_of_memory
 from sottovoce.formats.paragraphs import clock
 from sottovoce.options.schema import made
 from sottovoce.types import Segment

@@ -14,6 +14,7 @@ from sottovoce.errors import (
     ModelNotFoundError,
     OptionError,
     SottovoceError,
+    is_out_of_memory,
 )
 from sottovoce.formats.document import Json
 
@@ -22,7 +23,6 @@ logger = logging.getLogger(__name__)
 UNAVAILABLE = "model_unavailable"
 INTERNAL = "internal_error"
 OUT_OF_MEMORY = "out_of_memory"
-MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 
 
 @dataclass(eq=False, repr=False)
@@ -108,9 +108,3 @@ def logged_api_error(error: BaseException, request_id: str, what: str = "request
     if fault.status >= 500 and not isinstance(error, ApiError):
         logger.error(what, exc_info=error, extra={"request_id": request_id})
     return fault
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in MEMORY_WORDS)
