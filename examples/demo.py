@@ -167,9 +167,9 @@ def draw(clip: Clip, live: LiveRun, path: Path, theme: Theme) -> None:
 
     A line leads from the end of each word to the moment at which the session committed it.
     """
-    figure = Figure(figsize=(8.4, 4.7), layout="constrained", facecolor=theme.paper)
+    figure = Figure(figsize=(8.4, 4.05), layout="constrained", facecolor=theme.paper)
     axis = figure.subplots()
-    axis.set(xlim=(0, clip.duration), ylim=(-0.9, 3.3), facecolor=theme.paper)
+    axis.set(xlim=(0, clip.duration), ylim=(-0.32, 3.3), facecolor=theme.paper)
     axis.set_axis_off()
     colours = dict(zip(clip.languages, theme.colours * len(clip.languages), strict=False))
     for span in clip.spans:
