@@ -22,6 +22,7 @@ from sottovoce.formats.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.formats.output import (
     STANDARD_OUTPUT,
     Output,
+    is_device,
     label_of,
     named_document,
     open_output,
@@ -149,7 +150,7 @@ def with_output_file(files: Sequence[str], output: OutputOptions, *, has_format:
     if len(set(files)) > 1:
         raise OptionError(f"output '{name}': expected one input for one file, got {len(set(files))}")
     wanted = format_named(name)
-    if is_device(name):
+    if is_device(Path(name)):
         wanted = output.output_format.strip()
         if "," in wanted or wanted == "all":
             raise OptionError(f"output '{name}': is no folder; expected one format for it, got '{wanted}'")
@@ -164,16 +165,10 @@ def with_output_file(files: Sequence[str], output: OutputOptions, *, has_format:
     return replace(output, output_format=wanted, output_file=Path(name))
 
 
-def is_device(output: str) -> bool:
-    """Whether a path exists and is neither a file nor a folder, such as /dev/null or a named pipe."""
-    path = Path(output)
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
 def means_file(output: str) -> bool:
     if output.endswith(("/", os.sep)) or Path(output).is_dir():
         return False
-    if is_device(output):
+    if is_device(Path(output)):
         return True
     return format_named(output) is not None or bool(re.fullmatch(r"\.[A-Za-z]{2,4}", Path(output).suffix))
 

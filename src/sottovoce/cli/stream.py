@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 from rich.console import Console
@@ -39,7 +39,7 @@ from sottovoce.cli.options import (
     open_model,
     speakers_of,
 )
-from sottovoce.errors import OptionError, TranslationError, cause_of
+from sottovoce.errors import OptionError, TranslationError
 from sottovoce.formats.document import event_line, json_text
 from sottovoce.formats.output import label_of
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
@@ -135,7 +135,7 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
         if controller is not None:
             pieces = caught_up(pieces, controller)
         if copy:
-            pieces = stack.enter_context(WaveRecorder(Path(copy))).through(pieces)
+            pieces = stack.enter_context(saved(pieces, Path(copy)))
         model = open_model(made(ModelOptions, given))
         translator, pieces = live_translator(translation, model, pieces)
         session = open_session(model, given, flags, fusion, speakers)
@@ -392,59 +392,48 @@ def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
             file.write(line.to_json() + "\n")
 
 
-class WaveRecorder:
-    """Writes 16-bit mono audio; a context manager.
+@contextmanager
+def saved(pieces: Iterator[Samples], path: Path) -> Iterator[Iterator[Samples]]:
+    """Save the pieces as 16-bit mono audio while they are used.
 
     Existing content stays until the first piece arrives. If the disk is full, the error comes at the end.
     Raises: OptionError for a path that cannot be written.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: wave.Wave_write | None = None
-        self._raw: BinaryIO | None = None
-        self._fault: OptionError | None = None
-        was_there = path.exists()
-        with self._fault_kept():
-            path.open("ab").close()
-            if not was_there:
-                path.unlink()
-        if self._fault is not None:
-            raise self._fault
-
-    def __enter__(self) -> WaveRecorder:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._fault_kept(), ExitStack() as stack:
-            if self._raw is not None:
-                stack.callback(self._raw.close)
-            if self._file is not None:
-                self._file.close()
-        if kind is None and self._fault is not None:
-            raise self._fault
-
-    def through(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
-        for piece in pieces:
-            if self._fault is None:
-                with self._fault_kept():
-                    self._file = self._file or self._begun()
-                    self._file.writeframes((piece.clip(-1.0, 1.0) * 32767).astype("<i2").tobytes())
-            yield piece
-
-    def _begun(self) -> wave.Wave_write:
-        self._raw = self._path.open("wb")
-        file = wave.open(self._raw, "wb")  # noqa: SIM115
-        file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
-        return file
+    name, was_there = f"recording '{path}'", path.exists()
+    with writing(name):
+        path.open("ab").close()
+        if not was_there:
+            path.unlink()
+    faults: list[OptionError] = []
+    opened = ExitStack()
 
     @contextmanager
-    def _fault_kept(self) -> Iterator[None]:
+    def fault_kept() -> Iterator[None]:
         try:
-            yield
-        except OSError as error:
-            message = f"recording '{self._path}': cannot be written ({cause_of(error)})"
-            self._fault = self._fault or OptionError(message)
+            with writing(name):
+                yield
+        except OptionError as error:
+            faults.append(error)
+
+    def copied() -> Iterator[Samples]:
+        file: wave.Wave_write | None = None
+        for piece in pieces:
+            if not faults:
+                with fault_kept():
+                    if file is None:
+                        raw = opened.enter_context(path.open("wb"))
+                        file = opened.enter_context(wave.open(raw, "wb"))  # noqa: SIM115
+                        file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+                    file.writeframes((piece.clip(-1.0, 1.0) * 32767).astype("<i2").tobytes())
+            yield piece
+
+    try:
+        yield copied()
+    finally:
+        with fault_kept(), opened:
+            pass
+    if faults:
+        raise faults[0]
 
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")

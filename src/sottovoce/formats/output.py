@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import sys
 import tempfile
 from collections import Counter
@@ -53,14 +52,17 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
                 file.close()
 
         with writing(f"output '{real}'"):
-            is_special = _is_special(real)
-            place = real if is_special else stack.enter_context(whole_file(real))
+            if real.is_dir():
+                raise OptionError(f"output '{real}': expected a file, it is a directory")
+            if real.exists() and not os.access(real, os.W_OK):
+                raise OptionError(f"output '{real}': exists and may not be written")
+            place = real if is_device(real) else stack.enter_context(whole_file(real))
             file = place.open("wb")
         stack.callback(close)
         yield Output(write)
         with writing(f"output '{real}'"):
             file.flush()
-            if not is_special:
+            if place != real:
                 os.fsync(file.fileno())
             stack.close()
 
@@ -90,16 +92,9 @@ def _print(piece: Piece) -> None:
     sys.stdout.flush()
 
 
-def _is_special(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False  # missing; opening it raises the right error
-    if stat.S_ISDIR(mode):
-        raise OptionError(f"output '{path}': expected a file, it is a directory")
-    if not os.access(path, os.W_OK):
-        raise OptionError(f"output '{path}': exists and may not be written")
-    return not stat.S_ISREG(mode)
+def is_device(path: Path) -> bool:
+    """Whether a path is there and neither a file nor a folder, such as /dev/null or a named pipe."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 STANDARD_INPUT = "-"
