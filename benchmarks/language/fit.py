@@ -50,7 +50,7 @@ from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.offline.languages import TextLikelihood
 from sottovoce.offline.transcriber import transcriber_for
-from sottovoce.offline.windows import PIECE_VAD, Piece, speech_pieces
+from sottovoce.offline.windows import PIECE_VAD, SpeechSpan, speech_pieces
 from sottovoce.options.transcribe import LANGUAGE_PRIOR, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime
@@ -94,7 +94,7 @@ class Prober:
             length = round(100 * seconds)
             for _ in range(2 if last - first > length else 0):
                 at = rng.randrange(first, last - length)
-                rows.append({"seconds": seconds, "own": self._alone(features, Piece(at, at + length))})
+                rows.append({"seconds": seconds, "own": self._alone(features, SpeechSpan(at, at + length))})
         return rows
 
     def recording(self, samples: Samples, parts: Sequence[tuple[float, float, str]]) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ class Prober:
                     codes = dict.fromkeys([*(code for *_, code in parts), *(self.codes[i] for i in likely)])
                     is_asked = piece.duration_s >= chain.SHORTEST_TEXT_S and max(own["p"]) < DOUBTFUL
                     nats = (
-                        texts.nats(Piece(piece.start - 10, piece.end + 10), list(codes))
+                        texts.log_likelihood_ratios(SpeechSpan(piece.start - 10, piece.end + 10), list(codes))
                         if is_asked and len(parts) > 1 and piece.start > 10
                         else {}
                     )
@@ -154,7 +154,7 @@ class Prober:
             begin(start_s)
 
         def added(start_s: float, end_s: float, probed: ProbedLanguage) -> None:
-            newest = Piece(round(100 * end_s) - 50, round(100 * end_s))
+            newest = SpeechSpan(round(100 * end_s) - 50, round(100 * end_s))
             stretch = {"start": start_s, "end": end_s, "own": _row(probed), "spoken": _spoken(newest, parts)}
             rows[-1]["stretches"].append(stretch)
             add(start_s, end_s, probed)
@@ -163,7 +163,7 @@ class Prober:
         run_live(session, samples, chunk_s=session._options.stream.chunk_s)
         return rows
 
-    def _alone(self, features: RecordingFeatures, piece: Piece) -> dict[str, Any]:
+    def _alone(self, features: RecordingFeatures, piece: SpeechSpan) -> dict[str, Any]:
         (probed,) = self._runtime.probe_languages(self._probe, [features.log_mel(piece.start, piece.end)])
         return _row(probed)
 
@@ -176,7 +176,7 @@ def _probed(row: Mapping[str, Any]) -> ProbedLanguage:
     return ProbedLanguage(np.array(row["p"]), 1.0, row["no_speech"])
 
 
-def _spoken(piece: Piece, parts: Sequence[tuple[float, float, str]]) -> str | None:
+def _spoken(piece: SpeechSpan, parts: Sequence[tuple[float, float, str]]) -> str | None:
     """Return the language of three quarters of a piece, or None."""
     shares: dict[str, float] = {}
     for start_s, end_s, code in parts:

@@ -37,7 +37,7 @@ from sottovoce.audio.vad import speech_segments
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches, true_switches
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, compare, score
 from sottovoce.offline.verify import covered_by_word, uncovered
-from sottovoce.offline.windows import PIECE_VAD, Piece
+from sottovoce.offline.windows import PIECE_VAD, SpeechSpan
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.text.word_edits import align_words
 from sottovoce.types import HOP_SAMPLES, Word
@@ -49,7 +49,7 @@ KINDS = "text", "all"
 def unread_s(recording: MixedRecording, outcome: Outcome) -> list[tuple[float, float]]:
     """Stretches of speech that no word covers."""
     found = speech_segments(recording.audio(), PIECE_VAD)
-    pieces = [Piece(one.start_sample // HOP_SAMPLES, -(-one.end_sample // HOP_SAMPLES)) for one in found]
+    pieces = [SpeechSpan(one.start_sample // HOP_SAMPLES, -(-one.end_sample // HOP_SAMPLES)) for one in found]
     words = [Word(text, start, end, 1.0) for start, end, text in outcome.words]
     left = uncovered(pieces, map(covered_by_word, words))
     return [(stretch[0].start / 100, stretch[-1].end / 100) for stretch in left]

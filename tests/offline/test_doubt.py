@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sottovoce.decoding.decode import DecodingResult
-from sottovoce.offline.verify import halves_to_read, is_silent, is_too_little
-from sottovoce.offline.windows import Piece, Window, WindowCut
+from sottovoce.offline.verify import is_silent, is_too_little, split_retry
+from sottovoce.offline.windows import SpeechSpan, Window, WindowCut
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
@@ -28,7 +28,7 @@ def test_speech_has_some_tokens_a_second(length_s: float, n_tokens: int, is_litt
 
 
 def test_halves_hold_all_pieces() -> None:
-    window = Window((Piece(0, 100), Piece(200, 700), Piece(800, 900), Piece(950, 1000)))
+    window = Window((SpeechSpan(0, 100), SpeechSpan(200, 700), SpeechSpan(800, 900), SpeechSpan(950, 1000)))
     first, second = window.halves()
     assert first.pieces + second.pieces == window.pieces
     assert first.n_frames == 600
@@ -72,7 +72,7 @@ def kept(end_s: float) -> WindowCut:
     return WindowCut((Segment(0, 0.0, end_s, "", "en", (HELLO,) * 60),), round(100 * end_s))
 
 
-TWO = Window((Piece(0, 400), Piece(500, 900)))
+TWO = Window((SpeechSpan(0, 400), SpeechSpan(500, 900)))
 
 
 @pytest.mark.parametrize(
@@ -84,21 +84,21 @@ TWO = Window((Piece(0, 400), Piece(500, 900)))
         (TWO, reading(), kept(5.0), False),
         (replace(TWO, is_suspicious=True), reading(), kept(5.0), True),
         (replace(TWO, is_suspicious=True), reading(), kept(7.0), False),
-        (Window((Piece(0, 800),)), reading(ratio=3.0), kept(8.0), False),
-        (Window((Piece(0, 200), Piece(300, 600))), reading(ratio=3.0), kept(5.0), False),
+        (Window((SpeechSpan(0, 800),)), reading(ratio=3.0), kept(8.0), False),
+        (Window((SpeechSpan(0, 200), SpeechSpan(300, 600))), reading(ratio=3.0), kept(5.0), False),
     ],
     ids=["fits", "repeats", "silent", "stops early", "half stops early", "half ends", "one piece", "short"],
 )
 def test_what_is_read_in_halves(
     window: Window, result: DecodingResult, cut: WindowCut, is_halved: bool
 ) -> None:
-    assert bool(halves_to_read(window, result, cut, FallbackOptions(), EOT)) is is_halved
+    assert bool(split_retry(window, result, cut, FallbackOptions(), EOT)) is is_halved
 
 
 def test_halves_of_silence_need_less_to_be_silence_too() -> None:
     rules = FallbackOptions()
-    silent = halves_to_read(TWO, reading(ratio=3.0, no_speech=0.9), kept(8.0), rules, EOT)
-    spoken = halves_to_read(TWO, reading(ratio=3.0), kept(8.0), rules, EOT)
+    silent = split_retry(TWO, reading(ratio=3.0, no_speech=0.9), kept(8.0), rules, EOT)
+    spoken = split_retry(TWO, reading(ratio=3.0), kept(8.0), rules, EOT)
     unlikely = reading(no_speech=0.7)
     assert [is_silent(half, unlikely, rules) for half in (*silent, *spoken)] == [True, True, False, False]
     assert not any(is_silent(half, reading(no_speech=0.5), rules) for half in silent)

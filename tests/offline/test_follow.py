@@ -29,7 +29,7 @@ from sottovoce.offline.languages import (
 from sottovoce.offline.pipeline import SeekWindows
 from sottovoce.offline.resume import FollowerState, ProbedPiece, TranscriptionState
 from sottovoce.offline.transcriber import Transcriber
-from sottovoce.offline.windows import PIECE_VAD, Piece, Window, pieces_between
+from sottovoce.offline.windows import PIECE_VAD, SpeechSpan, Window, pieces_between
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime
@@ -146,7 +146,7 @@ def test_speech_is_found_while_it_is_read() -> None:
 
 
 def test_frames_of_a_recording_are_found_in_a_packed_window() -> None:
-    window = Window((Piece(100, 200), Piece(300, 350)))
+    window = Window((SpeechSpan(100, 200), SpeechSpan(300, 350)))
     assert [window.window_frame(frame) for frame in (50, 100, 150, 200, 250, 300, 340, 400)] == [
         *(0, 0, 50, 100, 100, 100, 140, 150)
     ]
@@ -194,7 +194,7 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
     transcriber = Transcriber(
         DirectRuntime(model.backend), model.tokenizer, TranscribeOptions(follow_languages=True)
     )
-    pieces = [Piece(0, 130), Piece(160, 460)]
+    pieces = [SpeechSpan(0, 130), SpeechSpan(160, 460)]
     probed = []
     for piece, code, sureness, english in zip(pieces, ("de", "en"), (0.9, 0.999), (0.05, 0.999), strict=True):
         posterior = np.full(len(codes), (1.0 - sureness) / (len(codes) - 1))
@@ -217,7 +217,7 @@ def test_without_a_language_before_it_a_window_is_in_its_likeliest_one(model: Mo
     transcriber = Transcriber(DirectRuntime(model.backend), model.tokenizer, TranscribeOptions())
     with Recording(np.zeros(80_000, np.float32)) as recording, RecordingFeatures(recording) as features:
         encoded = transcriber.runtime.encode(features.window(0, n_frames=500))
-        piece = Piece(0, 300)
+        piece = SpeechSpan(0, 300)
         probed = ProbedPiece(piece.start, piece.end, tuple(german), 1.0, 0.0, is_alone=True)
         follower = LanguageFollower(transcriber, features, TranscriptionState())
         follower.restore(FollowerState(False, True, pieces=(probed,)))
@@ -242,7 +242,7 @@ def test_windows_in_one_language_are_asked_about_less_and_clear_hints_always(mod
 
         def is_heard(n_windows: int, sureness: float) -> bool:
             """Whether one of four pieces is encoded separately that may be in German."""
-            pieces = [Piece(300 * index, 300 * index + 250) for index in range(4)]
+            pieces = [SpeechSpan(300 * index, 300 * index + 250) for index in range(4)]
             probed = []
             for index, piece in enumerate(pieces):
                 german = sureness if index == 3 else 1e-4
@@ -274,9 +274,9 @@ def test_the_language_of_a_part_needs_no_speech_of_earlier_windows(model: Model)
     with Recording(np.zeros(16_000 * 20, np.float32)) as recording, RecordingFeatures(recording) as features:
         follower = LanguageFollower(transcriber, features, TranscriptionState())
         encoded = transcriber.runtime.encode(features.window(0, n_frames=1000))
-        follower.runs(encoded, [Piece(0, 200), Piece(300, 900)], [(0, 100), (150, 450)], "en")
+        follower.runs(encoded, [SpeechSpan(0, 200), SpeechSpan(300, 900)], [(0, 100), (150, 450)], "en")
         features.drop_before(500)
-        assert follower.language_of(Piece(600, 900), "en", [Piece(600, 900)]) in ("de", "en")
+        assert follower.language_of(SpeechSpan(600, 900), "en", [SpeechSpan(600, 900)]) in ("de", "en")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -285,20 +285,20 @@ def test_text_is_likeliest_in_the_language_that_is_spoken(model: Model, language
     transcriber = Transcriber(runtime, model.tokenizer, TranscribeOptions())
     with Recording(CLIPS / f"{language}.flac") as recording, RecordingFeatures(recording) as features:
         features.has(400)
-        stretch = Piece(0, 300)
+        stretch = SpeechSpan(0, 300)
         together = TextLikelihood(transcriber, features)
-        found = together.nats(stretch, LANGUAGES)
+        found = together.log_likelihood_ratios(stretch, LANGUAGES)
         assert max(found, key=lambda code: found[code]) == language
         alone = TextLikelihood(transcriber, features)
-        (nats,) = alone.nats(stretch, [language]).values()
+        (nats,) = alone.log_likelihood_ratios(stretch, [language]).values()
         assert nats == pytest.approx(found[language], abs=1e-3)
         runtime.done.clear()
-        assert together.nats(stretch, LANGUAGES) == found
+        assert together.log_likelihood_ratios(stretch, LANGUAGES) == found
         assert not runtime.done, "it is remembered"
 
 
 def test_a_stretch_is_read_with_half_of_the_pauses_around_it() -> None:
-    pieces = [Piece(0, 100), Piece(120, 200), Piece(200, 260), Piece(460, 500)]
-    assert with_silence(pieces[1:3], pieces) == Piece(110, 260 + SILENCE)
-    assert with_silence(pieces[:1], pieces) == Piece(0, 110)
-    assert with_silence(pieces[3:], pieces) == Piece(460 - SILENCE, 500 + SILENCE)
+    pieces = [SpeechSpan(0, 100), SpeechSpan(120, 200), SpeechSpan(200, 260), SpeechSpan(460, 500)]
+    assert with_silence(pieces[1:3], pieces) == SpeechSpan(110, 260 + SILENCE)
+    assert with_silence(pieces[:1], pieces) == SpeechSpan(0, 110)
+    assert with_silence(pieces[3:], pieces) == SpeechSpan(460 - SILENCE, 500 + SILENCE)

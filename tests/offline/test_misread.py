@@ -16,7 +16,7 @@ from sottovoce.language.chain import Spans
 from sottovoce.offline import languages as languages_module
 from sottovoce.offline.pipeline import LanguageWindow, SeekWindows
 from sottovoce.offline.verify import LanguageHypothesis, joined, segment_means, speech_in, text_mean
-from sottovoce.offline.windows import Piece
+from sottovoce.offline.windows import SpeechSpan
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Segment
@@ -56,8 +56,8 @@ def test_a_prefix_was_not_searched_for() -> None:
 
 
 def test_a_segment_is_asked_where_it_has_enough_speech() -> None:
-    pieces = [Piece(0, 90), Piece(120, 200)]
-    assert speech_in(segment(0.5, 3.0), pieces) == Piece(50, 200)
+    pieces = [SpeechSpan(0, 90), SpeechSpan(120, 200)]
+    assert speech_in(segment(0.5, 3.0), pieces) == SpeechSpan(50, 200)
     assert speech_in(segment(0.5, 1.5), pieces) is None
     assert speech_in(segment(2.5, 9.0), pieces) is None
 
@@ -66,7 +66,7 @@ def hypothesis(
     *segments: Segment, mean: float = -0.7, language: str = "de", nats: float = 6.0
 ) -> LanguageHypothesis:
     start, end = (round(100 * at_s) for at_s in (segments[0].start, segments[-1].end))
-    return LanguageHypothesis(segments, Piece(start, end), mean, language, nats)
+    return LanguageHypothesis(segments, SpeechSpan(start, end), mean, language, nats)
 
 
 def test_text_has_to_be_better_and_its_language_likely_enough() -> None:
@@ -84,8 +84,8 @@ def test_hypotheses_that_follow_each_other_are_one() -> None:
         [one, two, three, four],
     )
     assert [each.segments for each in found] == [(one, two), (four,)]
-    assert found[0].speech == Piece(0, 200)
-    assert (found[0].mean, found[0].nats) == (pytest.approx(-0.8), 12.0)
+    assert found[0].speech == SpeechSpan(0, 200)
+    assert (found[0].mean, found[0].log_likelihood_ratio) == (pytest.approx(-0.8), 12.0)
     apart = joined([hypothesis(one), hypothesis(two, language="es")], [one, two])
     assert [each.language for each in apart] == ["de", "es"]
 
@@ -160,7 +160,7 @@ def test_a_probable_text_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("deaf")
 def test_a_window_whose_text_shows_several_languages_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Piece by piece; what was written of it as in one language is not kept."""
+    """SpeechSpan by piece; what was written of it as in one language is not kept."""
     windows: list[tuple[int, int, str]] = []
     load = SeekWindows._load
 

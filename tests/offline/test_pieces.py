@@ -19,7 +19,7 @@ from sottovoce.offline.windows import (
     LEAST_S,
     LONGEST_S,
     PIECE_VAD,
-    Piece,
+    SpeechSpan,
     Window,
     energy_minima,
     energy_minimum,
@@ -38,8 +38,8 @@ def speech(*spans: tuple[float, float]) -> list[SpeechSegment]:
 
 def test_speech_fills_windows_in_order() -> None:
     first, second = pack_speech(speech((1, 11), (12, 30), (40, 45)), WINDOW)
-    assert first.pieces == (Piece(100, 1100), Piece(1200, 3000))
-    assert second.pieces == (Piece(4000, 4500),)
+    assert first.pieces == (SpeechSpan(100, 1100), SpeechSpan(1200, 3000))
+    assert second.pieces == (SpeechSpan(4000, 4500),)
 
 
 def test_long_speech_is_cut_at_the_window() -> None:
@@ -49,13 +49,13 @@ def test_long_speech_is_cut_at_the_window() -> None:
 def test_no_window_reaches_across_a_break() -> None:
     windows = pack_speech(speech((1, 3), (4, 6), (14, 16), (17, 19)), WINDOW, breaks=[1000])
     assert [window.pieces for window in windows] == [
-        (Piece(100, 300), Piece(400, 600)),
-        (Piece(1400, 1600), Piece(1700, 1900)),
+        (SpeechSpan(100, 300), SpeechSpan(400, 600)),
+        (SpeechSpan(1400, 1600), SpeechSpan(1700, 1900)),
     ]
 
 
 def test_times_are_found_again_across_pauses() -> None:
-    window = Window((Piece(100, 300), Piece(1000, 1100)))
+    window = Window((SpeechSpan(100, 300), SpeechSpan(1000, 1100)))
     assert window.recording_s(0.5) == 1.5
     assert window.recording_s(2.0, is_end=True) == 3.0  # the first piece ends here
     assert window.recording_s(2.0) == 10.0  # and the second begins
@@ -82,7 +82,7 @@ def test_every_frame_of_speech_is_read_once(gaps: list[tuple[int, int]]) -> None
 def packed(gaps: list[tuple[int, int]]) -> Window:
     pieces, now = [], 0
     for gap, length in gaps:
-        pieces.append(Piece(now + gap, now + gap + length))
+        pieces.append(SpeechSpan(now + gap, now + gap + length))
         now += gap + length
     return Window(tuple(pieces))
 
@@ -138,16 +138,16 @@ def test_a_language_ends_at_the_quietest_moment_of_the_pause() -> None:
     samples = noise(3)
     samples[round(1.4 * SAMPLE_RATE) : round(1.5 * SAMPLE_RATE)] *= 1e-3
     with Recording(samples) as recording, RecordingFeatures(recording) as features:
-        assert energy_minimum(features, Piece(0, 100), Piece(200, 300)) == pytest.approx(145, abs=5)
+        assert energy_minimum(features, SpeechSpan(0, 100), SpeechSpan(200, 300)) == pytest.approx(145, abs=5)
 
 
 def test_without_a_pause_it_may_end_where_pieces_were_cut_apart_and_at_quiet_moments() -> None:
     with Recording(noise(6, (2.0, 3.6))) as recording, RecordingFeatures(recording) as features:
-        first, *others = energy_minima(features, Piece(0, 300), Piece(300, 600))
+        first, *others = energy_minima(features, SpeechSpan(0, 300), SpeechSpan(300, 600))
         assert first == 300
         assert others[:2] == [pytest.approx(202, abs=3), pytest.approx(362, abs=3)]
         assert len(set(others)) == len(others) <= 5
-        assert energy_minima(features, Piece(0, 50), Piece(50, 100)) == [50], (
+        assert energy_minima(features, SpeechSpan(0, 50), SpeechSpan(50, 100)) == [50], (
             "nothing would be left beside it"
         )
 
@@ -196,6 +196,6 @@ class Found(SpeechFinder):
 def test_pieces_do_not_overlap_where_speech_is_cut_within_a_frame() -> None:
     """Two pieces that begin at the same frame have nothing between them that a probe could encode."""
     finder = Found([SpeechSegment(16000, 16100), SpeechSegment(16100, 32000)])
-    assert pieces_between(finder, 0, 300) == [Piece(100, 101), Piece(101, 200)]
+    assert pieces_between(finder, 0, 300) == [SpeechSpan(100, 101), SpeechSpan(101, 200)]
     finder = Found([SpeechSegment(16000, 16020), SpeechSegment(16020, 16040), SpeechSegment(16040, 32000)])
-    assert pieces_between(finder, 0, 150) == [Piece(100, 101), Piece(101, 150)]
+    assert pieces_between(finder, 0, 150) == [SpeechSpan(100, 101), SpeechSpan(101, 150)]

@@ -20,7 +20,7 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import Batching, BatchingRuntime, CallBatcher, Caller, PendingCall, Priority
-from sottovoce.runtime.calls import ContinuousDecodeCall, HostCall, Runtime
+from sottovoce.runtime.calls import ContinuousDecodeCall, RunOnHost, Runtime
 from sottovoce.types import EncoderOutput, Features, Samples
 from tests.offline.test_recordings import MINUTE, Listening
 from tests.offline.transcribing import ENGLISH, TOKENIZER, rustle
@@ -94,7 +94,7 @@ class Steps:
         return True
 
     def live(self, work: Callable[[], object]) -> None:
-        self.batcher.submit(PendingCall(HostCall(work), Caller(self)))  # type: ignore[arg-type]
+        self.batcher.submit(PendingCall(RunOnHost(work), Caller(self)))  # type: ignore[arg-type]
 
 
 class Counting(FakeBackend):

@@ -18,7 +18,7 @@ from sottovoce.offline.verify import (
     trimmed,
     uncovered,
 )
-from sottovoce.offline.windows import Piece
+from sottovoce.offline.windows import SpeechSpan
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Samples, Segment, Span, Turn, Word
@@ -46,17 +46,22 @@ def segment(start: float, end: float, text: str = " hello", n_tokens: int = 8) -
 
 
 def test_only_stretches_of_a_second_are_uncovered() -> None:
-    speech = [Piece(0, 300), Piece(320, 500)]
+    speech = [SpeechSpan(0, 300), SpeechSpan(320, 500)]
     assert uncovered(speech, []) == [speech]
     assert uncovered(speech, [(0, 500)]) == []
     assert uncovered(speech, [(0, 250), (340, 500)]) == []  # half a second, and a fifth
-    assert uncovered(speech, [(0, 300)]) == [[Piece(320, 500)]]
-    assert uncovered(speech, [(100, 200)]) == [[Piece(0, 100)], [Piece(200, 300), Piece(320, 500)]]
+    assert uncovered(speech, [(0, 300)]) == [[SpeechSpan(320, 500)]]
+    assert uncovered(speech, [(100, 200)]) == [
+        [SpeechSpan(0, 100)],
+        [SpeechSpan(200, 300), SpeechSpan(320, 500)],
+    ]
 
 
 def test_speech_on_both_sides_of_a_long_pause_is_no_stretch() -> None:
-    assert uncovered([Piece(0, 60), Piece(200, 260)], []) == []
-    assert uncovered([Piece(0, 60), Piece(90, 150)], []) == [[Piece(0, 60), Piece(90, 150)]]
+    assert uncovered([SpeechSpan(0, 60), SpeechSpan(200, 260)], []) == []
+    assert uncovered([SpeechSpan(0, 60), SpeechSpan(90, 150)], []) == [
+        [SpeechSpan(0, 60), SpeechSpan(90, 150)]
+    ]
 
 
 def test_a_stretched_word_covers_no_more_than_it_can() -> None:
@@ -68,7 +73,7 @@ def test_a_stretched_word_covers_no_more_than_it_can() -> None:
 
 
 def test_segments_cover_by_their_times_and_their_tokens() -> None:
-    speech = [Piece(0, 600)]
+    speech = [SpeechSpan(0, 600)]
     assert is_covered([segment(0.0, 6.0, n_tokens=20)], speech, EOT)
     assert not is_covered([segment(0.0, 3.0, n_tokens=20)], speech, EOT)
     assert not is_covered([segment(0.0, 6.0, n_tokens=3)], speech, EOT)  # too little text for six seconds
@@ -77,12 +82,12 @@ def test_segments_cover_by_their_times_and_their_tokens() -> None:
 
 
 def test_halves_are_cut_at_the_longest_pause() -> None:
-    assert in_halves([Piece(0, 100), Piece(110, 200), Piece(240, 300)]) == (
-        [Piece(0, 100), Piece(110, 200)],
-        [Piece(240, 300)],
+    assert in_halves([SpeechSpan(0, 100), SpeechSpan(110, 200), SpeechSpan(240, 300)]) == (
+        [SpeechSpan(0, 100), SpeechSpan(110, 200)],
+        [SpeechSpan(240, 300)],
     )
-    assert in_halves([Piece(0, 300)]) == ([Piece(0, 150)], [Piece(150, 300)])
-    assert in_halves([Piece(0, 150)]) == ()
+    assert in_halves([SpeechSpan(0, 300)]) == ([SpeechSpan(0, 150)], [SpeechSpan(150, 300)])
+    assert in_halves([SpeechSpan(0, 150)]) == ()
 
 
 def test_a_reading_of_the_words_beside_it_is_no_news() -> None:

@@ -38,10 +38,10 @@ from sottovoce.runtime.calls import (
     ContinuousDecodeCall,
     DetectLanguageCall,
     DirectRuntime,
-    HostCall,
     IncrementalEncodeCall,
     ModelCall,
     Result,
+    RunOnHost,
     Runtime,
 )
 from sottovoce.runtime.graphs import eagerly
@@ -323,8 +323,8 @@ def test_no_recording_waits_for_another_to_end(decodes_first: bool) -> None:
     calls = [one] if decodes_first else []
     n_others = 0
     for _ in range(80):
-        if not any(isinstance(call.call, HostCall) for call in batcher.calls):
-            calls.append(pending(model, HostCall(list), priority=Priority.FILE))
+        if not any(isinstance(call.call, RunOnHost) for call in batcher.calls):
+            calls.append(pending(model, RunOnHost(list), priority=Priority.FILE))
             n_others += 1
         if not decodes_first and one not in calls:
             calls.append(one)

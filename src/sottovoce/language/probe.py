@@ -213,7 +213,7 @@ BORDER_NATS = 0.5
 """Advantage of the first, quietest moment."""
 
 
-def surest_border(
+def change_boundary(
     moments: Sequence[int],
     first: int,
     end: int,

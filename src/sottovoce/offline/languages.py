@@ -28,12 +28,12 @@ from sottovoce.language.chain import (
     Spans,
     base_prior,
 )
-from sottovoce.language.probe import LanguageProbe, ProbedLanguage, surest_border
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage, change_boundary
 from sottovoce.offline.resume import FollowerState, ProbedPiece, TranscriptionState
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.offline.windows import (
     FRAMES_PER_TIMESTAMP,
-    Piece,
+    SpeechSpan,
     Window,
     energy_minima,
     energy_minimum,
@@ -97,9 +97,9 @@ class TextLikelihood:
     features: RecordingFeatures
 
     def __post_init__(self) -> None:
-        self._found: dict[Piece, dict[str, float]] = {}
+        self._found: dict[SpeechSpan, dict[str, float]] = {}
 
-    def nats(self, stretch: Piece, languages: Sequence[str]) -> dict[str, float]:
+    def log_likelihood_ratios(self, stretch: SpeechSpan, languages: Sequence[str]) -> dict[str, float]:
         found = self._found.setdefault(stretch, {})
         missing = [code for code in languages if code not in found]
         if missing:
@@ -121,14 +121,14 @@ class TextLikelihood:
         self._found = {stretch: nats for stretch, nats in self._found.items() if stretch.end > frame}
 
 
-def with_silence(stretch: Sequence[Piece], pieces: Sequence[Piece]) -> Piece:
+def with_silence(stretch: Sequence[SpeechSpan], pieces: Sequence[SpeechSpan]) -> SpeechSpan:
     """Extend a stretch by half of the pauses around it, at most SILENCE frames."""
     start, end = stretch[0].start, stretch[-1].end
     ends = [piece.end for piece in pieces if piece.end <= start]
     starts = [piece.start for piece in pieces if piece.start >= end]
     first = max((max(ends) + start) // 2, start - SILENCE) if ends else start
     last = min((min(starts) + end) // 2, end + SILENCE) if starts else end + SILENCE
-    return Piece(first, last)
+    return SpeechSpan(first, last)
 
 
 SIDE_FRAMES = 200
@@ -146,7 +146,7 @@ SPOKEN_S = 2.0
 @dataclass(frozen=True, slots=True)
 class LanguageRun:
     language: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SpeechSpan, ...]
     probability: float
 
 
@@ -179,7 +179,7 @@ class LanguageFollower:
         self._base = base_prior(codes, self._codes, transcriber.options.language_prior)
         self._features = features
         self._state = state
-        self._detections: dict[Piece, _Detection] = {}
+        self._detections: dict[SpeechSpan, _Detection] = {}
         self._text = TextLikelihood(transcriber, features)
         self._is_beginning = self._was_beginning = True
         self._spoken_s: Array = np.zeros(len(self._codes))
@@ -191,7 +191,7 @@ class LanguageFollower:
     def runs(
         self,
         encoded: EncoderOutput,
-        pieces: Sequence[Piece],
+        pieces: Sequence[SpeechSpan],
         spans: Sequence[tuple[int, int]],
         current: str | None,
     ) -> list[LanguageRun]:
@@ -227,7 +227,7 @@ class LanguageFollower:
             for run in model.runs()
         ]
 
-    def language_of(self, piece: Piece, current: str, speech: Sequence[Piece]) -> str:
+    def language_of(self, piece: SpeechSpan, current: str, speech: Sequence[SpeechSpan]) -> str:
         """Detect the language of one piece: `current` unless the recording, or its window, shows several."""
         self._hear(piece)
         place = self._place_of(current)
@@ -252,7 +252,7 @@ class LanguageFollower:
         return -mean > max(SURPRISAL, total / max(n_texts, 1))
 
     def other_language(
-        self, piece: Piece, speech: Sequence[Piece], language: str, mean: float
+        self, piece: SpeechSpan, speech: Sequence[SpeechSpan], language: str, mean: float
     ) -> tuple[str, float] | None:
         """Return a likelier language of improbable text, and its log-likelihood ratio (nats), or None.
 
@@ -284,17 +284,17 @@ class LanguageFollower:
         if len(moments) == 1:
             return moments[0]
         places = [self._probe.languages.index(code) for code in (run.language, after.language)]
-        return surest_border(moments, before.start, first.end, SIDE_FRAMES, places, self._probe_sides)
+        return change_boundary(moments, before.start, first.end, SIDE_FRAMES, places, self._probe_sides)
 
     def _probe_sides(self, sides: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
         log_mels = [self._features.log_mel(start, end) for start, end in sides]
         return self._runtime.probe_languages(self._probe, log_mels)
 
-    def probed_pieces(self, start: int, end: int) -> list[Piece]:
+    def probed_pieces(self, start: int, end: int) -> list[SpeechSpan]:
         inside = [one for one in self._detections if start <= one.start < end]
         return sorted(inside, key=lambda one: one.start)
 
-    def may_change(self, piece: Piece, language: str, other: str) -> bool:
+    def may_change(self, piece: SpeechSpan, language: str, other: str) -> bool:
         if piece.duration_s < SHORTEST_S:
             return True
         likelihood = self._emission.likelihood(self._detections[piece].probed)
@@ -320,9 +320,9 @@ class LanguageFollower:
         for one in state.pieces:
             probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
             posterior = np.array(one.posterior) if one.posterior else None
-            self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone, posterior)
+            self._detections[SpeechSpan(one.start, one.end)] = _Detection(probed, one.is_alone, posterior)
 
-    def _spans(self, pieces: Sequence[Piece], before: int | None, expected: int | None) -> Spans:
+    def _spans(self, pieces: Sequence[SpeechSpan], before: int | None, expected: int | None) -> Spans:
         found = [self._detections[piece] for piece in pieces]
         model = Spans(
             self._emission,
@@ -339,11 +339,11 @@ class LanguageFollower:
                 model.hear(index, one.probed)
         return model
 
-    def _likeliest(self, pieces: Sequence[Piece]) -> str:
+    def _likeliest(self, pieces: Sequence[SpeechSpan]) -> str:
         model = self._spans(pieces, None, None)
         return self._codes[int((model.seconds @ model.posterior).argmax())]
 
-    def _ask(self, model: Spans, pieces: Sequence[Piece]) -> None:
+    def _ask(self, model: Spans, pieces: Sequence[SpeechSpan]) -> None:
         while (question := model.question()) is not None:
             piece = pieces[question.span]
             if question.languages:
@@ -351,7 +351,7 @@ class LanguageFollower:
             else:
                 model.hear(question.span, self._hear(piece))
 
-    def _hear(self, piece: Piece) -> ProbedLanguage:
+    def _hear(self, piece: SpeechSpan) -> ProbedLanguage:
         detection = self._detections.get(piece)
         if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
             log_mel = self._features.log_mel(piece.start, piece.end)
@@ -361,7 +361,7 @@ class LanguageFollower:
             self._note_outside(piece, probed)
         return detection.probed
 
-    def _note_outside(self, piece: Piece, probed: ProbedLanguage) -> None:
+    def _note_outside(self, piece: SpeechSpan, probed: ProbedLanguage) -> None:
         likeliest = int(probed.probabilities.argmax())
         is_sure = probed.probabilities[likeliest] * (1.0 - probed.no_speech) >= OUTSIDE
         if is_sure and likeliest not in self._places and piece.duration_s >= OUTSIDE_S:
@@ -369,9 +369,11 @@ class LanguageFollower:
             seconds = outside.get(code, 0.0) + piece.duration_s
             self._state.outside_languages = {**outside, code: seconds}
 
-    def _text_nats(self, piece: Piece, pieces: Sequence[Piece], languages: Sequence[int]) -> dict[int, float]:
+    def _text_nats(
+        self, piece: SpeechSpan, pieces: Sequence[SpeechSpan], languages: Sequence[int]
+    ) -> dict[int, float]:
         codes = [self._codes[place] for place in languages]
-        nats = self._text.nats(with_silence([piece], pieces), codes)
+        nats = self._text.log_likelihood_ratios(with_silence([piece], pieces), codes)
         return {place: nats[code] for place, code in zip(languages, codes, strict=True)}
 
     def _place_of(self, language: str | None) -> int | None:
@@ -442,14 +444,14 @@ class WindowLanguages:
         language, probability = runs[-1].language, runs[-1].probability
         return [*parts, replace(rest, language=language, probability=probability, is_cut=bool(parts))]
 
-    def speech_in(self, window: Window) -> list[Piece]:
+    def speech_in(self, window: Window) -> list[SpeechSpan]:
         return [piece for part in window.pieces for piece in self.speech_between(part.start, part.end)]
 
-    def speech_between(self, start: int, end: int) -> list[Piece]:
+    def speech_between(self, start: int, end: int) -> list[SpeechSpan]:
         self.features.has(end + LOOK_AHEAD_FRAMES)  # detected speech ends a little late
         return speech_pieces(self.features, self.speech, start, end)
 
 
-def _span(window: Window, piece: Piece) -> tuple[int, int]:
+def _span(window: Window, piece: SpeechSpan) -> tuple[int, int]:
     start = window.window_frame(piece.start) // FRAMES_PER_TIMESTAMP
     return start, max(start + 1, window.window_frame(piece.end) // FRAMES_PER_TIMESTAMP)

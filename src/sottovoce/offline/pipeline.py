@@ -46,15 +46,15 @@ from sottovoce.offline.verify import (
     SkippedSpeechRecovery,
     SpeechPresence,
     WindowSpan,
-    halves_to_read,
     is_silent,
     may_be_halved,
     skip_hallucinations,
+    split_retry,
 )
 from sottovoce.offline.windows import (
     MEL_FRAMES_PER_SECOND,
     PIECE_VAD,
-    Piece,
+    SpeechSpan,
     Window,
     WindowCut,
     cut_window,
@@ -214,7 +214,7 @@ class SeekWindows(WindowOrder):
         while self._parts and self._parts[0].end - seek < SHORTEST_PART_FRAMES:
             seek = max(seek, self._parts.popleft().end)
         if self._parts:
-            return replace(self._parts[0], pieces=(Piece(seek, self._parts[0].end),)), None
+            return replace(self._parts[0], pieces=(SpeechSpan(seek, self._parts[0].end),)), None
         first, self._first = self._first, None
         if first is not None and first[0] == seek:
             _, features, encoded = first
@@ -306,7 +306,7 @@ class SeekWindows(WindowOrder):
             at = piece.start
         if at == part.end:
             return seek
-        self._parts[0] = replace(part, pieces=(Piece(part.start, at),))
+        self._parts[0] = replace(part, pieces=(SpeechSpan(part.start, at),))
         return at
 
 
@@ -417,7 +417,7 @@ class PackedWindows(WindowOrder):
         settled: list[tuple[DecodedWindow, Window]] = []
         for one in decoded:
             window, at = one.window, one.cut.seek
-            if halves := halves_to_read(window, one.result, one.cut, fallback, eot):
+            if halves := split_retry(window, one.result, one.cut, fallback, eot):
                 self._left += halves
                 continue
             is_rest = LEAST_FRAMES <= at <= window.n_frames - LEAST_FRAMES

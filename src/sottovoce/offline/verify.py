@@ -29,7 +29,7 @@ from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.transcriber import Request, Transcriber
 from sottovoce.offline.windows import (
     MEL_FRAMES_PER_SECOND,
-    Piece,
+    SpeechSpan,
     Window,
     WindowCut,
     clipped,
@@ -181,7 +181,7 @@ def is_silent(window: Window, result: DecodingResult, fallback: FallbackOptions)
     return fallback.is_silence(result) or (window.may_be_silent and is_likely)
 
 
-def halves_to_read(
+def split_retry(
     window: Window, result: DecodingResult, cut: WindowCut, fallback: FallbackOptions, eot: int
 ) -> tuple[Window, ...]:
     """Return the halves to decode instead of a window; none if its text is kept.
@@ -218,17 +218,17 @@ LEAST_MISREAD_S = 0.8
 class LanguageHypothesis:
     """The hypothesis that consecutive segments of a window are in another language than their text.
 
-    mean: log-probability of the text, a token. nats: log-likelihood ratio for `language`.
+    mean: log-probability of the text, a token. log_likelihood_ratio: for `language` (nats).
     """
 
     segments: tuple[Segment, ...]
-    speech: Piece
+    speech: SpeechSpan
     mean: float
     language: str
-    nats: float
+    log_likelihood_ratio: float
 
-    def is_accepted_by(self, mean: float, least_nats: float) -> bool:
-        return mean >= self.mean and self.nats >= least_nats
+    def is_accepted_by(self, mean: float, least: float) -> bool:
+        return mean >= self.mean and self.log_likelihood_ratio >= least
 
 
 def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]) -> list[LanguageHypothesis]:
@@ -238,17 +238,20 @@ def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]
         if before and before.language == one.language and at and segments[at - 1] is before.segments[-1]:
             weights = [before.speech.n_frames, one.speech.n_frames]
             mean = float(np.average([before.mean, one.mean], weights=weights))
-            speech, nats = Piece(before.speech.start, one.speech.end), before.nats + one.nats
+            speech, nats = (
+                SpeechSpan(before.speech.start, one.speech.end),
+                before.log_likelihood_ratio + one.log_likelihood_ratio,
+            )
             one = LanguageHypothesis((*before.segments, *one.segments), speech, mean, one.language, nats)
             found.pop()
         found.append(one)
     return found
 
 
-def speech_in(segment: Segment, speech: Sequence[Piece]) -> Piece | None:
+def speech_in(segment: Segment, speech: Sequence[SpeechSpan]) -> SpeechSpan | None:
     inside = clipped(speech, mel_frames(segment.start), mel_frames(segment.end))
     is_long = sum(one.n_frames for one in inside) >= LEAST_MISREAD_S * MEL_FRAMES_PER_SECOND
-    return Piece(inside[0].start, inside[-1].end) if is_long else None
+    return SpeechSpan(inside[0].start, inside[-1].end) if is_long else None
 
 
 def segment_means(result: DecodingResult, segments: Sequence[Segment], eot: int) -> list[float | None]:
@@ -313,7 +316,7 @@ class SkippedSpeechRecovery:
     follower: LanguageFollower | None
     progress: TranscriptionState
 
-    def recovered(self, decoded: DecodedWindow, speech: Sequence[Piece]) -> list[Segment]:
+    def recovered(self, decoded: DecodedWindow, speech: Sequence[SpeechSpan]) -> list[Segment]:
         """Decode the skipped speech of a window; return all of its segments in order."""
         own, found = decoded.segments, list[Segment]()
         if not is_covered(own, speech, self.transcriber.tokenizer.eot):
@@ -328,7 +331,7 @@ class SkippedSpeechRecovery:
     def _in_right_languages(
         self,
         decoded: DecodedWindow,
-        pieces: Sequence[Piece],
+        pieces: Sequence[SpeechSpan],
         segments: Sequence[Segment],
         follower: LanguageFollower,
     ) -> list[Segment]:
@@ -359,13 +362,13 @@ class SkippedSpeechRecovery:
 
     def _read(
         self,
-        stretch: Sequence[Piece],
+        stretch: Sequence[SpeechSpan],
         language: str,
         beside: Sequence[Segment],
-        speech: Sequence[Piece],
+        speech: Sequence[SpeechSpan],
         depth: int = 0,
     ) -> list[Segment]:
-        whole = Piece(stretch[0].start, stretch[-1].end)
+        whole = SpeechSpan(stretch[0].start, stretch[-1].end)
         if self.follower is not None:
             language = self.follower.language_of(whole, language, speech)
         decoded = self._read_alone(whole, language)
@@ -390,7 +393,7 @@ class SkippedSpeechRecovery:
             start_s, unread = unread[-1][0], unread[:-1]
         self.progress.unread = (*unread, (start_s, end_s))
 
-    def _read_alone(self, piece: Piece, language: str) -> DecodedWindow | None:
+    def _read_alone(self, piece: SpeechSpan, language: str) -> DecodedWindow | None:
         transcriber = self.transcriber
         start, end = piece.start, piece.end
         features = self.features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
@@ -419,7 +422,7 @@ def _words_in(segments: Sequence[Segment]) -> list[Word]:
     return [word for segment in segments for word in segment.words or ()]
 
 
-def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -> bool:
+def is_covered(segments: Sequence[Segment], pieces: Sequence[SpeechSpan], eot: int) -> bool:
     """Return whether segments cover all speech by their own times, with enough text."""
     spans = [(mel_frames(segment.start), mel_frames(segment.end)) for segment in segments]
     if uncovered(pieces, spans):
@@ -437,20 +440,20 @@ def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -
     return True
 
 
-def uncovered(pieces: Iterable[Piece], covered: Iterable[tuple[int, int]]) -> list[list[Piece]]:
+def uncovered(pieces: Iterable[SpeechSpan], covered: Iterable[tuple[int, int]]) -> list[list[SpeechSpan]]:
     """Return stretches of at least LEAST_S of speech outside the frames covered, each a list of pieces."""
     spans = sorted(covered)
-    free: list[Piece] = []
+    free: list[SpeechSpan] = []
     for piece in pieces:
         at = piece.start
         for start, end in spans:
             if at < start < piece.end:
-                free.append(Piece(at, start))
+                free.append(SpeechSpan(at, start))
             if start < piece.end:
                 at = max(at, end)
         if at < piece.end:
-            free.append(Piece(at, piece.end))
-    groups: list[list[Piece]] = []
+            free.append(SpeechSpan(at, piece.end))
+    groups: list[list[SpeechSpan]] = []
     for one in free:
         if groups and one.start - groups[-1][-1].end <= NEIGHBOUR_S * MEL_FRAMES_PER_SECOND:
             groups[-1].append(one)
@@ -478,14 +481,14 @@ def trimmed(segment: Segment, words: Sequence[Word], found: Sequence[Segment]) -
     return segment
 
 
-def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:
+def in_halves(stretch: Sequence[SpeechSpan]) -> tuple[list[SpeechSpan], ...]:
     """Split a stretch at its longest pause or in its middle; empty if it is too short."""
     length = stretch[-1].end - stretch[0].start
     if length < 2 * LEAST_S * MEL_FRAMES_PER_SECOND:
         return ()
     if len(stretch) == 1:
         middle = stretch[0].start + length // 2
-        return [Piece(stretch[0].start, middle)], [Piece(middle, stretch[0].end)]
+        return [SpeechSpan(stretch[0].start, middle)], [SpeechSpan(middle, stretch[0].end)]
     at = max(range(1, len(stretch)), key=lambda index: stretch[index].start - stretch[index - 1].end)
     return list(stretch[:at]), list(stretch[at:])
 

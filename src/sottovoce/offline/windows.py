@@ -36,7 +36,7 @@ def seconds_of(mel_frame: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SpeechSpan:
     start: int
     end: int
 
@@ -49,8 +49,8 @@ class Piece:
         return self.n_frames / MEL_FRAMES_PER_SECOND
 
 
-def clipped(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
-    parts = [Piece(max(start, one.start), min(end, one.end)) for one in pieces]
+def clipped(pieces: Iterable[SpeechSpan], start: int, end: int) -> list[SpeechSpan]:
+    parts = [SpeechSpan(max(start, one.start), min(end, one.end)) for one in pieces]
     return [one for one in parts if one.n_frames > 0]
 
 
@@ -63,7 +63,7 @@ class Window:
     a longer window with too little or repeated text. may_be_silent: that window was silent by its text.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SpeechSpan, ...]
     language: str | None = None
     probability: float = 1.0
     is_cut: bool = False
@@ -73,7 +73,7 @@ class Window:
 
     @classmethod
     def of(cls, start: int, end: int) -> Window:
-        return cls((Piece(start, end),))
+        return cls((SpeechSpan(start, end),))
 
     @property
     def n_frames(self) -> int:
@@ -97,12 +97,12 @@ class Window:
         return seconds_of(self.origin)
 
     def split(self, frame: int) -> tuple[Window, Window]:
-        heads: list[Piece] = []
-        tails: list[Piece] = []
+        heads: list[SpeechSpan] = []
+        tails: list[SpeechSpan] = []
         for piece in self.pieces:
             cut = min(max(piece.start + frame, piece.start), piece.end)
-            heads += [Piece(piece.start, cut)] if cut > piece.start else []
-            tails += [Piece(cut, piece.end)] if cut < piece.end else []
+            heads += [SpeechSpan(piece.start, cut)] if cut > piece.start else []
+            tails += [SpeechSpan(cut, piece.end)] if cut < piece.end else []
             frame -= piece.n_frames
         return replace(self, pieces=tuple(heads)), replace(self, pieces=tuple(tails))
 
@@ -144,7 +144,7 @@ def pack_speech(
 
     breaks: ascending frames; no window reaches across a pause that holds one.
     """
-    pieces: list[Piece] = []
+    pieces: list[SpeechSpan] = []
     n_frames = 0
     for piece in _pieces(speech, window_frames):
         if pieces and (
@@ -159,13 +159,13 @@ def pack_speech(
         yield Window(tuple(pieces), is_packed=True)
 
 
-def _pieces(speech: Sequence[SpeechSegment], longest: int) -> Iterator[Piece]:
+def _pieces(speech: Sequence[SpeechSegment], longest: int) -> Iterator[SpeechSpan]:
     done = 0
     for segment in speech:
         start = max(done, segment.start_sample // HOP_SAMPLES)
         done = max(start, -(-segment.end_sample // HOP_SAMPLES))
         for first in range(start, done, longest):
-            yield Piece(first, min(first + longest, done))
+            yield SpeechSpan(first, min(first + longest, done))
 
 
 PIECE_VAD = VadOptions(
@@ -184,24 +184,26 @@ SMOOTH_FRAMES = 5
 """Frames over which loudness is averaged, to find pauses instead of single frames."""
 
 
-def speech_pieces(features: RecordingFeatures, speech: SpeechFinder, start: int, end: int) -> list[Piece]:
+def speech_pieces(
+    features: RecordingFeatures, speech: SpeechFinder, start: int, end: int
+) -> list[SpeechSpan]:
     """Return the pieces of speech in frames [start, end); long ones are cut without a pause."""
     return [part for piece in pieces_between(speech, start, end) for part in _in_parts(features, piece)]
 
 
-def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
+def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[SpeechSpan]:
     """Return the speech between pauses in frames [start, end), clipped to them, without overlaps."""
     found = speech.segments(start * HOP_SAMPLES, end * HOP_SAMPLES)
     return clipped(_pieces(found, sys.maxsize), 0, end)
 
 
-def energy_minimum(features: RecordingFeatures, before: Piece, after: Piece) -> int:
+def energy_minimum(features: RecordingFeatures, before: SpeechSpan, after: SpeechSpan) -> int:
     loudness = _loudness(features, before.end, after.start)
     middle = (len(loudness) - 1) / 2
     return before.end + int((loudness + 1e-6 * np.abs(np.arange(len(loudness)) - middle)).argmin())
 
 
-def energy_minima(features: RecordingFeatures, before: Piece, after: Piece) -> list[int]:
+def energy_minima(features: RecordingFeatures, before: SpeechSpan, after: SpeechSpan) -> list[int]:
     """Return frames where the language may change between two pieces: their border, then quiet frames."""
     start, end = before.start + mel_frames(BESIDE_S), after.end - mel_frames(BESIDE_S)
     start, end = max(start, after.start - mel_frames(AROUND_S)), min(end, after.start + mel_frames(AROUND_S))
@@ -214,7 +216,7 @@ def energy_minima(features: RecordingFeatures, before: Piece, after: Piece) -> l
     return [after.start, *sorted(far, key=lambda frame: loudness[frame - start])[: MOST_MOMENTS - 1]]
 
 
-def _in_parts(features: RecordingFeatures, piece: Piece) -> Iterator[Piece]:
+def _in_parts(features: RecordingFeatures, piece: SpeechSpan) -> Iterator[SpeechSpan]:
     longest, least = mel_frames(LONGEST_S), mel_frames(LEAST_S)
     if piece.n_frames <= longest:
         yield piece
@@ -224,9 +226,9 @@ def _in_parts(features: RecordingFeatures, piece: Piece) -> Iterator[Piece]:
     while len(loudness) - at > longest:
         last = min(at + longest, len(loudness) - least)
         cut = at + least + int(loudness[at + least : last].argmin())
-        yield Piece(piece.start + at, piece.start + cut)
+        yield SpeechSpan(piece.start + at, piece.start + cut)
         at = cut
-    yield Piece(piece.start + at, piece.end)
+    yield SpeechSpan(piece.start + at, piece.end)
 
 
 def _loudness(features: RecordingFeatures, start: int, end: int) -> npt.NDArray[np.float64]:

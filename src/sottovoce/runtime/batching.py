@@ -155,7 +155,7 @@ class _Batch:
     steps: Stepwise[Sequence[object]] | None = None
 
 
-class SteppedBatches:
+class InterleavedBatches:
     """Batches in order of arrival, each completed before the next.
 
     has_room: whether so many windows have room for their rows.
@@ -389,8 +389,8 @@ class CallBatcher:
 
     def _forget(self) -> None:
         """Begin without anything under way."""
-        self._live = SteppedBatches(self._backend, self._has_row_memory)
-        self._files = SteppedBatches(self._backend, self._has_row_memory)
+        self._live = InterleavedBatches(self._backend, self._has_row_memory)
+        self._files = InterleavedBatches(self._backend, self._has_row_memory)
         self._decoding = {priority: ContinuousDecoding(self._has_row_memory) for priority in Priority}
         self._has_decoded = True
         """Whether recordings were to decode since their other calls ran."""
@@ -494,7 +494,7 @@ class CallBatcher:
             chosen.append(one)
         if chosen:
             self._note_begun(chosen)
-            encoding = SteppedBatches(self._backend, self._has_row_memory)
+            encoding = InterleavedBatches(self._backend, self._has_row_memory)
             encoding.add(chosen)
             encoding.finish()
         return bool(chosen)
@@ -533,13 +533,13 @@ class CallBatcher:
         now_s = self._clock()
         self._file_due_s = now_s + (now_s - began_s) * (1.0 / self._file_share - 1.0)
 
-    def _others(self, to: SteppedBatches, priority: Priority) -> list[PendingCall]:
+    def _others(self, to: InterleavedBatches, priority: Priority) -> list[PendingCall]:
         """Return the calls of a priority that neither decode nor, if live, are encoded by `_encode`."""
         is_live = priority is Priority.LIVE
         apart = (ContinuousDecodeCall, IncrementalEncodeCall) if is_live else ContinuousDecodeCall
         return [one for one in self._in_order(priority) if not (isinstance(one.call, apart) or to.has(one))]
 
-    def _add_batches(self, to: SteppedBatches, priority: Priority) -> None:
+    def _add_batches(self, to: InterleavedBatches, priority: Priority) -> None:
         for some in self._batches(self._others(to, priority)):
             self._note_begun(some)
             to.add(some)

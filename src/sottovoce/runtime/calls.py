@@ -194,7 +194,7 @@ class AlignWordsCall(BatchedCall[list[list[TimedWord]]]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HostCall(ModelCall[Result]):
+class RunOnHost(ModelCall[Result]):
     """See `Runtime.run_on_host`."""
 
     work: Callable[[], Result]
@@ -340,7 +340,7 @@ class Runtime(ABC):
 
     def run_on_host(self, work: Callable[[], Result]) -> Result:
         """Run other slow work in turn with the calls of the model."""
-        return self.execute(HostCall(work))
+        return self.execute(RunOnHost(work))
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,12 +258,12 @@ class CommitPolicy:
 class Agreement:
     """The uncommitted words of consecutive hypotheses, and which of them are stable.
 
-    Words closer than near_frames to the end of the audio are not; beyond far_frames all are.
+    Words closer than near_frames to the end of the audio are not; beyond always_commit_frames all are.
     """
 
     options: CommitOptions
     near_frames: float
-    far_frames: float = math.inf
+    always_commit_frames: float = math.inf
 
     def __post_init__(self) -> None:
         self.reset()
@@ -296,7 +296,7 @@ class Agreement:
 
     def _is_stable(self, one: HypothesisWord, since_s: float, window: AudioWindow) -> bool:
         n_behind = window.n_frames - one.last_frame
-        if n_behind < self.near_frames or n_behind >= self.far_frames:
+        if n_behind < self.near_frames or n_behind >= self.always_commit_frames:
             return n_behind >= self.near_frames
         is_agreed = window.end_s - since_s >= self.options.agreed_s - TOLERANCE_S
         return is_agreed or one.word.probability >= self.options.commit_prob

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sottovoce.errors import OptionError
 from sottovoce.language.chain import Emission, base_prior
-from sottovoce.language.probe import LanguageProbe, ProbedLanguage, surest_border
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage, change_boundary
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.runtime.calls import Runtime
@@ -111,7 +111,7 @@ class LiveLanguageTracker:
 
         self._unplaced = change
         places = [probe.languages.index(code) for code in (change.source, change.target)]
-        border = surest_border(moments, first, end, SIDE, places, probe_sides)
+        border = change_boundary(moments, first, end, SIDE, places, probe_sides)
         self._unplaced = None
         return self.timeline.place(change, border / SAMPLE_RATE)
 
