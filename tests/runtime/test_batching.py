@@ -204,6 +204,7 @@ class SmallMemory(FakeBackend):
             raise RuntimeError("out of memory")
 
 
+@pytest.mark.failing_batch
 def test_what_is_too_much_together_is_done_one_by_one() -> None:
     some = [speaker for speaker in speakers() if len(speaker.options.languages) == 1]
     some = [speaker for speaker in some if speaker.options.stream.beam_size == 1] * 2
