@@ -119,7 +119,6 @@ def drops_exceptions(frame: FrameType | None) -> bool:
 
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
-"""Messages of torch's allocators, which raise RuntimeError."""
 
 
 @dataclass(slots=True)
