@@ -125,6 +125,8 @@ class SlowModel:
     languages = ("en", "de")
     backend = SimpleNamespace(device=torch.device("meta"), own_threads=False)
     """It computes nothing, as these sessions do their work themselves; one engine on anything but a CPU."""
+    tokenizer = SimpleNamespace(is_multilingual=False)
+    """It refuses to translate."""
 
     def __init__(
         self, work: Callable[[], None] = lambda: None, word: str = " word", word_s: float = 1.0
