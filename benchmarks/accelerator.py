@@ -27,7 +27,7 @@ from sottovoce import CtcDecoder
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.decoding.filters import choosing_rows
+from sottovoce.decoding.choosing import choosing_rows
 from sottovoce.evaluation.speed import timed
 from sottovoce.models.backend import AllowedTokens, TokenChoice
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
@@ -161,12 +161,12 @@ def steps(backend: TorchBackend, n_prompt: int = 64, n_steps: int = 20) -> Itera
                 [AllowedTokens(0, dims.n_vocab, dims.n_vocab)] * n_rows,
             )
 
-            choosing = choosing_rows(rows, dims.n_vocab)
+            choosing = choosing_rows(rows, dims.n_vocab, eot=0, n_beams=n_beams)
 
             def run(rows=rows, n_rows=n_rows, choosing=choosing, choice=choice, capture=capture) -> None:  # type: ignore[no-untyped-def]
                 for _ in range(n_steps):
                     if choosing is not None and not capture:
-                        choosing.step_best([5] * n_rows, choice)
+                        next(iter(choosing.steps_best([5] * n_rows, choice)))
                     else:
                         rows.step([[5]] * n_rows, [[0]] * n_rows, capture=capture)
                 for row in range(n_rows):

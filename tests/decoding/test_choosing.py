@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from typing import cast
+from unittest.mock import patch
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sottovoce.decoding.decode import DecodingResult, decode
+from sottovoce.decoding import choosing
+from sottovoce.decoding.decode import DecodingResult, WindowDecoder, decode
 from sottovoce.decoding.filters import RulesOfChoice, build_filters
 from sottovoce.models.backend import Backend, ChoosingRows, RunningRows
 from sottovoce.options.decoding import DecodingOptions
+from sottovoce.runtime.graphs import eagerly
+from sottovoce.runtime.static_rows import RowPool
+from sottovoce.runtime.torch import TorchBackend
 from sottovoce.types import Features
 from tests.decoding import rig
 from tests.models import tiny
@@ -46,6 +55,58 @@ def native() -> Backend:
         checkpoint, device=tiny.CPU, dtype=torch.float32, native_encoder=True
     )
     return backend
+
+
+@cache
+def static() -> TorchBackend:
+    """Static rows on the CPU, of a model whose texts end after 1 to 30 tokens."""
+    checkpoint = tiny.checkpoint(tiny.dims(n_vocab=51865, n_text_ctx=64))
+    table, eot = checkpoint.tensors["decoder.token_embedding.weight"], rig.tokenizer().eot
+    table[eot] *= -4
+    backend = tiny.backend(checkpoint)
+    backend.pool = RowPool(backend.dims, backend.dtype, backend.device, eagerly)
+    return backend
+
+
+SEARCHES = st.builds(
+    DecodingOptions,
+    language=st.just("en"),
+    beam_size=st.sampled_from((None, 1, 2, 5)),
+    without_timestamps=st.booleans(),
+    max_initial_timestamp=st.sampled_from((None, 1.0)),
+    prefix=st.sampled_from((None, "And")),
+    sample_len=st.sampled_from((3, 8, 9, 30, None)),
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(SEARCHES, st.sampled_from((1.0, 1.6)), st.integers(1, 3), st.integers(0, 5))
+def test_steps_without_the_host_change_nothing(
+    options: DecodingOptions, patience: float, n_windows: int, n_before: int
+) -> None:
+    """Steps at once, one by one, and filters and search over logits; windows join at any step."""
+    if options.beam_size is not None:
+        options = replace(options, patience=patience)
+    backend, found = static(), []
+    for is_whole, n_ahead in ((False, 8), (False, 1), (True, 1)):
+        with patch.object(choosing, "STEPS_AHEAD", n_ahead):
+            of = cast("Backend", WithoutChoice(backend)) if is_whole else backend
+            decoder = WindowDecoder(of, rig.tokenizer(), options)
+            batch, results = decoder.new_batch(), {}
+            for n in (n_windows, 2):
+                mels = rig.mel(n)
+                encoded = backend.encode(Features(mels, (mels.shape[2],) * n))
+                batch.admit(decoder, encoded, [replace(options, prompt=prompt) for prompt in PROMPTS[:n]])
+                for _ in range(n_before):
+                    results.update(batch.step() if batch.n_requests else ())
+            while batch.n_requests:
+                results.update(batch.step())
+            found.append([one for ticket in sorted(results) for one in results[ticket]])
+    for ahead, *others in zip(*found, strict=True):
+        for other in others:
+            assert [one.tokens for one in ahead.candidates] == [one.tokens for one in other.candidates]
+            for ours, theirs in zip(ahead.candidates, other.candidates, strict=True):
+                assert ours.sums == pytest.approx(theirs.sums, abs=1e-3)
 
 
 def decoded(backend: Backend, options: DecodingOptions) -> list[DecodingResult]:
@@ -92,7 +153,7 @@ def test_spans_forbid_what_the_filter_of_timestamps_forbids(follows_text: bool) 
         [time + 9, time + 9],
         [text] * 3,
     ):
-        choice = rules.choice([sampled])
+        choice = rules.choice([sampled], [0.0])
         first_text, first_time, end_time = choice.allowed[0]
         allowed = torch.zeros(tokenizer.n_vocab, dtype=torch.bool)
         allowed[first_text : choice.time_begin] = True

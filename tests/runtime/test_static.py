@@ -15,7 +15,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.decoding.filters import choosing_rows
+from sottovoce.decoding.choosing import choosing_rows
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
     EXACT,
@@ -24,6 +24,7 @@ from sottovoce.models.backend import (
     EncoderState,
     IncrementalResult,
     IncrementalWindow,
+    SearchedRow,
     TokenChoice,
 )
 from sottovoce.models.devices import NumberFormat, plan_memory
@@ -89,12 +90,12 @@ def test_a_step_has_a_budget(device: PretendedDevice, chooses: bool) -> None:
     for n_rows in (1, 64):
         rows = backend.rows()
         rows.admit(encoded(backend, n_rows, 20))
-        choosing = choosing_rows(rows, backend.dims.n_vocab)
+        choosing = choosing_rows(rows, backend.dims.n_vocab, eot=2, n_beams=1)
         assert choosing is not None
         for _ in range(2):
             device.counts = Counts()
             if chooses:
-                choosing.step_best([5] * n_rows, choice(n_rows))
+                next(choosing.steps_best([5] * n_rows, choice(n_rows)))
             else:
                 rows.step([[5]] * n_rows, [[0]] * n_rows)
         counts = device.counts
@@ -103,9 +104,39 @@ def test_a_step_has_a_budget(device: PretendedDevice, chooses: bool) -> None:
         assert sum(counts.operators.values()) == 1 + n_kept, counts.operators
         assert sum(counts.copies.values()) == 1 + n_kept // 2, counts.copies
         assert sum(counts.reads.values()) == chooses, counts.reads
-        n_operators.append(sum(device.recorded[-1].names.values()))
+        recorded = device.recorded[-2 if chooses else -1]  # the last one is what follows a choice
+        n_operators.append(sum(recorded.names.values()))
     assert len(set(n_operators)) == 1
-    assert n_operators[0] <= 20 * N_LAYERS + 30, device.recorded[-1].names
+    assert n_operators[0] <= 20 * N_LAYERS + 30, recorded.names
+
+
+@pytest.mark.parametrize("n_beams", [1, 3])
+def test_eight_steps_of_a_search_have_a_budget(device: PretendedDevice, n_beams: int) -> None:
+    """One upload and one read, an operator of the host a step, and nothing is allocated."""
+    backend = on(device, tiny.backend(tiny.dims(n_text_ctx=160), device=DEVICE))
+    n_operators = []
+    for n in (1, 16):
+        rows = backend.rows()
+        rows.admit(encoded(backend, n, 20))
+        rows.select([row for row in range(n) for _ in range(n_beams)])
+        searched = [SearchedRow(False, 255, 0.0)] * (n * n_beams)
+        rules = replace(choice(n * n_beams), searched=searched, n_best=n_beams + (n_beams > 1))
+        choosing = choosing_rows(rows, backend.dims.n_vocab, eot=2, n_beams=n_beams)
+        assert choosing is not None
+        for _ in range(2):
+            device.counts = Counts()
+            n_steps = len(list(choosing.steps_best([5] * n * n_beams, rules)))
+        counts = device.counts
+        assert n_steps == 8
+        assert not counts.allocations
+        assert sum(counts.operators.values()) <= 1 + n_steps, counts.operators
+        assert sum(counts.copies.values()) == 1, counts.copies
+        assert sum(counts.reads.values()) == 1, counts.reads
+        n_operators.append([sum(one.names.values()) for one in device.recorded[-2:]])
+    (step, following), *others = n_operators
+    assert others == [[step, following]]
+    assert step <= 20 * N_LAYERS + 30
+    assert following <= 39, device.recorded[-1].names
 
 
 def test_a_recorded_step_computes_what_rows_on_the_processor_compute(device: PretendedDevice) -> None:
@@ -137,9 +168,9 @@ def test_a_choice_is_that_of_the_rules(device: PretendedDevice) -> None:
     ours, theirs = backend.rows(), plain.rows()
     ours.admit(encoded(backend, 6))
     theirs.admit(encoded(plain, 6))
-    choosing, rules = choosing_rows(ours, backend.dims.n_vocab), choice(6)
+    choosing, rules = choosing_rows(ours, backend.dims.n_vocab, eot=2, n_beams=1), choice(6)
     assert choosing is not None
-    best = choosing.step_best([1, 2, 3, 4, 5, 6], rules)
+    best = next(choosing.steps_best([1, 2, 3, 4, 5, 6], rules))
     assert not isinstance(best, torch.Tensor)
     logits = theirs.step([[1], [2], [3], [4], [5], [6]], [[0]] * 6).logits
     logits[:, rules.forbidden.long()] = -torch.inf
@@ -240,7 +271,7 @@ def test_sizes_of_steps() -> None:
 
 @pytest.mark.parametrize("beam_size", [1, 5])
 def test_a_file_on_the_device_is_the_processors(device: PretendedDevice, beam_size: int) -> None:
-    """The host reads once a step and a few times a window."""
+    """The host reads once in eight steps, and a few times a window."""
     checkpoint = load_checkpoint("nano")
     made = [
         Model(
@@ -252,9 +283,11 @@ def test_a_file_on_the_device_is_the_processors(device: PretendedDevice, beam_si
     device.counts = Counts()
     ours, theirs = (model.transcribe(CLIP, language="en", beam_size=beam_size) for model in made)
     assert ours.text == theirs.text != ""
-    n_steps = sum(n for name, n in device.counts.reads.items() if "decoding/filters.py" in name)
-    assert n_steps > 5
-    assert sum(device.counts.reads.values()) <= n_steps + 8, device.counts.reads
+    n_tokens = sum(len(one.tokens) for one in ours.segments)
+    n_reads = sum(n for name, n in device.counts.reads.items() if "runtime/static_rows.py" in name)
+    assert n_tokens > 16
+    assert n_reads <= -(-n_tokens // 8), device.counts.reads
+    assert sum(device.counts.reads.values()) <= n_reads + 8, device.counts.reads
 
 
 def updates(backend: TorchBackend, states: list[EncoderState | None], n_more: int) -> list[IncrementalResult]:

@@ -7,7 +7,7 @@ without repetition is kept, as in faster-whisper 1.2.1.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Generic, TypeVar
@@ -15,8 +15,9 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.choosing import choosing_rows
 from sottovoce.decoding.detect import LanguageDetection, detect_language
-from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters, choosing_rows
+from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters
 from sottovoce.decoding.search import (
     BeamSearch,
     Candidate,
@@ -261,7 +262,7 @@ class WindowBatch(Generic[State]):
     def __init__(self, decoder: WindowDecoder[State]) -> None:
         self._decoder = decoder
         self._rows = decoder.backend.rows()
-        n_best, n_vocab = decoder.make_search([0]).n_best, decoder.backend.dims.n_vocab
+        search, n_vocab = decoder.make_search([0]), decoder.backend.dims.n_vocab
         self._filters = build_filters(
             decoder.options,
             decoder.tokenizer,
@@ -269,9 +270,10 @@ class WindowBatch(Generic[State]):
             is_fused=decoder.fusion is not None,
             follows_text=bool(prefix_tokens(decoder.options, decoder.tokenizer)),
         )
-        self._rules = RulesOfChoice.of(self._filters, n_best, n_vocab) if n_best else None
+        self._rules = search.n_best and RulesOfChoice.of(self._filters, search.n_best, n_vocab)
         """The filters as data, if a backend can apply them."""
-        self._choosing = choosing_rows(self._rows, n_vocab)
+        eot, n_beams = decoder.tokenizer.eot, search.n_hypotheses
+        self._choosing = choosing_rows(self._rows, n_vocab, eot=eot, n_beams=n_beams)
         self._new: list[_Window] = []
         self._cohorts: list[_Cohort] = []
         self._n_admitted = 0
@@ -311,12 +313,18 @@ class WindowBatch(Generic[State]):
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, list[DecodingResult]]]:
-        """Run one decoder pass; return the results of finished requests with their tickets."""
-        rows = self._begin() if self._new else self._go_on()
-        if rows != list(range(self._rows.n_rows)):
-            self._rows.select(rows)
-        finished = [one for cohort in self._cohorts for one in cohort.finished(self._decoder.options)]
-        self._cohorts = [cohort for cohort in self._cohorts if cohort.open]
+        """Run one decoder pass, or some that the rows take without the host; return the results of finished
+        requests with their tickets.
+        """
+        finished: list[tuple[int, list[DecodingResult]]] = []
+        for rows in [self._begin()] if self._new else self._go_on():
+            if rows != list(range(self._rows.n_rows)):
+                self._rows.select(rows)
+            for cohort in self._cohorts:
+                finished += cohort.finished(self._decoder.options)
+            self._cohorts = [cohort for cohort in self._cohorts if cohort.open]
+            if not self._cohorts:
+                break
         return finished
 
     def _begin(self) -> list[int]:
@@ -348,22 +356,24 @@ class WindowBatch(Generic[State]):
         kept = cohort.extend(logits, self._filters)
         return [*range(n_old), *(n_old + rows[row] for row in kept)]
 
-    def _go_on(self) -> list[int]:
-        """Read the newest token of every row; return the rows that go on."""
+    def _go_on(self) -> Iterator[list[int]]:
+        """Read the newest token of every row; yield the rows that go on, of each step."""
         sampled = [row for cohort in self._cohorts for row in cohort.state.tokens.tolist()]
         newest = [row[-1] for row in sampled]
-        output: BestTokens | Tensor
-        if self._rules is not None and self._choosing is not None:
-            output = self._choosing.step_best(newest, self._rules.choice(sampled))
+        outputs: Iterable[BestTokens | Tensor]
+        if self._rules and self._choosing is not None:
+            scores = [score for cohort in self._cohorts for score in cohort.state.scores.tolist()]
+            outputs = self._choosing.steps_best(newest, self._rules.choice(sampled, scores))
         else:
-            output = self._rows.step([[token] for token in newest], [(0,)] * len(newest)).logits
-        rows: list[int] = []
-        at = 0
-        for cohort in self._cohorts:
-            end = at + cohort.state.n_rows
-            rows += [at + row for row in cohort.extend(_part(output, at, end), self._filters)]
-            at = end
-        return rows
+            outputs = [self._rows.step([[token] for token in newest], [(0,)] * len(newest)).logits]
+        for output in outputs:
+            rows: list[int] = []
+            at = 0
+            for cohort in self._cohorts:
+                end = at + cohort.state.n_rows
+                rows += [at + row for row in cohort.extend(_part(output, at, end), self._filters)]
+                at = end
+            yield rows
 
 
 def _part(output: BestTokens | Tensor, first: int, last: int) -> BestTokens | Tensor:

@@ -9,23 +9,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import (
-    AlignmentHeads,
-    AllowedTokens,
-    BestTokens,
-    ChoosingRows,
-    EndingRows,
-    Outputs,
-    RunningRows,
-    StepGroup,
-    TokenChoice,
-)
+from sottovoce.models.backend import AllowedTokens, SearchedRow, TokenChoice
 from sottovoce.options.decoding import NON_SPEECH, DecodingOptions
 from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
 
@@ -89,15 +79,10 @@ class ApplyTimestampRules:
 
     def allowed(self, sampled: Sequence[int], n_vocab: int) -> AllowedTokens:
         """Return the id spans allowed after the sampled tokens of one row, at least one."""
-        begin = self.timestamp_begin
-        last = sampled[-1] >= begin
-        before = sampled[-2] >= begin if len(sampled) > 1 else not self.follows_text
-        if last and before:
-            return AllowedTokens(0, n_vocab, n_vocab)
+        begin, n = self.timestamp_begin, len(sampled)
+        last, before = sampled[-1] >= begin, sampled[-2] >= begin if n > 1 else not self.follows_text
         latest = max(max(sampled), begin - 1)
-        if last:
-            return AllowedTokens(self.eot, latest, n_vocab)
-        return AllowedTokens(0, latest + 1, n_vocab)
+        return AllowedTokens(*allowed_after(int(last), int(before), latest, self.eot, n_vocab), n_vocab)
 
     def _prefer_timestamps(self, logits: Tensor) -> None:
         """Force a timestamp if all together are more probable than the best other token."""
@@ -105,6 +90,21 @@ class ApplyTimestampRules:
         together = logits[:, begin:].logsumexp(dim=1)
         forced = together > logits[:, :begin].amax(dim=1)
         _forbid_rows(logits[:, :begin], forced)
+
+
+Number = TypeVar("Number", int, Tensor)
+
+
+def allowed_after(
+    last: Number, before: Number, latest: Number, eot: int, n_vocab: int
+) -> tuple[Number, Number]:
+    """Return the first text token and the first timestamp that may follow (`AllowedTokens`).
+
+    last, before: 1 if the last token, and the one before it, are timestamps, else 0. latest: id of the latest
+    timestamp so far.
+    """
+    both = last * before
+    return (last - both) * eot, both * n_vocab + (1 - both) * (latest + 1 - last)
 
 
 def _forbid_rows(logits: Tensor, rows: Tensor) -> None:
@@ -178,71 +178,20 @@ class RulesOfChoice:
                 return None
         return cls(n_best, n_vocab, torch.tensor(sorted({*forbidden}), dtype=torch.int32), times)
 
-    def choice(self, sampled: Sequence[Sequence[int]]) -> TokenChoice:
-        if self.times is None:
-            anything = AllowedTokens(0, self.n_vocab, self.n_vocab)
-            return TokenChoice(self.n_best, self.forbidden, self.n_vocab, [anything] * len(sampled))
-        allowed = [self.times.allowed(row, self.n_vocab) for row in sampled]
-        return TokenChoice(self.n_best, self.forbidden, self.times.timestamp_begin, allowed)
-
-
-@dataclass(frozen=True, slots=True)
-class BestTokensEnd:
-    """Chooses tokens by a `TokenChoice`: (n, 2 * n_best) float32, log-probabilities and then tokens.
-
-    columns: `AllowedTokens`. Its state (n_vocab,) float32 is -inf for tokens that may follow no row.
-    """
-
-    n_best: int
-    time_begin: int
-    n_vocab: int
-    n_columns = 3
-    reads_prefixes = False
-    capture: AlignmentHeads = ()
-
-    def state(self, n_rows: int, n_frames: int, device: torch.device) -> Sequence[Tensor]:
-        return (torch.zeros(self.n_vocab, device=device),)
-
-    def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor]) -> Outputs:
-        logits, ids = outputs[0] + state[0], torch.arange(self.n_vocab, device=columns.device)
-        begin = self.time_begin
-        first_text, first_time, end_time = torch.split(columns, 1, dim=1)
-        text = logits[:, :begin].masked_fill(ids[:begin] < first_text, FORBIDDEN)
-        if begin < self.n_vocab:
-            beyond = (ids[begin:] < first_time) | (ids[begin:] >= end_time)
-            times = logits[:, begin:].masked_fill(beyond, FORBIDDEN)
-            forced = times.logsumexp(dim=1, keepdim=True) > text.amax(dim=1, keepdim=True)
-            text = torch.cat((text.masked_fill(forced, FORBIDDEN), times), dim=1)
-        best, tokens = text.log_softmax(dim=1).topk(self.n_best, dim=1)
-        return (torch.cat((best, tokens.to(best.dtype)), dim=1),)
-
-
-class ChoosingByEnd:
-    """`ChoosingRows` of rows whose steps can have an end; the host reads one tensor a step."""
-
-    def __init__(self, rows: EndingRows, n_vocab: int) -> None:
-        self._rows = rows
-        self._n_vocab = n_vocab
-        self._forbidden: Tensor | None = None
-
-    @torch.no_grad()
-    def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens:
-        n_rows, end = len(tokens), BestTokensEnd(choice.n_best, choice.time_begin, self._n_vocab)
-        if choice.forbidden is not self._forbidden:
-            self._forbidden, (state,) = choice.forbidden, self._rows.state(end)
-            state.zero_().index_fill_(0, choice.forbidden.to(state.device, torch.int64), FORBIDDEN)
-        group = StepGroup(end, range(n_rows), [(0,)] * n_rows, choice.allowed)
-        best = torch.empty(n_rows, 2 * choice.n_best)
-        for rows, places, outputs in self._rows.step_groups([[token] for token in tokens], [group]):
-            best[rows] = outputs[0].cpu()[places]
-        return BestTokens(best[:, choice.n_best :].long(), best[:, : choice.n_best])
-
-
-def choosing_rows(rows: RunningRows, n_vocab: int) -> ChoosingRows | None:
-    """Return rows that choose their next tokens, if these can."""
-    if isinstance(rows, EndingRows):
-        return ChoosingByEnd(rows, n_vocab)
-    return rows if isinstance(rows, ChoosingRows) else None
+    def choice(self, sampled: Sequence[Sequence[int]], scores: Sequence[float]) -> TokenChoice:
+        """Return the choice of what follows the sampled tokens of each row; scores: of the rows."""
+        n_vocab, times = self.n_vocab, self.times
+        if times is None:
+            allowed = [AllowedTokens(0, n_vocab, n_vocab)] * len(sampled)
+            searched = [SearchedRow(False, n_vocab, score) for score in scores]
+            return TokenChoice(self.n_best, self.forbidden, n_vocab, allowed, searched)
+        begin = times.timestamp_begin
+        allowed = [times.allowed(row, n_vocab) for row in sampled]
+        searched = [
+            SearchedRow(row[-1] >= begin, max(*row, begin - 1), score)
+            for row, score in zip(sampled, scores, strict=True)
+        ]
+        return TokenChoice(self.n_best, self.forbidden, begin, allowed, searched)
 
 
 def build_filters(

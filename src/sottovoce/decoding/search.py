@@ -285,7 +285,7 @@ def draw_uniforms(
     return torch.cat(draws).to("cpu" if lacks_float64 else device)
 
 
-class _Expansion(NamedTuple):
+class Expansion(NamedTuple):
     """Continuations of every window, best first: (A, n) each."""
 
     scores: Tensor
@@ -293,9 +293,37 @@ class _Expansion(NamedTuple):
     tokens: Tensor
     rows: Tensor
 
-    def taken(self, mask: Tensor) -> _Expansion:
+    def taken(self, mask: Tensor) -> Expansion:
         """Return the masked ones in one dimension."""
-        return _Expansion(self.scores[mask], self.logprobs[mask], self.tokens[mask], self.rows[mask])
+        return Expansion(self.scores[mask], self.logprobs[mask], self.tokens[mask], self.rows[mask])
+
+    def that_go_on(self, eot: int, n: int) -> Expansion:
+        """Return the n best of each window that are not its end, in one dimension."""
+        first = (self.tokens == eot).int().argsort(dim=1, stable=True)[:, :n]
+        scores, tokens, rows = (
+            each.gather(1, first).flatten() for each in (self.scores, self.tokens, self.rows)
+        )
+        is_fused = self.logprobs is not self.scores
+        return Expansion(
+            scores, self.logprobs.gather(1, first).flatten() if is_fused else scores, tokens, rows
+        )
+
+
+def expanded(scores: Tensor, sums: Tensor, best: BestTokens, fused: Tensor, beam_size: int) -> Expansion:
+    """Rank the best tokens of all beams of a window.
+
+    scores, sums: (R,) of the rows, for ranking and under the model. fused: (R, n_best), the log-probabilities
+    with language models, or those of `best`: then scores and sums are the same.
+    """
+    n_best = fused.shape[1]
+    ranked = (scores[:, None] + fused).view(-1, beam_size * n_best)  # (A, K * n_best)
+    ranked, order = ranked.sort(dim=1, descending=True, stable=True)
+    logprobs = ranked
+    if fused is not best.logprobs:
+        logprobs = (sums[:, None] + best.logprobs).view(ranked.shape).gather(1, order)
+    tokens = best.tokens.reshape(ranked.shape).gather(1, order)
+    first_rows = torch.arange(0, len(scores), beam_size, device=order.device)
+    return Expansion(ranked, logprobs, tokens, first_rows[:, None] + order // n_best)
 
 
 class BeamSearch(Search, Generic[State]):
@@ -321,18 +349,19 @@ class BeamSearch(Search, Generic[State]):
         n_best = min(self._beam_size + 1, logits.shape[1])
         logprobs = logits.float().log_softmax(dim=1)
         best, tokens = best_tokens(state.lm_scores.add_to(logprobs), n_best)  # (R, beam_size + 1)
-        return self._take(self._ranked(best, logprobs.gather(1, tokens), tokens, state), state)
+        return self._take(BestTokens(tokens, logprobs.gather(1, tokens)), best, state)
 
     def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
-        return self._take(self._ranked(best.logprobs, best.logprobs, best.tokens, state), state)
+        return self._take(best, best.logprobs, state)
 
-    def _take(self, expansion: _Expansion, state: SearchState) -> Tensor | None:
+    def _take(self, best: BestTokens, fused: Tensor, state: SearchState) -> Tensor | None:
+        expansion = expanded(state.scores, state.logprobs, best, fused, self._beam_size)
         ends = expansion.tokens == self._eot
         n_open = (~ends).cumsum(dim=1)
         # Ends only count if they rank among the beams that remain.
         ended = expansion.taken(ends & (n_open < self._beam_size) & (expansion.scores > float("-inf")))
         self._collect(ended, state)
-        rows = self._continue(expansion.taken(~ends & (n_open <= self._beam_size)), state)
+        rows = self._continue(expansion.that_go_on(self._eot, self._beam_size), state)
         done = [audio for audio in dict.fromkeys(state.audio) if self._is_done(state, audio)]
         return rows if not done else rows[self.stop(state, done)]
 
@@ -345,28 +374,14 @@ class BeamSearch(Search, Generic[State]):
             state.candidates[index].extend(state.candidate(row) for row in best)
         return state.select(remaining_rows(state, audio))
 
-    def _ranked(self, best: Tensor, logprobs: Tensor, tokens: Tensor, state: SearchState) -> _Expansion:
-        """Rank the best tokens (R, n_best) of all rows of a window; logprobs: under the model alone."""
-        n_best = best.shape[1]
-        scores = (state.scores[:, None] + best).reshape(-1, self._beam_size * n_best)  # (A, K * n_best)
-        scores, order = scores.sort(dim=1, descending=True, stable=True)
-        sums = state.logprobs[:, None] + logprobs
-        first_rows = torch.arange(0, state.n_rows, self._beam_size, device=order.device)
-        return _Expansion(
-            scores=scores,
-            logprobs=sums.reshape(scores.shape).gather(1, order),
-            tokens=tokens.reshape(scores.shape).gather(1, order),
-            rows=first_rows[:, None] + order // n_best,
-        )
-
-    def _collect(self, ended: _Expansion, state: SearchState) -> None:
+    def _collect(self, ended: Expansion, state: SearchState) -> None:
         fields = (ended.rows.tolist(), ended.logprobs.tolist(), ended.scores.tolist())
         for row, logprob, score in zip(*fields, strict=True):
             candidates = state.candidates[state.audio[row]]
             if len(candidates) < self._max_candidates:
                 candidates.append(state.ended(row, logprob, score))
 
-    def _continue(self, survivors: _Expansion, state: SearchState) -> Tensor:
+    def _continue(self, survivors: Expansion, state: SearchState) -> Tensor:
         if state.lm_scores is not None:
             state.lm_scores.advance(survivors.rows, survivors.tokens)
         state.tokens = torch.cat((state.tokens[survivors.rows], survivors.tokens[:, None]), dim=1)

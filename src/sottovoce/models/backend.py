@@ -5,7 +5,7 @@ Tensors are torch's. R is the number of decoder rows, B of windows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -221,18 +221,28 @@ class AllowedTokens(NamedTuple):
     end_time: int
 
 
+class SearchedRow(NamedTuple):
+    """Whether the last token is a timestamp, the latest timestamp, and the sum of log-probabilities."""
+
+    last: bool
+    latest: int
+    score: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenChoice:
     """The rules for the most probable next tokens of each row.
 
     forbidden: (n,) int32 ids that may follow no row. time_begin: the first timestamp's id; all below are
     text. allowed: one a row. If all timestamps together are more probable than any text, one follows.
+    searched: of each row, for steps that follow.
     """
 
     n_best: int
     forbidden: Tensor
     time_begin: int
     allowed: Sequence[AllowedTokens]
+    searched: Sequence[SearchedRow] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,11 +259,12 @@ class BestTokens:
 class ChoosingRows(Protocol):
     """`RunningRows` that can choose the most probable next tokens themselves."""
 
-    def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens | Tensor:
-        """Append a token to each row, and return the most probable that may follow.
+    def steps_best(self, tokens: Sequence[int], choice: TokenChoice) -> Iterator[BestTokens | Tensor]:
+        """Append a token to each row, and yield the most probable that may follow.
 
-        On ties, or if fewer may follow, return the logits (R, n_vocab) float32, valid until the next step;
-        forbidden ones may be -inf.
+        On ties, or if fewer may follow, yield the logits (R, n_vocab) float32, valid until the next step;
+        forbidden ones may be -inf. Rows that know the search go on: they append the tokens that it takes to
+        the rows that were selected meanwhile, and yield what may follow those.
 
         Raises:
             OptionError: as `RunningRows.step`.
@@ -269,7 +280,7 @@ class StepEnd(Protocol):
 
     A row has one new token. With reads_prefixes it is the only row of its recording, has any number of new
     tokens, and gets logits at two of them. capture: heads whose attention is returned. n_columns: numbers
-    that each row passes to the step.
+    that each row passes to the step. n_beams: rows of each recording; 0: any number.
     """
 
     @property
@@ -278,6 +289,8 @@ class StepEnd(Protocol):
     def n_columns(self) -> int: ...
     @property
     def reads_prefixes(self) -> bool: ...
+    @property
+    def n_beams(self) -> int: ...
 
     def state(self, n_rows: int, n_frames: int, device: torch.device) -> Sequence[Tensor]:
         """Make the tensors, with an entry for each row, that ends of this class keep from step to step."""
@@ -288,6 +301,17 @@ class StepEnd(Protocol):
 
         outputs: logits (n_rows, n_vocab), or 2 * n_rows; and attention (n_heads, n_rows * n_new, n_frames),
         if heads are captured. columns: (n_rows, n_columns) int64, 0 without a row. state: changed in place.
+        """
+        ...
+
+
+class AdvancingEnd(StepEnd, Protocol):
+    """The end of a step that tells which tokens the next step reads."""
+
+    def advance(self, outputs: Outputs, columns: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Return the next tokens (n_rows,) int64, and the rows (n_rows,) int64 that they follow.
+
+        outputs: of the end. columns: changed in place to those of the next step.
         """
         ...
 
@@ -320,6 +344,19 @@ class EndingRows(Protocol):
 
     def step_groups(self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup]) -> list[StepPart]:
         """Append tokens to each row; return the results of the groups' ends, in their order.
+
+        Raises:
+            OptionError: as `RunningRows.step`.
+        """
+        ...
+
+    def steps_ahead(
+        self, tokens: Sequence[int], end: AdvancingEnd, columns: Sequence[Sequence[int]], n_steps: int
+    ) -> Iterator[Tensor]:
+        """Take steps without waiting for the host, of which each appends the tokens of the end before.
+
+        Yields the first result (n_rows, …) of each end, on the host, of the rows that were selected
+        meanwhile: a row of each recording for each one that goes on, in the order of the end, or none.
 
         Raises:
             OptionError: as `RunningRows.step`.

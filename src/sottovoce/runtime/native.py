@@ -9,7 +9,7 @@ tensors alive.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -265,7 +265,7 @@ class NativeRows:
                 self.cut(row, n)
         return RowsOutput(logits, attention, n_new, n_frames)
 
-    def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens | Tensor:
+    def steps_best(self, tokens: Sequence[int], choice: TokenChoice) -> Iterator[BestTokens | Tensor]:
         given, wanted = [[token] for token in tokens], [(0,)] * len(tokens)
         self._checked(given, wanted, None)
         n_rows, n_best = self.n_rows, choice.n_best + 1  # one more shows whether the last is unique
@@ -281,8 +281,9 @@ class NativeRows:
         logits = self._logits[:n_rows]
         self._decoder.step(self._rows, given, wanted, logits, choice=requested)
         if not all(is_clear.tolist()):
-            return logits
-        return BestTokens(found[:, : choice.n_best].long(), best[:, : choice.n_best])
+            yield logits
+        else:
+            yield BestTokens(found[:, : choice.n_best].long(), best[:, : choice.n_best])
 
     def _checked(
         self,

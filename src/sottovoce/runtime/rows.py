@@ -112,7 +112,8 @@ class NewTokens:
 
     places: where the tokens of all rows, row by row, are in this order. ranks: among those of the recording.
     frames: (n, 2), attended to. visible: (n, n_cells). asked: those with logits. counts: of each row. table:
-    after the step. has_spans: they attend to other frames than the window's, and are not kept.
+    after the step. ahead: (n, n_steps - 1), cells for the tokens of the next steps. has_spans: they attend to
+    other frames than the window's, and are not kept.
     """
 
     places: Ints
@@ -127,6 +128,7 @@ class NewTokens:
     asked: Ints
     counts: Sequence[int]
     table: Table
+    ahead: Ints
     capture: AlignmentHeads = ()
     has_spans: bool = False
 
@@ -198,7 +200,8 @@ class RowsAttention:
         queries = attention.query(x)
         for run in self.runs:
             own = queries if len(self.runs) == 1 else queries[run.tokens]
-            yield run, attention.split_heads(own.view(run.slots.stop - run.slots.start, -1, x.shape[1]))
+            size = run.slots.stop - run.slots.start, -1, attention.n_head, x.shape[1] // attention.n_head
+            yield run, own.view(size).transpose(1, 2)
 
     def captured(self, place: int) -> Tensor:
         """Return a run's attention (n_captured, n_tokens, n_frames) float32, in the order of `capture`."""
@@ -206,7 +209,7 @@ class RowsAttention:
 
 
 def _merged(attention: MultiHeadAttention, parts: Sequence[Tensor]) -> Tensor:
-    rows = [part.transpose(1, 2).flatten(2).flatten(0, 1) for part in parts]
+    rows = [part.transpose(1, 2).reshape(-1, part.shape[1] * part.shape[3]) for part in parts]
     merged: Tensor = attention.out(rows[0] if len(rows) == 1 else torch.cat(rows))
     return merged
 
@@ -308,8 +311,9 @@ class TorchRows:
         wanted: Sequence[Sequence[int]],
         capture: AlignmentHeads = (),
         spans: Sequence[Span] | None = None,
+        n_steps: int = 1,
     ) -> NewTokens:
-        """Check a step, and give each new token a cell."""
+        """Check a step, and give each new token a cell, and cells for the tokens of the next steps."""
         lengths = self._table.max(axis=1, initial=0)
         check_step(tokens, wanted, lengths.tolist(), longest=self._dims.n_text_ctx, name=self._name)
         check_heads(capture, self._dims)
@@ -323,20 +327,23 @@ class TorchRows:
         ranks = np.arange(len(slots)) - np.searchsorted(slots, slots)
         # Each takes the next cell that no row of its recording holds.
         held_by, held = self._table.nonzero()
-        is_held = np.zeros((1 + slots_of_rows.max(), self._table.shape[1] + len(slots)), np.bool_)
+        n_cells = self._table.shape[1] + n_steps * len(slots)
+        is_held = np.zeros((1 + slots_of_rows.max(), n_cells), np.bool_)
         is_held[slots_of_rows[held_by], held] = True
         of_slots, free = (~is_held).nonzero()
-        cells = free[np.searchsorted(of_slots, slots) + ranks]
+        first_free = np.searchsorted(of_slots, slots) + n_steps * ranks
+        cells = free[first_free[:, None] + np.arange(n_steps)]
         self._reserve(0, 1 + int(cells.max()))
         table = self._table.copy()
-        table[rows, cells] = 1 + positions
+        table[rows, cells[:, 0]] = 1 + positions
         asked = [starts[row] + one for row, own in enumerate(wanted) for one in own]
         return NewTokens(
             places=places,
             tokens=np.asarray([token for own in tokens for token in own], np.int64)[order],
             rows=rows,
             positions=positions,
-            cells=cells,
+            cells=cells[:, 0],
+            ahead=cells[:, 1:],
             slots=slots,
             ranks=ranks,
             frames=np.asarray([(0, n) for n in self._n_frames] if spans is None else spans)[rows],

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Outputs, StepEnd, StepGroup, StepPart
+from sottovoce.models.backend import AdvancingEnd, Outputs, StepEnd, StepGroup, StepPart
 from sottovoce.models.devices import MOST_RECORDINGS, aligned, encoder_work
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.whisper import TextDecoder
@@ -121,6 +122,8 @@ FRAME_PARTS = 3
 """A static step attends to a third, two thirds or all frames of a full window."""
 FEW_QUERIES = (1, 8, 16)
 """New tokens of a recording in a step that is recorded, if its rows read several."""
+MOST_AHEAD = 8
+"""Steps that are taken without the host, at most."""
 FEW_WANTED = 2
 """Logits of a recording in a step; others compute those of all new tokens."""
 
@@ -169,7 +172,8 @@ class StaticStep:
         self._reads_prefixes = shape.end is not None and shape.end.reads_prefixes
         columns = shape.n_recordings if self._reads_prefixes else n, shape.end.n_columns if shape.end else 0
         spans, wanted = (n, 2 * shape.has_spans), (shape.n_recordings * shape.n_wanted,)
-        self._shapes = ((n,), (n,), (n, n_head), spans, wanted, columns, (n, n_total))
+        ahead = n, MOST_AHEAD * bool(shape.end and shape.end.n_beams)
+        self._shapes = ((n,), (n,), (n, n_head), spans, wanted, columns, ahead, (n, n_total))
         n_bytes = sum(8 * math.prod(one) for one in self._shapes[:-1]) + n * n_total
         device, is_pinned = memory.text.device, memory.text.is_cuda
         with torch.inference_mode(False):
@@ -178,8 +182,8 @@ class StaticStep:
             self._frames = torch.arange(shape.n_frames, device=device)
             self._hidden = torch.tensor([-torch.inf, 0.0], dtype=memory.text.dtype, device=device).unbind()
         inputs = [one.numpy() for one in self._inputs(self._host)]
-        self._tokens, self._positions, self._entries, self._spans, self._wanted, self.columns, _ = inputs
-        self._visible = inputs[-1].view(np.bool_)
+        self._tokens, self._positions, self._entries, self._spans, self._wanted, self.columns = inputs[:6]
+        self._ahead, self._visible = inputs[6], inputs[7].view(np.bool_)
         slots = shape.first + np.arange(n)[:, None] // shape.n_queries
         self._entries[:] = (slots * n_head + np.arange(n_head)) * n_total
         self._spans[:, 1:] = shape.n_frames
@@ -189,9 +193,17 @@ class StaticStep:
         self._device.copy_(self._host)
         with torch.inference_mode(False), torch.no_grad():
             self._replay = record(self._compute)
+            self._advance: Callable[[], Outputs] | None = None
+            if shape.end is not None and shape.end.n_beams:
+                self._first_entries = self._inputs(self._device)[2].clone()
+                self._outputs = self._replay()
+                self._advance = record(self._next)
+                self._kept = self._outputs[0].new_zeros(MOST_AHEAD, *self._outputs[0].shape)
 
     def _inputs(self, packed: Tensor) -> list[Tensor]:
-        """Return the tensors in a memory: tokens, positions, entries, spans, wanted, columns and visible."""
+        """Return the tensors in a memory: tokens, positions, entries, spans, wanted, columns, cells of the
+        next steps, and visible.
+        """
         kinds = [torch.int64] * (len(self._shapes) - 1) + [torch.bool]
         sizes = [kind.itemsize * math.prod(one) for kind, one in zip(kinds, self._shapes, strict=True)]
         parts = zip(torch.split(packed, sizes), kinds, self._shapes, strict=True)
@@ -213,6 +225,7 @@ class StaticStep:
         self._entries[places] += 1 + new.cells[chosen, None]
         self._visible[places, 0], self._visible[places, 1:] = False, new.visible[chosen]
         self._wanted[self.outputs] = wanted
+        self._ahead[places, : new.ahead.shape[1]] = 1 + new.ahead[chosen]
         if shape.has_spans:
             self._spans[places] = new.frames[chosen]
 
@@ -226,11 +239,37 @@ class StaticStep:
         if self._uploaded is not None:
             self._uploaded.record()
         with attention_plans(self._device.device, False):
-            return self._replay()
+            self._outputs = self._replay()
+        return self._outputs
+
+    def run_ahead(self, n_steps: int) -> Tensor:
+        """Compute steps, each with the tokens that the end before chose; return the first result of each
+        (n_steps, n, …), on the host.
+        """
+        first = self.run()[0]
+        if n_steps == 1 or self._advance is None:
+            return first.cpu()[None]
+        for step, kept in enumerate(self._kept[:n_steps]):
+            if step:
+                self._advance()
+                self._outputs = self._replay()
+            kept.copy_(self._outputs[0])
+        return self._kept[:n_steps].cpu()
+
+    def _next(self) -> Outputs:
+        """Change the input of the step to that of the next one."""
+        tokens, positions, entries, _, _, columns, ahead, visible = self._inputs(self._device)
+        end = cast("AdvancingEnd", self.shape.end)
+        following, parents = end.advance(self._outputs, columns)
+        own = ahead[:, :1]
+        entries.copy_(self._first_entries + own)
+        visible.copy_(visible.index_select(0, parents).scatter(1, own, True))
+        ahead.copy_(ahead.roll(-1, 1))
+        return tokens.copy_(following), positions.add_(1)
 
     def _compute(self) -> Outputs:
         shape, memory = self.shape, self._memory
-        tokens, positions, entries, spans, wanted, columns, visible = self._inputs(self._device)
+        tokens, positions, entries, spans, wanted, columns, _, visible = self._inputs(self._device)
         floor, zero = self._hidden
         slots, frames = slice(shape.first, shape.first + shape.n_recordings), slice(0, shape.n_frames)
         bias = memory.frame_bias[slots, None, None, frames]
@@ -382,6 +421,25 @@ class StaticRows(TorchRows):
         self._table = new.table
         return parts
 
+    @torch.no_grad()
+    def steps_ahead(
+        self, tokens: Sequence[int], end: AdvancingEnd, columns: Sequence[Sequence[int]], n_steps: int
+    ) -> Iterator[Tensor]:
+        n_steps = min(n_steps, MOST_AHEAD, self._dims.n_text_ctx - int(self._table.max()))
+        new = self._new_tokens([[token] for token in tokens], [(0,)] * self.n_rows, n_steps=max(1, n_steps))
+        (step,) = self._steps(new, np.arange(self.n_rows), end)
+        step.columns[step.places] = np.asarray(columns)[new.rows]
+        found = step.run_ahead(1 + new.ahead.shape[1])
+        cells = np.zeros((found.shape[1], len(found)), np.int64)
+        cells[step.places] = np.column_stack((new.cells, new.ahead))
+        for results, own in zip(found, cells.T, strict=True):
+            slots = np.asarray([one.slot for one in self._recordings])
+            order = np.argsort(slots, kind="stable")
+            places = slots * end.n_beams
+            places[order] += np.arange(len(slots)) - np.searchsorted(slots[order], slots[order])
+            self._table[np.arange(len(slots)), own[places]] = 1 + self._table.max(axis=1)
+            yield results[places]
+
     def _steps(self, new: NewTokens, chosen: Ints, end: StepEnd | None = None) -> Iterator[StaticStep]:
         """Divide chosen new tokens into steps that are ready to run.
 
@@ -411,7 +469,9 @@ class StaticRows(TorchRows):
         asked = np.flatnonzero(np.isin(new.asked, chosen))
         is_recorded = n_longest <= FEW_QUERIES[-1]
         n_queries = next((n for n in FEW_QUERIES if n >= n_longest), aligned(n_longest))
-        if len(chosen) == len(np.unique(new.rows[chosen])) and not new.has_spans and is_recorded:
+        if end is not None and end.n_beams:
+            n_queries = end.n_beams
+        elif len(chosen) == len(np.unique(new.rows[chosen])) and not new.has_spans and is_recorded:
             # A token a row: beams that end give no new shapes.
             memory.grow_rows(n_longest)
             n_queries = 1 if n_longest == 1 else memory.most_rows

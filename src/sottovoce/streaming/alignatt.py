@@ -381,6 +381,7 @@ class AlignAttEnd:
     capture: AlignmentHeads
     reads_prefixes: bool = False
     measures_ends: bool = False
+    n_beams: ClassVar[int] = 0
     n_columns: ClassVar[int] = 5
     """Where a row's statistics are and will be, frames of audio, and how many new tokens count and are
     to be cached.
