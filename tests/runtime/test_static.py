@@ -15,7 +15,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.decoding.choosing import choosing_rows
+from sottovoce.decoding.decode import choosing_rows
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
     EXACT,

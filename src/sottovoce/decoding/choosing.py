@@ -16,15 +16,7 @@ from torch import Tensor
 
 from sottovoce.decoding.filters import FORBIDDEN, allowed_after
 from sottovoce.decoding.search import expanded
-from sottovoce.models.backend import (
-    AlignmentHeads,
-    BestTokens,
-    ChoosingRows,
-    EndingRows,
-    Outputs,
-    RunningRows,
-    TokenChoice,
-)
+from sottovoce.models.backend import AlignmentHeads, BestTokens, EndingRows, Outputs, TokenChoice
 
 STEPS_AHEAD = 8
 """Steps between two reads of the host."""
@@ -105,10 +97,3 @@ class ChoosingByEnd:
         n_steps = STEPS_AHEAD if choice.searched else 1
         for found in self._rows.steps_ahead(tokens, end, columns.tolist(), n_steps):
             yield end.best_of(found)
-
-
-def choosing_rows(rows: RunningRows, n_vocab: int, *, eot: int, n_beams: int) -> ChoosingRows | None:
-    """Return rows that choose their next tokens, if these can. eot, n_beams: of the search."""
-    if isinstance(rows, EndingRows):
-        return ChoosingByEnd(rows, n_vocab, eot, n_beams)
-    return rows if isinstance(rows, ChoosingRows) else None

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.choosing import choosing_rows
+from sottovoce.decoding.choosing import ChoosingByEnd
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters
 from sottovoce.decoding.search import (
@@ -29,7 +29,7 @@ from sottovoce.decoding.search import (
     ranked_candidates,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, BestTokens
+from sottovoce.models.backend import Backend, BestTokens, ChoosingRows, EndingRows, RunningRows
 from sottovoce.options.decoding import DecodingOptions, shared_options
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.text.disfluency import verbatim_tokens
@@ -374,6 +374,13 @@ class WindowBatch(Generic[State]):
                 rows += [at + row for row in cohort.extend(_part(output, at, end), self._filters)]
                 at = end
             yield rows
+
+
+def choosing_rows(rows: RunningRows, n_vocab: int, *, eot: int, n_beams: int) -> ChoosingRows | None:
+    """Return rows that choose their next tokens, if these can. eot, n_beams: of the search."""
+    if isinstance(rows, EndingRows):
+        return ChoosingByEnd(rows, n_vocab, eot, n_beams)
+    return rows if isinstance(rows, ChoosingRows) else None
 
 
 def _part(output: BestTokens | Tensor, first: int, last: int) -> BestTokens | Tensor:

@@ -13,6 +13,7 @@ import torch
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import expected_shapes
 from sottovoce.models.dims import ModelDims
+from sottovoce.models.layers import aligned
 
 DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
 NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
@@ -96,8 +97,6 @@ ENCODER_COPIES = 12
 """Tensors of the size of the states in a layer: input, norm, queries, keys, values, attention, and the inner
 layer of the MLP before and after its activation (four each).
 """
-MASK_ALIGNMENT = 16
-"""Rows of masks begin at multiples of so many numbers, as fused kernels require."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +115,6 @@ class MemoryPlan:
             f"weights {self.weights / 1e6:.0f} MB, work {self.work / 1e6:.0f} MB, "
             f"{self.n_recordings} recordings of {self.recording / 1e6:.0f} MB"
         )
-
-
-def aligned(n: int) -> int:
-    return -(-n // MASK_ALIGNMENT) * MASK_ALIGNMENT
 
 
 def recording_bytes(dims: ModelDims, dtype: torch.dtype) -> int:

@@ -16,7 +16,8 @@ Shapes of attention: B batch, H heads, T queries, S keys, d_head = d / H.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -331,3 +332,27 @@ def head_weights(queries: Tensor, keys: Tensor, heads: Sequence[int], bias: Tens
     if bias is not None:
         logits = logits + bias[:, 0]
     return logits.softmax(dim=-1)
+
+
+MASK_ALIGNMENT = 16
+"""Rows of masks begin at multiples of so many numbers, as fused kernels require."""
+
+
+def aligned(n: int) -> int:
+    return -(-n // MASK_ALIGNMENT) * MASK_ALIGNMENT
+
+
+@contextmanager
+def attention_plans(device: torch.device, allowed: bool) -> Iterator[None]:
+    """Let cuDNN, the fastest on Hopper, compute attention or not: it plans each new shape for tens of
+    milliseconds, which pays only where shapes are fixed.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_cudnn_sdp(allowed)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

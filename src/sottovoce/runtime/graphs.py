@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
 from sottovoce.models.backend import Outputs
+from sottovoce.models.layers import attention_plans
 
 Record = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
 """Records a function over static tensors; the result computes it again, into the same outputs."""
-
-
-@contextmanager
-def attention_plans(device: torch.device, allowed: bool) -> Iterator[None]:
-    """Let cuDNN, the fastest on Hopper, compute attention or not: it plans each new shape for tens of
-    milliseconds, which pays only where shapes are fixed.
-    """
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    torch.backends.cuda.enable_cudnn_sdp(allowed)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 class CudaGraphs:

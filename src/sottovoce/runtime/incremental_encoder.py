@@ -20,11 +20,10 @@ from torch.nn import functional as F
 from sottovoce.audio.mel import normalize
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow, ModelDims, Outputs
-from sottovoce.models.devices import aligned
 from sottovoce.models.dims import EncoderMode, Padding, frames_of
-from sottovoce.models.layers import KeysValues
+from sottovoce.models.layers import KeysValues, aligned, attention_plans
 from sottovoce.models.whisper import AudioEncoder, Whisper
-from sottovoce.runtime.graphs import Record, attention_plans
+from sottovoce.runtime.graphs import Record
 from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Features
 
 Own = TypeVar("Own")

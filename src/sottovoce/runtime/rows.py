@@ -27,9 +27,8 @@ from sottovoce.models.backend import (
     check_spans,
     check_step,
 )
-from sottovoce.models.devices import aligned
 from sottovoce.models.dims import AlignmentHeads, ModelDims, Span
-from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head_weights
+from sottovoce.models.layers import KeysValues, MultiHeadAttention, aligned, attend, head_weights
 from sottovoce.models.whisper import TextDecoder
 from sottovoce.types import EncoderOutput
 

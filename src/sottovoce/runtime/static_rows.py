@@ -19,10 +19,11 @@ from torch import Tensor
 
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import AdvancingEnd, Outputs, StepEnd, StepGroup, StepPart
-from sottovoce.models.devices import MOST_RECORDINGS, aligned, encoder_work
+from sottovoce.models.devices import MOST_RECORDINGS, encoder_work
 from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.models.layers import aligned, attention_plans
 from sottovoce.models.whisper import TextDecoder
-from sottovoce.runtime.graphs import Record, attention_plans, eagerly
+from sottovoce.runtime.graphs import Record, eagerly
 from sottovoce.runtime.incremental_encoder import StaticEncoder
 from sottovoce.runtime.rows import (
     Ints,

@@ -13,9 +13,9 @@ from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.devices import MOST_RECORDINGS, NumberFormat, encoder_work, free_bytes, plan_memory
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
-from sottovoce.models.layers import KeysValues
+from sottovoce.models.layers import KeysValues, attention_plans
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
-from sottovoce.runtime.graphs import attention_plans, recorder_of
+from sottovoce.runtime.graphs import recorder_of
 from sottovoce.runtime.incremental_encoder import (
     CachedWindow,
     Encoder,
