@@ -154,7 +154,6 @@ class PhraseSpeller:
 
 
 def _forms(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the forms of a text, from its own to the simplest."""
     yield (text,)
     straight = text.translate(_SIGNS)
     yield (straight,)

@@ -264,7 +264,6 @@ def _read(
 
 
 def _onsets(attentions: Sequence[Tensor], texts: Sequence[WindowText]) -> list[list[float]]:
-    """Return the seconds at which each text token of each row begins, and the end of the last one."""
     n_start = len(texts[0].tokenizer.sot_sequence)
     matrices = []
     for attention, text in zip(attentions, texts, strict=True):

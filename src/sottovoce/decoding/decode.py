@@ -328,7 +328,6 @@ class WindowBatch(Generic[State]):
         return finished
 
     def _begin(self) -> list[int]:
-        """Read the prompts of new windows; return the rows that go on."""
         decoder, windows = self._decoder, self._new
         n_old = self._rows.n_rows - len(windows)
         prompts: list[Sequence[int]] = [window.prompt for window in windows]

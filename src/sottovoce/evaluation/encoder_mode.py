@@ -151,7 +151,6 @@ def measure(backend: Backend, pieces: Sequence[ReferencePiece], mode: EncoderMod
 
 
 def _grown(backend: Backend, piece: ReferencePiece, mode: EncoderMode) -> tuple[IncrementalResult, int]:
-    """Return the last update of a piece, and the number of frames that all of them compute."""
     every = round(UPDATE_S * FRAMES_PER_SECOND)
     lengths = [*range(every, piece.n_frames, every), piece.n_frames]
     if mode.recompute_s is None:

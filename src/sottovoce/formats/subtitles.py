@@ -212,7 +212,6 @@ class ReadableCues:
         self._run.append(word)
 
     def _lay_out(self, n_words: int) -> Iterator[Cue]:
-        """Cut the run into cues where the costs are lowest."""
         words, self._run = self._run[:n_words], self._run[n_words:]
         for first, last in _cheapest_pieces(n_words, lambda first: self._ends(words, first)):
             yield from self._release(self._cue(words[first:last]))
@@ -275,7 +274,6 @@ def _begins_run(before: Word, word: Word) -> bool:
 
 
 def _balanced_lines(texts: Sequence[str], line_width: int) -> list[list[str]]:
-    """Break a cue into the fewest lines, about equally wide, preferably after punctuation."""
     n_texts, fewest, line = len(texts), 0, ""
     for text in texts:
         has_room = fewest > 0 and width((line + text).strip()) <= line_width

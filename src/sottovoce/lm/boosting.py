@@ -320,7 +320,6 @@ class _PhraseTree:
         return found
 
     def _linked(self) -> Ints:
-        """Link nodes to their longest suffixes (n_nodes,), and add what those earn."""
         suffix = np.zeros(len(self.potential), np.int64)
         for nodes in self._levels[1:]:
             parents, tokens = self._keys[nodes - 1] // self._n_tokens, self._keys[nodes - 1] % self._n_tokens

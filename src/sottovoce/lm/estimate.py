@@ -216,7 +216,6 @@ class _Estimator:
         return NgramTable(self._words, tuple(map(_unpruned, done)))
 
     def _suffixes(self, level: Counts, shorter: Counts, suffix: Ints | None) -> Ints:
-        """Return the places of n-grams without their first word."""
         contexts, last = np.divmod(level.keys, len(self._words))
         if suffix is None:
             return last

@@ -201,7 +201,6 @@ class NeuralRescorer:
 
 
 def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) -> list[list[WordHistory]]:
-    """Return unknown histories and their prefixes by length, the shortest first."""
     new: dict[WordHistory, int] = {}
     for history in histories:
         at: WordHistory | None = history
@@ -303,7 +302,6 @@ class PieceTree:
         self._now = 0
 
     def _path(self, pieces: Sequence[int]) -> list[_Node] | None:
-        """Return the nodes of a text; None if there is no room."""
         path: list[_Node] = []
         for depth, piece in enumerate(pieces):
             parent = path[-1] if path else None

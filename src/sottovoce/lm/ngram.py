@@ -469,7 +469,6 @@ class _Sorter:
         return places
 
     def _find(self, level: _Level, contexts: Ints, words: SmallInts | Ints) -> Ints:
-        """Return the places of n-grams, -1 for missing ones."""
         if not len(level.keys):
             return np.full(len(contexts), -1)
         wanted = contexts * self._n_tokens + words
@@ -554,7 +553,6 @@ def _firsts(level: _Level, n_contexts: int, n_tokens: int, folder: Path | None) 
 
 
 def _quantized(level: _Level) -> dict[str, Floats]:
-    """Replace values by those of codebooks; return these."""
     books = {}
     for name, values in (("weights", level.weights), ("backoffs", level.backoff)):
         if name == "weights" or len(level.links):

@@ -198,7 +198,6 @@ _types_of_fields = cache(get_type_hints)
 
 
 def _make(kind: type[Made], row: object) -> Made:
-    """Make a dataclass from plain values."""
     types = _types_of_fields(cast(Hashable, kind))
     values = {name: _read(types[name], one) for name, one in dict(cast(Row, row)).items()}
     return cast(Callable[..., Made], kind)(**values)

@@ -388,7 +388,6 @@ class CallBatcher:
         self._forget()
 
     def _forget(self) -> None:
-        """Begin without anything under way."""
         self._live = InterleavedBatches(self._backend, self._has_row_memory)
         self._files = InterleavedBatches(self._backend, self._has_row_memory)
         self._decoding = {priority: ContinuousDecoding(self._has_row_memory) for priority in Priority}
@@ -456,7 +455,6 @@ class CallBatcher:
     def _pending(
         self, kind: type[CallKind], priority: Priority = Priority.LIVE
     ) -> list[tuple[PendingCall, CallKind]]:
-        """Return the pending calls of a kind, in order."""
         return [(one, one.call) for one in self._in_order(priority) if isinstance(one.call, kind)]
 
     def _in_order(self, priority: Priority) -> list[PendingCall]:
@@ -470,7 +468,6 @@ class CallBatcher:
                 one.caller.began_s = now_s
 
     def _step_live(self) -> bool:
-        """Run the available live calls; return whether anything was done."""
         was_encoded = self._encode()
         self._add_batches(self._live, Priority.LIVE)
         was_called = self._live.finish()
@@ -500,7 +497,6 @@ class CallBatcher:
         return bool(chosen)
 
     def _decode(self, priority: Priority) -> bool:
-        """Let requests join the continuous batch, and decode one step; return whether there is one."""
         decoding = self._decoding[priority]
         is_apart = priority is Priority.FILE and not self.batching.files_together
         most = 1 if is_apart else self.batching.rows
@@ -660,8 +656,6 @@ class BatchingRuntime:
 
 
 class _Engine(threading.Thread):
-    """A thread that runs the calls of a `BatchingRuntime`."""
-
     def __init__(self, runtime: BatchingRuntime, batcher: CallBatcher, index: int) -> None:
         super().__init__(name=f"{THREAD_NAME}-{index}", daemon=True)
         self._runtime = runtime
@@ -710,7 +704,6 @@ class _Engine(threading.Thread):
                 torch.set_num_threads(THREADS)  # new threads inherit what was set last
 
     def _is_ready(self) -> bool:
-        """Take waiting calls; return whether there is anything to do."""
         runtime = self._runtime
         self._take()
         n_calls = len(self.batcher.calls)
@@ -774,8 +767,6 @@ class _Engine(threading.Thread):
 
 
 class _Utilisation:
-    """The recent part of the time that something takes."""
-
     def __init__(self, now_s: float) -> None:
         self._since_s = now_s
         self._sum_s = 0.0

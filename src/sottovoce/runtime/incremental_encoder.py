@@ -133,7 +133,6 @@ def encode_incremental(model: Whisper, updates: Sequence[WindowUpdate]) -> list[
 
 
 def _sizes(model: Whisper, n_windows: int, n_frames: int, n_attended: int) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of keys and values attended to, states, and cross-attention keys and values."""
     dims = model.dims
     head, cross = dims.n_audio_state // dims.n_audio_head, dims.n_text_state // dims.n_text_head
     return (
@@ -144,7 +143,6 @@ def _sizes(model: Whisper, n_windows: int, n_frames: int, n_attended: int) -> tu
 
 
 def _fill(held: Tensor, updates: Sequence[WindowUpdate]) -> None:
-    """Write cached keys and values where those of the computed frames leave room."""
     into, given = [], []
     for row, update in enumerate(updates):
         first = _n_before(update) + update.n_frames
@@ -237,7 +235,6 @@ def _compute(
 def _caches(
     updates: Sequence[WindowUpdate], states: Tensor, cross: Tensor, held: Tensor
 ) -> list[EncoderKvCache]:
-    """Return new caches: of cached frames before, computed frames and cached frames after."""
     caches, into, given = [], [], []
     for row, update in enumerate(updates):
         n, first = update.n_attended, _n_before(update)
@@ -271,7 +268,6 @@ def _frame_of_padding(encoder: AudioEncoder) -> Tensor:
 
 
 def _mel_around(update: WindowUpdate, n_frames: int) -> Tensor:
-    """Return log-mel (n_mels, 2 * (n_frames + 2)) of the encoder frames from `start` - 1 on."""
     first = MELS_PER_FRAME * (update.start - 1)
     n_columns = MELS_PER_FRAME * (n_frames + 2)
     last = MELS_PER_FRAME * update.end if update.ends else first + n_columns
@@ -364,7 +360,6 @@ class StaticEncoder(Encoder):
     def _divided(
         self, updates: Sequence[WindowUpdate], n_frames: int, n_attended: int | None
     ) -> Iterator[tuple[Sequence[WindowUpdate], _RecordedEncoder | None]]:
-        """Divide windows into calls, with the recorded function of each; None: a window does not fit."""
         while updates:
             for n in ENCODER_WINDOWS:
                 key = n, n_frames, n_attended
@@ -384,7 +379,6 @@ class StaticEncoder(Encoder):
 def _room(
     model: Whisper, memory: Tensor, n_windows: int, n_frames: int, n_attended: int | None
 ) -> tuple[Tensor | None, Tensor, Tensor] | None:
-    """Return tensors of `_sizes` in a memory, without keys and values for None; None: they do not fit."""
     dtype = model.encoder.conv1.weight.dtype
     sizes = _sizes(model, n_windows, n_frames, n_attended or 0)
     ends = [0, *accumulate(ALIGNMENT * -(-math.prod(size) * dtype.itemsize // ALIGNMENT) for size in sizes)]
@@ -398,8 +392,6 @@ def _room(
 
 
 class _RecordedEncoder:
-    """The encoder for one number of windows and frames, over static tensors."""
-
     def __init__(
         self, model: Whisper, record: Record, held: Tensor | None, states: Tensor, cross: Tensor
     ) -> None:

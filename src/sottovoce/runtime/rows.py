@@ -275,7 +275,6 @@ class TorchRows:
         self._table = np.concatenate((self._table, rows))
 
     def _begin(self, recording: RowAudio, prefix: Tensor | None) -> RowAudio:
-        """Begin a recording with a prefix; return it as the steps read it."""
         self._memory.clear(recording.slot, prefix)
         return recording
 
@@ -312,7 +311,6 @@ class TorchRows:
         spans: Sequence[Span] | None = None,
         n_steps: int = 1,
     ) -> NewTokens:
-        """Check a step, and give each new token a cell, and cells for the tokens of the next steps."""
         lengths = self._table.max(axis=1, initial=0)
         check_step(tokens, wanted, lengths.tolist(), longest=self._dims.n_text_ctx, name=self._name)
         check_heads(capture, self._dims)
@@ -373,7 +371,6 @@ class TorchRows:
         return RowsOutput(logits, selected(captured, new.places, 1), new.counts, self._n_frames)
 
     def _computed(self, new: NewTokens, vocabulary: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the logits of a step, and the attention of captured heads, if any, in the tokens' order."""
         n_head = self._dims.n_text_head
         entries = (new.slots[:, None] * n_head + np.arange(n_head)) * (1 + self._memory.n_cells)
         attention = RowsAttention(
@@ -396,7 +393,6 @@ class TorchRows:
         return logits, torch.cat(captured, dim=1)
 
     def _runs(self, new: NewTokens) -> list[Run]:
-        """Divide new tokens into calls of attention."""
         borders = np.diff(new.slots).astype(bool) | np.diff(new.frames, axis=0).any(axis=1)
         ends = [*(1 + np.flatnonzero(borders)), len(new.slots)]
 

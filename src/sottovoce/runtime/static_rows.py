@@ -258,7 +258,6 @@ class StaticStep:
         return self._kept[:n_steps].cpu()
 
     def _next(self) -> Outputs:
-        """Change the input of the step to that of the next one."""
         tokens, positions, entries, _, _, columns, ahead, visible = self._inputs(self._device)
         end = cast("AdvancingEnd", self.shape.end)
         following, parents = end.advance(self._outputs, columns)
@@ -465,7 +464,6 @@ class StaticRows(TorchRows):
             many = many[n_taken:]
 
     def _step(self, new: NewTokens, chosen: Ints, slots: range, end: StepEnd | None) -> StaticStep:
-        """Return a step with the chosen tokens of recordings in these slots."""
         memory, n_longest = self._memory, 1 + int(new.ranks[chosen].max())
         asked = np.flatnonzero(np.isin(new.asked, chosen))
         is_recorded = n_longest <= FEW_QUERIES[-1]

@@ -100,8 +100,6 @@ class UploadedFile:
 
 
 class _FormParser(MultiPartParser):
-    """Starlette's parser with limits for each field and for all."""
-
     _n_bytes = 0
 
     def on_headers_finished(self) -> None:

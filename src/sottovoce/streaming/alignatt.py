@@ -639,7 +639,6 @@ class AlignAttBatch:
         return [(one.ticket, one.hypothesis) for _, one in done]
 
     def _next_tokens(self) -> list[NextTokens]:
-        """Compute a step; return the frontier and the next tokens of every beam."""
         new = [one for one in self._active if one.is_new]
         old = [(one, path) for one in self._active if not one.is_new for path in one.paths]
         n_old, n_best = len(old), max(one.n_candidates for one in self._active)
@@ -748,7 +747,6 @@ class AlignAttBatch:
         return parts
 
     def _note_statistics(self, new: Sequence[ActiveRequest], n_old: int, parts: Sequence[StepPart]) -> None:
-        """Give new requests the statistics of the tokens to be cached."""
         for part in parts:
             _, _, *statistics = part.outputs
             if statistics:
@@ -762,7 +760,6 @@ class AlignAttBatch:
     def _with_language_models(
         self, parts: Sequence[StepPart], n_best: int
     ) -> list[list[tuple[int, float, float]]] | None:
-        """Return the best tokens of every beam by the sum of all scores; None without language models."""
         if all(one.lm_rows is None for one in self._active):
             return None
         rows = [row for part in parts for row in part.rows]

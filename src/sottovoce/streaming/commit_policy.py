@@ -81,7 +81,6 @@ class WordBuilder:
     def _times(
         self, frames: Sequence[int], spans: Sequence[slice], window: AudioWindow, after_s: float
     ) -> list[tuple[float, float, int]]:
-        """Return start (s), end (s) and last frame of each word, without overlaps."""
         end_s = max(after_s, window.start_s)
         earliest = (end_s - window.start_s) * FRAMES_PER_SECOND
         lasts = [frames[span.stop - 1] for span in spans]

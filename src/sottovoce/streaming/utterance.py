@@ -490,7 +490,6 @@ class UtteranceDecoder:
         self._commit(self.policy.take_agreed(committed_s, until_s))
 
     def _trim_stalled(self, window: AudioWindow) -> None:
-        """Drop audio where decoding fails: first what is decoded, then most of the rest."""
         is_overdue = self.undecoded_s(window.end_s) > self.options.stall_timeout_s
         if not self.policy.is_stuck and (self.policy.unstable or not is_overdue):
             return
