@@ -16,10 +16,14 @@ from torch import Tensor
 
 from sottovoce.decoding.filters import FORBIDDEN, allowed_after
 from sottovoce.decoding.search import expanded
-from sottovoce.models.backend import AlignmentHeads, BestTokens, EndingRows, Outputs, TokenChoice
-
-STEPS_AHEAD = 8
-"""Steps between two reads of the host."""
+from sottovoce.models.backend import (
+    STEPS_AHEAD,
+    AlignmentHeads,
+    BestTokens,
+    EndingRows,
+    Outputs,
+    TokenChoice,
+)
 
 
 @dataclass(frozen=True, slots=True)

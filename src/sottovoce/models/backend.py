@@ -305,6 +305,10 @@ class StepEnd(Protocol):
         ...
 
 
+STEPS_AHEAD = 8
+"""Steps between two reads of the host, at most: of each, its result is kept on the device."""
+
+
 class AdvancingEnd(StepEnd, Protocol):
     """The end of a step that tells which tokens the next step reads."""
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import AdvancingEnd, Outputs, StepEnd, StepGroup, StepPart
+from sottovoce.models.backend import STEPS_AHEAD, AdvancingEnd, Outputs, StepEnd, StepGroup, StepPart
 from sottovoce.models.devices import MOST_RECORDINGS, encoder_work
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.layers import aligned, attention_plans
@@ -123,8 +123,6 @@ FRAME_PARTS = 3
 """A static step attends to a third, two thirds or all frames of a full window."""
 FEW_QUERIES = (1, 8, 16)
 """New tokens of a recording in a step that is recorded, if its rows read several."""
-MOST_AHEAD = 8
-"""Steps that are taken without the host, at most."""
 FEW_WANTED = 2
 """Logits of a recording in a step; others compute those of all new tokens."""
 
@@ -173,7 +171,7 @@ class StaticStep:
         self._reads_prefixes = shape.end is not None and shape.end.reads_prefixes
         columns = shape.n_recordings if self._reads_prefixes else n, shape.end.n_columns if shape.end else 0
         spans, wanted = (n, 2 * shape.has_spans), (shape.n_recordings * shape.n_wanted,)
-        ahead = n, MOST_AHEAD * bool(shape.end and shape.end.n_beams)
+        ahead = n, STEPS_AHEAD * bool(shape.end and shape.end.n_beams)
         self._shapes = ((n,), (n,), (n, n_head), spans, wanted, columns, ahead, (n, n_total))
         n_bytes = sum(8 * math.prod(one) for one in self._shapes[:-1]) + n * n_total
         device, is_pinned = memory.text.device, memory.text.is_cuda
@@ -199,7 +197,7 @@ class StaticStep:
                 self._first_entries = self._inputs(self._device)[2].clone()
                 self._outputs = self._replay()
                 self._advance = record(self._next)
-                self._kept = self._outputs[0].new_zeros(MOST_AHEAD, *self._outputs[0].shape)
+                self._kept = self._outputs[0].new_zeros(STEPS_AHEAD, *self._outputs[0].shape)
 
     def _inputs(self, packed: Tensor) -> list[Tensor]:
         """Return the tensors in a memory: tokens, positions, entries, spans, wanted, columns, cells of the
@@ -425,7 +423,7 @@ class StaticRows(TorchRows):
     def steps_ahead(
         self, tokens: Sequence[int], end: AdvancingEnd, columns: Sequence[Sequence[int]], n_steps: int
     ) -> Iterator[Tensor]:
-        n_steps = min(n_steps, MOST_AHEAD, self._dims.n_text_ctx - int(self._table.max()))
+        n_steps = min(n_steps, STEPS_AHEAD, self._dims.n_text_ctx - int(self._table.max()))
         new = self._new_tokens([[token] for token in tokens], [(0,)] * self.n_rows, n_steps=max(1, n_steps))
         (step,) = self._steps(new, np.arange(self.n_rows), end)
         step.columns[step.places] = np.asarray(columns)[new.rows]
