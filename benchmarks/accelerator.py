@@ -27,7 +27,7 @@ from sottovoce import CtcDecoder
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.decoding.choosing import choosing_rows
+from sottovoce.decoding.decode import choosing_rows
 from sottovoce.evaluation.speed import timed
 from sottovoce.models.backend import AllowedTokens, TokenChoice
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
