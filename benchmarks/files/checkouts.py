@@ -134,12 +134,12 @@ def beside(model: Any, clips: Sequence[tuple[str, str]], n_live: int) -> list[fl
     return late
 
 
-def serve(name: str) -> None:
+def serve(name: str, backend: str) -> None:
     """Answer readings, a JSON line each, until standard input ends: the process of one checkout."""
     import torch
 
     torch.set_num_threads(1)
-    model = load_model(name)
+    model = load_model(name, backend=backend)
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         way, clips = json.loads(line)
@@ -153,8 +153,8 @@ def serve(name: str) -> None:
 class Checkout:
     """The process of one checkout."""
 
-    def __init__(self, folder: Path, model: str) -> None:
-        command = [sys.executable, __file__, "--serve", model]
+    def __init__(self, folder: Path, model: str, backend: str) -> None:
+        command = [sys.executable, __file__, "--serve", model, backend]
         environment = os.environ | {"PYTHONPATH": str(folder.resolve() / "src")}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
@@ -191,6 +191,7 @@ def main() -> None:
         "--now", type=Path, default=Path(__file__).parents[2], help="this checkout [this one]"
     )
     parser.add_argument("--model", default="base")
+    parser.add_argument("--backend", default="auto")
     parser.add_argument("--clips", type=int, default=200)
     parser.add_argument("--ways", type=listed(), default=[*SINGLE, *GROUPED])
     parser.add_argument(
@@ -204,7 +205,8 @@ def main() -> None:
     )
     items = [(str(one.file), one.language) for one in chosen]
     log = Log(given.log)
-    sides = {"before": Checkout(given.before, given.model), "now": Checkout(given.now, given.model)}
+    folders = {"before": given.before, "now": given.now}
+    sides = {name: Checkout(folder, given.model, given.backend) for name, folder in folders.items()}
     for side in sides.values():
         side.read("default", items[:1])  # the first reading of a process is not its speed
     show_heads("way", "clips", "readings that differ", "processor time, now to before", "median of readings")
@@ -250,4 +252,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[2])
+    serve(*sys.argv[2:])
