@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from sottovoce.decoding import choosing
 from sottovoce.decoding.decode import DecodingResult, WindowDecoder, decode
 from sottovoce.decoding.filters import RulesOfChoice, build_filters
+from sottovoce.lm.fusion import ShallowFusion, text_fusion
 from sottovoce.models.backend import Backend, ChoosingRows, RunningRows
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.runtime.graphs import eagerly
@@ -79,10 +83,25 @@ SEARCHES = st.builds(
 )
 
 
-@settings(max_examples=12, deadline=None)
-@given(SEARCHES, st.sampled_from((1.0, 1.6)), st.integers(1, 3), st.integers(0, 5))
+@cache
+def fusion() -> ShallowFusion:
+    """An n-gram model of tokens and phrases that random texts of `static` meet."""
+    n, random = 400, np.random.default_rng(0)
+    lines = [f"-{random.gamma(2.0):.3f}\t{token}\t-{random.gamma(1.0):.3f}" for token in range(n)]
+    pairs = sorted({tuple(pair) for pair in random.integers(0, n, (4000, 2)).tolist()})
+    lines += ["\\2-grams:", *(f"-{random.gamma(1.0):.3f}\t{a} {b}" for a, b in pairs)]
+    head = ["\\data\\", f"ngram 1={n + 1}", f"ngram 2={len(pairs)}", "\\1-grams:", "-1\t</s>"]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "tokens.arpa"
+        path.write_text("\n".join([*head, *lines, "\\end\\", ""]))
+        words = [rig.tokenizer().decode(random.integers(300, n, 2).tolist()) for _ in range(300)]
+        return text_fusion(rig.tokenizer(), lm=path, hotwords=words, hotword_weight=2.0)
+
+
+@settings(max_examples=24, deadline=None)
+@given(SEARCHES, st.sampled_from((1.0, 1.6)), st.integers(1, 3), st.integers(0, 5), st.booleans())
 def test_steps_without_the_host_change_nothing(
-    options: DecodingOptions, patience: float, n_windows: int, n_before: int
+    options: DecodingOptions, patience: float, n_windows: int, n_before: int, is_fused: bool
 ) -> None:
     """Steps at once, one by one, and filters and search over logits; windows join at any step."""
     if options.beam_size is not None:
@@ -91,7 +110,7 @@ def test_steps_without_the_host_change_nothing(
     for is_whole, n_ahead in ((False, 8), (False, 1), (True, 1)):
         with patch.object(choosing, "STEPS_AHEAD", n_ahead):
             of = cast("Backend", WithoutChoice(backend)) if is_whole else backend
-            decoder = WindowDecoder(of, rig.tokenizer(), options)
+            decoder = WindowDecoder(of, rig.tokenizer(), options, fusion() if is_fused else None)
             batch, results = decoder.new_batch(), {}
             for n in (n_windows, 2):
                 mels = rig.mel(n)
@@ -107,6 +126,7 @@ def test_steps_without_the_host_change_nothing(
             assert [one.tokens for one in ahead.candidates] == [one.tokens for one in other.candidates]
             for ours, theirs in zip(ahead.candidates, other.candidates, strict=True):
                 assert ours.sums == pytest.approx(theirs.sums, abs=1e-3)
+                assert ours.score == pytest.approx(theirs.score, abs=1e-3)
 
 
 def decoded(backend: Backend, options: DecodingOptions) -> list[DecodingResult]:
@@ -153,7 +173,7 @@ def test_spans_forbid_what_the_filter_of_timestamps_forbids(follows_text: bool) 
         [time + 9, time + 9],
         [text] * 3,
     ):
-        choice = rules.choice([sampled], [0.0])
+        choice = rules.choice([sampled], [(0.0, 0.0, ())])
         first_text, first_time, end_time = choice.allowed[0]
         allowed = torch.zeros(tokenizer.n_vocab, dtype=torch.bool)
         allowed[first_text : choice.time_begin] = True

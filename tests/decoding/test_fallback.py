@@ -108,6 +108,7 @@ class Everywhere:
     """Language models that make every row say one token, whatever the temperature."""
 
     n_tokens = 1000
+    n_models, is_static = 1, False
 
     def start(self, n: int, device: torch.device | None = None) -> torch.Tensor:
         return torch.zeros(n, dtype=torch.int64)
@@ -123,9 +124,6 @@ class Everywhere:
 
     def finish(self, states: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(states))
-
-    def select(self, states: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return states[rows]
 
 
 def test_language_models_take_part_at_every_temperature() -> None:

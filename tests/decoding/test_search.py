@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 
 import pytest
@@ -35,7 +35,7 @@ def run(search: Search, table: Tensor, n_steps: int) -> list[list[Candidate]]:
             break
         n_sampled = state.tokens.shape[1]
         last = state.tokens[:, -1] if n_sampled else torch.full((state.n_rows,), N_VOCAB)
-        search.step(table[torch.tensor(state.audio), last], state)
+        search.extend(search.choose(table[torch.tensor(state.audio), last], state), state)
     search.stop(state, sorted(set(state.audio)))
     return state.candidates
 
@@ -87,29 +87,24 @@ def test_patience_asks_for_more_finished_hypotheses() -> None:
 
 @dataclass
 class Bigram:
-    """A language model that knows pairs of tokens and remembers what each row has said."""
+    """A language model that knows pairs of tokens; a state is the last one."""
 
     table: Tensor
     n_tokens: int = EOT
-    said: list[tuple[int, ...]] = field(default_factory=list)
+    n_models: int = 1
+    is_static: bool = False
 
-    def start(self, n: int, device: torch.device | None = None) -> list[tuple[int, ...]]:
-        return [() for _ in range(n)]
+    def start(self, n: int, device: torch.device | None = None) -> Tensor:
+        return torch.full((n, 1), N_VOCAB)
 
-    def score(
-        self, states: list[tuple[int, ...]], tokens: Tensor | None = None
-    ) -> tuple[Tensor, list[tuple[int, ...]]]:
-        scores = torch.stack([self.table[state[-1] if state else N_VOCAB, :EOT] for state in states])
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        scores = self.table[states[:, 0], :EOT]
         if tokens is None:
             return scores, states
-        advanced = [(*state, token) for state, token in zip(states, tokens.tolist(), strict=True)]
-        return scores.gather(1, tokens[:, None])[:, 0], advanced
+        return scores.gather(1, tokens[:, None])[:, 0], tokens[:, None]
 
-    def finish(self, states: list[tuple[int, ...]]) -> Tensor:
-        return torch.stack([self.table[state[-1] if state else N_VOCAB, EOT] for state in states])
-
-    def select(self, states: list[tuple[int, ...]], rows: Tensor) -> list[tuple[int, ...]]:
-        return [states[row] for row in rows.tolist()]
+    def finish(self, states: Tensor) -> Tensor:
+        return self.table[states[:, 0], EOT]
 
 
 def test_fusion_ranks_by_both_and_its_states_follow_the_beams() -> None:
@@ -146,7 +141,7 @@ def test_greedy_takes_the_best_and_counts_the_end() -> None:
     logits = torch.tensor([[0.0, 2.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 5.0]])
     search = Sampling(EOT)
     state = search.start(2, CPU)
-    rows = search.step(logits.clone(), state)
+    rows = search.extend(search.choose(logits.clone(), state), state)
     assert rows is not None
     assert rows.tolist() == [0]  # the second window has ended
     assert state.tokens.tolist() == [[1]]
@@ -162,7 +157,7 @@ def test_draws_follow_the_tempered_distribution_and_never_take_the_forbidden() -
     uniforms = draw_uniforms([5], 4000, 1)
     search = Sampling(9, temperature=0.5, n_hypotheses=4000, uniforms=uniforms)
     state = search.start(1, CPU)
-    search.step(logits, state)
+    search.extend(search.choose(logits, state), state)
     shares = torch.bincount(state.tokens[:, 0], minlength=4) / 4000
     assert shares[2] == 0
     assert torch.allclose(shares, (logits[0] / 0.5).softmax(0), atol=0.03)
@@ -179,9 +174,9 @@ def test_draws_with_language_models_follow_the_sum_of_both() -> None:
         EOT, temperature=0.7, n_hypotheses=6000, uniforms=draw_uniforms([5], 6000, 2), fusion=fusion
     )
     state = search.start(1, CPU)
-    search.step(table[N_VOCAB].repeat(6000, 1), state)
+    search.extend(search.choose(table[N_VOCAB].repeat(6000, 1), state), state)
     first = state.tokens[:, 0].clone()
-    search.step(table[first], state)
+    search.extend(search.choose(table[first], state), state)
     for last in range(EOT):
         said = [candidate.tokens for candidate in state.candidates[0] if candidate.tokens[:1] == (last,)]
         open_ = state.tokens[state.tokens[:, 0] == last, 1]

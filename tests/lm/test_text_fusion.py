@@ -106,7 +106,7 @@ def test_the_beam_search_takes_the_fusion(tokenizer: Tokenizer) -> None:
     search = BeamSearch(tokenizer.eot, 3, fusion=fusion)
     state = search.start(1, torch.device("cpu"))
     for _ in pieces:
-        search.step(torch.zeros(3, 51865), state)
+        search.extend(search.choose(torch.zeros(3, 51865), state), state)
     best = int(state.scores.argmax())
     assert state.tokens[best].tolist() == pieces
 

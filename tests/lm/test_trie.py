@@ -101,7 +101,13 @@ def compare(model: NgramModel, ngrams: Ngrams, words: list[str], tolerance: floa
     nodes = torch.arange(model.starts[-1])
     rows, _ = model.score(nodes)
     pairs = torch.cartesian_prod(nodes, torch.arange(model.n_tokens)).view(-1, 2).T
-    assert torch.allclose(rows.flatten(), model.score(*pairs)[0], atol=1e-5)
+    scores, after = model.score(*pairs)
+    assert torch.allclose(rows.flatten(), scores, atol=1e-5)
+    table = model.table()
+    assert torch.equal(table.row_weights(nodes), rows)
+    arcs, targets = table.follow(*pairs)
+    assert torch.equal(targets, after)
+    assert torch.allclose(arcs, scores, atol=1e-5)
     bounds = torch.from_numpy(model.automaton().root_weights)
     assert bool((rows.max(dim=0).values <= bounds + 1e-4).all())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.decoding.decode import choosing_rows
 from sottovoce.errors import OptionError
+from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.models.backend import (
     EXACT,
     AllowedTokens,
@@ -269,9 +271,11 @@ def test_sizes_of_steps() -> None:
     assert step_sizes(130)[-3:] == [64, 128, 192]
 
 
-@pytest.mark.parametrize("beam_size", [1, 5])
-def test_a_file_on_the_device_is_the_processors(device: PretendedDevice, beam_size: int) -> None:
-    """The host reads once in eight steps, and a few times a window."""
+@pytest.mark.parametrize(("beam_size", "is_fused"), [(1, False), (5, False), (5, True)])
+def test_a_file_on_the_device_is_the_processors(
+    device: PretendedDevice, beam_size: int, is_fused: bool, tmp_path: Path
+) -> None:
+    """The host reads once in eight steps, and a few times a window, also with language models."""
     checkpoint = load_checkpoint("nano")
     made = [
         Model(
@@ -280,8 +284,19 @@ def test_a_file_on_the_device_is_the_processors(device: PretendedDevice, beam_si
         ),
         Model(checkpoint, TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)),
     ]
+    fusions: list[ShallowFusion | None] = [None, None]
+    if is_fused:
+        path = tmp_path / "tokens.arpa"
+        path.write_text(
+            "\\data\\\nngram 1=4\nngram 2=1\n\\1-grams:\n-2\t<unk>\n-1\t</s>\n-2\t286\t-0.5\n-3\t456\n"
+            "\\2-grams:\n-0.1\t286 456\n\\end\\\n"
+        )
+        fusions = [model.fusion(lm=path, hotwords=["a meeting", "zebra"]) for model in made]
     device.counts = Counts()
-    ours, theirs = (model.transcribe(CLIP, language="en", beam_size=beam_size) for model in made)
+    ours, theirs = (
+        model.transcribe(CLIP, language="en", beam_size=beam_size, fusion=fusion)
+        for model, fusion in zip(made, fusions, strict=True)
+    )
     assert ours.text == theirs.text != ""
     n_tokens = sum(len(one.tokens) for one in ours.segments)
     n_reads = sum(n for name, n in device.counts.reads.items() if "runtime/static_rows.py" in name)

@@ -46,9 +46,6 @@ class AfterThat:
     def finish(self, states: Tensor) -> Tensor:
         return torch.zeros(len(states))
 
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
 
 def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...] = ()) -> AlignAttHypothesis:
     script = Script(tuple(ScriptedToken(token, 10 * i + 5) for i, token in enumerate(SAID)))

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,8 +34,6 @@ from sottovoce.options.fallback import FallbackOptions
 from sottovoce.text.disfluency import verbatim_tokens
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
-
-State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ def decode(
     encoded: EncoderOutput,
     options: Sequence[DecodingOptions],
     *,
-    fusion: Fusion[State] | None = None,
+    fusion: Fusion | None = None,
 ) -> list[DecodingResult]:
     """Decode every window of `encoded`; a window gives the same text alone and in a batch.
 
@@ -162,7 +159,7 @@ def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOut
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WindowDecoder(Generic[State]):
+class WindowDecoder:
     """Decodes windows by greedy search, sampling or beam search, in continuous batches.
 
     options: of all windows; the prompt, hotwords, language and seed are those of each request.
@@ -171,13 +168,13 @@ class WindowDecoder(Generic[State]):
     backend: Backend
     tokenizer: Tokenizer
     options: DecodingOptions
-    fusion: Fusion[State] | None = None
+    fusion: Fusion | None = None
 
     @property
     def batch_key(self) -> Hashable:
         return id(self.tokenizer), repr(self.options), id(self.fusion)
 
-    def new_batch(self) -> WindowBatch[State]:
+    def new_batch(self) -> WindowBatch:
         return WindowBatch(self)
 
     def make_search(self, seeds: Sequence[int]) -> Search:
@@ -227,13 +224,14 @@ class _Cohort:
     def extend(self, output: BestTokens | Tensor, filters: Sequence[LogitFilter]) -> list[int]:
         """Extend every row, given its best tokens or logits (R, n_vocab); return the rows that go on."""
         state, rows = self.state, list(range(self.state.n_rows))
-        if isinstance(output, BestTokens):
-            kept = self.search.extend(output, state)
-        else:
+        if not isinstance(output, BestTokens):
             sampled = state.tokens.to(output.device)
             for rule in filters:
                 rule.apply(output, sampled)
-            kept = self.search.step(output, state)
+            output = self.search.choose(output, state)
+        if state.lm_scores is not None and output.lm_states is not None:
+            state.lm_scores.moved_to(output.lm_states)
+        kept = self.search.extend(output, state)
         self.n_sampled += 1
         full = [audio for audio in dict.fromkeys(state.audio) if self.n_sampled >= self.limits[audio]]
         if full:
@@ -252,14 +250,14 @@ class _Cohort:
         return list(results.items())
 
 
-class WindowBatch(Generic[State]):
+class WindowBatch:
     """Windows of any recordings, decoded together with the options of one `WindowDecoder`.
 
     A request is all windows of an encoder output. A step is one decoder pass: of the prompts of new
     requests, or of the newest token of every row.
     """
 
-    def __init__(self, decoder: WindowDecoder[State]) -> None:
+    def __init__(self, decoder: WindowDecoder) -> None:
         self._decoder = decoder
         self._rows = decoder.backend.rows()
         search, n_vocab = decoder.make_search([0]), decoder.backend.dims.n_vocab
@@ -273,7 +271,7 @@ class WindowBatch(Generic[State]):
         self._rules = search.n_best and RulesOfChoice.of(self._filters, search.n_best, n_vocab)
         """The filters as data, if a backend can apply them."""
         eot, n_beams = decoder.tokenizer.eot, search.n_hypotheses
-        self._choosing = choosing_rows(self._rows, n_vocab, eot=eot, n_beams=n_beams)
+        self._choosing = choosing_rows(self._rows, n_vocab, decoder.fusion, eot=eot, n_beams=n_beams)
         self._new: list[_Window] = []
         self._cohorts: list[_Cohort] = []
         self._n_admitted = 0
@@ -287,7 +285,7 @@ class WindowBatch(Generic[State]):
 
     @torch.inference_mode()
     def admit(
-        self, decoder: WindowDecoder[State], encoded: EncoderOutput, options: Sequence[DecodingOptions]
+        self, decoder: WindowDecoder, encoded: EncoderOutput, options: Sequence[DecodingOptions]
     ) -> int:
         """Add windows from the next step on, with options each; return the ticket of their results.
 
@@ -337,12 +335,10 @@ class WindowBatch(Generic[State]):
         search = decoder.make_search([window.seed for window in windows])
         n_ctx = decoder.backend.dims.n_text_ctx
         sample_len = decoder.options.sample_len or n_ctx // 2
-        # A search that needs the best tokens alone runs on the host.
-        device = torch.device("cpu") if search.n_best else decoder.backend.device
         cohort = _Cohort(
             windows,
             search,
-            state=search.start(len(windows), device),
+            state=search.start(len(windows), decoder.backend.device),
             limits=[min(sample_len, n_ctx + 1 - len(prompt)) for prompt in prompts],
             no_speech_probs=at_start.softmax(dim=1)[:, decoder.tokenizer.no_speech].tolist(),
             open={window.ticket for window in windows},
@@ -361,8 +357,8 @@ class WindowBatch(Generic[State]):
         newest = [row[-1] for row in sampled]
         outputs: Iterable[BestTokens | Tensor]
         if self._rules and self._choosing is not None:
-            scores = [score for cohort in self._cohorts for score in cohort.state.scores.tolist()]
-            outputs = self._choosing.steps_best(newest, self._rules.choice(sampled, scores))
+            sums = [one for cohort in self._cohorts for one in cohort.state.sums_of_rows()]
+            outputs = self._choosing.steps_best(newest, self._rules.choice(sampled, sums))
         else:
             outputs = [self._rows.step([[token] for token in newest], [(0,)] * len(newest)).logits]
         for output in outputs:
@@ -375,16 +371,18 @@ class WindowBatch(Generic[State]):
             yield rows
 
 
-def choosing_rows(rows: RunningRows, n_vocab: int, *, eot: int, n_beams: int) -> ChoosingRows | None:
-    """Return rows that choose their next tokens, if these can. eot, n_beams: of the search."""
-    if isinstance(rows, EndingRows):
-        return ChoosingByEnd(rows, n_vocab, eot, n_beams)
-    return rows if isinstance(rows, ChoosingRows) else None
+def choosing_rows(
+    rows: RunningRows, n_vocab: int, fusion: Fusion | None = None, *, eot: int, n_beams: int
+) -> ChoosingRows | None:
+    """Return rows that choose their next tokens, if these can. fusion, eot, n_beams: of the search."""
+    if isinstance(rows, EndingRows) and (fusion is None or fusion.is_static):
+        return ChoosingByEnd(rows, n_vocab, eot, n_beams, fusion)
+    return rows if isinstance(rows, ChoosingRows) and fusion is None else None
 
 
 def _part(output: BestTokens | Tensor, first: int, last: int) -> BestTokens | Tensor:
     if isinstance(output, BestTokens):
-        return BestTokens(output.tokens[first:last], output.logprobs[first:last])
+        return output.of_rows(slice(first, last))
     return output[first:last]
 
 

@@ -178,18 +178,17 @@ class RulesOfChoice:
                 return None
         return cls(n_best, n_vocab, torch.tensor(sorted({*forbidden}), dtype=torch.int32), times)
 
-    def choice(self, sampled: Sequence[Sequence[int]], scores: Sequence[float]) -> TokenChoice:
-        """Return the choice of what follows the sampled tokens of each row; scores: of the rows."""
-        n_vocab, times = self.n_vocab, self.times
-        if times is None:
-            allowed = [AllowedTokens(0, n_vocab, n_vocab)] * len(sampled)
-            searched = [SearchedRow(False, n_vocab, score) for score in scores]
-            return TokenChoice(self.n_best, self.forbidden, n_vocab, allowed, searched)
-        begin = times.timestamp_begin
-        allowed = [times.allowed(row, n_vocab) for row in sampled]
+    def choice(
+        self, sampled: Sequence[Sequence[int]], sums: Sequence[tuple[float, float, Sequence[int]]]
+    ) -> TokenChoice:
+        """Return the choice of what follows the sampled tokens of each row. sums: of `SearchState`."""
+        begin = self.n_vocab if self.times is None else self.times.timestamp_begin
+        allowed = [AllowedTokens(0, begin, begin)] * len(sampled)
+        if self.times is not None:
+            allowed = [self.times.allowed(row, self.n_vocab) for row in sampled]
         searched = [
-            SearchedRow(row[-1] >= begin, max(*row, begin - 1), score)
-            for row, score in zip(sampled, scores, strict=True)
+            SearchedRow(row[-1] >= begin, max(*row, begin - 1), score, logprob, row[-1], states)
+            for row, (score, logprob, states) in zip(sampled, sums, strict=True)
         ]
         return TokenChoice(self.n_best, self.forbidden, begin, allowed, searched)
 

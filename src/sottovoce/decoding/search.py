@@ -12,14 +12,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from sottovoce.models.backend import BestTokens
 
-State = TypeVar("State")
 BLOCK = 64
 """Neighbouring tokens that share a maximum."""
 
@@ -38,51 +37,81 @@ class Candidate:
     sums: tuple[float, ...] = field(default=(), repr=False, compare=False)
 
 
-class Fusion(Protocol[State]):
+class Fusion(Protocol):
     """Weighted scores of language models over text tokens (natural logs), as in `lm.base.LanguageModel`.
 
-    A row with a token that is not among the n_tokens (a timestamp) keeps its state.
+    The states of R rows are (R, n_models) int64. A row with a token that is not among the n_tokens (a
+    timestamp) keeps its state.
     """
+
+    @property
+    def n_models(self) -> int: ...
+
+    @property
+    def is_static(self) -> bool:
+        """Whether an accelerator can score without the host, so that scores are part of a recorded step."""
+        ...
 
     @property
     def n_tokens(self) -> int:
         """Ids below are scored; all others get 0."""
         ...
 
-    def start(self, n: int, device: torch.device | None = None) -> State:
+    def start(self, n: int, device: torch.device | None = None) -> Tensor:
         """Make the states of n rows on a device (None: the CPU)."""
         ...
 
-    def score(self, states: State, tokens: Tensor | None = None) -> tuple[Tensor, State]:
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Score next tokens: (R, n_tokens) for None; for tokens (R,) also return the states after them."""
         ...
 
-    def finish(self, states: State) -> Tensor:
+    def finish(self, states: Tensor) -> Tensor:
         """Return the scores (R,) of ending here."""
         ...
 
-    def select(self, states: State, rows: Tensor) -> State: ...
+
+def fused_logprobs(fusion: Fusion, states: Tensor, logprobs: Tensor, eot: int) -> Tensor:
+    """Add the weighted scores of every next token to log-probabilities (R, n_vocab) float32."""
+    fused = logprobs.clone()
+    fused[:, : fusion.n_tokens] += fusion.score(states)[0].to(fused)
+    fused[:, eot] = logprobs[:, eot] + fusion.finish(states).to(fused)
+    return fused
 
 
-class FusedRowScores(Generic[State]):
-    def __init__(self, fusion: Fusion[State], n_rows: int, eot: int, device: torch.device) -> None:
+class FusedRowScores:
+    """The states of language models in the rows of a search, moved by new tokens when scores are needed.
+
+    states: (R, n_models) int64, before the newest tokens (R,).
+    """
+
+    def __init__(self, fusion: Fusion, n_rows: int, eot: int, device: torch.device) -> None:
         self._fusion = fusion
         self._eot = eot
-        self._states = fusion.start(n_rows, device)
+        self.states = fusion.start(n_rows, device)
+        self._newest: Tensor | None = None
 
     def add_to(self, logprobs: Tensor) -> Tensor:
-        """Add weighted scores of every next token to log-probabilities (R, n_vocab) float32."""
-        scores, _ = self._fusion.score(self._states)
-        fused = logprobs.clone()
-        fused[:, : self._fusion.n_tokens] += scores.to(fused)
-        fused[:, self._eot] = logprobs[:, self._eot] + self._fusion.finish(self._states).to(fused)
-        return fused
+        """Return the `fused_logprobs` of the rows."""
+        self._move()
+        return fused_logprobs(self._fusion, self.states, logprobs, self._eot)
 
     def advance(self, rows: Tensor, tokens: Tensor) -> None:
-        _, self._states = self._fusion.score(self._fusion.select(self._states, rows), tokens)
+        """Continue rows (R',) by tokens (R',)."""
+        self._move()
+        self.states, self._newest = self.states[rows.to(self.states.device)], tokens
+
+    def _move(self) -> None:
+        if self._newest is not None:
+            _, self.states = self._fusion.score(self.states, self._newest.to(self.states.device))
+            self._newest = None
+
+    def moved_to(self, states: Tensor) -> None:
+        """Take the states (R, n_models) after the newest tokens."""
+        self.states, self._newest = states, None
 
     def select(self, rows: Tensor) -> None:
-        self._states = self._fusion.select(self._states, rows)
+        self.states = self.states[rows.to(self.states.device)]
+        self._newest = None if self._newest is None else self._newest[rows]
 
 
 @dataclass(slots=True, eq=False)
@@ -101,11 +130,18 @@ class SearchState:
     audio: list[int]
     origin: Tensor
     candidates: list[list[Candidate]]
-    lm_scores: FusedRowScores[Any] | None = None
+    lm_scores: FusedRowScores | None = None
 
     @property
     def n_rows(self) -> int:
         return len(self.audio)
+
+    def sums_of_rows(self) -> list[tuple[float, float, Sequence[int]]]:
+        """Return the score and log-probability of each row, and the states of language models before its
+        newest token.
+        """
+        states = [()] * self.n_rows if self.lm_scores is None else self.lm_scores.states.tolist()
+        return list(zip(self.scores.tolist(), self.logprobs.tolist(), states, strict=True))
 
     def candidate(self, row: int) -> Candidate:
         return self.ended(row, float(self.logprobs[row]), float(self.scores[row]))
@@ -125,17 +161,20 @@ class SearchState:
         return rows
 
 
-def first_state(scores: Tensor, fusion: Fusion[State] | None, eot: int) -> SearchState:
-    """Make the state before the first token; scores: (n_audio, n_hypotheses) of the rows."""
-    (n_audio, n_hypotheses), device = scores.shape, scores.device
+def first_state(scores: Tensor, fusion: Fusion | None, eot: int, device: torch.device) -> SearchState:
+    """Make the state before the first token.
+
+    scores: (n_audio, n_hypotheses) of the rows. device: of the network, and so of the language models.
+    """
+    n_audio, n_hypotheses = scores.shape
     n_rows, sums = n_audio * n_hypotheses, scores.flatten()
     return SearchState(
-        tokens=torch.zeros((n_rows, 0), dtype=torch.int64, device=device),
+        tokens=torch.zeros((n_rows, 0), dtype=torch.int64),
         scores=sums,
         logprobs=sums,
-        sums=torch.zeros((n_rows, 0), device=device),
+        sums=torch.zeros((n_rows, 0)),
         audio=[row // n_hypotheses for row in range(n_rows)],
-        origin=torch.arange(n_rows, device=device),
+        origin=torch.arange(n_rows),
         candidates=[[] for _ in range(n_audio)],
         lm_scores=None if fusion is None else FusedRowScores(fusion, n_rows, eot, device),
     )
@@ -145,27 +184,22 @@ class Search(ABC):
     n_hypotheses: int
     """Rows of each window at the start."""
     n_best: int | None
-    """How many of each row's most probable tokens `extend` needs; None if `step` needs all logits."""
+    """How many of each row's most probable tokens `extend` needs; None: those that `choose` draws."""
 
     @abstractmethod
-    def start(self, n_audio: int, device: torch.device) -> SearchState: ...
-
-    def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
-        """Extend every row by one token, given its filtered logits (R, n_vocab) float32; finished windows
-        leave the state.
-
-        Returns the former rows (R',) int64 that the new ones continue; None: each continues itself.
-        """
-        if self.n_best is None:
-            return self._step(logits, state)
-        return self.extend(best_of(logits, self.n_best), state)
+    def start(self, n_audio: int, device: torch.device) -> SearchState:
+        """Make the state before the first token, on the host. device: of the network."""
 
     @abstractmethod
-    def _step(self, logits: Tensor, state: SearchState) -> Tensor | None: ...
+    def choose(self, logits: Tensor, state: SearchState) -> BestTokens:
+        """Choose tokens for every row from its filtered logits (R, n_vocab) float32."""
 
     @abstractmethod
     def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
-        """Extend every row as `step`, given its most probable tokens."""
+        """Extend every row by one of its best tokens; finished windows leave the state.
+
+        Returns the former rows (R',) int64 that the new ones continue; None: each continues itself.
+        """
 
     @abstractmethod
     def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
@@ -193,7 +227,7 @@ def remaining_rows(state: SearchState, leaving: Sequence[int]) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64, device=state.tokens.device)
 
 
-class Sampling(Search, Generic[State]):
+class Sampling(Search):
     """Greedy search at temperature 0, else sampling from softmax(logits / temperature).
 
     uniforms: (n_audio * n_hypotheses, n_steps) float64 in [0, 1), from `draw_uniforms`; None at temperature
@@ -207,27 +241,32 @@ class Sampling(Search, Generic[State]):
         temperature: float = 0.0,
         n_hypotheses: int = 1,
         uniforms: Tensor | None = None,
-        fusion: Fusion[State] | None = None,
+        fusion: Fusion | None = None,
     ) -> None:
         assert (uniforms is None) == (temperature == 0.0)
         self._eot = eot
         self._temperature = temperature
         self.n_hypotheses = n_hypotheses
-        self.n_best = 1 if uniforms is None and fusion is None else None
+        self.n_best = 1 if uniforms is None else None
         self._uniforms = uniforms
         self._fusion = fusion
 
     def start(self, n_audio: int, device: torch.device) -> SearchState:
-        return first_state(torch.zeros((n_audio, self.n_hypotheses), device=device), self._fusion, self._eot)
+        return first_state(torch.zeros((n_audio, self.n_hypotheses)), self._fusion, self._eot, device)
 
-    def _step(self, logits: Tensor, state: SearchState) -> Tensor | None:
-        return self._append(self._choose_and_score(logits, state), state)
+    def choose(self, logits: Tensor, state: SearchState) -> BestTokens:
+        logprobs = logits.float().log_softmax(dim=1)
+        if state.lm_scores is None:
+            return _on_host(self._drawn(logits, state), logprobs, None)
+        fused = state.lm_scores.add_to(logprobs)
+        # The text ends if the filters and a model allow nothing.
+        is_stuck = fused.amax(dim=1, keepdim=True) == float("-inf")
+        return _on_host(self._drawn(fused, state).masked_fill(is_stuck, self._eot), logprobs, fused)
 
     def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
-        state.scores = state.logprobs = state.scores + best.logprobs[:, 0]
-        return self._append(best.tokens[:, 0], state)
-
-    def _append(self, chosen: Tensor, state: SearchState) -> Tensor | None:
+        chosen = best.tokens[:, 0]
+        state.logprobs = state.logprobs + best.logprobs[:, 0]
+        state.scores = state.logprobs if best.fused is None else state.scores + best.fused[:, 0]
         finished = chosen == self._eot
         for row in finished.nonzero()[:, 0].tolist():
             state.candidates[state.audio[row]].append(state.candidate(row))
@@ -235,7 +274,7 @@ class Sampling(Search, Generic[State]):
         state.sums = torch.cat((state.sums, state.logprobs[:, None]), dim=1)
         rows = state.select((~finished).nonzero()[:, 0]) if bool(finished.any()) else None
         if state.lm_scores is not None and state.n_rows:
-            state.lm_scores.advance(torch.arange(state.n_rows, device=chosen.device), state.tokens[:, -1])
+            state.lm_scores.advance(torch.arange(state.n_rows), state.tokens[:, -1])
         return rows
 
     def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
@@ -244,30 +283,16 @@ class Sampling(Search, Generic[State]):
                 state.candidates[index].append(state.candidate(row))
         return state.select(remaining_rows(state, audio))
 
-    def _choose_and_score(self, logits: Tensor, state: SearchState) -> Tensor:
-        logprobs = logits.float().log_softmax(dim=1)
-        if state.lm_scores is None:
-            chosen = self._choose(logits, state)
-            state.scores = state.logprobs = state.scores + logprobs.gather(1, chosen[:, None])[:, 0]
-            return chosen
-        fused = state.lm_scores.add_to(logprobs)
-        # The text ends if the filters and a model allow nothing.
-        is_stuck = fused.amax(dim=1) == float("-inf")
-        chosen = self._choose(fused, state).masked_fill(is_stuck, self._eot)
-        state.scores = state.scores + fused.gather(1, chosen[:, None])[:, 0]
-        state.logprobs = state.logprobs + logprobs.gather(1, chosen[:, None])[:, 0]
-        return chosen
-
-    def _choose(self, logits: Tensor, state: SearchState) -> Tensor:
+    def _drawn(self, logits: Tensor, state: SearchState) -> Tensor:
         if self._uniforms is None:
-            return logits.argmax(dim=1)
+            return logits.argmax(dim=1, keepdim=True)
         precise = logits.to(self._uniforms.device).double()
         probabilities = (precise / self._temperature).softmax(dim=1)
         cumulative = probabilities.cumsum(dim=1)
         # The first id with a cumulative probability above the draw; never one of probability 0.
         draws = self._uniforms[state.origin.to(precise.device), state.tokens.shape[1]]
         target = draws[:, None] * cumulative[:, -1:]
-        return torch.searchsorted(cumulative, target, right=True)[:, 0].to(logits.device)
+        return torch.searchsorted(cumulative, target, right=True).to(logits.device)
 
 
 def draw_uniforms(
@@ -309,53 +334,50 @@ class Expansion(NamedTuple):
         )
 
 
-def expanded(scores: Tensor, sums: Tensor, best: BestTokens, fused: Tensor, beam_size: int) -> Expansion:
+def expanded(scores: Tensor, sums: Tensor, best: BestTokens, beam_size: int) -> Expansion:
     """Rank the best tokens of all beams of a window.
 
-    scores, sums: (R,) of the rows, for ranking and under the model. fused: (R, n_best), the log-probabilities
-    with language models, or those of `best`: then scores and sums are the same.
+    scores, sums: (R,) of the rows, for ranking and under the model; the same without language models.
     """
+    fused = best.logprobs if best.fused is None else best.fused
     n_best = fused.shape[1]
     ranked = (scores[:, None] + fused).view(-1, beam_size * n_best)  # (A, K * n_best)
     ranked, order = ranked.sort(dim=1, descending=True, stable=True)
     logprobs = ranked
-    if fused is not best.logprobs:
+    if best.fused is not None:
         logprobs = (sums[:, None] + best.logprobs).view(ranked.shape).gather(1, order)
     tokens = best.tokens.reshape(ranked.shape).gather(1, order)
     first_rows = torch.arange(0, len(scores), beam_size, device=order.device)
     return Expansion(ranked, logprobs, tokens, first_rows[:, None] + order // n_best)
 
 
-class BeamSearch(Search, Generic[State]):
+class BeamSearch(Search):
     """Top-k beam search; a window is done at round(beam_size * patience) finished hypotheses."""
 
     def __init__(
-        self, eot: int, beam_size: int, *, patience: float = 1.0, fusion: Fusion[State] | None = None
+        self, eot: int, beam_size: int, *, patience: float = 1.0, fusion: Fusion | None = None
     ) -> None:
         self._eot = eot
         self._beam_size = self.n_hypotheses = beam_size
-        self.n_best = beam_size + 1 if fusion is None else None
+        self.n_best: int = beam_size + 1
         self._max_candidates = round(beam_size * patience)
         self._fusion = fusion
 
     def start(self, n_audio: int, device: torch.device) -> SearchState:
         # Initially all beams are equal: only one is open, so that none counts twice.
-        scores = torch.full((n_audio, self._beam_size), float("-inf"), device=device)
+        scores = torch.full((n_audio, self._beam_size), float("-inf"))
         scores[:, 0] = 0.0
-        return first_state(scores, self._fusion, self._eot)
+        return first_state(scores, self._fusion, self._eot, device)
 
-    def _step(self, logits: Tensor, state: SearchState) -> Tensor | None:
-        assert state.lm_scores is not None
-        n_best = min(self._beam_size + 1, logits.shape[1])
+    def choose(self, logits: Tensor, state: SearchState) -> BestTokens:
         logprobs = logits.float().log_softmax(dim=1)
-        best, tokens = best_tokens(state.lm_scores.add_to(logprobs), n_best)  # (R, beam_size + 1)
-        return self._take(BestTokens(tokens, logprobs.gather(1, tokens)), best, state)
+        n_best = min(self.n_best, logits.shape[1])
+        fused = None if state.lm_scores is None else state.lm_scores.add_to(logprobs)
+        _, tokens = best_tokens(logprobs if fused is None else fused, n_best)
+        return _on_host(tokens, logprobs, fused)
 
     def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
-        return self._take(best, best.logprobs, state)
-
-    def _take(self, best: BestTokens, fused: Tensor, state: SearchState) -> Tensor | None:
-        expansion = expanded(state.scores, state.logprobs, best, fused, self._beam_size)
+        expansion = expanded(state.scores, state.logprobs, best, self._beam_size)
         ends = expansion.tokens == self._eot
         n_open = (~ends).cumsum(dim=1)
         # Ends only count if they rank among the beams that remain.
@@ -393,14 +415,11 @@ class BeamSearch(Search, Generic[State]):
         return len(state.candidates[audio]) >= self._max_candidates
 
 
-def best_of(logits: Tensor, n_best: int) -> BestTokens:
-    """Find the most probable tokens of each row of logits (R, n_vocab), on the host."""
-    logprobs = logits.float().log_softmax(dim=1)
-    if n_best == 1:
-        tokens = logits.argmax(dim=1, keepdim=True)
-        return BestTokens(tokens.cpu(), logprobs.gather(1, tokens).cpu())
-    best, tokens = best_tokens(logprobs, min(n_best, logits.shape[1]))
-    return BestTokens(tokens.cpu(), best.cpu())
+def _on_host(tokens: Tensor, logprobs: Tensor, fused: Tensor | None) -> BestTokens:
+    """Return tokens (R, n) with their scores, given those of all tokens (R, n_vocab)."""
+    scores = [logprobs] if fused is None else [logprobs, fused]
+    found = torch.stack([tokens.float(), *(one.gather(1, tokens) for one in scores)]).cpu()
+    return BestTokens(found[0].long(), *found[1:])
 
 
 def best_tokens(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:

@@ -145,7 +145,11 @@ class Phrase:
 
 
 class BackoffTable(NamedTuple):
-    """The arcs of an `Automaton` as tensors."""
+    """The arcs of an `Automaton` as tensors.
+
+    depth: most steps from a node to the root. width: most arcs of a node. On an accelerator neither method
+    waits for the device, and the operators do not depend on the nodes.
+    """
 
     first: Tensor
     keys: Tensor
@@ -155,12 +159,28 @@ class BackoffTable(NamedTuple):
     parent: Tensor
     root_weights: Tensor
     root_targets: Tensor
+    depth: int
+    width: int
+
+    @classmethod
+    def of(cls, *tensors: Tensor) -> BackoffTable:
+        """Make the table of its tensors, in their order."""
+        first, *_, parent, _, _ = tensors
+        depth, nodes = 1, parent
+        while bool(nodes.any()):
+            depth, nodes = depth + 1, parent[nodes]
+        return cls._make((*tensors, depth, int(first.diff().max())))
+
+    def to(self, device: torch.device | None) -> BackoffTable:
+        return BackoffTable._make((*(one.to(device) for one in self[:8]), *self[8:]))
 
     def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (N,) and next nodes (N,) of tokens (N,) after nodes (N,)."""
         weight, target = torch.zeros(nodes.shape, device=nodes.device), torch.zeros_like(nodes)
         is_open = torch.ones_like(nodes, dtype=torch.bool)
-        while len(self.keys) and bool(nodes.any()):
+        for _ in range(self.depth if len(self.keys) else 0):
+            if self._are_roots(nodes):
+                break
             wanted = nodes * len(self.root_weights) + tokens
             place = torch.searchsorted(self.keys, wanted).clamp_max_(len(self.keys) - 1)
             found = (self.keys[place] == wanted) & is_open
@@ -175,17 +195,26 @@ class BackoffTable(NamedTuple):
     def row_weights(self, nodes: Tensor) -> Tensor:
         """Return the weights (N, V) of every token after nodes (N,)."""
         chain, paid = [nodes], [torch.zeros(nodes.shape, device=nodes.device)]
-        while bool(chain[-1].any()):
+        for _ in range(self.depth if len(self.keys) else 0):
+            if self._are_roots(chain[-1]):
+                break
             paid.append(paid[-1] + self.backoff[chain[-1]])
             chain.append(self.parent[chain[-1]])
-        weight = self.root_weights + paid[-1][:, None]
-        for level, price in zip(reversed(chain), reversed(paid), strict=True):
-            first = self.first[level]
-            counts = self.first[level + 1] - first
-            row = torch.arange(len(level), device=level.device).repeat_interleave(counts)
-            place = torch.arange(len(row), device=level.device) + (first - counts.cumsum(0) + counts)[row]
-            weight[row, self.keys[place] % len(self.root_weights)] = self.weights[place] + price[row]
-        return weight
+        n_tokens = len(self.root_weights)
+        # The last column takes what lies behind the arcs of a node.
+        weight = torch.nn.functional.pad(self.root_weights, (0, 1)) + paid[-1][:, None]
+        for level, price in zip(reversed(chain[:-1]), reversed(paid[:-1]), strict=True):
+            first = self.first[level][:, None]
+            counts = self.first[level + 1][:, None] - first
+            width = int(counts.max()) if level.device.type == "cpu" else self.width
+            arc = torch.arange(width, device=level.device)
+            place = (first + arc).clamp_max_(len(self.keys) - 1)
+            tokens = torch.where(arc < counts, self.keys[place] % n_tokens, n_tokens)
+            weight.scatter_(1, tokens, self.weights[place] + price[:, None])
+        return weight[:, :n_tokens]
+
+    def _are_roots(self, nodes: Tensor) -> bool:
+        return nodes.device.type == "cpu" and not bool(nodes.any())
 
 
 class PhraseBooster:
@@ -208,7 +237,7 @@ class PhraseBooster:
     ) -> None:
         tree = _PhraseTree(list(phrases), n_tokens, boundary)
         potential = torch.from_numpy(tree.potential).float()
-        self._table = BackoffTable(*(each.to(device) for each in tree.table()))
+        self._table = tree.table().to(device)
         self.n_tokens, self.n_nodes = n_tokens, len(potential)
         self._start, self._ends = 0, -potential.to(device)
         if boundary is not None:
@@ -234,7 +263,7 @@ class PhraseBooster:
         return self._gained[states], self._after[states]
 
     def automaton(self) -> Automaton:
-        first, keys, weights, targets, backoff, parent, *root = (each.numpy() for each in self._table)
+        first, keys, weights, targets, backoff, parent, *root = (each.numpy() for each in self._table[:8])
         return Automaton(
             np.arange(self.n_tokens),
             root[0],
@@ -295,7 +324,7 @@ class _PhraseTree:
             root_weights.astype(np.float32),
             root_targets,
         )
-        return BackoffTable(*map(torch.from_numpy, arrays))
+        return BackoffTable.of(*map(torch.from_numpy, arrays))
 
     def _back_off(self) -> Ints:
         """Return the nodes (n_nodes,) to back off to: the longest suffixes with additional arcs (the stronger

@@ -97,18 +97,26 @@ class TokenNgram:
             )
         self.n_tokens = n_tokens
         self._ids = torch.tensor(ids, device=device)
-        self._model = model.to(device)
+        self._model = model
+        self._table = None if device.type == "cpu" else model.table().to(device)
+        self._end = model.ids(["</s>"])[0] if "</s>" in model else None
 
     def start(self, n: int) -> Tensor:
         return self._model.start(n)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if tokens is None:
-            return self._model.score(states)[0][:, self._ids], states
-        return self._model.score(states, self._ids[tokens])
+            rows = self._model.score(states)[0] if self._table is None else self._table.row_weights(states)
+            return rows[:, self._ids], states
+        return self._follow(states, self._ids[tokens])
 
     def finish(self, states: Tensor) -> Tensor:
-        return self._model.finish(states)
+        if self._end is None:
+            return torch.zeros(states.shape, device=states.device)
+        return self._follow(states, torch.full_like(states, self._end))[0]
+
+    def _follow(self, states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        return (self._model.score if self._table is None else self._table.follow)(states, ids)
 
 
 def _phrases(tokenizer: Tokenizer, hotwords: Hotwords, weight: float) -> list[Phrase]:
@@ -153,7 +161,8 @@ class ShallowFusion:
         if len(sizes) > 1:
             raise OptionError(f"fusion: expected models over the same tokens, got {sorted(sizes)} tokens")
         self._models = tuple(models)
-        self.n_tokens = models[0][0].n_tokens
+        self.n_models, self.n_tokens = len(models), models[0][0].n_tokens
+        self.is_static = all(isinstance(model, TokenNgram | WholeWordBooster) for model, _ in models)
 
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
         return torch.stack([model.start(n).to(device) for model, _ in self._models], dim=1)
@@ -171,9 +180,6 @@ class ShallowFusion:
 
     def finish(self, states: Tensor) -> Tensor:
         return self._weighted([model.finish(states[:, i]) for i, (model, _) in enumerate(self._models)])
-
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
 
     def _weighted(self, scores: Sequence[Tensor]) -> Tensor:
         total = torch.zeros_like(scores[0])

@@ -222,11 +222,16 @@ class AllowedTokens(NamedTuple):
 
 
 class SearchedRow(NamedTuple):
-    """Whether the last token is a timestamp, the latest timestamp, and the sum of log-probabilities."""
+    """Whether the last token is a timestamp, the latest timestamp, and the sum of log-probabilities; with
+    language models also the sum without theirs, the last token, and their states before it.
+    """
 
     last: bool
     latest: int
     score: float
+    logprob: float = 0.0
+    newest: int = 0
+    lm_states: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,10 +254,19 @@ class TokenChoice:
 class BestTokens:
     """The most probable tokens (R, n_best) int64 of each row, best first, and their natural log-probabilities
     (R, n_best) float32 among the tokens that may follow.
+
+    fused: (R, n_best) float32 with the scores of language models, by which they are ranked. lm_states:
+    (R, n_models) int64, of these models before the tokens, if the step computed them.
     """
 
     tokens: Tensor
     logprobs: Tensor
+    fused: Tensor | None = None
+    lm_states: Tensor | None = None
+
+    def of_rows(self, rows: slice) -> BestTokens:
+        fused, states = (None if one is None else one[rows] for one in (self.fused, self.lm_states))
+        return BestTokens(self.tokens[rows], self.logprobs[rows], fused, states)
 
 
 @runtime_checkable
@@ -280,7 +294,8 @@ class StepEnd(Protocol):
 
     A row has one new token. With reads_prefixes it is the only row of its recording, has any number of new
     tokens, and gets logits at two of them. capture: heads whose attention is returned. n_columns: numbers
-    that each row passes to the step. n_beams: rows of each recording; 0: any number.
+    that each row passes to the step. n_beams: rows of each recording; 0: any number. tables: what the end
+    reads besides, or None; steps of other tables are forgotten.
     """
 
     @property
@@ -291,6 +306,8 @@ class StepEnd(Protocol):
     def reads_prefixes(self) -> bool: ...
     @property
     def n_beams(self) -> int: ...
+    @property
+    def tables(self) -> object: ...
 
     def state(self, n_rows: int, n_frames: int, device: torch.device) -> Sequence[Tensor]:
         """Make the tensors, with an entry for each row, that ends of this class keep from step to step."""

@@ -6,8 +6,6 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from torch import Tensor
-
 from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder
@@ -130,7 +128,7 @@ class SecondModel:
     runtime: Runtime
     tokenizer: Tokenizer
     deferral: DeferralOptions = field(default_factory=DeferralOptions)
-    fusion: Fusion[Tensor] | None = None
+    fusion: Fusion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +136,7 @@ class Transcriber:
     runtime: Runtime
     tokenizer: Tokenizer
     options: TranscribeOptions
-    fusion: Fusion[Tensor] | None = None
+    fusion: Fusion | None = None
     second: SecondModel | None = None
 
     @property
@@ -292,7 +290,7 @@ def transcriber_for(
     runtime: Runtime,
     tokenizer: Tokenizer,
     options: TranscribeOptions,
-    fusion: Fusion[Tensor] | None,
+    fusion: Fusion | None,
     second: SecondModel | None = None,
 ) -> Transcriber:
     """Make the transcriber of a model and options.

@@ -313,7 +313,7 @@ class Runtime(ABC):
         fallback: FallbackOptions,
         *,
         divisible: Sequence[bool] | None = None,
-        fusion: Fusion[Tensor] | None = None,
+        fusion: Fusion | None = None,
     ) -> list[Attempt]:
         """Decode each window with temperature fallback, as `decode_with_fallback`."""
 

@@ -85,6 +85,13 @@ class StaticMemory(RowMemory):
             for mine, theirs in zip(self.state(end), tensors, strict=True):
                 mine[: len(theirs)] = theirs
 
+    def keep(self, step: StaticStep) -> None:
+        """Keep a recorded step; of those with tables, only the ones with its own."""
+        tables = step.shape.tables
+        if tables is not None:
+            self.steps = {shape: one for shape, one in self.steps.items() if shape.tables in (None, tables)}
+        self.steps[step.shape] = step
+
     def take_over(self, other: StaticMemory) -> None:
         """Copy the contents of a smaller memory."""
         n = other.n_recordings
@@ -150,6 +157,10 @@ class StepShape:
     capture: AlignmentHeads = ()
     has_spans: bool = False
     end: StepEnd | None = None
+
+    @property
+    def tables(self) -> object:
+        return None if self.end is None else self.end.tables
 
 
 class StaticStep:
@@ -488,7 +499,7 @@ class StaticRows(TorchRows):
         record = self._pool.record if is_recorded else eagerly
         step = memory.steps.get(shape) or StaticStep(self._decoder, memory, shape, record)
         if is_recorded:
-            memory.steps[shape] = step
+            memory.keep(step)
         step.take(new, chosen, asked)
         return step
 

@@ -382,6 +382,7 @@ class AlignAttEnd:
     reads_prefixes: bool = False
     measures_ends: bool = False
     n_beams: ClassVar[int] = 0
+    tables: ClassVar[None] = None
     n_columns: ClassVar[int] = 5
     """Where a row's statistics are and will be, frames of audio, and how many new tokens count and are
     to be cached.
@@ -550,7 +551,7 @@ class AlignAttDecoder:
     eot: int
     vocabulary: LiveVocabulary
     beam_size: int = 1
-    fusion: Fusion[Tensor] | None = None
+    fusion: Fusion | None = None
 
     @property
     def batch_key(self) -> LiveVocabulary:
@@ -570,7 +571,7 @@ class AlignAttDecoder:
             found.update(batch.step())
         return [found[ticket] for ticket in tickets]
 
-    def lm_rows(self, committed: Sequence[int]) -> FusedRowScores[Tensor] | None:
+    def lm_rows(self, committed: Sequence[int]) -> FusedRowScores | None:
         if self.fusion is None:
             return None
         rows = FusedRowScores(self.fusion, 1, self.eot, self.backend.device)

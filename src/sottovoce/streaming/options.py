@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import get_args
 
-from torch import Tensor
-
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
@@ -150,7 +148,7 @@ class StreamOptions(LiveDecodingOptions):
 
     commit: CommitOptions | None = None
     encoder: EncoderMode | None = None
-    fusion: Fusion[Tensor] | None = None
+    fusion: Fusion | None = None
     turns: FittedTurnRule | None = None
 
     def __post_init__(self) -> None:
