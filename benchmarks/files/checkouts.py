@@ -38,7 +38,15 @@ UPDATE = SAMPLE_RATE // 2
 BESIDE_S, N_UPLOADS = 25, 2
 GROUP = 8
 """Clips of one reading, for the ways that take several at once."""
-SINGLE = ("default", "words", "live", "list", "any")
+SINGLE = ("default", "words", "phrases", "live", "list", "any")
+PHRASES = (
+    "Kubernetes",
+    "the president",
+    "Saoirse Ronan",
+    "in the morning",
+    "amoxicillin",
+    "movable metal letters",
+)
 GROUPED = ("long", "batch", "live1", "live4", "live8")
 
 
@@ -53,6 +61,9 @@ def read(model: Any, way: str, clips: Sequence[tuple[str, str]]) -> Any:
         case "words":
             found = model.transcribe(audio[0], language=language, word_timestamps=True)
             return [(w.word, w.start, w.end) for s in found for w in s.words or ()]
+        case "phrases":
+            fusion = model.fusion(hotwords=PHRASES)
+            return [(s.text, s.start) for s in model.transcribe(audio[0], language=language, fusion=fusion)]
         case "long":
             return [(s.text, s.start) for s in model.transcribe(np.concatenate(audio))]
         case "batch":
