@@ -29,7 +29,8 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.decoding.decode import choosing_rows
 from sottovoce.evaluation.speed import timed
-from sottovoce.models.backend import AllowedTokens, TokenChoice
+from sottovoce.lm.fusion import text_fusion
+from sottovoce.models.backend import STEPS_AHEAD, AllowedTokens, SearchedRow, TokenChoice
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.dims import ModelDims
@@ -38,6 +39,7 @@ from sottovoce.runtime.batching import BatchingRuntime
 from sottovoce.runtime.static_rows import STEP_SIZES
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.streaming.session import Session
+from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Features, Samples
 
 mpl.use("Agg")
@@ -52,6 +54,8 @@ CLIPS = Path(__file__).parents[1] / "examples" / "clips"
 CHUNKS_S = (0.32, 0.56, 1.12)
 STREAMS = (1, 8, 16, 32, 64)
 WARM_UP_S = 3.0
+PHRASES = ("Kubernetes", "the president", "Saoirse Ronan", "in the morning")
+AUDIO = (".flac", ".mp3", ".ogg", ".opus", ".wav")
 BATCHES = (1, 8, 16)
 Row = tuple[str, ...]
 
@@ -106,15 +110,17 @@ def equality(device: str, clips: Sequence[Path]) -> Iterator[Row]:
     for name, read in (
         ("greedy", lambda model, clip: model.transcribe(clip, beam_size=1).text),
         ("beam of 5", lambda model, clip: model.transcribe(clip, beam_size=5).text),
-        (
-            "word times",
-            lambda model, clip: word_times(model, clip),
-        ),
+        ("boosted phrases", boosted_text),
+        ("word times", word_times),
         ("live, any language", live_text),
         ("CTC", ctc_text),
     ):
         same = sum(read(ours, clip) == read(theirs, clip) for clip in clips)
         yield name, str(same), str(len(clips))
+
+
+def boosted_text(model: Model, clip: Path) -> str:
+    return model.transcribe(clip, beam_size=5, fusion=model.fusion(hotwords=PHRASES)).text
 
 
 def word_times(model: Model, clip: Path) -> str:
@@ -137,14 +143,22 @@ def ctc_text(model: Model, clip: Path) -> str:
     return str([one[0].tokens for one in decoder.decode(found.log_probs.cpu(), found.lengths.cpu())])
 
 
-def steps(backend: TorchBackend, n_prompt: int = 64, n_steps: int = 20) -> Iterator[Row]:
-    """Time a token of greedy files, of live rows with captured heads, and of beams of five."""
-    dims = backend.dims
+def steps(backend: TorchBackend, n_prompt: int = 64) -> Iterator[Row]:
+    """Time a token of greedy files, of live rows with captured heads, and of beams of five, without and with
+    boosted phrases. Files take `STEPS_AHEAD` steps for one read.
+    """
+    dims, tokenizer = backend.dims, Tokenizer.for_model(backend.dims.n_vocab)
     mel = torch.zeros(1, dims.n_mels, 2 * dims.n_audio_ctx)
     encoded = backend.encode(Features(mel, (mel.shape[2],)))
+    fusion = text_fusion(tokenizer, hotwords=PHRASES, device=backend.device)
     for n in STEP_SIZES:
         cells = []
-        for n_beams, capture in ((1, ()), (1, backend.alignment_heads[:6]), (5, ())):
+        for n_beams, capture, fused in (
+            (1, (), None),
+            (1, backend.alignment_heads[:6], None),
+            (5, (), None),
+            (5, (), fusion),
+        ):
             if n_beams > n:
                 cells.append("")
                 continue
@@ -153,26 +167,27 @@ def steps(backend: TorchBackend, n_prompt: int = 64, n_steps: int = 20) -> Itera
                 rows.admit(encoded)
             rows.step([range(n_prompt)] * rows.n_rows, [[n_prompt - 1]] * rows.n_rows)
             rows.select([row for row in range(rows.n_rows) for _ in range(n_beams)])
-            n_rows = rows.n_rows
+            n_rows, begin = rows.n_rows, dims.n_vocab - 1501
             choice = TokenChoice(
-                n_beams + 1,
+                n_beams + (n_beams > 1),
                 torch.tensor([0]),
-                dims.n_vocab - 1501,
-                [AllowedTokens(0, dims.n_vocab, dims.n_vocab)] * n_rows,
+                begin,
+                [AllowedTokens(0, begin, dims.n_vocab)] * n_rows,
+                [SearchedRow(False, begin, 0.0, 0.0, 5, (0,))] * n_rows,
             )
-
-            choosing = choosing_rows(rows, dims.n_vocab, eot=0, n_beams=n_beams)
+            choosing = choosing_rows(rows, dims.n_vocab, fused, eot=tokenizer.eot, n_beams=n_beams)
 
             def run(rows=rows, n_rows=n_rows, choosing=choosing, choice=choice, capture=capture) -> None:  # type: ignore[no-untyped-def]
-                for _ in range(n_steps):
-                    if choosing is not None and not capture:
-                        next(iter(choosing.steps_best([5] * n_rows, choice)))
-                    else:
+                if choosing is not None and not capture:
+                    for _ in choosing.steps_best([5] * n_rows, choice):
+                        pass
+                else:
+                    for _ in range(STEPS_AHEAD):
                         rows.step([[5]] * n_rows, [[0]] * n_rows, capture=capture)
                 for row in range(n_rows):
-                    rows.cut(row, n_steps)
+                    rows.cut(row, STEPS_AHEAD)
 
-            cells.append(f"{1e3 * timed(run, 3, device=backend.device).median_s / n_steps:.2f}")
+            cells.append(f"{1e3 * timed(run, 5, device=backend.device).median_s / STEPS_AHEAD:.2f}")
         yield str(n), *cells
 
 
@@ -252,7 +267,7 @@ def parts(report: Report, name: str, device: torch.device, dtype: str) -> list[R
     backend = TorchBackend.from_checkpoint(
         random_model(SIZES[name], name), device=device, dtype=numbers.dtype, int8=numbers.int8
     )
-    heads = ("rows", "greedy, ms", "live, ms", "beams of 5, ms")
+    heads = ("rows", "greedy, ms", "live, ms", "beams of 5, ms", "with phrases, ms")
     with torch.inference_mode():
         found = report.table(f"A decoder step, {name}", heads, lambda: steps(backend))
         heads = ("window", "1, ms", "4, ms", "16, ms")
@@ -263,7 +278,7 @@ def parts(report: Report, name: str, device: torch.device, dtype: str) -> list[R
 def plot_steps(path: Path, tables: dict[str, list[Row]]) -> None:
     figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     for name, rows in tables.items():
-        for column, what in ((1, "greedy"), (2, "live"), (3, "beams of 5")):
+        for column, what in ((1, "greedy"), (2, "live"), (3, "beams of 5"), (4, "with phrases")):
             points = [(int(row[0]), float(row[column])) for row in rows if row[column]]
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", label=f"{name}, {what}")
@@ -303,7 +318,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, default=Path("accelerator"))
     arguments = parser.parse_args()
     device, clips = choose_device(arguments.device), sorted(CLIPS.glob("*.flac"))[: arguments.clips]
-    speech = sorted(arguments.speech.glob("*.*"))
+    speech = sorted(file for file in arguments.speech.iterdir() if file.suffix in AUDIO)
     report, tables = Report(arguments.seconds), {}
     report.table(
         "Results equal to the processor's",

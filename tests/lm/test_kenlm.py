@@ -27,8 +27,8 @@ KINDS = [pytest.param("probing", marks=NEEDS_KERNELS), *TRIES]
 MULTIPLIERS = (8978948897894561157, 17894857484156487943)
 
 
-def write_probing(path: Path, ngrams: Ngrams) -> None:
-    """Write a binary with probing tables, as `build_binary probing` does."""
+def write_probing(path: Path, ngrams: Ngrams, free: int = 0) -> None:
+    """Write a binary with probing tables, as `build_binary probing` does. free: key of free buckets."""
     order = max(map(len, ngrams))
     words = ["<unk>", *(each[0] for each in ngrams if len(each) == 1 and each[0] not in ("<unk>", "<UNK>"))]
     ids = {word: place for place, word in enumerate(words)} | {"<UNK>": 0}
@@ -44,7 +44,8 @@ def write_probing(path: Path, ngrams: Ngrams) -> None:
     tables = [b"".join(struct.pack("<ff", *pair) for pair in values)]
     for n in range(2, order + 1):
         entry = "<Qf" if n == order else "<Qff"
-        table = [bytes(struct.calcsize(entry))] * max(counts[n - 1] + 1, int(1.5 * counts[n - 1]))
+        empty = struct.pack(entry, free, *[0.0] * (len(entry) - 2))
+        table = [empty] * max(counts[n - 1] + 1, int(1.5 * counts[n - 1]))
         for each, weights in ngrams.items():
             if len(each) != n:
                 continue
@@ -52,7 +53,7 @@ def write_probing(path: Path, ngrams: Ngrams) -> None:
             for word in reversed(each[:-1]):
                 key = (key * MULTIPLIERS[0] ^ (1 + ids[word]) * MULTIPLIERS[1]) % 2**64
             place = key % len(table)
-            while any(table[place]):
+            while table[place] != empty:
                 place = (place + 1) % len(table)
             table[place] = struct.pack(entry, key, *weights[: 1 if n == order else 2])
         tables.append(b"".join(table))
@@ -70,6 +71,18 @@ def complete(ngrams: Ngrams) -> Ngrams:
             for part in (each[:-1], each[1:]):
                 found.setdefault(part, (by_hand(found, part[:-1], part[-1]), 0.0))
     return found
+
+
+@NEEDS_KERNELS
+def test_a_table_without_a_free_bucket_is_searched_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "full.bin"
+    found = {}
+    for free in (0, 1):
+        ngrams = {("a",): (-1.0, -0.5), ("b",): (-2.0, 0.0), ("a", "b"): (-0.25, 0.0)}
+        write_probing(path, ngrams, free=free)
+        model = KenlmModel(path)
+        found[free] = sentences(model, [["a", "b"], ["a", "a"], ["b", "a"]])
+    assert torch.equal(found[0], found[1])
 
 
 @NEEDS_KERNELS

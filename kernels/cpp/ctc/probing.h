@@ -112,13 +112,14 @@ private:
     }
 
     static const uint8_t* find(const ProbingTable& table, uint64_t key) {
-        for (uint64_t bucket = key % table.n_buckets;; bucket = (bucket + 1) % table.n_buckets) {
-            const uint8_t* at = table.start + bucket * table.entry;
+        for (uint64_t i = 0; i < table.n_buckets; ++i) {  // a damaged table may have no free bucket
+            const uint8_t* at = table.start + (key % table.n_buckets + i) % table.n_buckets * table.entry;
             uint64_t found;
             std::memcpy(&found, at, sizeof found);
             if (found == key) return at + sizeof found;
-            if (!found) return nullptr;
+            if (!found) break;
         }
+        return nullptr;
     }
 
     Answer compute(int64_t number_before, uint32_t word) const {
