@@ -178,43 +178,42 @@ class BackoffTable(NamedTuple):
         """Return weights (N,) and next nodes (N,) of tokens (N,) after nodes (N,)."""
         weight, target = torch.zeros(nodes.shape, device=nodes.device), torch.zeros_like(nodes)
         is_open = torch.ones_like(nodes, dtype=torch.bool)
-        for _ in range(self.depth if len(self.keys) else 0):
-            if self._are_roots(nodes):
-                break
-            wanted = nodes * len(self.root_weights) + tokens
+        for context in self._contexts(nodes):
+            wanted = context * len(self.root_weights) + tokens
             place = torch.searchsorted(self.keys, wanted).clamp_max_(len(self.keys) - 1)
             found = (self.keys[place] == wanted) & is_open
             weight = torch.where(found, weight + self.weights[place], weight)
             target = torch.where(found, self.targets[place], target)
             is_open = is_open & ~found
-            weight = torch.where(is_open, weight + self.backoff[nodes], weight)
-            nodes = self.parent[nodes]
+            weight = torch.where(is_open, weight + self.backoff[context], weight)
         weight = torch.where(is_open, weight + self.root_weights[tokens], weight)
         return weight, torch.where(is_open, self.root_targets[tokens], target)
 
     def row_weights(self, nodes: Tensor) -> Tensor:
         """Return the weights (N, V) of every token after nodes (N,)."""
-        chain, paid = [nodes], [torch.zeros(nodes.shape, device=nodes.device)]
-        for _ in range(self.depth if len(self.keys) else 0):
-            if self._are_roots(chain[-1]):
-                break
-            paid.append(paid[-1] + self.backoff[chain[-1]])
-            chain.append(self.parent[chain[-1]])
+        contexts, paid = list(self._contexts(nodes)), [torch.zeros(nodes.shape, device=nodes.device)]
+        for context in contexts:
+            paid.append(paid[-1] + self.backoff[context])
         n_tokens = len(self.root_weights)
         # The last column takes what lies behind the arcs of a node.
         weight = torch.nn.functional.pad(self.root_weights, (0, 1)) + paid[-1][:, None]
-        for level, price in zip(reversed(chain[:-1]), reversed(paid[:-1]), strict=True):
-            first = self.first[level][:, None]
-            counts = self.first[level + 1][:, None] - first
-            width = int(counts.max()) if level.device.type == "cpu" else self.width
-            arc = torch.arange(width, device=level.device)
+        for context, price in zip(reversed(contexts), reversed(paid[:-1]), strict=True):
+            first = self.first[context][:, None]
+            counts = self.first[context + 1][:, None] - first
+            width = int(counts.max()) if nodes.device.type == "cpu" else self.width
+            arc = torch.arange(width, device=nodes.device)
             place = (first + arc).clamp_max_(len(self.keys) - 1)
             tokens = torch.where(arc < counts, self.keys[place] % n_tokens, n_tokens)
             weight.scatter_(1, tokens, self.weights[place] + price[:, None])
         return weight[:, :n_tokens]
 
-    def _are_roots(self, nodes: Tensor) -> bool:
-        return nodes.device.type == "cpu" and not bool(nodes.any())
+    def _contexts(self, nodes: Tensor) -> Iterator[Tensor]:
+        """Yield nodes (N,), their parents, and so on; on a processor until all are the root."""
+        for _ in range(self.depth if len(self.keys) else 0):
+            if nodes.device.type == "cpu" and not bool(nodes.any()):
+                break
+            yield nodes
+            nodes = self.parent[nodes]
 
 
 class PhraseBooster:

@@ -174,7 +174,7 @@ class NgramModel(WordModel):
         return self._tensors["root_weights"]
 
     def table(self) -> BackoffTable:
-        """Return the model as arcs between its nodes, of 24 bytes an n-gram, for accelerators."""
+        """Return the model as arcs between its nodes, for accelerators: 20 to 40 bytes an n-gram."""
         nodes, n_tokens, n_arcs = torch.arange(self.starts[-1]), self.n_tokens, 0
         first, words, weights = [torch.zeros_like(nodes[:1])], [nodes[:0]], [self._roots[:0]]
         for level, below in enumerate(self.records):
