@@ -203,7 +203,7 @@ class BackoffTable(NamedTuple):
             width = int(counts.max()) if nodes.device.type == "cpu" else self.width
             arc = torch.arange(width, device=nodes.device)
             place = (first + arc).clamp_max_(len(self.keys) - 1)
-            tokens = torch.where(arc < counts, self.keys[place] % n_tokens, n_tokens)
+            tokens = (self.keys[place] % n_tokens).masked_fill(arc >= counts, n_tokens)
             weight.scatter_(1, tokens, self.weights[place] + price[:, None])
         return weight[:, :n_tokens]
 
