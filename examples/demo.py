@@ -158,8 +158,8 @@ def normalized(word: str) -> str:
 
 def write(clip: Clip, transcript: Transcript, writers: list[Writer]) -> None:
     for writer in writers:
-        with open_output(OUTPUT / f"{clip.name}.{writer.extension}") as output:
-            output.write(write_transcript(writer, transcript))
+        with open_output(OUTPUT / f"{clip.name}.{writer.extension}") as add:
+            add(write_transcript(writer, transcript))
 
 
 def draw(clip: Clip, live: LiveRun, path: Path, theme: Theme) -> None:

@@ -14,23 +14,23 @@ from sottovoce.formats.output import document_names, open_output, output_paths, 
 
 
 def write(path: Path | str, *pieces: str, live: bool = False) -> None:
-    with open_output(path, live=live) as output:
+    with open_output(path, live=live) as add:
         for piece in pieces:
-            output.write(piece)
+            add(piece)
 
 
 def write_and_fail(path: Path | str, error: BaseException, live: bool = False) -> None:
-    with open_output(path, live=live) as output:
-        output.write("half")
+    with open_output(path, live=live) as add:
+        add("half")
         raise error
 
 
 def test_the_file_appears_at_the_end_in_utf8_with_plain_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "talk.txt"
-    with open_output(path) as output:
-        output.write("ä\n")
+    with open_output(path) as add:
+        add("ä\n")
         assert not path.exists()
-        output.write("你\n")
+        add("你\n")
     assert path.read_bytes() == "ä\n你\n".encode()
     assert os.listdir(tmp_path) == ["talk.txt"]
 
@@ -111,8 +111,8 @@ def test_standard_output_gets_the_whole_document_or_nothing(capsys: pytest.Captu
 
 
 def test_live_standard_output_gets_pieces_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
-    with open_output("-", live=True) as output:
-        output.write("a")
+    with open_output("-", live=True) as add:
+        add("a")
         assert capsys.readouterr().out == "a"
 
 
@@ -182,8 +182,8 @@ def test_files_of_killed_processes_are_removed_and_those_of_others_are_kept(tmp_
     place = tmp_path / "talk.srt"
     with open_output(place) as first, open_output(place) as second:
         assert not killed.exists()
-        for output, text in ((first, "one"), (second, "two")):
-            output.write(text)
+        for add, text in ((first, "one"), (second, "two")):
+            add(text)
         assert len([*tmp_path.glob(".talk.srt.*.part")]) == 2
     assert place.read_text() in ("one", "two")
     assert {path.name for path in tmp_path.iterdir()} == {"talk.srt", foreign.name}

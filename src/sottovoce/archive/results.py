@@ -235,9 +235,9 @@ class JsonLinesTable:
     def replace(self, rows: Sequence[Row]) -> None:
         self._file.close()
         try:
-            with open_output(self._path) as output:
+            with open_output(self._path) as write:
                 for row in rows:
-                    output.write(json_text(row) + "\n")
+                    write(json_text(row) + "\n")
         finally:
             self._file = self._open()
 

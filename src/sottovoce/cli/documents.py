@@ -21,7 +21,7 @@ from sottovoce.formats.files import BINARY, FORMATS, extension_of, format_named,
 from sottovoce.formats.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.formats.output import (
     STANDARD_OUTPUT,
-    Output,
+    Write,
     is_device,
     label_of,
     named_document,
@@ -31,7 +31,6 @@ from sottovoce.formats.output import (
     writable_folder,
 )
 from sottovoce.formats.paragraphs import clock
-from sottovoce.formats.plain import LineWriter
 from sottovoce.options.schema import made
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
@@ -73,7 +72,7 @@ class Documents:
         return [self.paths[name, writer.extension] for writer in self.writers]
 
     @contextmanager
-    def opened(self, name: str) -> Iterator[list[tuple[Writer, Output]]]:
+    def opened(self, name: str) -> Iterator[list[tuple[Writer, Write]]]:
         with (
             open_outputs(self.places(name), live=self.shown) as outputs,
             open_output(STANDARD_OUTPUT, live=True) as standard_output,
@@ -83,9 +82,9 @@ class Documents:
 
     def write(self, name: str, transcript: Transcript, info: TranscriptInfo) -> None:
         with self.opened(name) as outputs:
-            for writer, output in outputs:
+            for writer, write in outputs:
                 for piece in pieces_of(writer, transcript, info):
-                    output.write(piece)
+                    write(piece)
 
     def are_there(self, name: str) -> bool:
         return self.paths is not None and all(Path(place).is_file() for place in self.places(name))
@@ -210,7 +209,7 @@ def coloured(word: Word) -> str:
     return f"[{colour}]{escape(word.word)}[/{colour}]"
 
 
-class TerminalWriter(LineWriter):
+class TerminalWriter(Writer):
     """Writes one segment a line for people."""
 
     extension = "txt"

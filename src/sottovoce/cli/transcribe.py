@@ -500,8 +500,8 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         if run.translation is not None:
             begun = replace(begun, translation=run.translation.target)
             segments = run.translation.of(segments, run.model, name, run.options)
-        for writer, output in outputs:
-            output.write(writer.begin(begun))
+        for writer, write in outputs:
+            write(writer.begin(begun))
         has_text = False
         for segment in segments:
             run.invocation.interrupts.check()
@@ -509,8 +509,8 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             if run.files.print_special:
                 text = run.model.tokenizer.decode_with_timestamps(segment.tokens)
                 segment = replace(segment, text=text, words=None)
-            for writer, output in outputs:
-                output.write(writer.segment(segment))
+            for writer, write in outputs:
+                write(writer.segment(segment))
             run.progress.segment(segment, transcription.position, transcription.duration)
         run.invocation.interrupts.check()
         language, turns = transcription.language, transcription.turns
@@ -527,8 +527,8 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             language_probability=transcription.language_probability,
             language_probabilities=transcription.language_probabilities,
         )
-        for writer, output in outputs:
-            output.write(writer.end(ended))
+        for writer, write in outputs:
+            write(writer.end(ended))
         if not has_text and not transcription.unread:
             run.progress.note(f"{name}: no speech was found")
         for note in summary_of(transcription, run):

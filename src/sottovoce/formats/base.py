@@ -38,13 +38,18 @@ class TranscriptInfo:
 
 
 class Writer(Protocol):
+    """Writes a document: each method returns its next piece, by default an empty one."""
+
     extension: str
 
-    def begin(self, info: TranscriptInfo) -> Piece: ...
+    def begin(self, info: TranscriptInfo) -> Piece:
+        return ""
 
-    def segment(self, segment: Segment) -> Piece: ...
+    def segment(self, segment: Segment) -> Piece:
+        return ""
 
-    def end(self, info: TranscriptInfo) -> Piece: ...
+    def end(self, info: TranscriptInfo) -> Piece:
+        return ""
 
 
 def info_of(transcript: Transcript, source: str | None = None) -> TranscriptInfo:

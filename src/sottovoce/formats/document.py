@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import TranscriptInfo, info_of
+from sottovoce.formats.base import TranscriptInfo, Writer, info_of
 from sottovoce.offline.regroup import Split, regrouped
 from sottovoce.text.languages import UNSPACED, UNSPACED_LETTERS, find_language
 from sottovoce.types import (
@@ -56,7 +56,7 @@ def has_low_confidence(probability: float) -> bool:
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 
-class JsonWriter:
+class JsonWriter(Writer):
     """One JSON object and a line break. Segments come first, because the text is known at the end."""
 
     extension = "json"

@@ -137,8 +137,8 @@ def save_transcript(transcript: Transcript, path: str | Path, options: WriterOpt
     """Write the document atomically, in the format of the name's extension. Raises: as `writer_for`."""
     path = Path(path)
     writer = writer_for(format_of(path), options)
-    with open_output(path) as output:
-        output.write(write_document(writer, transcript, source=label_of(path.name)))
+    with open_output(path) as write:
+        write(write_document(writer, transcript, source=label_of(path.name)))
 
 
 def load_transcript(path: str | Path) -> Transcript:

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from urllib.parse import quote
 
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.base import TranscriptInfo, Writer
 from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
 from sottovoce.formats.paragraphs import clock, is_text
 from sottovoce.formats.subtitles import direction
@@ -28,7 +28,7 @@ POLICY = (
 )
 
 
-class HtmlWriter:
+class HtmlWriter(Writer):
     extension = "html"
 
     def begin(self, info: TranscriptInfo) -> str:

@@ -9,8 +9,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import Piece, as_bytes
@@ -19,15 +19,12 @@ from sottovoce.text.files import whole_file, writing
 STANDARD_OUTPUT = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Takes the pieces of one document."""
-
-    write: Callable[[Piece], None]
+Write: TypeAlias = Callable[[Piece], None]
+"""Takes the next piece of a document."""
 
 
 @contextmanager
-def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
+def open_output(path: Path | str, *, live: bool = False) -> Iterator[Write]:
     """Open an output for one document: a file (text as UTF-8), or standard output for "-".
 
     The document appears when the block ends without an error; an interrupted run keeps an earlier file.
@@ -36,7 +33,7 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
     """
     if str(path) == STANDARD_OUTPUT:
         held: list[Piece] = []
-        yield Output(_print if live else held.append)
+        yield _print if live else held.append
         for piece in held:
             _print(piece)
         return
@@ -59,7 +56,7 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
             place = real if is_device(real) else stack.enter_context(whole_file(real))
             file = place.open("wb")
         stack.callback(close)
-        yield Output(write)
+        yield write
         with writing(f"output '{real}'"):
             file.flush()
             if place != real:
@@ -68,7 +65,7 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
 
 
 @contextmanager
-def open_outputs(places: Sequence[Path | str], *, live: bool = False) -> Iterator[list[Output]]:
+def open_outputs(places: Sequence[Path | str], *, live: bool = False) -> Iterator[list[Write]]:
     with ExitStack() as stack:
         opened = [stack.enter_context(open_output(place, live=live)) for place in reversed(places)]
         yield opened[::-1]

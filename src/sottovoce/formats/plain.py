@@ -7,27 +7,12 @@ import io
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from sottovoce.formats.base import Piece, TranscriptInfo
+from sottovoce.formats.base import TranscriptInfo, Writer
 from sottovoce.formats.subtitles import behind_speaker, milliseconds
 from sottovoce.types import Segment, Turn
 
 
-class LineWriter:
-    extension = ""
-    _info: TranscriptInfo
-
-    def begin(self, info: TranscriptInfo) -> str:
-        self._info = info
-        return ""
-
-    def segment(self, segment: Segment) -> str:
-        raise NotImplementedError
-
-    def end(self, info: TranscriptInfo) -> str:
-        return ""
-
-
-class TxtWriter(LineWriter):
+class TxtWriter(Writer):
     """Plain text: one segment a line, with its speaker in front and its translation on the next line.
 
     Source: openai-whisper's `WriteTXT`.
@@ -40,7 +25,8 @@ class TxtWriter(LineWriter):
         return behind_speaker(segment.speaker, segment.text.strip()) + "\n" + translation
 
 
-class _RowWriter(LineWriter):
+class _RowWriter(Writer):
+    _info: TranscriptInfo
     columns: tuple[str, ...]
 
     def begin(self, info: TranscriptInfo) -> str:
@@ -92,7 +78,7 @@ class CsvWriter(_RowWriter):
         return text.getvalue()
 
 
-class LrcWriter(LineWriter):
+class LrcWriter(Writer):
     """Simple LRC lyrics: each line after the time of its first word; minutes may exceed 60.
 
     An empty line marks the end. Source: whisper.cpp (`examples/cli`, `output_lrc`).
@@ -116,7 +102,7 @@ class LrcWriter(LineWriter):
         return f"[{_lrc_time(self._last_end)}]\n" if self._last_end else ""
 
 
-class LabelsWriter(LineWriter):
+class LabelsWriter(Writer):
     """Audacity's labels, one a segment, tab-separated: start and end in seconds, speaker and text.
 
     Source: Audacity's manual, "Importing and Exporting Labels".
@@ -132,10 +118,9 @@ class LabelsWriter(LineWriter):
         return f"{segment.start:.6f}\t{segment.end:.6f}\t{' '.join(text.split())}\n"
 
 
-class WholeWriter:
+class WholeWriter(Writer):
     """The base of formats that are written at the end: it keeps the segments."""
 
-    extension = ""
     _segments: list[Segment]
 
     def begin(self, info: TranscriptInfo) -> str:
@@ -145,9 +130,6 @@ class WholeWriter:
     def segment(self, segment: Segment) -> str:
         self._segments.append(segment)
         return ""
-
-    def end(self, info: TranscriptInfo) -> Piece:
-        raise NotImplementedError
 
 
 class RttmWriter(WholeWriter):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.base import TranscriptInfo, Writer
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.text.normalize import shared_out, width
@@ -365,10 +365,9 @@ def _one_language(options: WriterOptions, escape: Callable[[str], str]) -> CueMa
     return CueMaker(options, escape) if options.reading_speed is None else ReadableCues(options, escape)
 
 
-class CueWriter:
+class CueWriter(Writer):
     """A writer of a format that consists of cues; `render` formats one cue."""
 
-    extension = ""
     _cues: BilingualCues
 
     def __init__(self, options: WriterOptions | None = None) -> None:
