@@ -41,8 +41,7 @@ from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.detect import detect_language
 from sottovoce.models.backend import Backend
 from sottovoce.models.load import load_checkpoint
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.text.tokenizer import Tokenizer

@@ -22,7 +22,7 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.load import write_checkpoint
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import FallbackOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Samples
 

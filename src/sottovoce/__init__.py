@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sottovoce.ctc.decoder import CtcDecoder as CtcDecoder
     from sottovoce.errors import SottovoceError as SottovoceError
     from sottovoce.options.decoding import DecodingOptions as DecodingOptions
-    from sottovoce.options.fallback import FallbackOptions as FallbackOptions
+    from sottovoce.options.decoding import FallbackOptions as FallbackOptions
     from sottovoce.options.transcribe import TranscribeOptions as TranscribeOptions
     from sottovoce.streaming.session import Session as Session
     from sottovoce.types import Event as Event
@@ -27,7 +27,7 @@ _HOMES = {
     "CtcDecoder": "sottovoce.ctc.decoder",
     "DecodingOptions": "sottovoce.options.decoding",
     "Event": "sottovoce.types",
-    "FallbackOptions": "sottovoce.options.fallback",
+    "FallbackOptions": "sottovoce.options.decoding",
     "Hypothesis": "sottovoce.types",
     "Model": "sottovoce.api",
     "Segment": "sottovoce.types",

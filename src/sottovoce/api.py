@@ -20,7 +20,7 @@ from sottovoce.models.sources.names import default_model
 from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
 from sottovoce.offline.transcriber import SecondModel, transcriber_for, with_arguments
 from sottovoce.offline.transcription import FileTranscription, RunControl, open_recording, transcribe_batch
-from sottovoce.options.fallback import DeferralOptions
+from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions, parse_speakers
 from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.runtime.registry import AUTO, BACKENDS, check_runtime, choose_runtime

@@ -12,8 +12,7 @@ from sottovoce.cli.main import run
 from sottovoce.cli.options import means_file
 from sottovoce.cli.transcribe import EXCLUSIVE, transcribe, transcribe_options
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from tests.cli.test_ctc import folder
 

@@ -24,7 +24,7 @@ from sottovoce.cli.invocation import Invocation
 from sottovoce.cli.main import run
 from sottovoce.cli.transcribe import transcribe, transcribe_options
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import FallbackOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
 from tests.audio.media import wav_bytes

@@ -8,8 +8,7 @@ import torch
 
 from sottovoce.decoding.decode import DecodingResult, decode, decode_with_fallback, mix_seed
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions, count_loops, token_entropy
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, count_loops, token_entropy
 from tests.decoding import rig
 
 

@@ -18,8 +18,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.cli.main import cli
 from sottovoce.cli.options import SectionedCommand
 from sottovoce.cli.transcribe import SECTIONS
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.schema import Api, Option, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
 from sottovoce.options.vad import VadOptions

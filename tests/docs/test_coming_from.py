@@ -15,8 +15,7 @@ import pytest
 from sottovoce.api import Model, load_model
 from sottovoce.cli.main import cli
 from sottovoce.models.devices import NUMBER_FORMATS
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.types import Word

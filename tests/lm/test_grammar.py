@@ -12,8 +12,7 @@ import torch
 from sottovoce.api import Model, load_model
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.grammar import BROKEN, START, Grammar, GrammarModel
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")

@@ -9,7 +9,7 @@ import pytest
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.offline.verify import is_silent, is_too_little, split_retry
 from sottovoce.offline.windows import SpeechSpan, Window, WindowCut
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
 from tests.offline.transcribing import ENGLISH, HELLO, TOKENIZER, at, read, script, voice

@@ -12,8 +12,7 @@ from sottovoce.api import Model
 from sottovoce.audio.container import ContainerDecoder
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import AudioError
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.types import SAMPLE_RATE, Segment

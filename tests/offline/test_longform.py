@@ -17,8 +17,7 @@ from sottovoce.audio.recording import Recording
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.offline.transcriber import SHORT_TAIL_FRAMES
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from tests.decoding import rig
 from tests.models import tiny

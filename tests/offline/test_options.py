@@ -6,8 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 

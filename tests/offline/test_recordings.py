@@ -14,8 +14,7 @@ from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.types import EncoderOutput, Features, Samples, Segment, Transcript

@@ -29,7 +29,7 @@ from sottovoce.offline.resume import (
     segment_to_json,
 )
 from sottovoce.offline.transcriber import SecondModel
-from sottovoce.options.fallback import DeferralOptions
+from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples, Segment, Turn
 

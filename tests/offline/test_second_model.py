@@ -15,7 +15,7 @@ from sottovoce.errors import OptionError
 from sottovoce.offline.resume import ResumePoint, SeekPlace, TranscriptionState
 from sottovoce.offline.transcriber import SecondModel, transcriber_for
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.fallback import DeferralOptions
+from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.text.tokenizer import Tokenizer

@@ -16,8 +16,7 @@ from sottovoce.audio.recording import Recording
 from sottovoce.models.backend import Backend
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import Batching, BatchingRuntime, CallBatcher, Caller, PendingCall, Priority
 from sottovoce.runtime.calls import ContinuousDecodeCall, RunOnHost, Runtime

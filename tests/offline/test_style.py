@@ -16,8 +16,7 @@ from sottovoce.offline.regroup import clean_segment
 from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.transcriber import Segments
 from sottovoce.offline.transcription import in_style
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import VERBATIM_LOOPS, TranscribeOptions
 from sottovoce.text.disfluency import VERBATIM_PROMPTS
 from sottovoce.text.tokenizer import Tokenizer

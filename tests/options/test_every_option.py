@@ -12,8 +12,7 @@ from sottovoce.cli.invocation import Invocation
 from sottovoce.cli.options import LIBRARY, SectionedCommand
 from sottovoce.cli.transcribe import transcribe, transcribe_options
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.schema import ApiField, Option, check_options, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions

@@ -20,7 +20,7 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.cli.main import run
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.options.fallback import DeferralOptions
+from sottovoce.options.decoding import DeferralOptions
 from sottovoce.server.settings import JobSettings, ModelSettings, Work
 from sottovoce.types import EncoderOutput, Features
 from tests.offline.transcribing import WORLD, at, script

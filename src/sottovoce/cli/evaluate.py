@@ -16,7 +16,7 @@ from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand, grouped
 from sottovoce.errors import ManifestError
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
 from sottovoce.formats.output import writable_folder
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import FallbackOptions
 from sottovoce.options.live import Switching, without_parallel
 from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions

@@ -16,8 +16,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.files import FORMATS
 from sottovoce.formats.paragraphs import clock
 from sottovoce.lm import HOTWORD_WEIGHT
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import DeferralOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions
 from sottovoce.options.schema import SAME, Option, Values, changed, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions, parse_speakers
 from sottovoce.options.vad import VadOptions

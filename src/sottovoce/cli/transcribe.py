@@ -48,8 +48,7 @@ from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.formats.output import STANDARD_OUTPUT
 from sottovoce.formats.paragraphs import clock
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import DeferralOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions
 from sottovoce.options.schema import Option, Values, changed, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions

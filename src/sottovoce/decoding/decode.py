@@ -29,8 +29,7 @@ from sottovoce.decoding.search import (
 )
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, BestTokens, ChoosingRows, EndingRows, RunningRows
-from sottovoce.options.decoding import DecodingOptions, shared_options
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.disfluency import verbatim_tokens
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput

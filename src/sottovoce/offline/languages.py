@@ -39,8 +39,7 @@ from sottovoce.offline.windows import (
     energy_minimum,
     speech_pieces,
 )
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.types import EncoderOutput, Features
 
 FARTHEST_WINDOWS = 12

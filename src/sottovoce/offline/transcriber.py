@@ -17,7 +17,7 @@ from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend
 from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.windows import WindowCut
-from sottovoce.options.fallback import DeferralOptions
+from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import Runtime
 from sottovoce.text.languages import LanguageChoice

@@ -37,7 +37,7 @@ from sottovoce.offline.windows import (
     mel_frames,
     seconds_of,
 )
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import FallbackOptions
 from sottovoce.options.transcribe import APPENDED, PREPENDED
 from sottovoce.options.vad import VadOptions
 from sottovoce.types import SAMPLE_RATE, EncoderOutput, Segment, Word

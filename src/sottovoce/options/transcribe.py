@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import Literal, Protocol, TypeAlias
 
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.schema import ApiField, Option, check_options, in_python
 from sottovoce.options.vad import VadOptions
 from sottovoce.text.disfluency import check_cleanable

@@ -26,8 +26,7 @@ from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.search import Fusion
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, detect_together
 from sottovoce.models.backend import Backend, IncrementalResult, IncrementalWindow
-from sottovoce.options.decoding import DecodingOptions, shared_options
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.threads import all_torch_threads, one_torch_thread
 from sottovoce.types import EncoderOutput, Features, Stepwise, finish

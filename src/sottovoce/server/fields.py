@@ -15,8 +15,7 @@ from typing import TypeAlias, TypeVar, cast
 from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.requests import LIVE_REQUEST, MODEL, REQUEST, UNSTABLE
 from sottovoce.options.schema import Api, ApiField, Kind, Option, Values, options_of

@@ -20,7 +20,7 @@ from sottovoce.errors import OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.fallback import DeferralOptions
+from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import THREADS, Caller, Priority

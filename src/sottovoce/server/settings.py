@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from sottovoce.errors import OptionError
-from sottovoce.options.fallback import DeferralOptions
+from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.schema import Option, check_options
 from sottovoce.runtime.update_interval import INTERVALS_S
 from sottovoce.translation.chat import ChatServer, Glossary

@@ -10,8 +10,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.samples import AudioBuffer
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import Runtime
 from sottovoce.translation.live_translator import SourceText, sentences, with_translation

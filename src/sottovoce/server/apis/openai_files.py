@@ -25,8 +25,7 @@ from sottovoce.formats.base import write_transcript
 from sottovoce.formats.document import Json, json_text, score, seconds, span_document
 from sottovoce.formats.document import word_document as live_word
 from sottovoce.formats.files import writer_for
-from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.requests import TRANSLATION_FORMATS
 from sottovoce.options.schema import Option, Values, made
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions

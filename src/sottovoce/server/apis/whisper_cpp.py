@@ -13,8 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sottovoce.audio.recording import Recording
 from sottovoce.formats.document import Json, score, span_document
-from sottovoce.options.decoding import HOTTEST, DecodingOptions
-from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.decoding import HOTTEST, DecodingOptions, FallbackOptions
 from sottovoce.options.schema import Values, made, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import VadOptions
