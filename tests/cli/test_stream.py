@@ -201,7 +201,7 @@ def test_pieces_that_a_thread_reads_come_in_order_with_their_error() -> None:
 
     heard = []
     with pytest.raises(OptionError, match="the end"):
-        heard.extend(caught_up(pieces()))
+        heard.extend(caught_up(pieces(), Controller(0)))
     assert [int(piece[0]) for piece in heard] == list(range(5))
 
 
@@ -215,7 +215,7 @@ def test_a_long_recording_through_a_pipe_waits_there(monkeypatch: pytest.MonkeyP
             n_read += 1
             yield np.full(10, n_read, np.float32)
 
-    taken = caught_up(pieces())
+    taken = caught_up(pieces(), Controller(0))
     assert [int(next(taken)[0]) for _ in range(100)] == list(range(1, 101))
     assert n_read <= 100 + 2 * 16 + 2
     taken.close()

@@ -65,7 +65,7 @@ class Recording:
         self._silent: Sequence[Span] = ()
         self._reader: AudioReader | None = None
         self._spool: BinaryIO | None = None
-        if _is_pipe(source):
+        if is_pipe(source):
             source = self._spool = _spooled(source, self.name)
         self._source = source
         # A file object is reread from its initial position.
@@ -150,7 +150,8 @@ class Recording:
         self.close()
 
 
-def _is_pipe(source: PlainSource) -> bool:
+def is_pipe(source: PlainSource) -> bool:
+    """Return whether a source can be read only once: standard input, a pipe or a device."""
     if isinstance(source, bytes | np.ndarray):
         return False
     if isinstance(source, str | os.PathLike):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import click
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from sottovoce.cli.invocation import Invocation, invocation_of, one_line
 from sottovoce.cli.options import (
@@ -19,6 +20,7 @@ from sottovoce.cli.options import (
     grouped,
     open_model,
 )
+from sottovoce.cli.progress import exit_code, progress_bar
 from sottovoce.cli.transcribe import DECODING, EXCLUSIVE, LANGUAGE, WORDS, transcribe_options
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import Option, made, options_of
@@ -132,10 +134,7 @@ def _write(
     n_failed_before: int,
     invocation: Invocation,
 ) -> int:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
     from sottovoce.archive.results import write_rows
-    from sottovoce.cli.progress import exit_code, progress_bar
 
     n_failed = 0
     seconds = 0.0

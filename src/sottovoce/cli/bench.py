@@ -16,8 +16,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, SectionedCommand, beam_size, open_model
-from sottovoce.cli.progress import source_of
+from sottovoce.cli.options import BEAM_SIZE, LANGUAGE, MODEL, ModelOptions, SectionedCommand, open_model
+from sottovoce.cli.progress import progress_bar, source_of
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.options.schema import Option, made, options_of
 from sottovoce.types import SAMPLE_RATE
@@ -45,7 +45,7 @@ class MeasureOptions:
     json: bool = Option("One JSON document for each model instead of a table.").as_field(False)
 
 
-MEASURE = (LANGUAGE, beam_size(5), *options_of(MeasureOptions))
+MEASURE = (LANGUAGE, BEAM_SIZE, *options_of(MeasureOptions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +84,12 @@ def bench(file: str | None, language: str, beam_size: int, **given: object) -> N
     found: dict[str, list[Measured]] = {}
     n_of_file = 0 if file is None else 1 + (not options.no_live)
     n_rows = 5 if options.live else 7 + int(beam_size > 1) + n_of_file
-    bar = click.progressbar(
-        length=n_rows * len(models),
-        label="measures",
-        file=sys.stderr,
-        hidden=not sys.stderr.isatty(),
-        show_eta=False,
-    )
-    with bar:
+    with progress_bar(auto_refresh=False) as bar:  # a thread that draws would disturb the measurements
+        task = bar.add_task("measures", total=n_rows * len(models))
         for one in models:
             for measured in measures(one, options, samples):
                 found.setdefault(_label(one), []).append(measured)
-                bar.update(1)
+                bar.update(task, advance=1, refresh=True)
     if not options.json:
         _print(found)
         return

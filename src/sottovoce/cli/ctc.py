@@ -17,6 +17,7 @@ import click
 
 from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import SectionedCommand, grouped, is_typed
+from sottovoce.cli.progress import progress_bar, read_headers
 from sottovoce.ctc.labels import LabelList
 from sottovoce.ctc.options import (
     CtcFusionOptions,
@@ -148,8 +149,6 @@ def decode(context: click.Context, /, files: tuple[Path, ...], **given: object) 
     options, chosen = made(DecoderOptions, given), made(DecodeOptions, given)
     readable: Sequence[Path] = files
     if options.model is not None:
-        from sottovoce.cli.progress import read_headers
-
         headers = read_headers(list(map(str, files)), invocation_of(context))
         readable = [path for path in files if str(path) in headers]
     n_failed = len(files) - len(readable)
@@ -232,10 +231,9 @@ def tune(context: click.Context, /, manifest: Path, **given: object) -> None:
     rows = listed(manifest)
     utterances = Utterances.opened(made(DecoderOptions, given), typed)
     ranges = _ranges(chosen.tune, tunable(utterances.config, utterances.options.vocabulary_from))
-    hidden = not sys.stderr.isatty()
-    length = chosen.decodings * (chosen.folds + 1)
-    with click.progressbar(length=length, label="tune", file=sys.stderr, hidden=hidden) as bar:
-        weights, row = tuned(utterances, rows, ranges, chosen, progress=lambda: bar.update(1))
+    with progress_bar() as bar:
+        task = bar.add_task("tune", total=chosen.decodings * (chosen.folds + 1))
+        weights, row = tuned(utterances, rows, ranges, chosen, progress=lambda: bar.advance(task))
     if chosen.output is not None:
         write_config(chosen.output, utterances.config_with(weights))
     click.echo(json.dumps(row))

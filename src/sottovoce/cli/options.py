@@ -261,14 +261,11 @@ LIBRARY = tuple(
 """Options of recordings."""
 BY_KEY = {option.key: option for option in LIBRARY}
 TASK = (BY_KEY["task"],)
+BEAM_SIZE = replace(BY_KEY["beam_size"], reads=None)
 
 
 def of_library(*groups: str) -> tuple[Option, ...]:
     return grouped(*groups, of=LIBRARY)
-
-
-def beam_size(default: int) -> Option:
-    return replace(BY_KEY["beam_size"], cli_default=default, reads=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -53,13 +52,13 @@ def read_headers(
 ) -> Mapping[str, AudioInfo | None]:
     """Read the headers of recordings (None: a pipe). An unreadable one is an error line, and left out."""
     from sottovoce.audio.io import probe_audio
+    from sottovoce.audio.recording import is_pipe
 
     progress = Progress(len(names))
     headers: dict[str, AudioInfo | None] = {}
     for name in dict.fromkeys(names):
         try:
-            is_pipe = name == "-" or (os.path.exists(name) and not os.path.isfile(name))
-            if is_pipe and not os.path.isdir(name):
+            if is_pipe(name):
                 headers[name] = None
             else:
                 headers[name] = probe_audio(name, audio_track=audio_track, input_format=input_format)
@@ -119,11 +118,11 @@ def failure_line(error: Exception, name: str, advice: str) -> str:
     raise error
 
 
-def progress_bar(*columns: ProgressColumn, quiet: bool = False) -> RichProgress:
+def progress_bar(*columns: ProgressColumn, quiet: bool = False, auto_refresh: bool = True) -> RichProgress:
     """Make a bar for a terminal, and none for a pipe. columns: none are rich's default ones."""
     disable = quiet or not sys.stderr.isatty()  # with FORCE_COLOR rich treats a pipe as a terminal
     console = Console(stderr=True, highlight=False)
-    return RichProgress(*columns, console=console, disable=disable, transient=True)
+    return RichProgress(*columns, console=console, disable=disable, transient=True, auto_refresh=auto_refresh)
 
 
 class Progress:

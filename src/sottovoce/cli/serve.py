@@ -19,13 +19,13 @@ import click
 
 from sottovoce.cli.invocation import Invocation, invocation_of
 from sottovoce.cli.options import (
+    BEAM_SIZE,
     MODEL,
     TRANSLATION,
     Flag,
     ModelOptions,
     SectionedCommand,
     TranslationOptions,
-    beam_size,
     grouped,
     open_model,
 )
@@ -113,7 +113,7 @@ SECTIONS: Mapping[str, tuple[Flag, ...]] = {
         *(option for option in MODEL if option.key not in FIXED),
         *grouped("Model", of=OWN),
         *options_of(ModelSettings),
-        beam_size(5),
+        BEAM_SIZE,
     ),
     "Access": options_of(Access),
     "Limits": (*options_of(ServerLimits), *options_of(Work)),

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from sottovoce.cli.invocation import Interrupts, invocation_of
 from sottovoce.cli.options import (
+    BEAM_SIZE,
     FUSION,
     MODEL,
     TASK,
@@ -34,7 +35,6 @@ from sottovoce.cli.options import (
     SectionedCommand,
     Translation,
     TranslationOptions,
-    beam_size,
     grouped,
     open_model,
     speakers_of,
@@ -99,7 +99,7 @@ SECTIONS = {
     "Model": MODEL,
     "Source": (MIC, REALTIME, UNAWARE, INPUT_FORMAT, SAVE_AUDIO),
     "Language": (*grouped("Language", of=LIVE), *TASK),
-    "Search": (beam_size(5), *FUSION),
+    "Search": (BEAM_SIZE, *FUSION),
     POLICY: (*grouped(POLICY, of=LIVE), CHUNK_MS, ENCODER, *grouped("Padding", of=LIVE)),
     "Speech": (NO_VAD, *grouped("Edges", of=LIVE)),
     "Speakers": (*grouped("Speakers", of=LIVE), VOICES),
@@ -237,7 +237,7 @@ def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[S
 
 
 def caught_up(
-    pieces: Iterator[Samples], controller: UpdateIntervalController | None = None
+    pieces: Iterator[Samples], controller: UpdateIntervalController
 ) -> Generator[Samples, None, None]:
     """Read ahead in a thread, and join pieces that arrived in real time during the previous step.
 
@@ -276,7 +276,7 @@ def caught_up(
     n_samples = 0
 
     def least_s() -> float:
-        return controller.interval_s if controller is not None and controller.is_stretched else 0.0
+        return controller.interval_s if controller.is_stretched else 0.0
 
     def is_due() -> bool:
         return bool(waiting) and sum(len(piece) for piece, _ in waiting) >= least_s() * SAMPLE_RATE
@@ -301,7 +301,7 @@ def caught_up(
                 is_live = n_samples > 0 and came_s - first_s >= n_samples / SAMPLE_RATE / 2
                 n_samples += len(audio)
                 yield audio
-                if controller is not None and is_live:
+                if is_live:
                     controller.note_wait(now_s - came_s)
                     controller.note_work(time.monotonic() - now_s, time.monotonic())
         if end is not None:
