@@ -402,6 +402,7 @@ class PrefixSearch:
         top_tokens: int | None = None,
     ) -> None:
         try:
+            load_kernels("kenlm")  # kernels before 0.4 write more arrays
             self._kernels = load_kernels("ctc").ctc
         except ImportError as error:
             raise OptionError(f"the CTC search needs the native kernels: {error}") from error
@@ -446,10 +447,6 @@ class PrefixSearch:
             n_symbols=symbols.shape[2],
             n_histories=n_symbols,
         )
-        if hasattr(beams, "arc"):  # kernels before 0.4 write three arrays that nothing reads
-            shape = state.last.shape
-            unread = torch.empty((3, *shape, max(8, shape[1])), dtype=torch.uint8)
-            beams.arc, beams.is_prefix, beams.is_label_prefix = (each.data_ptr() for each in unread)
         given = NativeEmissions(self._kernels, log_probs, lengths)
         self._native.search(self._settings, beams, given.view, n_rows, n_threads(n_rows, n_frames))
         state.symbols = histories
