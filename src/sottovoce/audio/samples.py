@@ -37,8 +37,8 @@ def tensor_array(tensor: Tensor, name: str) -> Array:
     return array
 
 
-LOUDEST = 256.0
-"""Louder float samples (48 dB above full scale) are integers that were not divided by their full scale."""
+LOUDEST = 2.0**7
+"""Full scale of 8 bits, the fewest: louder float samples are integers that were not divided by theirs."""
 
 
 def check_floats(samples: Samples, name: str, *, start_sample: int = 0) -> None:
