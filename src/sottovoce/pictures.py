@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from sottovoce.api import Model
-from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, normalize, window_features
+from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, hz_to_mel, log_mel, normalize, window_features
 from sottovoce.audio.vad import SpeechFinder, SpeechWindows, load_silero
 from sottovoce.decoding.alignment import WindowText, attention_of
 from sottovoce.errors import MissingExtraError, OptionError
@@ -176,7 +176,6 @@ FONTS = (
 )
 INCHES_A_SECOND = 0.62
 WORD_INCHES = 0.135
-LOWEST_HZ, HIGHEST_HZ = 0.0, 8000.0
 
 
 def check_picture(path: Path) -> None:
@@ -280,9 +279,9 @@ def _words_on_top(axis: Axes, data: FigureData) -> None:
 
 
 def _colour(probability: float) -> str:
-    if not probability < 0.8:  # also nan: unknown
+    if not has_low_confidence(probability):  # also nan: unknown
         return "0.15"
-    return GUESSED if probability < 0.5 else "#aa7700"
+    return GUESSED if probability < VERY_LOW_CONFIDENCE else "#aa7700"
 
 
 def _draw_mel(axis: Axes, data: FigureData) -> None:
@@ -292,13 +291,10 @@ def _draw_mel(axis: Axes, data: FigureData) -> None:
         for time in (word.start, word.end):
             axis.axvline(time, color="white", lw=0.5, alpha=0.45)
     ticks = [250, 500, 1000, 2000, 4000, 8000]
-    axis.set_yticks([_mel_of(hz) / _mel_of(HIGHEST_HZ) * data.mel.shape[0] for hz in ticks])
+    heights = hz_to_mel(np.array(ticks, np.float64))
+    axis.set_yticks(heights / heights[-1] * data.mel.shape[0])  # the last one is the highest of the mel scale
     axis.set_yticklabels([f"{hz} Hz" if hz < 1000 else f"{hz // 1000} kHz" for hz in ticks])
     axis.set_ylabel("log-mel", fontsize=9)
-
-
-def _mel_of(hz: float) -> float:
-    return hz * 3 / 200 if hz < 1000 else 15 + 27 * float(np.log(hz / 1000)) / float(np.log(6.4))
 
 
 def _draw_speech(axis: Axes, data: FigureData) -> None:

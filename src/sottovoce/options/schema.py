@@ -163,12 +163,8 @@ in_python = partial(Option, flag=None)
 """Declares an option without a flag."""
 
 
-def options_of(owner: type) -> tuple[Option, ...]:
-    return _options(owner)
-
-
 @cache
-def _options(owner: type) -> tuple[Option, ...]:
+def options_of(owner: type) -> tuple[Option, ...]:
     return tuple(
         _completed(declared.metadata[_OPTION], declared, owner)
         for declared in dataclasses.fields(owner)
