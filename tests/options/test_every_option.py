@@ -156,7 +156,7 @@ class WithAnother(DecodingOptions):
         group="Search",
         least=0.0,
         most=2.0,
-        apis={"whisper_cpp": ApiField("loudness_thold", most=1.0)},
+        whisper_cpp=ApiField("loudness_thold", most=1.0),
     ).as_field(0.5)
 
     def __post_init__(self) -> None:

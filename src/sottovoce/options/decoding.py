@@ -47,14 +47,12 @@ class DecodingOptions:
         "translate: translate into English.",
         group="Task",
         choices=("transcribe", "translate"),
-        apis={
-            "whisper_cpp": ApiField(
-                "translate",
-                "translate into English",
-                kind="flag",
-                reads=lambda on: "translate" if on else "transcribe",
-            )
-        },
+        whisper_cpp=ApiField(
+            "translate",
+            "translate into English",
+            kind="flag",
+            reads=lambda on: "translate" if on else "transcribe",
+        ),
     ).as_field("transcribe")
     temperature: float = in_python(
         "0 takes the most probable token, above 0 samples.", key="window_temperature", least=0.0, most=HOTTEST
@@ -71,15 +69,13 @@ class DecodingOptions:
         least=1,
         cli_default=5,
         reads=lambda size: size if size > 1 else None,
-        apis={
-            "whisper_cpp": ApiField(
-                "beam_size",
-                "up to 16; without it, 0 or -1: the server's `--beam-size`; 1 is greedy",
-                least=-1,
-                most=MOST_BEAM,
-                none_upto=0,
-            )
-        },
+        whisper_cpp=ApiField(
+            "beam_size",
+            "up to 16; without it, 0 or -1: the server's `--beam-size`; 1 is greedy",
+            least=-1,
+            most=MOST_BEAM,
+            none_upto=0,
+        ),
     ).as_field(None)
     patience: float | None = _search(
         "Finished hypotheses to wait for, as a multiple of the beam size.", above=0.0
@@ -109,14 +105,12 @@ class DecodingOptions:
         "Tokens that are never written; -1 stands for symbols that are not speech, '' allows all.",
         kind="integers",
         metavar="ID[,ID…]",
-        apis={
-            "whisper_cpp": ApiField(
-                "suppress_nst suppress_non_speech",
-                "`false` also writes symbols such as ♪ and [; default `true`",
-                kind="flag",
-                reads=lambda on: None if on else SPECIALS_ALONE,
-            )
-        },
+        whisper_cpp=ApiField(
+            "suppress_nst suppress_non_speech",
+            "`false` also writes symbols such as ♪ and [; default `true`",
+            kind="flag",
+            reads=lambda on: None if on else SPECIALS_ALONE,
+        ),
     ).as_field((NON_SPEECH,))
     suppress_regex: str | None = _search(
         "Tokens whose whole text, with the space before a word, matches this are never written.",
@@ -131,11 +125,9 @@ class DecodingOptions:
         "Split at the speaker turns of a tinydiarize checkpoint, and number them.",
         group="Speakers",
         key="tinydiarize",
-        apis={
-            "whisper_cpp": ApiField(
-                "tinydiarize", "with a tinydiarize checkpoint: ` [SPEAKER_TURN]` before another speaker"
-            )
-        },
+        whisper_cpp=ApiField(
+            "tinydiarize", "with a tinydiarize checkpoint: ` [SPEAKER_TURN]` before another speaker"
+        ),
     ).as_field(False)
     """Allows their token of a speaker change (`<|startoflm|>`)."""
     suppress_blank: bool = in_python("Do not begin with a space or the end of text.").as_field(True)
@@ -156,14 +148,9 @@ class DecodingOptions:
     seed: int = Option(
         "Random seed of sampling at temperatures above 0.",
         group="Fallback",
-        apis={
-            "openai": ApiField(
-                "seed",
-                "random seed at temperatures above 0; equal seeds give equal text",
-                least=0,
-                most=2**53,
-            )
-        },
+        openai=ApiField(
+            "seed", "random seed at temperatures above 0; equal seeds give equal text", least=0, most=2**53
+        ),
     ).as_field(0)
 
     def __post_init__(self) -> None:
@@ -244,38 +231,29 @@ class FallbackOptions:
         metavar="T[,T…]",
         least=0.0,
         most=HOTTEST,
-        apis={
-            "openai": ApiField(
-                "temperature",
-                "0 or none: higher ones are tried if the result looks wrong; above 0: only this one",
-                kind="number",
-                reads=lambda first: (first,) if first else None,
-            )
-        },
+        openai=ApiField(
+            "temperature",
+            "0 or none: higher ones are tried if the result looks wrong; above 0: only this one",
+            kind="number",
+            reads=lambda first: (first,) if first else None,
+        ),
     ).as_field((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
     compression_ratio_threshold: float | None = _fallback(
         "Text with a higher compression ratio is repetitive: try the next temperature."
     ).as_field(2.4)
     logprob_threshold: float | None = _fallback(
         "With a lower mean log-probability, try the next temperature.",
-        apis={
-            "whisper_cpp": ApiField(
-                "logprob_thold",
-                "a result with a lower mean log-probability looks wrong",
-                least=-1e3,
-                most=1.0,
-            )
-        },
+        whisper_cpp=ApiField(
+            "logprob_thold", "a result with a lower mean log-probability looks wrong", least=-1e3, most=1.0
+        ),
     ).as_field(-1.0)
     no_speech_threshold: float | None = _fallback(
         "With a higher no-speech probability, and below --logprob-threshold, the window is silent.",
         least=0.0,
         most=1.0,
-        apis={
-            "whisper_cpp": ApiField(
-                "no_speech_thold", "silence: a higher no-speech probability, and a text that looks wrong"
-            )
-        },
+        whisper_cpp=ApiField(
+            "no_speech_thold", "silence: a higher no-speech probability, and a text that looks wrong"
+        ),
     ).as_field(0.6)
     """None: no window is silent."""
     max_loops: int | None = in_python(
@@ -287,11 +265,9 @@ class FallbackOptions:
         "Text whose last 32 tokens have a lower entropy is repetitive too (2.4 in whisper.cpp).",
         unset="off",
         least=0.0,
-        apis={
-            "whisper_cpp": ApiField(
-                "entropy_thold", "a text with a lower entropy looks wrong; default off", least=0.0, most=1e3
-            )
-        },
+        whisper_cpp=ApiField(
+            "entropy_thold", "a text with a lower entropy looks wrong; default off", least=0.0, most=1e3
+        ),
     ).as_field(None)
     """In nats; None: no limit."""
     best_of: int | None = Option(
@@ -299,11 +275,9 @@ class FallbackOptions:
         group="Search",
         cli_default=5,
         least=1,
-        apis={
-            "whisper_cpp": ApiField(
-                "best_of", "samples at temperatures above 0, up to 16", least=-1, most=MOST_BEAM, none_upto=0
-            )
-        },
+        whisper_cpp=ApiField(
+            "best_of", "samples at temperatures above 0, up to 16", least=-1, most=MOST_BEAM, none_upto=0
+        ),
     ).as_field(None)
     """None uses the decoding options' value."""
 

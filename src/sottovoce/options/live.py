@@ -42,13 +42,11 @@ class LiveDecodingOptions:
     latency: Latency = _in_policy(
         "Certainty of a word before it is committed: low is earlier, with more errors; sure is later.",
         choices=get_args(Latency),
-        apis={
-            "sottovoce": ApiField(
-                "latency",
-                "certainty of words before they are committed: `low` is earlier, with more errors; "
-                "`balanced` is the default; `sure` is later",
-            )
-        },
+        sottovoce=ApiField(
+            "latency",
+            "certainty of words before they are committed: `low` is earlier, with more errors; "
+            "`balanced` is the default; `sure` is later",
+        ),
     ).as_field("balanced")
     frame_threshold: float | None = _in_policy(
         "Distance (20 ms frames) from the end of the audio within which words wait.",
@@ -68,13 +66,11 @@ class LiveDecodingOptions:
         "End a turn sooner if its text is complete, later if not; high is the soonest.",
         unset="turns end after a fixed pause",
         choices=get_args(Eagerness),
-        apis={
-            "sottovoce": ApiField(
-                "eagerness",
-                "end turns by their text instead of a fixed pause: `low` waits longest, `high` least; "
-                "sends `turn_ended`",
-            )
-        },
+        sottovoce=ApiField(
+            "eagerness",
+            "end turns by their text instead of a fixed pause: `low` waits longest, `high` least; "
+            "sends `turn_ended`",
+        ),
     ).as_field(None)
     chunk_s: float = in_python(
         "Seconds between two updates.", least=0.01, expected="at least 0.01 seconds"
@@ -96,19 +92,17 @@ class LiveDecodingOptions:
     task: Task = in_python(
         "translate: translate into English.",
         choices=("transcribe", "translate"),
-        apis={"sottovoce": ApiField("task", "`transcribe`, the default, or `translate` into English")},
+        sottovoce=ApiField("task", "`transcribe`, the default, or `translate` into English"),
     ).as_field("transcribe")
     init_prompt: str = _in_policy(
         "Text before the session; dropped as text is added.",
-        apis={"sottovoce": ApiField("prompt", "text before the session")},
+        sottovoce=ApiField("prompt", "text before the session"),
     ).as_field("")
     static_prompt: str = _in_policy(
         "Terms and names; kept for the whole session.",
-        apis={
-            "sottovoce": ApiField(
-                "terms", "names and expected words, separated by commas", kind="texts", reads=", ".join
-            ),
-        },
+        sottovoce=ApiField(
+            "terms", "names and expected words, separated by commas", kind="texts", reads=", ".join
+        ),
     ).as_field("")
     max_context_tokens: int = _in_policy(
         "Most tokens of prompts and earlier text for an update.", least=0, most=223
@@ -178,51 +172,40 @@ class LiveOptions:
         short="-l --language",
         cli_default="auto",
         metavar="auto|CODE[,CODE…]",
-        apis={
-            "sottovoce": ApiField(
-                "languages",
-                "languages that may be spoken: codes (pt, por), tags (pt-BR) or names, separated by "
-                "commas; default `auto`: all",
-                kind="languages",
-            ),
-        },
+        sottovoce=ApiField(
+            "languages",
+            "languages that may be spoken: codes (pt, por), tags (pt-BR) or names, separated by "
+            "commas; default `auto`: all",
+            kind="languages",
+        ),
     ).as_field(())
     """Empty: all of the model."""
     switching: Switching = _in_language(
         "restart: follow changes of language between sentences; off: do not. `parallel` means `restart`.",
         choices=("off", "restart", "parallel"),
         metavar="[off|restart]",
-        apis={
-            "sottovoce": ApiField(
-                "switching",
-                "`restart` (default): follow changes of language between sentences; `off`: do not",
-            )
-        },
+        sottovoce=ApiField(
+            "switching", "`restart` (default): follow changes of language between sentences; `off`: do not"
+        ),
     ).as_field("restart")
     switch_certainty: float = _in_language(
         "Posterior of another language at which the session switches; higher is later and more certain.",
         least=0.5,
         most=1.0,
-        apis={
-            "sottovoce": ApiField(
-                "switch_certainty", "posterior of another language, 0.5 to 1, at which the session switches"
-            )
-        },
+        sottovoce=ApiField(
+            "switch_certainty", "posterior of another language, 0.5 to 1, at which the session switches"
+        ),
     ).as_field(SWITCH_CERTAINTY)
     captions: Captions = Option(
         "firm: only committed words; revisable: also later words, which may change.",
         group="Captions",
         choices=get_args(Captions),
-        apis={
-            "sottovoce": ApiField(
-                "captions", "`firm` (default): only committed words; `revisable`: also text that may change"
-            )
-        },
+        sottovoce=ApiField(
+            "captions", "`firm` (default): only committed words; `revisable`: also text that may change"
+        ),
     ).as_field("firm")
     vad: bool | VadStreamOptions = in_python(
-        "Decode only where speech is.",
-        kind="flag",
-        apis={"sottovoce": ApiField("vad", "`false`: decode silence too")},
+        "Decode only where speech is.", kind="flag", sottovoce=ApiField("vad", "`false`: decode silence too")
     ).as_field(True)
     """True uses the default options."""
     speakers: str = Option(
@@ -230,13 +213,11 @@ class LiveOptions:
         group="Speakers",
         metavar="auto|N",
         cli_default=None,
-        apis={
-            "sottovoce": ApiField(
-                "speakers",
-                "identify the speaker of each word: `auto`, or the largest number; default `false`",
-                kind="speakers",
-            ),
-        },
+        sottovoce=ApiField(
+            "speakers",
+            "identify the speaker of each word: `auto`, or the largest number; default `false`",
+            kind="speakers",
+        ),
     ).as_field("")
     """Empty: no diarization."""
     decoding: LiveDecodingOptions = field(default_factory=LiveDecodingOptions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from sottovoce.options.schema import Api, ApiField, Kind, Option
@@ -15,8 +15,18 @@ WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
 MOST_COUNT = 100_000
 
 
-def requested(key: str, kind: Kind, apis: Mapping[Api, ApiField], default: object = None) -> Option:
-    return Option(next(iter(apis.values())).help, key=key, kind=kind, apis=apis, default=default)
+def requested(
+    key: str,
+    kind: Kind,
+    default: object = None,
+    *,
+    openai: ApiField | None = None,
+    whisper_cpp: ApiField | None = None,
+    sottovoce: ApiField | None = None,
+) -> Option:
+    help = next(one.help for one in (openai, whisper_cpp, sottovoce) if one is not None)
+    option = Option(help, key=key, kind=kind, default=default)
+    return replace(option, openai=openai, whisper_cpp=whisper_cpp, sottovoce=sottovoce)
 
 
 def _of_api(
@@ -33,7 +43,7 @@ def _of_api(
     examples: tuple[str, ...] = (),
 ) -> Option:
     field = ApiField(name, help, least, most, none_upto=none_upto, choices=choices, examples=examples)
-    return requested(key or name.removesuffix("[]"), kind, {api: field})
+    return requested(key or name.removesuffix("[]"), kind, **{api: field})
 
 
 _openai = partial(_of_api, "openai")
@@ -45,27 +55,21 @@ REQUEST = (
     requested(
         "file",
         "file",
-        {
-            "openai": ApiField("file", "any format of FFmpeg; files that a playlist names are not opened"),
-            "whisper_cpp": ApiField("file", "the recording"),
-        },
+        openai=ApiField("file", "any format of FFmpeg; files that a playlist names are not opened"),
+        whisper_cpp=ApiField("file", "the recording"),
     ),
     _openai("model", "text", "one of `/v1/models`; default: the server's"),
     requested(
         "language",
         "text",
-        {
-            "openai": ApiField(
-                "language",
-                "a code (pt, por), tag (pt-BR) or name; without it, detected once",
-                examples=LANGUAGE_EXAMPLES,
-            ),
-            "whisper_cpp": ApiField(
-                "language",
-                "without a language it is detected (whisper.cpp: English)",
-                examples=LANGUAGE_EXAMPLES,
-            ),
-        },
+        openai=ApiField(
+            "language",
+            "a code (pt, por), tag (pt-BR) or name; without it, detected once",
+            examples=LANGUAGE_EXAMPLES,
+        ),
+        whisper_cpp=ApiField(
+            "language", "without a language it is detected (whisper.cpp: English)", examples=LANGUAGE_EXAMPLES
+        ),
     ),
     _whisper_cpp("detect_language", "flag", "detect the language, whatever `language` is"),
     _openai(
@@ -87,20 +91,18 @@ REQUEST = (
     requested(
         "response_format",
         "choice",
-        {
-            "openai": ApiField(
-                "response_format",
-                "`json`, `text`, `srt`, `vtt`, `verbose_json`, `diarized_json`: segments with "
-                "[speakers](speakers.md) A, B, …",
-                choices=FORMATS,
-            ),
-            "whisper_cpp": ApiField(
-                "response_format",
-                "`json`, `text`, `srt`, `vtt`, `verbose_json` (words in their segments, probabilities of "
-                "languages)",
-                choices=TRANSLATION_FORMATS,
-            ),
-        },
+        openai=ApiField(
+            "response_format",
+            "`json`, `text`, `srt`, `vtt`, `verbose_json`, `diarized_json`: segments with "
+            "[speakers](speakers.md) A, B, …",
+            choices=FORMATS,
+        ),
+        whisper_cpp=ApiField(
+            "response_format",
+            "`json`, `text`, `srt`, `vtt`, `verbose_json` (words in their segments, probabilities of "
+            "languages)",
+            choices=TRANSLATION_FORMATS,
+        ),
         default="json",
     ),
     _openai(

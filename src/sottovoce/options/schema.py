@@ -79,7 +79,7 @@ class Option:
     unset: meaning of None. key: unique name; "": the field's. flag: "": from the key, None: none. negated:
     the flag negates the field. switch: also has a `--no-` flag. many: repeatable. reads: converts the command
     line's value. above: exclusive. may_be_infinite: in Python. expected, called: words of the error message.
-    field, owner, default: set by the dataclass.
+    openai, whisper_cpp, sottovoce: see `Api`. field, owner, default: set by the dataclass.
     """
 
     help: str
@@ -102,7 +102,9 @@ class Option:
     choices: tuple[str, ...] = ()
     expected: str = ""
     called: str = ""
-    apis: Mapping[Api, ApiField] = dataclasses.field(default_factory=dict)
+    openai: ApiField | None = None
+    whisper_cpp: ApiField | None = None
+    sottovoce: ApiField | None = None
     field: str = ""
     owner: str = ""
     default: object = None
@@ -110,6 +112,16 @@ class Option:
     def as_field(self, default: T) -> T:
         declared: T = dataclasses.field(default=default, metadata={_OPTION: self})
         return declared
+
+    @property
+    def apis(self) -> Mapping[Api, ApiField]:
+        """Names and ranges in the requests of the APIs that have this option."""
+        declared: Mapping[Api, ApiField | None] = {
+            "openai": self.openai,
+            "whisper_cpp": self.whisper_cpp,
+            "sottovoce": self.sottovoce,
+        }
+        return {api: one for api, one in declared.items() if one is not None}
 
     @property
     def flags(self) -> str | None:
@@ -163,8 +175,12 @@ in_python = partial(Option, flag=None)
 """Declares an option without a flag."""
 
 
-@cache
 def options_of(owner: type) -> tuple[Option, ...]:
+    return _options(owner)
+
+
+@cache
+def _options(owner: type) -> tuple[Option, ...]:
     return tuple(
         _completed(declared.metadata[_OPTION], declared, owner)
         for declared in dataclasses.fields(owner)

@@ -161,11 +161,9 @@ class TranscribeOptions:
         kind="flag",
         reads=lambda on: "vad" if on else None,
         choices=("seek", "vad"),
-        apis={
-            "whisper_cpp": ApiField(
-                "vad", "detect speech first", kind="flag", reads=lambda on: "vad" if on else None
-            )
-        },
+        whisper_cpp=ApiField(
+            "vad", "detect speech first", kind="flag", reads=lambda on: "vad" if on else None
+        ),
     ).as_field("seek")
     """ "seek" advances by the model's timestamps; "vad" packs speech into windows."""
     vad: VadOptions | None = None
@@ -194,14 +192,11 @@ class TranscribeOptions:
     initial_prompt: str | None = _context(
         "Text before the recording: names, spelling, style.",
         metavar="TEXT",
-        apis={
-            "openai": ApiField("prompt", "text before the recording"),
-            "whisper_cpp": ApiField("prompt", "text before the recording"),
-        },
+        openai=ApiField("prompt", "text before the recording"),
+        whisper_cpp=ApiField("prompt", "text before the recording"),
     ).as_field(None)
     carry_initial_prompt: bool = _context(
-        "Give the initial prompt to every window.",
-        apis={"whisper_cpp": ApiField("carry_initial_prompt")},
+        "Give the initial prompt to every window.", whisper_cpp=ApiField("carry_initial_prompt")
     ).as_field(False)
     condition_on_previous_text: bool = _context(
         "Decode each window without the text of the one before.",
@@ -213,11 +208,9 @@ class TranscribeOptions:
         unset="as many as the model allows",
         metavar="TOKENS",
         least=0,
-        apis={
-            "whisper_cpp": ApiField(
-                "max_context", "tokens of earlier text; -1: all", least=-1, most=100_000, none_upto=-1
-            )
-        },
+        whisper_cpp=ApiField(
+            "max_context", "tokens of earlier text; -1: all", least=-1, most=100_000, none_upto=-1
+        ),
     ).as_field(None)
     prompt_reset_on_temperature: float = _context(
         "Text decoded at a higher temperature is not given to the next window.", least=0.0
@@ -234,15 +227,13 @@ class TranscribeOptions:
         metavar="FRAMES",
         least=50,
         expected="at least 50 (a second)",
-        apis={
-            "whisper_cpp": ApiField(
-                "audio_ctx",
-                "frames (20 ms) of a window, 50 to 1500; 0: all; fewer than the model's lose words",
-                least=0,
-                most=1_500,
-                none_upto=0,
-            )
-        },
+        whisper_cpp=ApiField(
+            "audio_ctx",
+            "frames (20 ms) of a window, 50 to 1500; 0: all; fewer than the model's lose words",
+            least=0,
+            most=1_500,
+            none_upto=0,
+        ),
     ).as_field(None)
     """The last 0.2 s of a shorter window are silence."""
     offset_s: float = _times(
@@ -254,15 +245,9 @@ class TranscribeOptions:
         cli_default=None,
         least=0.0,
         expected="seconds from 0",
-        apis={
-            "whisper_cpp": ApiField(
-                "offset_t",
-                "start of the part to read, in milliseconds",
-                most=1e9,
-                per_unit=1000.0,
-                kind="number",
-            )
-        },
+        whisper_cpp=ApiField(
+            "offset_t", "start of the part to read, in milliseconds", most=1e9, per_unit=1000.0, kind="number"
+        ),
     ).as_field(0.0)
     duration_s: float | None = _times(
         "Length of the part to read.",
@@ -272,17 +257,15 @@ class TranscribeOptions:
         metavar="TIME",
         above=0.0,
         expected="more than 0 seconds",
-        apis={
-            "whisper_cpp": ApiField(
-                "duration",
-                "length of the part to read, in milliseconds",
-                least=0.0,
-                most=1e9,
-                per_unit=1000.0,
-                none_upto=0,
-                kind="number",
-            )
-        },
+        whisper_cpp=ApiField(
+            "duration",
+            "length of the part to read, in milliseconds",
+            least=0.0,
+            most=1e9,
+            per_unit=1000.0,
+            none_upto=0,
+            kind="number",
+        ),
     ).as_field(None)
     """A part is read as a recording of its own, with times of the whole."""
     word_timestamps: bool = _words("Add times and probabilities of words.", short="-w").as_field(False)
@@ -291,7 +274,7 @@ class TranscribeOptions:
         metavar="P",
         least=0.0,
         most=1.0,
-        apis={"whisper_cpp": ApiField("word_thold", "probability of a word (whisper.cpp: of a timestamp)")},
+        whisper_cpp=ApiField("word_thold", "probability of a word (whisper.cpp: of a timestamp)"),
     ).as_field(0.0)
     """See `interpolate_improbable`; 0 keeps all times."""
     prepend_punctuations: str = _signs("Punctuation that belongs to the next word.").as_field(PREPENDED)
@@ -339,14 +322,12 @@ class TranscribeOptions:
         "For one speaker a channel. apart: transcribe each channel separately (implies "
         "--vad); energy: together, the loudest channel speaks.",
         choices=("mixed", "apart", "energy"),
-        apis={
-            "whisper_cpp": ApiField(
-                "diarize",
-                "identify speakers by channels or [voices](speakers.md): see below",
-                kind="flag",
-                reads=lambda on: "energy" if on else None,
-            )
-        },
+        whisper_cpp=ApiField(
+            "diarize",
+            "identify speakers by channels or [voices](speakers.md): see below",
+            kind="flag",
+            reads=lambda on: "energy" if on else None,
+        ),
     ).as_field("mixed")
     """ "apart" needs mode "vad"; "energy" times words."""
 
@@ -503,7 +484,7 @@ class WriterOptions:
         "srt: number the subtitles from N + 1.",
         metavar="N",
         least=0,
-        apis={"whisper_cpp": ApiField("offset_n", "added to the numbers of `srt`", most=100_000)},
+        whisper_cpp=ApiField("offset_n", "added to the numbers of `srt`", most=100_000),
     ).as_field(0)
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ class VadOptions:
         key="vad_threshold",
         least=0.0,
         most=1.0,
-        apis={"whisper_cpp": ApiField("vad_threshold", least=0.0, most=1.0)},
+        whisper_cpp=ApiField("vad_threshold", least=0.0, most=1.0),
     ).as_field(0.5)
     neg_threshold: float | None = _of_recording(
         "Probability below which speech ends.",
@@ -58,14 +58,14 @@ class VadOptions:
         unset="0",
         key="vad_min_speech_ms",
         least=0.0,
-        apis={"whisper_cpp": ApiField("vad_min_speech_duration_ms", least=0.0, most=60_000.0)},
+        whisper_cpp=ApiField("vad_min_speech_duration_ms", least=0.0, most=60_000.0),
     ).as_field(0.0)
     min_silence_ms: float = _of_recording(
         "Shorter pauses do not end speech.",
         unset="160",
         key="vad_min_silence_ms",
         least=0.0,
-        apis={"whisper_cpp": ApiField("vad_min_silence_duration_ms", least=0.0, most=60_000.0)},
+        whisper_cpp=ApiField("vad_min_silence_duration_ms", least=0.0, most=60_000.0),
     ).as_field(2000.0)
     max_speech_s: float = _of_recording(
         "Longer speech is split at a pause.",
@@ -73,15 +73,13 @@ class VadOptions:
         key="vad_max_speech_s",
         above=0.0,
         may_be_infinite=True,
-        apis={
-            "whisper_cpp": ApiField(
-                "vad_max_speech_duration_s",
-                "longer speech is split at a pause; at most 30 s",
-                least=0.0,
-                most=3.5e38,
-                reads=lambda seconds: min(seconds, 30.0),
-            )
-        },
+        whisper_cpp=ApiField(
+            "vad_max_speech_duration_s",
+            "longer speech is split at a pause; at most 30 s",
+            least=0.0,
+            most=3.5e38,
+            reads=lambda seconds: min(seconds, 30.0),
+        ),
     ).as_field(math.inf)
     """At the longest pause of `min_silence_at_max_speech_ms`, else at the limit."""
     min_silence_at_max_speech_ms: float = _of_recording(
@@ -95,7 +93,7 @@ class VadOptions:
         unset="200",
         key="vad_speech_pad_ms",
         least=0.0,
-        apis={"whisper_cpp": ApiField("vad_speech_pad_ms", least=0.0, most=5_000.0)},
+        whisper_cpp=ApiField("vad_speech_pad_ms", least=0.0, most=5_000.0),
     ).as_field(400.0)
     """At most to the middle of a pause."""
     overlap_s: float = _of_recording(
@@ -103,7 +101,7 @@ class VadOptions:
         unset="0",
         key="vad_overlap_s",
         least=0.0,
-        apis={"whisper_cpp": ApiField("vad_samples_overlap", least=0.0, most=5.0)},
+        whisper_cpp=ApiField("vad_samples_overlap", least=0.0, most=5.0),
     ).as_field(0.0)
     """Added at each end; 0.1 in whisper.cpp."""
 

@@ -208,7 +208,7 @@ def translation_form() -> list[Option]:
     openai = fields.fields_of("openai")
     options = {name: openai[name][0] for name in TRANSLATED}
     formats = replace(openai["response_format"][1], choices=TRANSLATION_FORMATS)
-    options["response_format"] = replace(options["response_format"], apis={"openai": formats})
+    options["response_format"] = replace(options["response_format"], openai=formats)
     return list(options.values())
 
 
