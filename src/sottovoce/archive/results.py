@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from filelock import FileLock, Timeout
 
@@ -156,18 +156,6 @@ def reason(error: Exception) -> str:
 
 PART_ROWS = 512
 _BEGINNING = b'{"id": '
-
-
-class ResultTable(Protocol):
-    """A table being written. Methods raise OptionError for a foreign file and a full disk."""
-
-    def rows(self) -> Iterator[Row]: ...
-
-    def replace(self, rows: Sequence[Row]) -> None: ...
-
-    def append(self, row: Row) -> None: ...
-
-    def flush(self) -> None: ...
 
 
 @contextmanager
@@ -316,6 +304,10 @@ class ParquetTable:
 
     def _parts(self) -> list[Path]:
         return sorted(self._path.glob("part-[0-9]*.parquet"))
+
+
+ResultTable: TypeAlias = JsonLinesTable | ParquetTable
+"""A table being written. Methods raise OptionError for a foreign file and a full disk."""
 
 
 def _pyarrow() -> tuple[ModuleType, ModuleType]:
