@@ -5,16 +5,20 @@ from __future__ import annotations
 import io
 import subprocess
 import wave
+from collections.abc import Sequence
+from pathlib import Path
 from typing import BinaryIO, cast
 
 import av
 import numpy as np
 import numpy.typing as npt
 import pytest
+from av.audio.stream import AudioStream
+from av.container import OutputContainer
 
 from sottovoce.audio.container import LiveContainer
 from sottovoce.audio.io import AudioSource, open_audio
-from sottovoce.types import Samples
+from sottovoce.types import SAMPLE_RATE, Samples
 
 
 def load_channels(source: AudioSource) -> Samples:
@@ -57,22 +61,46 @@ def encoded_bytes(
     container: str,
     codec: str,
     layout: str = "mono",
+    sample_rate: int | None = None,
+    file: io.BytesIO | None = None,
 ) -> bytes:
-    """Encode (n_channels, n) floats by any container and codec that PyAV has."""
-    file = io.BytesIO()
+    """Encode (n_channels, n) floats by any container and codec of PyAV. sample_rate: theirs, or `rate`."""
+    file = file or io.BytesIO()
     with av.open(file, "w", format=container) as out:
-        stream = out.add_stream(codec, rate=rate, layout=layout)
-        interleaved = np.ascontiguousarray(np.atleast_2d(samples).T).reshape(1, -1)
-        frame = av.AudioFrame.from_ndarray(interleaved, format="flt", layout=layout)
-        frame.sample_rate = rate
-        resampler = av.AudioResampler(
-            stream.format, stream.layout, rate, frame_size=stream.frame_size or 1024
-        )
-        for part in [*resampler.resample(frame), *resampler.resample(None)]:
-            if part is not None:
-                out.mux(stream.encode(part))
-        out.mux(stream.encode(None))
+        encode(out, out.add_stream(codec, rate=rate, layout=layout), samples, sample_rate or rate)
     return file.getvalue()
+
+
+def encode(out: OutputContainer, stream: AudioStream, samples: Samples, sample_rate: int) -> None:
+    """Write all of (n_channels, n) floats to a stream of a container."""
+    interleaved = np.ascontiguousarray(np.atleast_2d(samples).T).reshape(1, -1)
+    frame = av.AudioFrame.from_ndarray(interleaved, format="flt", layout=stream.layout)
+    frame.sample_rate = sample_rate
+    resampler = av.AudioResampler(
+        stream.format, stream.layout, stream.rate, frame_size=stream.frame_size or 1024
+    )
+    for part in [*resampler.resample(frame), *resampler.resample(None)]:
+        if part is not None:
+            out.mux(stream.encode(part))
+    out.mux(stream.encode(None))
+
+
+Sound = tuple[Samples, str | None, str | None]
+"""Samples (n,) at 16 kHz, the language tag and the title of a track."""
+
+
+def write_tracks(path: Path, sounds: Sequence[Sound], codec: str = "aac") -> Path:
+    """A file in the container of its extension, with a track for each sound."""
+    with av.open(str(path), "w") as out:
+        streams = []
+        for _, language, title in sounds:
+            stream = out.add_stream(codec, rate=SAMPLE_RATE, layout="mono")
+            tags = {"language": language, "title": title}
+            stream.metadata.update({name: tag for name, tag in tags.items() if tag})
+            streams.append(stream)
+        for stream, (samples, _, _) in zip(streams, sounds, strict=True):
+            encode(out, stream, samples, SAMPLE_RATE)
+    return path
 
 
 def silent_video_bytes() -> bytes:

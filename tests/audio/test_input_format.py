@@ -6,7 +6,6 @@ import io
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import av
 import numpy as np
 import pytest
 
@@ -14,7 +13,7 @@ from sottovoce.audio.container import is_container, no_sound, read_input_format
 from sottovoce.audio.io import check_reading, load_audio, open_audio, read_live
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.types import Samples
+from sottovoce.types import SAMPLE_RATE, Samples
 from tests.audio.media import encoded_bytes, load_channels, pipe, wav_bytes
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
@@ -42,12 +41,7 @@ def speech() -> Samples:
 
 def encoded(container: str, codec: str, rate: int) -> bytes:
     """The clip at another rate."""
-    with av.open(str(CLIP)) as source:
-        resampler = av.AudioResampler("flt", "mono", rate)
-        frames = [out for frame in source.decode(audio=0) for out in resampler.resample(frame)]
-        frames += [frame for frame in resampler.resample(None) if frame is not None]
-    samples = np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames])
-    return encoded_bytes(samples, rate=rate, container=container, codec=codec)
+    return encoded_bytes(speech(), sample_rate=SAMPLE_RATE, rate=rate, container=container, codec=codec)
 
 
 def piped(data: bytes, input_format: str | None = None) -> Samples:

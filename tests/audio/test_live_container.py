@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 
@@ -15,37 +14,23 @@ from sottovoce.audio.container import MOST_AT_ONCE_S, THREAD_NAME, LiveContainer
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
-from tests.audio.media import from_live
+from tests.audio.media import encoded_bytes, from_live
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 
 
-class Written(io.RawIOBase):
+class Written(io.BytesIO):
     """A file that cannot be sought in, as a recorder of a browser writes it."""
 
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object) -> int:
-        self.data += bytes(data)  # type: ignore[call-overload]
-        return len(bytes(data))  # type: ignore[call-overload]
+    def seekable(self) -> bool:
+        return False
 
 
-def recorded(samples: Samples, kind: str, codec: str = "libopus") -> bytes:
+def recorded(samples: Samples, container: str, codec: str = "libopus") -> bytes:
     """Samples (n,) at 16 kHz in a container that was written live, at 48 kHz."""
-    made = Written()
-    with av.open(made, "w", format=kind) as container:
-        stream = container.add_stream(codec, rate=48_000, layout="mono")
-        resampler = av.AudioResampler("flt" if codec == "libopus" else "s16", "mono", 48_000)
-        frame = av.AudioFrame.from_ndarray(samples[None], "flt", "mono")
-        frame.sample_rate = SAMPLE_RATE
-        for out in [*resampler.resample(frame), *resampler.resample(None)]:
-            container.mux(stream.encode(out))
-        container.mux(stream.encode(None))
-    return bytes(made.data)
+    return encoded_bytes(
+        samples, sample_rate=SAMPLE_RATE, rate=48_000, container=container, codec=codec, file=Written()
+    )
 
 
 def taken(container: LiveContainer) -> Iterator[Samples]:

@@ -12,8 +12,7 @@ from sottovoce.audio.container import AudioTrack, track_named
 from sottovoce.audio.io import load_audio, probe_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
-from tests.audio.media import load_channels, tones
-from tests.audio.tracked import Sound, write_tracks
+from tests.audio.media import Sound, load_channels, tones, write_tracks
 
 HIGH, LOW = tones(64_000, 16_000, 6)[5], tones(64_000, 16_000)[0]
 SOUNDS: list[Sound] = [(LOW, "eng", "Original"), (HIGH, "ger", None)]
