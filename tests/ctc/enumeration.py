@@ -50,6 +50,10 @@ def without_idle(texts: Mapping[Tokens, float], separator: int | None) -> dict[T
     return {tokens: math.log(total) for tokens, total in sums.items()}
 
 
+def one_reading(_: Tokens) -> Iterator[Reading]:
+    yield ()
+
+
 def readings(
     tokens: Tokens,
     spellings: Sequence[tuple[int, Tokens]],

@@ -24,6 +24,7 @@ from tests.ctc.enumeration import (
     all_texts,
     best_of,
     emissions,
+    one_reading,
     readings,
     separated_readings,
     without_idle,
@@ -44,10 +45,6 @@ def search(
 ) -> list[Hypothesis]:
     decoder = EmissionDecoder(labels(log_probs.shape[1], blank), WIDE, scorer=scorer, lexicon=words)
     return decoder.decode(log_probs)[0]
-
-
-def one_reading(tokens: Tokens) -> Iterator[Reading]:
-    yield ()
 
 
 @pytest.mark.parametrize("blank", [0, 1, 3])

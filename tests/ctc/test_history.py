@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.lm.neural import History, HistoryWord, NeuralRescorer, WordHistory
-from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions
+from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions, one_reading
 
 LABELS = Labels.of(["-", "a", "b", " "], 0)
 
@@ -37,10 +37,6 @@ class RandomHistories:
 def decoder(every: int | None, **options: int) -> EmissionDecoder:
     chosen = CtcOptions(adjust_every_frames=every, **options)  # type: ignore[arg-type]
     return EmissionDecoder(LABELS, chosen, history_scorer=RandomHistories())
-
-
-def one_reading(tokens: Tokens) -> Iterator[Reading]:
-    yield ()
 
 
 def full_score(tokens: Tokens, _: Reading) -> float:

@@ -12,8 +12,7 @@ from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.models import PhraseSpeller
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import LanguageModelError
-from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions
-from tests.ctc.test_exact import one_reading
+from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions, one_reading
 
 SMALL = Labels.of([*"-abcdefghijklmnopqrstuvwxyz "], 0)
 WIDE = CtcOptions(beam_size=3000, n_best=20, times=False)

@@ -23,6 +23,16 @@ from sottovoce.text.tokenizer import (
 )
 
 VOCABULARIES = (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100)
+SPECIALS = {
+    "eot": "<|endoftext|>",
+    "sot": "<|startoftranscript|>",
+    "translate": "<|translate|>",
+    "transcribe": "<|transcribe|>",
+    "sot_lm": "<|startoflm|>",
+    "sot_prev": "<|startofprev|>",
+    "no_speech": "<|nospeech|>",
+    "no_timestamps": "<|notimestamps|>",
+}
 
 SENTENCES = {
     "en": " Well, it's a 3.14-mile (or so) walk... isn't it? Don't we'll they've I'd!",
@@ -56,18 +66,8 @@ def test_specials_follow_the_pieces_and_end_with_the_vocabulary() -> None:
         assert (
             tokenizer.decode_with_timestamps([tokenizer.timestamp_begin, n_vocab - 1]) == "<|0.00|><|30.00|>"
         )
-        names = {
-            tokenizer.eot: "<|endoftext|>",
-            tokenizer.sot: "<|startoftranscript|>",
-            tokenizer.translate: "<|translate|>",
-            tokenizer.transcribe: "<|transcribe|>",
-            tokenizer.sot_lm: "<|startoflm|>",
-            tokenizer.sot_prev: "<|startofprev|>",
-            tokenizer.no_speech: "<|nospeech|>",
-            tokenizer.no_timestamps: "<|notimestamps|>",
-        }
-        for token, name in names.items():
-            assert tokenizer.token_bytes(token).decode() == name
+        for attribute, name in SPECIALS.items():
+            assert tokenizer.token_bytes(getattr(tokenizer, attribute)).decode() == name
 
 
 @pytest.mark.parametrize(("n_vocab", "n_languages"), [(N_VOCAB_99, 99), (N_VOCAB_100, 100)])
@@ -251,18 +251,10 @@ def reference(theirs: ModuleType, n_vocab: int, language: str):  # type: ignore[
 @pytest.mark.parametrize("n_vocab", VOCABULARIES)
 def test_all_ids_equal_openai_whisper(theirs: ModuleType, n_vocab: int) -> None:
     ours, other = Tokenizer.for_model(n_vocab, language="en"), reference(theirs, n_vocab, "en")
-    assert ours.eot == other.eot
-    assert ours.sot == other.sot
-    assert ours.translate == other.translate
-    assert ours.transcribe == other.transcribe
-    assert ours.sot_lm == other.sot_lm
-    assert ours.sot_prev == other.sot_prev
-    assert ours.no_speech == other.no_speech
-    assert ours.no_timestamps == other.no_timestamps
-    assert ours.timestamp_begin == other.timestamp_begin
-    assert ours.sot_sequence == other.sot_sequence
-    assert ours.sot_sequence_including_notimestamps == other.sot_sequence_including_notimestamps
-    assert ours.non_speech_tokens == other.non_speech_tokens
+    for name in (*SPECIALS, "timestamp_begin", "non_speech_tokens"):
+        assert getattr(ours, name) == getattr(other, name), name
+    for name in ("sot_sequence", "sot_sequence_including_notimestamps"):
+        assert getattr(ours, name) == getattr(other, name), name
     if ours.is_multilingual:
         assert ours.language_tokens == tuple(sorted(other.all_language_tokens))
     for token in range(n_vocab):
