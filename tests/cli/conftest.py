@@ -1,13 +1,29 @@
-"""A recording in a folder of its own, and a call that must end before it opens a model."""
+"""A call of the command, a recording in a folder of its own, and a call that must not open a model."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.capture import CaptureResult
 
 from sottovoce.cli import transcribe
+from sottovoce.cli.main import run
+
+Call = Callable[..., CaptureResult[str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run the command with these words, check its exit code, and return what it wrote."""
+
+    def called(*words: object, code: int = 0) -> CaptureResult[str]:
+        assert run([*map(str, words)]) == code
+        return capsys.readouterr()
+
+    return called
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from sottovoce.cli.align import read_text, time
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.types import Transcript
+from tests.cli.conftest import Call
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 TEXT = "Wir haben heute viel Zeit."
@@ -25,9 +26,8 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_subtitles_of_a_given_text(clip: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["align", str(clip), str(text), *NANO]) == 0
-    output = capsys.readouterr()
+def test_subtitles_of_a_given_text(clip: Path, text: Path, call: Call) -> None:
+    output = call("align", clip, text, *NANO)
     assert TEXT in output.out
     assert "-->" in output.out
 
@@ -43,26 +43,21 @@ def test_every_format_into_a_folder(clip: Path, text: Path, tmp_path: Path, meth
     assert {path.suffix for path in folder.iterdir()} >= {".srt", ".ass", ".vtt", ".html", ".TextGrid"}
 
 
-def test_a_transcript_is_refined(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_transcript_is_refined(clip: Path, tmp_path: Path, call: Call) -> None:
     rough = tmp_path / "rough.srt"
     rough.write_text(f"1\n00:00:00,000 --> 00:00:03,000\n{TEXT}\n", encoding="utf-8")
-    assert run(["align", str(clip), str(rough), *NANO, "-f", "json"]) == 0
-    (segment,) = json.loads(capsys.readouterr().out)["segments"]
+    (segment,) = json.loads(call("align", clip, rough, *NANO, "-f", "json").out)["segments"]
     assert segment["start"] == pytest.approx(0.26, abs=0.3)
     assert segment["end"] == pytest.approx(2.14, abs=0.7)
 
 
-def test_a_phrase_in_a_recording_and_in_its_transcript(
-    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["find", str(clip), "heute viel", *NANO, "--json"]) == 0
-    heard = json.loads(capsys.readouterr().out)
+def test_a_phrase_in_a_recording_and_in_its_transcript(clip: Path, tmp_path: Path, call: Call) -> None:
+    heard = json.loads(call("find", clip, "heute viel", *NANO, "--json").out)
     assert heard["text"] == "heute viel"
     assert 0.2 < heard["start"] < heard["end"] < 2.2
     transcript = tmp_path / "talk.srt"
     transcript.write_text(f"1\n00:00:01,000 --> 00:00:03,000\n{TEXT}\n", encoding="utf-8")
-    assert run(["find", str(transcript), "heute viel"]) == 0
-    line = capsys.readouterr().out
+    line = call("find", transcript, "heute viel").out
     assert line.startswith("0:01.")
     assert line.rstrip().endswith("heute viel")
 
@@ -85,15 +80,13 @@ def test_text_on_standard_input_is_utf8(
     assert "standard input: expected a text, got the byte" in output.err
 
 
-def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_found_is_said_apart(tmp_path: Path, call: Call) -> None:
     transcript = tmp_path / "talk.srt"
     transcript.write_text(f"1\n00:00:01,000 --> 00:00:03,000\n{TEXT}\n", encoding="utf-8")
-    assert run(["find", str(transcript), "purple elephants"]) == 1  # as grep has it
-    output = capsys.readouterr()
+    output = call("find", transcript, "purple elephants", code=1)
     assert output.out == ""
     assert "no match for 'purple elephants'" in output.err
-    assert run(["find", str(transcript), "purple elephants", "--json"]) == 1
-    assert capsys.readouterr().out == ""
+    assert call("find", transcript, "purple elephants", "--json", code=1).out == ""
 
 
 CUE = f"1\n00:00:00,000 --> 00:00:03,000\n{TEXT}\n"
@@ -125,31 +118,3 @@ def test_subtitles_that_are_not_read_are_no_text(tmp_path: Path) -> None:
     path.write_text("[Events]\nDialogue: 0,0:00:00.00,0:00:03.00,Default,,0,0,0,,Wir haben Zeit.\n")
     with pytest.raises(OptionError, match=r"talk\.ass': expected a name that ends in \.json, \.srt, \.vtt"):
         read_text(str(path))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("plot {clip} -o a.png -l klingon", "language 'klingon'"),
-        ("plot {clip} -o a.png --panels mel,nose", "panels: expected some of mel"),
-        ("plot {clip} -o a.png --offset 99", "expected a start before its end"),
-        ("plot {clip} -o a.png --duration 31", "--duration: expected 0.1 to 30 s, got 31"),
-        ("plot {clip} -o a.bmp", "picture 'a.bmp': expected a name that ends in"),
-        ("plot {clip} -o a.png --text missing.txt", "text 'missing.txt'"),
-        ("karaoke {clip} -o a.mp4 -l klingon", "language 'klingon'"),
-        ("find {clip} Zeit -l klingon", "language 'klingon'"),
-        ("align {clip} - -l klingon", "language 'klingon'"),
-        ("detect-language {clip} -l de,klingon", "language 'klingon'"),
-        ("stream {clip} -l de,klingon", "language 'klingon'"),
-        ("eval wer list.jsonl --languages klingon", "language 'klingon'"),
-    ],
-)
-def test_wrong_arguments_are_refused_before_a_model_is_loaded(
-    words: str, said: str, clip: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def opened(*_: object, **__: object) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("sottovoce.api.load_model", opened)
-    assert run(words.format(clip=clip).split()) == 2
-    assert said in capsys.readouterr().err

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sottovoce.cli.main import run
+from sottovoce.types import SAMPLE_RATE, Segment, Transcript
 from tests.audio.media import wav_bytes
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
@@ -96,7 +99,6 @@ transcribe {clip} --translate-to en --task translate | --task translate
 stream | FILE
 stream {clip} --mic | FILE
 stream {clip} --realtime --unaware | --realtime: cannot be combined with --unaware
-stream {clip} --languages klingon | klingon
 stream {clip} --encoder exact --tail 5 | tail
 stream nowhere.wav --model nothing | nowhere.wav
 stream {clip} --speakers many | 'many'
@@ -117,7 +119,6 @@ batch {clips} {tmp}/out.jsonl --actors some --ray | --actors
 batch {clips} {tmp}/out.jsonl --hotwords Zürich | --hotwords
 batch {clips} {tmp}/out.jsonl --language xx | xx
 detect-language missing.wav | missing.wav
-detect-language {clip} --languages klingon | klingon
 detect-language {clip} --revision v1 | revision 'v1' given, but nano is on this machine
 align {clip} none.txt | text 'none.txt': expected a text, got No such file
 align nowhere.wav file | nowhere.wav
@@ -131,12 +132,6 @@ find {clip} ?! | expected letters or digits to look for
 find {clip} word --least-score 0 | --least-score
 find nowhere.json word | nowhere.json
 find {clip} word --least-score nan | 'nan'
-plot {clip} -o {tmp}/talk.gif | talk.gif': expected a name that ends in .png, .svg, .pdf
-plot {clip} -o {tmp}/none/talk.png | talk.png': its folder is not there
-plot {clip} -o {tmp}/talk.png --panels wave | panels: expected some of
-plot {clip} -o {tmp}/talk.png --duration 31 | --duration: expected 0.1 to 30 s
-plot {clip} -o {tmp}/talk.png --text none.txt | expected a text, got No such file
-plot {clip} -o {tmp}/talk.png --offset 50 | expected a start before its end
 karaoke {clip} --output {tmp}/none/video.mp4 | video.mp4
 karaoke - --output {tmp}/video.mp4 | standard input
 models info nowhere | nowhere
@@ -163,73 +158,131 @@ eval wer none.jsonl | none.jsonl
 eval language {tmp}/ja.jsonl --model nano | ja.jsonl: expected recordings of one language each in
 eval switching none.jsonl --plots {tmp}/file/plots | cannot be written
 """
+BEFORE_MODEL = """
+transcribe missing.wav | missing
+transcribe missing.wav -o talk.srt --second-model small | missing
+detect-language missing.wav --timeline | missing
+align missing.wav file | missing
+find missing.wav word | missing
+plot missing.wav -o talk.png | missing
+karaoke missing.wav -o talk.mp4 | missing
+stream missing.wav | missing
+batch missing talk.jsonl | missing
+bench missing.wav --model base,small | missing
+ctc missing.wav --model base | missing
+ctc tune missing.jsonl --model base | missing
+eval wer missing.jsonl | missing
+eval language ja.jsonl --noise missing.wav | missing
+plot {clip} -o a.gif | picture 'a.gif': expected a name that ends in .png, .svg, .pdf
+plot {clip} -o none/a.png | a.png': its folder is not there
+plot {clip} -o a.png -l klingon | language 'klingon'
+plot {clip} -o a.png --panels mel,nose | panels: expected some of mel
+plot {clip} -o a.png --offset 99 | expected a start before its end
+plot {clip} -o a.png --duration 31 | --duration: expected 0.1 to 30 s, got 31
+plot {clip} -o a.png --text none.txt | text 'none.txt': expected a text, got No such file
+karaoke {clip} -o a.mp4 -l klingon | language 'klingon'
+find {clip} Zeit -l klingon | language 'klingon'
+align {clip} - -l klingon | language 'klingon'
+detect-language {clip} -l de,klingon | language 'klingon'
+stream {clip} -l de,klingon | language 'klingon'
+eval wer list.jsonl --languages klingon | language 'klingon'
+transcribe {clip} other.flac -o talk.srt | talk.srt': expected one input for one file, got 2
+transcribe {clip} -o talk.doc | expected an extension of a format (txt, srt,
+transcribe {clip} -o talk.doc -f srt | expected a name in .srt for --output-format srt, got .doc
+transcribe {clip} -o talk.srt -f vtt | expected a name in .vtt for --output-format vtt, got .srt
+transcribe {clip} -o talk.srt -f srt,json | expected one format for one file, got 'srt,json'
+transcribe {clip} -o talk.srt -f all | expected one format for one file, got 'all'
+transcribe {clip} -o talk.srt -f sbv | output format 'sbv'
+transcribe in.txt -o in.txt | is the input; choose another name
+transcribe {clip} -o {clip}/talk.srt | cannot be written
+align {clip} file -o talk.json -f srt | expected a name in .srt
+transcribe {clip} --speaker-names Ann | speaker_names: need speakers or channels
+transcribe {clip} --tinydiarize --speaker-names Ann | speaker_names: need speakers or channels
+transcribe {clip} --speakers 1 --speaker-names Ann,Bob | expected at most 1, as there are speakers, got 2
+transcribe {clip} --speakers auto --max-speakers 1 --speaker-names Ann,Bob | expected at most 1
+transcribe {clip} --speakers 2 --speaker-names Ann,Ann | 'Ann' twice
+transcribe {clip} --speakers 2 --speaker-names Ann, | expected a name, got ''
+transcribe {clip} --speakers 2 --known-voice Ann=2s.wav --speaker-names Ann | 'Ann' is a known voice already
+transcribe {clip} --speakers 1 --known-voice Ann=2s.wav --speaker-names Bob | got 1 beside 1 known voices
+transcribe {clip} --known-voice Ann=2s.wav | --known-voice: needs --speakers
+transcribe {clip} --speakers 2 --known-voice 2s.wav | expected NAME=FILE
+transcribe {clip} --speakers 2 --known-voice =x.wav | expected NAME=FILE
+transcribe {clip} --speakers 2 --known-voice Ann=2s.wav --known-voice Ann=2s.wav | one file for each name
+transcribe {clip} --speakers 2 --known-voice Ann=missing.wav | missing.wav: expected an audio or video file
+transcribe {clip} --speakers 2 --known-voice Ann=0.4s.wav | expected 1 to 120 seconds of speech
+transcribe {clip} --speakers 2 --known-voice Ann=121s.wav | got more
+transcribe {clip} --speakers 2 --known-voice Ann=2s.wav --speaker-engine pyannote | engine 'own'
+transcribe {clip} --speakers 2 --min-speakers 3 | speakers: expected at least 3, the least, got 2
+transcribe {clip} --speakers 3 --max-speakers 2 | --max-speakers: expected at least --speakers 3, got 2
+transcribe {clip} --speakers auto --min-speakers 3 --max-speakers 2 | expected at most --max-speakers 2, got 3
+transcribe {clip} --speakers auto --min-speakers 0 | --min-speakers
+convert plain.json -o out -f srt --max-line-width 20 | expected words with times, got none
+convert plain.json -o out -f vtt --regroup 'split words=3' | expected words with times, got none
+convert plain.json -o out -f rttm | expected speakers for output format 'rttm', got none
+convert plain.json -o out -f srf | did you mean 'srt'?
+convert plain.json -o out -f txt --max-line-width 20 | line breaking and highlighting are for
+convert plain.json -o out -f srt --regroup cut | regroup: expected split or merge
+convert plain.json -o out -f html --embed-audio | --embed-audio: needs --recording
+convert plain.json -o out -f html --recording none.mp3 | none.mp3
+"""
+"""Calls that end before a model is fetched or opened."""
 WITHOUT_MODEL = ("models", "ctc", "eval")
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working folder of all calls, none of which changes it."""
+    folder = tmp_path_factory.mktemp("folder")
+    (folder / "file").write_text("no folder")
+    (folder / "out").mkdir()
+    (folder / "empty.gbnf").write_text("")
+    (folder / "ja.jsonl").write_text('{"file": "a.wav", "language": "ja"}\n')
+    (folder / "one.wav").write_bytes(wav_bytes(np.zeros(1, np.float32)))
+    (folder / "silent.wav").write_bytes(wav_bytes(np.zeros(0, np.float32)))
+    for seconds in (0.4, 2, 121):
+        samples = np.zeros(round(seconds * SAMPLE_RATE), np.float32)
+        (folder / f"{seconds}s.wav").write_bytes(wav_bytes(samples))
+    for name in ("other.flac", "in.txt"):
+        shutil.copy(CLIP, folder / name)
+    (folder / "unknown.gbnf").write_text('root ::= "a" | missing')
+    (folder / "endless.gbnf").write_text('root ::= root "a"')
+    Transcript((Segment(0, 0.0, 1.0, " One.", "en"),), "en", 1.0, "nano").save(folder / "plain.json")
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "file").write_text("no folder")
-    (tmp_path / "empty.gbnf").write_text("")
-    (tmp_path / "ja.jsonl").write_text('{"file": "a.wav", "language": "ja"}\n')
-    (tmp_path / "one.wav").write_bytes(wav_bytes(np.zeros(1, np.float32)))
-    (tmp_path / "silent.wav").write_bytes(wav_bytes(np.zeros(0, np.float32)))
-    (tmp_path / "unknown.gbnf").write_text('root ::= "a" | missing')
-    (tmp_path / "endless.gbnf").write_text('root ::= root "a"')
-    return tmp_path
+def refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    monkeypatch.chdir(folder)
+
+    def check(call: str, *more: str) -> None:
+        line, _, told = call.partition(" | ")
+        places = {"clip": CLIP.as_posix(), "clips": CLIP.parent.as_posix(), "tmp": folder.as_posix()}
+        words = [word.format(**places, long="n" * 300) for word in shlex.split(line)]
+        model = [] if words[0] in WITHOUT_MODEL or "--model" in words else more
+        before = sorted(folder.rglob("*"))
+        assert run([*words, *model]) == 2
+        assert sorted(folder.rglob("*")) == before
+        (error,) = capsys.readouterr().err.strip().splitlines()
+        assert error.startswith("error: ")
+        assert told.lower() in error.lower()
+
+    return check
 
 
 @pytest.mark.parametrize("call", CALLS.strip().splitlines())
-def test_one_line_says_what_is_wrong(
-    call: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    line, _, told = call.partition(" | ")
-    places = {
-        "clip": CLIP.as_posix(),
-        "clips": CLIP.parent.as_posix(),
-        "tmp": folder.as_posix(),
-        "long": "n" * 300,
-    }
-    words = [word.format(**places) for word in shlex.split(line)]
-    model = [] if words[0] in WITHOUT_MODEL or "--model" in words else ["--model", "nano"]
-    before = sorted(folder.iterdir())
-    assert run([*words, *model]) == 2
-    assert sorted(folder.iterdir()) == before
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("error: ")
-    assert told.lower() in lines[0].lower()
+def test_one_line_says_what_is_wrong(call: str, refused: Callable[..., None]) -> None:
+    refused(call, "--model", "nano")
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "transcribe missing.wav",
-        "transcribe missing.wav -o talk.srt --second-model small",
-        "detect-language missing.wav --timeline",
-        "align missing.wav file",
-        "find missing.wav word",
-        "plot missing.wav -o talk.png",
-        "karaoke missing.wav -o talk.mp4",
-        "stream missing.wav",
-        "batch missing talk.jsonl",
-        "bench missing.wav --model base,small",
-        "ctc missing.wav --model base",
-        "ctc tune missing.jsonl --model base",
-        "eval wer missing.jsonl",
-        "eval language ja.jsonl --noise missing.wav",
-    ],
-)
-def test_inputs_are_read_before_a_model_is_fetched(
-    call: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", BEFORE_MODEL.strip().splitlines())
+def test_inputs_and_options_are_read_before_a_model_is_fetched(
+    call: str, refused: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetched(*_: object, **__: object) -> None:
         raise AssertionError("a model was fetched")
 
-    monkeypatch.chdir(folder)
     monkeypatch.setattr("sottovoce.api.load_model", fetched)
     monkeypatch.setattr("sottovoce.models.sources.find.resolve", fetched)
-    assert run(call.split()) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith("error: ")
-    assert "missing" in line
+    refused(call)

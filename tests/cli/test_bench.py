@@ -15,6 +15,7 @@ from sottovoce.cli.main import run
 from sottovoce.evaluation import speed
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.load import load_checkpoint
+from tests.cli.conftest import Call
 from tests.models import tiny
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
@@ -30,10 +31,9 @@ PARTS = [
 MEMORY = "peak memory"
 
 
-def test_a_document_for_each_number_format(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_for_each_number_format(call: Call) -> None:
     arguments = ["--dtype", "float32,int8", "--beam-size", "1", "--repeats", "1", "--json"]
-    assert run(["bench", "-m", "nano", *arguments]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [json.loads(line) for line in call("bench", "-m", "nano", *arguments).out.splitlines()]
     assert [(one["model"], one["dtype"]) for one in found] == [("nano", "float32"), ("nano", "int8")]
     assert all(list(one["measures"]) == [*PARTS, MEMORY] for one in found)
     assert all(one["measures"]["encoder, 30 s"]["ms"] > 0 for one in found)
@@ -47,11 +47,10 @@ def one_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_part")
-def test_a_document_for_each_runtime(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_for_each_runtime(call: Call) -> None:
     pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
     arguments = ["--backend", "torch,native", "--beam-size", "1", "--repeats", "1", "--json"]
-    assert run(["bench", "-m", "nano", *arguments]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [json.loads(line) for line in call("bench", "-m", "nano", *arguments).out.splitlines()]
     assert [(one["backend"], one["runtime"].partition(" ")[0]) for one in found] == [
         ("torch", "torch,"),
         ("native", "native"),
@@ -59,10 +58,9 @@ def test_a_document_for_each_runtime(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.usefixtures("one_part")
-def test_a_recording_is_transcribed_and_heard_live(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recording_is_transcribed_and_heard_live(call: Call) -> None:
     arguments = ["-m", "nano", "--language", "en", "--seconds", "2", "--repeats", "1"]
-    assert run(["bench", str(CLIP), *arguments, "--beam-size", "2", "--json"]) == 0
-    measures = json.loads(capsys.readouterr().out)["measures"]
+    measures = json.loads(call("bench", CLIP, *arguments, "--beam-size", "2", "--json").out)["measures"]
     assert list(measures) == [
         "loading",
         "encoder, 30 s",
@@ -77,23 +75,23 @@ def test_a_recording_is_transcribed_and_heard_live(capsys: pytest.CaptureFixture
     assert measures["transcription, 2 s, beam 2"]["audio_s"] == 2.0
     assert measures["live sessions"]["n_words"] > 0
     assert measures["live sessions"]["sessions"] >= 1
-    assert run(["bench", str(CLIP), *arguments, "--live", "--json"]) == 0
-    (live,) = [json.loads(line)["measures"] for line in capsys.readouterr().out.splitlines()]
+    said = call("bench", CLIP, *arguments, "--live", "--json")
+    (live,) = [json.loads(line)["measures"] for line in said.out.splitlines()]
     assert list(live) == ["loading", "encoder mode", "live sessions", MEMORY]
     assert run(["bench", "-m", "nano", "--live"]) == 2
 
 
 @pytest.mark.usefixtures("one_part")
-def test_the_table_has_a_row_for_each_measure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", "-m", "nano", "--dtype", "float32,int8", "--beam-size", "1", "--repeats", "1"]) == 0
-    heading, *rows = capsys.readouterr().out.splitlines()
+def test_the_table_has_a_row_for_each_measure(call: Call) -> None:
+    said = call("bench", "-m", "nano", "--dtype", "float32,int8", "--beam-size", "1", "--repeats", "1")
+    heading, *rows = said.out.splitlines()
     assert heading.split() == ["nano", "float32", "nano", "int8"]
     assert [row.split("  ")[0] for row in rows] == ["runtime", "loading", "encoder, 30 s", MEMORY]
     assert "…" not in "".join(rows)
 
 
 def test_live_finds_the_encoder_mode_of_weights_and_stores_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path / "cache"))
     size = tiny.dims(n_vocab=51864, n_audio_ctx=1500, n_text_ctx=448, n_audio_layer=1, n_text_layer=1)
@@ -103,11 +101,10 @@ def test_live_finds_the_encoder_mode_of_weights_and_stores_it(
         file.setparams((1, 2, 16000, 0, "NONE", ""))
         file.writeframes(noise.tobytes())
     arguments = ["--live", "--repeats", "1", "-m", str(tmp_path / "own.pt"), "--json"]
-    assert run(["bench", str(tmp_path / "noise.wav"), "--seconds", "20", *arguments]) == 0
-    assert json.loads(capsys.readouterr().out)["measures"]["encoder mode"] == {}
+    said = call("bench", tmp_path / "noise.wav", "--seconds", "20", *arguments)
+    assert json.loads(said.out)["measures"]["encoder mode"] == {}
     assert load_checkpoint(tmp_path / "own.pt").encoder_mode is None
-    assert run(["bench", str(tmp_path / "noise.wav"), *arguments]) == 0
-    captured = capsys.readouterr()
+    captured = call("bench", tmp_path / "noise.wav", *arguments)
     assert json.loads(captured.out)["measures"]["encoder mode"]["work"] > 1.0
     assert load_checkpoint(tmp_path / "own.pt").encoder_mode is not None
 

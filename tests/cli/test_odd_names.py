@@ -41,6 +41,7 @@ def test_documents(recording: Path, tmp_path: Path) -> None:
     assert f"<title>{LABEL}" in written
     assert 'src="../archive/r%E9union.flac"' in written
     assert len(list((tmp_path / "out").iterdir())) > 8
+    assert not list((tmp_path / "out").glob("*.rttm")), "nobody told speakers apart: it would be empty"
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])

@@ -16,6 +16,7 @@ from sottovoce.cli.transcribe import PartWriter, read_part
 from sottovoce.offline.resume import ResumePoint, SeekPlace, TranscriptionState
 from sottovoce.types import Segment
 from tests.audio.media import wav_bytes
+from tests.cli.conftest import Call
 from tests.fresh_process import start_command
 from tests.offline.test_resume import in_two_channels, joined
 
@@ -70,7 +71,7 @@ def documents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("options", [SEEK, VAD, SECOND], ids=["seek", "vad", "second-model"])
 def test_a_killed_call_goes_on_to_the_same_documents(
-    recording: Path, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+    recording: Path, tmp_path: Path, options: list[str], call: Call
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert run(words_of(recording, whole, options)) == 0
@@ -81,27 +82,22 @@ def test_a_killed_call_goes_on_to_the_same_documents(
     killed(recording, broken, options, signal.SIGKILL, n_points + 1)
     with (broken / "talk.full.json.part").open("ab") as file:
         file.write(b'{"segment": {"id": 3, "sta')  # as a crash leaves it
-    assert run(words_of(recording, broken, options)) == 0
-    assert "talk.wav: going on at 0:" in capsys.readouterr().err
+    assert "talk.wav: going on at 0:" in call(*words_of(recording, broken, options)).err
     assert documents(broken) == documents(whole)
     assert len(documents(broken)) == len(FORMATS)
 
 
-def test_other_options_begin_anew_and_other_files_are_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_options_begin_anew_and_other_files_are_left_alone(tmp_path: Path, call: Call) -> None:
     clip = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
     words = ["transcribe", str(clip), "--model", "nano", "--beam-size", "1", "-l", "de", "-f", "srt"]
     part = tmp_path / "de.srt.part"
     writer = PartWriter(part, HEADER)
     writer.note(POINT)
     writer.close()
-    assert run([*words, "-o", str(tmp_path)]) == 0
-    assert "begun anew" in capsys.readouterr().err
+    assert "begun anew" in call(*words, "-o", tmp_path).err
     assert not part.exists()
     part.write_text("half a download")
-    assert run([*words, "-o", str(tmp_path)]) == 0
-    assert "another program's" in capsys.readouterr().err
+    assert "another program's" in call(*words, "-o", tmp_path).err
     assert part.read_text() == "half a download"
 
 

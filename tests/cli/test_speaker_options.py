@@ -12,7 +12,7 @@ from sottovoce.cli.main import run
 from sottovoce.offline import transcription
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer
-from sottovoce.types import SAMPLE_RATE, Turn
+from sottovoce.types import Turn
 from tests.audio.media import wav_bytes
 from tests.speakers.tones import ToneSpeakers, ToneVoices, recording
 
@@ -108,42 +108,3 @@ def test_channels_are_named_in_their_order(tmp_path: Path) -> None:
         assert run(["transcribe", str(path), *FAST, *words]) == 0
         segments = json.loads(out.read_text())["segments"]
         assert (segments[0]["speaker"], segments[-1]["speaker"]) == ("Bob", "Ann")
-
-
-@pytest.mark.usefixtures("no_model")
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("--speaker-names Ann", "speaker_names: need speakers or channels"),
-        ("--tinydiarize --speaker-names Ann", "speaker_names: need speakers or channels"),
-        ("--speakers 1 --speaker-names Ann,Bob", "expected at most 1, as there are speakers, got 2"),
-        ("--speakers auto --max-speakers 1 --speaker-names Ann,Bob", "expected at most 1"),
-        ("--speakers 2 --speaker-names Ann,Ann", "'Ann' twice"),
-        ("--speakers 2 --speaker-names Ann,", "expected a name, got ''"),
-        ("--speakers 2 --known-voice Ann={voice} --speaker-names Ann", "'Ann' is a known voice already"),
-        ("--speakers 1 --known-voice Ann={voice} --speaker-names Bob", "got 1 beside 1 known voices"),
-        ("--known-voice Ann={voice}", "--known-voice: needs --speakers"),
-        ("--speakers 2 --known-voice {voice}", "expected NAME=FILE"),
-        ("--speakers 2 --known-voice =x.wav", "expected NAME=FILE"),
-        ("--speakers 2 --known-voice Ann={voice} --known-voice Ann={voice}", "one file for each name"),
-        ("--speakers 2 --known-voice Ann=missing.wav", "missing.wav: expected an audio or video file"),
-        ("--speakers 2 --known-voice Ann={short}", "expected 1 to 120 seconds of speech"),
-        ("--speakers 2 --known-voice Ann={long}", "got more"),
-        ("--speakers 2 --known-voice Ann={voice} --speaker-engine pyannote", "engine 'own'"),
-        ("--speakers 2 --min-speakers 3", "speakers: expected at least 3, the least, got 2"),
-        ("--speakers 3 --max-speakers 2", "--max-speakers: expected at least --speakers 3, got 2"),
-        ("--speakers auto --min-speakers 3 --max-speakers 2", "expected at most --max-speakers 2, got 3"),
-        ("--speakers auto --min-speakers 0", "--min-speakers"),
-    ],
-)
-def test_contradictions_are_one_line_before_the_model_is_loaded(
-    words: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    places = {}
-    for name, seconds in (("voice", 2.0), ("short", 0.4), ("long", 121.0)):
-        places[name] = tmp_path / f"{name}.wav"
-        places[name].write_bytes(wav_bytes(np.zeros(round(seconds * SAMPLE_RATE), np.float32)))
-    assert run(["transcribe", str(CLIP), *FAST, *words.format(**places).split()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert told in line

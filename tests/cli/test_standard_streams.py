@@ -64,13 +64,3 @@ def test_documents_in_files_need_no_standard_output(tmp_path: Path) -> None:
     result = shell('"$@" >&- 2>&- <&-', *command, "-o", str(tmp_path))
     assert result.returncode == 0
     assert "公园" in (tmp_path / "zh.txt").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_a_full_output_ends_a_batch(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full on this system")
-    words = ["transcribe", str(CLIP), str(CLIP), "-m", "nano", "-l", "zh"]
-    result = shell('"$@" >/dev/full', sys.executable, "-m", "sottovoce", *words)
-    assert result.returncode == 2
-    assert len(result.stderr.splitlines()) == 1, result.stderr

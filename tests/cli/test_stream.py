@@ -28,6 +28,7 @@ from sottovoce.errors import OptionError
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.types import SAMPLE_RATE, Final, LanguageChanged, Partial, Samples, Unstable, Word
 from tests.audio.media import encoded_bytes
+from tests.cli.conftest import Call
 from tests.speakers.somebody import one_speaker
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
@@ -140,11 +141,10 @@ def final_text(
 
 @pytest.mark.parametrize("data", [b"", b"no sound\n", b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(9000)])
 def test_a_pipe_without_sound_is_one_line_and_exit_code_2(
-    data: bytes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: bytes, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
-    assert run(["stream", "-", *QUICK]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    (line,) = call("stream", "-", *QUICK, code=2).err.strip().splitlines()
     assert line.startswith("error: standard input: expected a sound file or 16-bit PCM at 16 kHz")
 
 
@@ -349,9 +349,7 @@ def test_a_termination_ends_the_recording_and_what_was_heard_is_said(tmp_path: P
         assert file.getnframes() > 0
 
 
-def test_what_was_there_stays_where_nothing_is_heard(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_there_stays_where_nothing_is_heard(tmp_path: Path, call: Call) -> None:
     """The audio of before is not wiped by a call that fails, and never that of the recording itself."""
     talk = Path(shutil.copy(CLIP, tmp_path / "talk.flac"))
     for words in (
@@ -359,8 +357,7 @@ def test_what_was_there_stays_where_nothing_is_heard(
         ["stream", str(CLIP), "--model", "nothing"],
         ["stream", str(talk), *QUICK],
     ):
-        assert run([*words, "--save-audio", str(talk)]) == 2
-        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+        assert len(call(*words, "--save-audio", talk, code=2).err.strip().splitlines()) == 1
         assert talk.read_bytes() == CLIP.read_bytes()
     new = tmp_path / "new.wav"
     assert run(["stream", str(tmp_path / "missing.wav"), *QUICK, "--save-audio", str(new)]) == 2
@@ -368,10 +365,9 @@ def test_what_was_there_stays_where_nothing_is_heard(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_audio_that_cannot_be_kept_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_audio_that_cannot_be_kept_is_one_line(call: Call) -> None:
     """What is said is not lost with it."""
-    assert run(["stream", str(CLIP), *QUICK, "-l", "en", "--jsonl", "--save-audio", "/dev/full"]) == 2
-    output = capsys.readouterr()
+    output = call("stream", CLIP, *QUICK, "-l", "en", "--jsonl", "--save-audio", "/dev/full", code=2)
     (line,) = output.err.strip().splitlines()
     assert line.startswith("error: recording '/dev/full': cannot be written")
     assert any(json.loads(event)["type"] == "final" for event in output.out.splitlines())
@@ -388,11 +384,10 @@ def test_a_log_of_other_bytes_gets_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--save-audio", "--log"])
 def test_what_cannot_be_written_is_said_before_the_model_is_loaded(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    option: str, tmp_path: Path, call: Call
 ) -> None:
     missing = tmp_path / "missing" / "file"
-    assert run(["stream", str(CLIP), "--model", "nothing", option, str(missing)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = call("stream", CLIP, "--model", "nothing", option, missing, code=2).err.splitlines()
     assert str(missing) in line
 
 
