@@ -229,6 +229,7 @@ def _figure(data: FigureData, panels: Sequence[Panel]) -> Figure:
         for panel, axis in zip(shown, axes, strict=True):
             DRAWERS[panel](axis, data)
             axis.tick_params(labelsize=8)
+            axis.yaxis.label.set_fontsize(9)
             axis.spines[["top", "right"]].set_visible(False)
         _words_on_top(axes[0], data)
         axes[-1].set_xlim(data.start_s, data.start_s + data.duration_s)
@@ -292,9 +293,9 @@ def _draw_mel(axis: Axes, data: FigureData) -> None:
             axis.axvline(time, color="white", lw=0.5, alpha=0.45)
     ticks = [250, 500, 1000, 2000, 4000, 8000]
     heights = hz_to_mel(np.array(ticks, np.float64))
-    axis.set_yticks(heights / heights[-1] * data.mel.shape[0])  # the last one is the highest of the mel scale
-    axis.set_yticklabels([f"{hz} Hz" if hz < 1000 else f"{hz // 1000} kHz" for hz in ticks])
-    axis.set_ylabel("log-mel", fontsize=9)
+    labels = [f"{hz} Hz" if hz < 1000 else f"{hz // 1000} kHz" for hz in ticks]
+    axis.set_yticks(heights / heights[-1] * data.mel.shape[0], labels)  # the last one is at the top
+    axis.set_ylabel("log-mel")
 
 
 def _draw_speech(axis: Axes, data: FigureData) -> None:
@@ -302,9 +303,7 @@ def _draw_speech(axis: Axes, data: FigureData) -> None:
     values = np.append(data.speech, data.speech[-1:])
     axis.fill_between(seconds, values, step="post", color=COLOURS[0], alpha=0.5, lw=0)
     axis.axhline(0.5, color="0.5", lw=0.6, ls="--")
-    axis.set_ylim(0, 1.05)
-    axis.set_yticks([0, 1])
-    axis.set_ylabel("speech", fontsize=9)
+    axis.set(ylim=(0, 1.05), yticks=[0, 1], ylabel="speech")
 
 
 def _draw_language(axis: Axes, data: FigureData) -> None:
@@ -322,10 +321,8 @@ def _draw_language(axis: Axes, data: FigureData) -> None:
             lw=1.4,
             label=data.languages.codes[index],
         )
-    axis.set_ylim(-0.03, 1.05)
-    axis.set_yticks([0, 0.5, 1])
+    axis.set(ylim=(-0.03, 1.05), yticks=[0, 0.5, 1], ylabel="language")
     axis.grid(axis="y", lw=0.4, color="0.85")
-    axis.set_ylabel("language", fontsize=9)
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
 
 
@@ -344,12 +341,10 @@ def _draw_attention(axis: Axes, data: FigureData) -> None:
             color="#ee6677",
             lw=0.9,
         )
-    axis.set_yticks(range(len(data.attention.tokens)))
-    axis.set_yticklabels(
-        [text.strip() or "␣" for text in data.attention.tokens], fontsize=5.5, parse_math=False
-    )
+    labels = [text.strip() or "␣" for text in data.attention.tokens]
+    axis.set_yticks(range(len(labels)), labels, fontsize=5.5, parse_math=False)
     axis.tick_params(axis="y", length=0)
-    axis.set_ylabel("attention of tokens", fontsize=9)
+    axis.set_ylabel("attention of tokens")
 
 
 def _rows_of_words(words: Sequence[Word], tokens: Sequence[str]) -> Sequence[tuple[int, int, Word]]:
@@ -374,10 +369,8 @@ def _draw_confidence(axis: Axes, data: FigureData) -> None:
             axis.bar(
                 word.start, probability, width, align="edge", color=colour, alpha=0.75, lw=0.4, ec="white"
             )
-    axis.set_ylim(0, 1.05)
-    axis.set_yticks([0, 0.5, 1])
+    axis.set(ylim=(0, 1.05), yticks=[0, 0.5, 1], ylabel="confidence")
     axis.grid(axis="y", lw=0.4, color="0.85")
-    axis.set_ylabel("confidence", fontsize=9)
 
 
 DRAWERS: dict[str, Callable[[Axes, FigureData], None]] = {
