@@ -48,6 +48,18 @@ def test_a_failure_leaves_nothing_or_what_was_there(tmp_path: Path, error: BaseE
     assert os.listdir(tmp_path) == ["talk.txt"]
 
 
+def test_an_interrupt_before_the_first_piece_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sottovoce.text.files._lock", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "talk.txt", "x")
+    assert os.listdir(tmp_path) == []
+
+
 def test_the_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     write(tmp_path / "a", "x")
     (tmp_path / "b").write_text("x")

@@ -11,9 +11,9 @@ import importlib
 import io
 import os
 import re
+import secrets
 import shutil
 import sys
-import tempfile
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -101,9 +101,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     for leftover in path.parent.glob(f"{glob.escape(prefix)}????????.part"):
         with suppress(OSError), _lock(leftover, waits=False):
             shutil.rmtree(leftover)
-    folder, lock = _new_folder(prefix, path.parent)
-    try:
-        with lock:
+    folder = path.parent / f"{prefix}{secrets.token_hex(4)}.part"
+    try:  # an interrupt may come as soon as the folder is there
+        with _taken(folder):
             unfinished = folder / path.name
             unfinished.touch()
             usual = unfinished.stat().st_mode
@@ -116,13 +116,14 @@ def whole_file(path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _new_folder(prefix: str, parent: Path) -> tuple[Path, BinaryIO]:
+def _taken(folder: Path) -> BinaryIO:
+    """Make a folder, and lock it until the file is closed."""
     while True:
-        folder = Path(tempfile.mkdtemp(".part", prefix, parent))
+        folder.mkdir(0o700)
         with suppress(FileNotFoundError):  # another process took it for a leftover
             lock = _lock(folder)
             if folder.exists():
-                return folder, lock
+                return lock
             lock.close()
 
 
