@@ -8,6 +8,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -110,9 +111,6 @@ EXCLUSIVE = {
 
 class _DecodeByDefault(click.Group):
     """Makes `ctc FILE` an alias of `ctc decode FILE`."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, cmd_name) or super().get_command(ctx, "decode")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
@@ -478,11 +476,8 @@ def streamed(
 
 def _together(decode: Decode, sources: Sequence[EmissionSource]) -> Iterator[Lines | SottovoceError]:
     if len({(source.values.shape[1], len(source.networks)) for source in sources}) == 1 < len(sources):
-        try:
+        with suppress(InputError):  # which one it is shows below
             lists = _decode(decode, sources)
-        except InputError:
-            pass
-        else:
             yield from (_lines(source.name, found) for source, found in zip(sources, lists, strict=True))
             return
     for source in sources:
