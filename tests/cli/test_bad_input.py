@@ -16,7 +16,6 @@ from tests.audio.media import wav_bytes
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 CALLS = """
-transcribe | missing argument
 transcribe missing.wav | missing.wav
 transcribe {clip} --nonsense | nonsense
 transcribe {clip} --language klingon | klingon
@@ -150,8 +149,6 @@ bench --model nano, | expected different names between commas, got 'nano,'
 bench --dtype int8,int8 | expected different names between commas, got 'int8,int8'
 bench --repeats 0 | --repeats
 bench --seconds 0.00001 | expected a number from 0.1, got '0.00001'
-bench --dtype float32,float8 | dtype 'float8' given, expected one of auto
-bench --backend torch,onnx | backend 'onnx' given, expected one of auto
 bench --model nano,nowhere | nowhere
 ctc none.npy --labels none.txt | none
 eval wer none.jsonl | none.jsonl
@@ -159,6 +156,14 @@ eval language {tmp}/ja.jsonl --model nano | ja.jsonl: expected recordings of one
 eval switching none.jsonl --plots {tmp}/file/plots | cannot be written
 """
 BEFORE_MODEL = """
+transcribe | missing argument 'FILE…' (see 'sottovoce transcribe --help')
+transcrib | 'transcrib' (see 'sottovoce --help')
+transcribe x.wav --logprob-threshold=-inf | '-inf' (see 'sottovoce transcribe --help')
+ctc x.npy --lm-weight inf | 'inf' (see 'sottovoce ctc decode --help')
+bench --dtype float32,float8 | dtype 'float8' given, expected one of auto
+bench --backend torch,onnx | backend 'onnx' given, expected one of auto
+stream {clip} --save-audio none/heard.wav | none/heard.wav
+stream {clip} --log none/log | none/log
 transcribe missing.wav | missing
 transcribe missing.wav -o talk.srt --second-model small | missing
 detect-language missing.wav --timeline | missing

@@ -107,11 +107,3 @@ def test_live_finds_the_encoder_mode_of_weights_and_stores_it(
     captured = call("bench", tmp_path / "noise.wav", *arguments)
     assert json.loads(captured.out)["measures"]["encoder mode"]["work"] > 1.0
     assert load_checkpoint(tmp_path / "own.pt").encoder_mode is not None
-
-
-def test_nothing_is_measured_before_the_whole_list_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(*_: object) -> None:
-        pytest.fail("measured before the last of the list was looked at")
-
-    monkeypatch.setattr("sottovoce.cli.bench.measures", measured)
-    assert run(["bench", "-m", "nano", "--dtype", "float32,float8"]) == 2

@@ -114,19 +114,3 @@ def test_verbose_stands_anywhere(words: list[str], level: int, capsys: pytest.Ca
 def test_debug_stands_anywhere(words: list[str], call: Call) -> None:
     assert "Traceback" in call(*words, code=2).err
     assert "Traceback" not in call(*[word for word in words if word != "--debug"], code=2).err
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["transcribe"], "FILE"),
-        (["transcrib"], "transcrib"),
-        (["transcribe", "x.wav", "--logprob-threshold=-inf"], "--logprob-threshold"),
-        (["ctc", "x.npy", "--lm-weight", "inf"], "--lm-weight"),
-    ],
-)
-def test_wrong_usage_is_one_line(words: list[str], told: str, call: Call) -> None:
-    (line,) = call(*words, code=2).err.splitlines()
-    assert line.startswith("error: ")
-    assert told in line
-    assert "--help" in line

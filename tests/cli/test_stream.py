@@ -382,15 +382,6 @@ def test_a_log_of_other_bytes_gets_its_line(tmp_path: Path) -> None:
         append_log(tmp_path, EmittedWords(), "talk.wav")
 
 
-@pytest.mark.parametrize("option", ["--save-audio", "--log"])
-def test_what_cannot_be_written_is_said_before_the_model_is_loaded(
-    option: str, tmp_path: Path, call: Call
-) -> None:
-    missing = tmp_path / "missing" / "file"
-    (line,) = call("stream", CLIP, "--model", "nothing", option, missing, code=2).err.splitlines()
-    assert str(missing) in line
-
-
 class Controller(UpdateIntervalController):
     """Notes what it is told."""
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ import pytest
 import torch
 
 from sottovoce.api import Model
-from sottovoce.cli.invocation import Invocation
 from sottovoce.cli.main import run
-from sottovoce.cli.transcribe import transcribe, transcribe_options
+from sottovoce.cli.transcribe import transcribe
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import FallbackOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
@@ -172,13 +171,6 @@ def test_signs_join_the_words_that_are_asked_for(clip: Path, call: Call) -> None
 
     assert len(last_word()) > 1
     assert last_word("--append-punctuations", "") == "."
-
-
-def test_a_parameter_of_the_vad_implies_it() -> None:
-    context = transcribe.make_context("transcribe", ["x.wav", "--vad-overlap-s", "0.1"], obj=Invocation())
-    options = transcribe_options({name: raw for name, raw in context.params.items() if name != "files"})
-    assert options.mode == "vad"
-    assert options.vad == replace(WINDOW_VAD, overlap_s=0.1)
 
 
 def test_help_names_the_languages_of_the_styles() -> None:

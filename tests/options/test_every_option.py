@@ -9,8 +9,8 @@ import click
 import pytest
 
 from sottovoce.cli.invocation import Invocation
-from sottovoce.cli.options import LIBRARY, SectionedCommand
-from sottovoce.cli.transcribe import transcribe, transcribe_options
+from sottovoce.cli.options import LIBRARY, SectionedCommand, means_file
+from sottovoce.cli.transcribe import EXCLUSIVE, transcribe, transcribe_options
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.schema import ApiField, Option, check_options, made, options_of
@@ -216,3 +216,55 @@ def test_defaults_of_the_command_line_are_those_of_the_library_but_for_the_beam(
     assert replace(options, decoding=DecodingOptions(), fallback=FallbackOptions()) == TranscribeOptions()
     assert made(VadOptions, {}) == VadOptions() != WINDOW_VAD
     assert made(WriterOptions, {}) == WriterOptions()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--temperature 0 --beam-size 1 --length-penalty 1 --best-of 3 --seed 3",
+        "--temperature 0.4 --patience 2 --beam-size 3",
+        "--max-context 20 --vad --prompt-reset-on-temperature 0.2",
+        "--carry-initial-prompt --append-punctuations . --word-threshold 0.1",
+        "--max-context 0 --carry-initial-prompt --initial-prompt Anna",
+        "--processors 1 --speakers 2 --min-speakers 2",
+        "--lm-weight 1 --hotword-weight 1 --grammar-rule thing --grammar-penalty 5",
+        "--speaker-voices campplus --speaker-engine pyannote --max-speakers 3",
+        "--translation-model m --glossary terms.txt --defer-word 0.3",
+    ],
+)
+def test_idle_options_are_taken(words: str) -> None:
+    assert transcribe_options(call(*words.split()))
+
+
+@pytest.mark.parametrize("others", EXCLUSIVE.items(), ids=lambda item: item[0])
+def test_every_pair_of_the_table_is_refused(others: tuple[str, tuple[str, ...]]) -> None:
+    values = {"processors": "2", "channels": "apart", "clip_timestamps": "0,1"}
+    params = {param.name: param for param in transcribe.params}
+
+    def typed(name: str) -> list[str]:
+        flag = f"--{name.replace('_', '-')}"
+        return [flag] if getattr(params[name], "is_flag", False) else [flag, values.get(name, "2")]
+
+    first, excluded = others
+    for second in excluded:
+        with pytest.raises(OptionError, match="cannot be combined with"):
+            call(*typed(first), *typed(second))
+
+
+def test_names_of_files_are_told_by_how_they_are_written() -> None:
+    words = ["AC/DC", "Anna, Otto", "9/11", "...", "names.wav", "Anna\nnames.txt", None]
+    names = ["/tmp/names", "./names", "../names", "~/names", "names.txt", "a b.TSV"]
+    assert [text for text in [*words, *names] if means_file(text)] == names
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf")])
+def test_temperatures_have_one_range(value: float) -> None:
+    with pytest.raises(OptionError, match="temperature: expected 0 to 1"):
+        DecodingOptions(temperature=value)
+    with pytest.raises(OptionError, match="temperatures: expected 0 to 1"):
+        FallbackOptions(temperatures=(0.0, value))
+
+
+def test_a_parameter_of_the_vad_implies_it() -> None:
+    options = transcribe_options(call("--vad-overlap-s", "0.1"))
+    assert (options.mode, options.vad) == ("vad", replace(WINDOW_VAD, overlap_s=0.1))
