@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from sottovoce.cli.stream import EmittedWords, LiveView, append_log, caught_up, 
 from sottovoce.errors import OptionError
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.types import SAMPLE_RATE, Final, LanguageChanged, Partial, Samples, Unstable, Word
-from tests.audio.media import encoded_bytes
+from tests.audio.media import encoded_bytes, wav_bytes
 from tests.cli.conftest import Call
 from tests.speakers.somebody import one_speaker
 
@@ -35,24 +35,37 @@ CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 QUICK = ["--model", "nano", "--dtype", "float32", "--chunk-ms", "2000"]
 
 
-def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+Event = dict[str, Any]
+Live = Callable[..., list[Event]]
 
 
-def without_probabilities(event: dict[str, Any]) -> dict[str, Any]:
+@pytest.fixture
+def live(call: Call) -> Live:
+    """The events of a live session in English over the clip, or another source."""
+
+    def events(*words: object, source: Path | str = CLIP) -> list[Event]:
+        output = call("stream", source, *QUICK, "--languages", "en", "--jsonl", *words)
+        return [json.loads(line) for line in output.out.splitlines()]
+
+    return events
+
+
+def said(events: list[Event]) -> str:
+    return " ".join(str(event["text"]) for event in events if event["type"] == "final")
+
+
+def without_probabilities(event: Event) -> Event:
     words = [{**word, "probability": None} for word in event.get("words", [])]
     return {**event, "words": words}
 
 
-def probabilities(events: list[dict[str, Any]]) -> list[float]:
+def probabilities(events: list[Event]) -> list[float]:
     return [word["probability"] for event in events for word in event.get("words", [])]
 
 
-def test_a_file_becomes_events_and_a_log_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_becomes_events_and_a_log_line(tmp_path: Path, live: Live) -> None:
     log, heard = tmp_path / "log.jsonl", tmp_path / "heard.wav"
-    command = ["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl", "--log", str(log)]
-    assert run([*command, "--save-audio", str(heard)]) == 0
-    events = lines(capsys)
+    events = live("--log", log, "--save-audio", heard)
     kinds = {event["type"] for event in events}
     assert kinds <= {"partial", "final", "speech_started", "speech_ended"}
     assert "final" in kinds
@@ -65,34 +78,25 @@ def test_a_file_becomes_events_and_a_log_line(tmp_path: Path, capsys: pytest.Cap
     assert logged["delays"] == sorted(logged["delays"])
     with wave.open(str(heard)) as file:
         samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
-    np.testing.assert_allclose(samples / 32767, load_audio(str(CLIP)), atol=1e-4)
+    np.testing.assert_allclose(samples / 32767, load_audio(CLIP), atol=1e-4)
 
 
-def test_an_eagerness_tells_where_a_turn_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_eagerness_tells_where_a_turn_ends(tmp_path: Path, live: Live) -> None:
     quiet = tmp_path / "quiet.wav"
-    audio = np.concatenate([load_audio(str(CLIP)), np.zeros(4 * SAMPLE_RATE, np.float32)])
-    with wave.open(str(quiet), "wb") as file:
-        file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
-        file.writeframes((audio * 32767).astype("<i2").tobytes())
-    command = ["stream", str(quiet), *QUICK, "--languages", "en", "--jsonl", "--eagerness"]
-    assert run([*command, "high"]) == 0
-    *_, final, ended, turn = lines(capsys)
+    quiet.write_bytes(wav_bytes(np.concatenate([load_audio(CLIP), np.zeros(4 * SAMPLE_RATE, np.float32)])))
+    *_, final, ended, turn = live("--eagerness", "high", source=quiet)
     assert [event["type"] for event in (final, ended, turn)] == ["final", "speech_ended", "turn_ended"]
     assert 0.5 < turn["probability"] <= 1.0
     assert (turn["start"], turn["emission_time"]) == (ended["start"], ended["emission_time"])
-    assert run([*command, "extreme"]) == 2
+    assert run(["stream", str(quiet), *QUICK, "--eagerness", "extreme"]) == 2
 
 
-def test_standard_input_is_the_same_as_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    pcm = (load_audio(str(CLIP)) * 32768).clip(-32768, 32767).astype("<i2").tobytes()
+def test_standard_input_is_the_same_as_the_file(live: Live) -> None:
+    pcm = (load_audio(CLIP) * 32768).clip(-32768, 32767).astype("<i2").tobytes()
     command = [sys.executable, "-m", "sottovoce", "stream", "-", *QUICK, "--languages", "en", "--jsonl"]
     piped = subprocess.run(command, input=pcm, capture_output=True, check=True)
-    assert run(["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl"]) == 0
-    given = [json.loads(line) for line in piped.stdout.splitlines()]
-    read = lines(capsys)
-    assert [without_probabilities(event) for event in given] == [
-        without_probabilities(event) for event in read
-    ]
+    given, read = [json.loads(line) for line in piped.stdout.splitlines()], live()
+    assert list(map(without_probabilities, given)) == list(map(without_probabilities, read))
     # Two processes may round the last figure of a probability apart.
     assert probabilities(given) == pytest.approx(probabilities(read), abs=1e-4)
 
@@ -101,42 +105,23 @@ def test_standard_input_is_the_same_as_the_file(capsys: pytest.CaptureFixture[st
     ("kind", "codec", "is_fifo"), [("wav", "pcm_s16le", True), ("webm", "libopus", False)]
 )
 def test_a_pipe_of_a_sound_file_is_decoded(
-    kind: str,
-    codec: str,
-    is_fifo: bool,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, codec: str, is_fifo: bool, tmp_path: Path, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = encoded_bytes(load_audio(str(CLIP)).repeat(3), rate=48_000, container=kind, codec=codec)
-    assert final_text(data, tmp_path if is_fifo else None, capsys, monkeypatch).startswith("The garden is")
-
-
-def test_a_pipe_of_samples_without_a_header(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = (load_audio(str(CLIP)) * 32767).astype(">i2").tobytes()
-    text = final_text(data, None, capsys, monkeypatch, "--input-format", "s16be:16000")
-    assert text == "The garden is quiet in the morning."
-
-
-def final_text(
-    data: bytes,
-    folder: Path | None,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    *options: str,
-) -> str:
-    """The text of bytes on standard input, or in a named pipe of a folder."""
-    source = "-"
-    if folder is None:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
-    else:
-        source = str(folder / "pipe")
+    data, source = encoded_bytes(load_audio(CLIP).repeat(3), rate=48_000, container=kind, codec=codec), "-"
+    if is_fifo:
+        source = str(tmp_path / "pipe")
         os.mkfifo(source)
         threading.Thread(target=lambda: Path(source).write_bytes(data), daemon=True).start()
-    assert run(["stream", source, *QUICK, "-l", "en", "--jsonl", *options]) == 0
-    return " ".join(str(event["text"]) for event in lines(capsys) if event["type"] == "final")
+    else:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert said(live(source=source)).startswith("The garden is")
+
+
+def test_a_pipe_of_samples_without_a_header(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = (load_audio(CLIP) * 32767).astype(">i2").tobytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    found = said(live("--input-format", "s16be:16000", source="-"))
+    assert found == "The garden is quiet in the morning."
 
 
 @pytest.mark.parametrize("data", [b"", b"no sound\n", b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(9000)])
@@ -222,16 +207,12 @@ def test_a_long_recording_through_a_pipe_waits_there(monkeypatch: pytest.MonkeyP
     assert "sottovoce-source" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_unstable_text_is_shown_beside_the_committed(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl"]
-
-    def events(*more: str) -> tuple[list[str], list[dict[str, Any]]]:
-        assert run([*command, *more]) == 0
-        heard = lines(capsys)
+def test_unstable_text_is_shown_beside_the_committed(live: Live) -> None:
+    def events(*more: str) -> tuple[list[str], list[Event]]:
+        heard = live(*more)
         assert [event.pop("seq") for event in heard] == list(range(len(heard)))
         unstable = [str(event["text"]) for event in heard if event["type"] == "unstable"]
-        committed = [event for event in heard if event["type"] != "unstable"]
-        return unstable, [{name: event[name] for name in event if name != "seq"} for event in committed]
+        return unstable, [event for event in heard if event["type"] != "unstable"]
 
     none, committed = events()
     words, beside_words = events("--unstable")
@@ -242,27 +223,17 @@ def test_unstable_text_is_shown_beside_the_committed(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("encoder", ["auto", "whole", "exact"])
-def test_however_audio_is_encoded_it_is_understood(encoder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl", "--encoder", encoder]
-    assert run(command) == 0
-    said = [event["text"] for event in lines(capsys) if event["type"] == "final"]
-    assert said == ["The garden is quiet in the morning."]
+def test_however_audio_is_encoded_it_is_understood(encoder: str, live: Live) -> None:
+    assert said(live("--encoder", encoder)) == "The garden is quiet in the morning."
 
 
-def test_boosted_phrases_come_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_boosted_phrases_come_out(tmp_path: Path, live: Live) -> None:
     """A word that is nowhere without the boost; as text, hotwords only stand before the prompt."""
     phrases = tmp_path / "phrases.txt"
     phrases.write_text("quorl\n", encoding="utf-8")
-    command = ["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl"]
-
-    def said(*more: str) -> str:
-        assert run([*command, *more]) == 0
-        return " ".join(str(event["text"]) for event in lines(capsys) if event["type"] == "final")
-
-    boost = ["--hotwords", str(phrases), "--hotword-weight", "60"]
-    assert "quorl" not in said("--beam-size", "3")
-    assert "quorl" in said("--beam-size", "3", *boost)
-    assert "quorl" not in said("--hotwords", "Gertrude")
+    assert "quorl" not in said(live("--beam-size", "3"))
+    assert "quorl" in said(live("--beam-size", "3", "--hotwords", phrases, "--hotword-weight", "60"))
+    assert "quorl" not in said(live("--hotwords", "Gertrude"))
 
 
 def test_parallel_switching_means_restart_and_a_warning_says_so(
@@ -277,27 +248,20 @@ def test_parallel_switching_means_restart_and_a_warning_says_so(
     assert found[0] == found[1]
 
 
-def test_an_ngram_model_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ngram_model_takes_part(tmp_path: Path, live: Live) -> None:
     """All of a heavy model's weight on one token: nothing else is said."""
     arpa = tmp_path / "lm.arpa"
     arpa.write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-9 <unk>\n-9 <s>\n-9 </s>\n-0.1 291\n\n\\end\\\n")
-    command = ["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl", "--beam-size", "2"]
-    texts = []
-    for weight in ("0", "9"):
-        assert run([*command, "--lm", str(arpa), "--lm-weight", weight]) == 0
-        texts.append([event["text"] for event in lines(capsys) if event["type"] == "final"])
-    assert run(command) == 0
-    assert texts[0] == [event["text"] for event in lines(capsys) if event["type"] == "final"]
-    assert texts[0] != texts[1]
+    light, heavy = (said(live("--beam-size", "2", "--lm", arpa, "--lm-weight", n)) for n in (0, 9))
+    assert light == said(live("--beam-size", "2"))
+    assert light != heavy
 
 
-def test_words_have_speakers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_have_speakers(live: Live, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sottovoce.speakers.live_speakers.make_live_speakers", one_speaker)
-    assert run(["stream", str(CLIP), *QUICK, "--languages", "en", "--speakers", "auto", "--jsonl"]) == 0
-    finals = [event for event in lines(capsys) if event["type"] == "final"]
+    finals = [event for event in live("--speakers", "auto") if event["type"] == "final"]
     assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}
-    assert run(["stream", str(CLIP), *QUICK, "--languages", "en", "--speakers", "2"]) == 0
-    assert "] A: " in capsys.readouterr().out
+    assert "] A: " in call("stream", CLIP, *QUICK, "--languages", "en", "--speakers", "2").out
 
 
 def test_pieces_add_up_to_the_file() -> None:
@@ -321,7 +285,7 @@ def test_a_terminal_shows_colours_and_dims_what_may_change() -> None:
 
 def test_a_termination_ends_the_recording_and_what_was_heard_is_said(tmp_path: Path) -> None:
     """The live command hears no end on standard input, and SIGTERM is one."""
-    pcm = (load_audio(str(CLIP)) * 32768).clip(-32768, 32767).astype("<i2").tobytes()
+    pcm = (load_audio(CLIP) * 32768).clip(-32768, 32767).astype("<i2").tobytes()
     heard = tmp_path / "heard.wav"
     command = [sys.executable, "-m", "sottovoce", "stream", "-", *QUICK, "-l", "en", "--jsonl"]
     process = subprocess.Popen(
