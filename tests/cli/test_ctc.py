@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.cli.conftest import Call
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 pytestmark = pytest.mark.usefixtures("kernels")
 LABELS = ["-", "a", "b", "c", "|"]
+Row = dict[str, Any]
+Rows = Callable[..., list[Row]]
 ARPA = "\\data\\\nngram 1=5\n\n\\1-grams:\n-5 <unk>\n-99 <s>\n-0.5 </s>\n-0.3 ab\n-3 ac\n\n\\end\\\n"
 
 
@@ -60,70 +63,71 @@ def with_labels(*arguments: object) -> list[str]:
     return [*map(str, arguments), *labels]
 
 
-def lines(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict]:
-    code = run(["ctc", *with_labels(*arguments)])
-    output = capsys.readouterr()
-    assert code == 0, output.err
-    return [json.loads(line) for line in output.out.splitlines()]
+@pytest.fixture
+def ctc(folder: Path, call: Call) -> Rows:
+    """The rows that `ctc` writes."""
+
+    def written(*words: object) -> list[Row]:
+        return [json.loads(line) for line in call("ctc", *with_labels(*words)).out.splitlines()]
+
+    return written
 
 
-def test_every_utterance_of_every_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = lines(capsys, "one.npy", "two.npz", "three.csv", "--beam-size", 4)
+def test_every_utterance_of_every_file(ctc: Rows) -> None:
+    found = ctc("one.npy", "two.npz", "three.csv", "--beam-size", 4)
     assert [row["text"] for row in found] == ["ab c", "a", "cab", "ac"]
     assert [row["id"] for row in found] == ["one.npy", "two.npz#first", "two.npz#second", "three.csv"]
     assert [word["word"] for word in found[0]["words"]] == ["ab", "c"]
 
 
-def test_emissions_from_standard_input(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_emissions_from_standard_input(ctc: Rows, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     class Piped:
         buffer = io.BytesIO(Path("one.npy").read_bytes())
 
     monkeypatch.setattr("sys.stdin", Piped)
-    (row,) = lines(capsys, "-", "--labels", "labels.txt")
+    (row,) = ctc("-")
     assert (row["id"], row["text"]) == ("-", "ab c")
-    assert run(["ctc", "-", "--labels", "labels.txt"]) == 2  # nothing comes any more
-    assert capsys.readouterr().err.startswith("error: -: expected emissions as .npy")
+    empty = call("ctc", *with_labels("-"), code=2)  # nothing comes any more
+    assert empty.err.startswith("error: -: expected emissions as .npy")
 
 
-def test_n_best_are_ranked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = lines(capsys, "three.csv", "--nbest", 3)
+def test_n_best_are_ranked(ctc: Rows) -> None:
+    found = ctc("three.csv", "--nbest", 3)
     assert [row["rank"] for row in found] == [0, 1, 2]
     assert [row["text"] for row in found][:2] == ["ac", "ab"]
     assert found[0]["score"] >= found[1]["score"] >= found[2]["score"]
 
 
-def test_a_language_model_changes_its_mind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_language_model_changes_its_mind(ctc: Rows) -> None:
     shared = ["three.csv", "--lm", "lm.arpa"]
-    assert lines(capsys, *shared)[0]["text"] == "ab"
-    assert lines(capsys, *shared, "--lexicon", "words.txt")[0]["text"] == "ab"
-    (row,) = lines(capsys, *shared, "--lm-weight", 0.0)
+    assert ctc(*shared)[0]["text"] == "ab"
+    assert ctc(*shared, "--lexicon", "words.txt")[0]["text"] == "ab"
+    (row,) = ctc(*shared, "--lm-weight", 0.0)
     assert row["text"] == "ac"
 
 
-def test_hotwords(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hotwords(folder: Path, ctc: Rows) -> None:
     hot = folder / "hot.txt"
     hot.write_text("ab\t3\n")
-    (row,) = lines(capsys, "three.csv", "--hotwords", hot)
+    (row,) = ctc("three.csv", "--hotwords", hot)
     assert row["text"] == "ab"
 
 
-def test_rare_words_of_a_document_are_hotwords(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rare_words_of_a_document_are_hotwords(folder: Path, ctc: Rows, call: Call) -> None:
     """A list's weight goes before; a word that is common, or stands there once, is none."""
     notes = folder / "notes.md"
     notes.write_text("acbab acbab, abba and once cabb. And and and.\n")
     weight = ["--hotword-weight", "5"]
-    (plain,) = lines(capsys, "three.csv")
-    (row,) = lines(capsys, "three.csv", *weight, "--vocabulary-from", notes, "--nbest", "1")
-    (listed,) = lines(capsys, "three.csv", *weight, "--hotwords", _list(folder, "acbab"))
+    (plain,) = ctc("three.csv")
+    (row,) = ctc("three.csv", *weight, "--vocabulary-from", notes, "--nbest", "1")
+    (listed,) = ctc("three.csv", *weight, "--hotwords", _list(folder, "acbab"))
     assert (row["text"], row["score"]) == (listed["text"], listed["score"])
     both = ["--vocabulary-from", notes, "--hotwords", _list(folder, "acbab\t0")]
-    (off,) = lines(capsys, "three.csv", *weight, *both)
+    (off,) = ctc("three.csv", *weight, *both)
     assert (off["text"], off["score"]) == (plain["text"], plain["score"])
     notes.write_text("and and\n")
-    assert run(["ctc", *with_labels("three.csv", *weight, "--vocabulary-from", notes)]) == 2
-    assert "notes.md: expected words that are rare elsewhere" in capsys.readouterr().err
+    wrong = call("ctc", *with_labels("three.csv", *weight, "--vocabulary-from", notes), code=2)
+    assert "notes.md: expected words that are rare elsewhere" in wrong.err
 
 
 def _list(folder: Path, text: str) -> Path:
@@ -133,10 +137,10 @@ def _list(folder: Path, text: str) -> Path:
 
 
 def test_a_bad_line_of_a_list_is_one_warning(
-    folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    folder: Path, ctc: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = _list(folder, "ab\t3\nqu\nac\tmuch")
-    (row,) = lines(capsys, "three.csv", "--hotwords", path)
+    (row,) = ctc("three.csv", "--hotwords", path)
     assert row["text"] == "ab"
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
         f"{path}, line 3",
@@ -144,17 +148,15 @@ def test_a_bad_line_of_a_list_is_one_warning(
     ]
 
 
-def test_greedy_and_logits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_greedy_and_logits(ctc: Rows) -> None:
     np.save("logits.npy", emitted("ab") * 1.0 + 7.0)
-    (row,) = lines(capsys, "logits.npy", "--logits", "--greedy")
+    (row,) = ctc("logits.npy", "--logits", "--greedy")
     assert row["text"] == "ab"
 
 
-def test_tuning_writes_a_decoder_that_reads_the_set_right(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tuning_writes_a_decoder_that_reads_the_set_right(ctc: Rows) -> None:
     shared = ["tune", "dev.jsonl", "--lm", "lm.arpa", "--lm-weight", 0, "--decodings", 24]
-    (row,) = lines(capsys, *shared, "-o", "decoder.toml", "--beam-threshold", 30)
+    (row,) = ctc(*shared, "-o", "decoder.toml", "--beam-threshold", 30)
     assert (row["before"], row["wer"], row["held_out"]) == (1.0, 0.0, None)
     assert set(row) - {"before", "wer", "held_out", "interval", "decodings"} == {
         "acoustic_scale",
@@ -167,39 +169,35 @@ def test_tuning_writes_a_decoder_that_reads_the_set_right(
     assert (config.labels, config.lm) == (Path("labels.txt"), Path("lm.arpa"))
     assert config.fusion.lm_weight == row["lm_weight"]
     assert config.options.beam_threshold == 30
-    assert lines(capsys, "three.csv", "--config", "decoder.toml")[0]["text"] == "ab"
-    (typed,) = lines(capsys, "three.csv", "--config", "decoder.toml", "--lm-weight", 0, "--word-score", 0)
+    assert ctc("three.csv", "--config", "decoder.toml")[0]["text"] == "ab"
+    (typed,) = ctc("three.csv", "--config", "decoder.toml", "--lm-weight", 0, "--word-score", 0)
     assert typed["text"] == "ac"
     (found,) = CtcDecoder.from_config("decoder.toml").decode(emitted("ac", doubt="b"))
     assert found[0].text == "ab"
 
 
-def test_options_without_a_flag_are_read_from_a_configuration(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_without_a_flag_are_read_from_a_configuration(folder: Path, ctc: Rows, call: Call) -> None:
     Path("decoder.toml").write_text('labels = ["-", "a", "b", "c", "|"]\ntimes = false\nhotwords = ["ab"]\n')
-    (row,) = lines(capsys, "three.csv", "--config", "decoder.toml")
+    (row,) = ctc("three.csv", "--config", "decoder.toml")
     assert (row["text"], row["words"]) == ("ab", [])
-    (row,) = lines(capsys, "three.csv", "--config", "decoder.toml", "--hotwords", _list(folder, "ac"))
+    (row,) = ctc("three.csv", "--config", "decoder.toml", "--hotwords", _list(folder, "ac"))
     assert row["text"] == "ac"
     Path("decoder.toml").write_text("beam = 3\n")
-    assert run(["ctc", "three.csv", "--config", "decoder.toml"]) == 2
-    assert "error: decoder.toml: unknown key 'beam'; did you mean 'beam_size'?" in capsys.readouterr().err
+    wrong = call("ctc", "three.csv", "--config", "decoder.toml", code=2)
+    assert "error: decoder.toml: unknown key 'beam'; did you mean 'beam_size'?" in wrong.err
 
 
-def test_what_is_held_out_is_said_with_an_interval(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_held_out_is_said_with_an_interval(ctc: Rows) -> None:
     """Weights of a speaker are chosen on the other's: "ab" and "ac" have the same emissions."""
     rows = [{"emissions": "dev.npy", "text": text, "speaker": text} for text in ("ab", "ac", "ab", "ac")]
     Path("dev.jsonl").write_text("\n".join(map(json.dumps, rows)))
     shared = ["tune", "dev.jsonl", "--lm", "lm.arpa", "--decodings", 16, "--tune", "lm-weight=-1..1"]
-    (row,) = lines(capsys, *shared)
+    (row,) = ctc(*shared)
     assert (row["before"], row["wer"], row["held_out"], row["interval"]) == (0.5, 0.5, 1.0, [1.0, 1.0])
-    assert lines(capsys, *shared, "--folds", 1)[0]["held_out"] is None
+    assert ctc(*shared, "--folds", 1)[0]["held_out"] is None
 
 
-def test_tuning_builds_the_lexicon_once(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tuning_builds_the_lexicon_once(ctc: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     """No weight is in the tree of its words; one that is used again finds the same."""
     built: list[int] = []
     make = Lexicon.__init__
@@ -209,7 +207,7 @@ def test_tuning_builds_the_lexicon_once(
         make(self, *given, **named)
 
     monkeypatch.setattr(Lexicon, "__init__", counted)
-    (row,) = lines(capsys, "tune", "dev.jsonl", "--lm", "lm.arpa", "--decodings", 4)
+    (row,) = ctc("tune", "dev.jsonl", "--lm", "lm.arpa", "--decodings", 4)
     assert row["decodings"] >= 4
     assert len(built) == 1
 
@@ -234,12 +232,12 @@ def test_words_of_a_neural_model_are_scored_once_for_all_weights() -> None:
     assert (model.n_pairs, model.n_ends) == (2, 1)
 
 
-def test_a_tuned_beam_is_a_whole_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tuned_beam_is_a_whole_number(ctc: Rows) -> None:
     shared = ["tune", "dev.jsonl", "--lm", "lm.arpa", "--decodings", 12, "--tune", "beam_size=2..16"]
-    (row,) = lines(capsys, *shared, "-o", "decoder.toml")
+    (row,) = ctc(*shared, "-o", "decoder.toml")
     assert row["beam_size"] < 16  # narrower ones read it as well
     assert read_config("decoder.toml").options.beam_size == row["beam_size"]
-    lines(capsys, *shared, "--decodings", 2, "--beam-size", 2, "-o", "decoder.toml")
+    ctc(*shared, "--decodings", 2, "--beam-size", 2, "-o", "decoder.toml")
     assert read_config("decoder.toml").options.beam_size == 2
 
 
@@ -279,17 +277,15 @@ def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], c
     assert error == f"error: {message}" if sign == "==" else message in error
 
 
-def test_idle_options_change_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_idle_options_change_nothing(ctc: Rows) -> None:
     more = "--lm-weight 0.9 --token-offset 100 --case upper --unknown-score -3 --no-look-ahead"
-    assert lines(capsys, "one.npy") == lines(capsys, "one.npy", *more.split())
+    assert ctc("one.npy") == ctc("one.npy", *more.split())
 
 
 @pytest.mark.parametrize("way", [[], ["--greedy"]])
-def test_batches_of_any_size_say_the_same(
-    folder: Path, capsys: pytest.CaptureFixture[str], way: list[str]
-) -> None:
+def test_batches_of_any_size_say_the_same(ctc: Rows, way: list[str]) -> None:
     shared = ["one.npy", "two.npz", "three.csv", *way]
-    found = [lines(capsys, *shared, "--batch-size", size) for size in (1, 3, 8)]
+    found = [ctc(*shared, "--batch-size", size) for size in (1, 3, 8)]
     texts = [[(row["id"], row["text"]) for row in rows] for rows in found]
     assert len(texts[0]) == 4
     assert texts[0] == texts[1] == texts[2]
@@ -307,13 +303,11 @@ def test_one_bad_utterance_of_a_batch_does_not_stop_the_others(folder: Path, cal
 
 
 @pytest.mark.shared
-def test_a_recording_through_the_bundled_ctc_head(
-    shared_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_through_the_bundled_ctc_head(shared_dir: Path, ctc: Rows) -> None:
     manifest = (shared_dir / "data" / "manifest.jsonl").read_text(encoding="utf-8")
     rows = (json.loads(line) for line in manifest.splitlines())
     clip = next(row for row in rows if row["language"] == "en" and 2 < row["duration"] < 6)
-    (row,) = lines(capsys, shared_dir / "data" / clip["file"], "--model", "nano")
+    (row,) = ctc(shared_dir / "data" / clip["file"], "--model", "nano")
     assert row["tokens"]
     assert row["words"][-1]["end"] <= clip["duration"] + 0.1
 
@@ -330,43 +324,42 @@ def test_emissions_of_a_model_are_pytorchs(folder: Path, monkeypatch: pytest.Mon
     assert asked == ["torch"]
 
 
-def test_scores_on_purpose_penalty_and_priors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_on_purpose_penalty_and_priors(folder: Path, ctc: Rows, call: Call) -> None:
     shared = ["--labels", "labels.txt", "--greedy"]
     np.save("scores.npy", emitted("ab") + 4)
-    (row,) = lines(capsys, "scores.npy", *shared, "--unnormalised")
+    (row,) = ctc("scores.npy", *shared, "--unnormalised")
     assert row["text"] == "ab"
     np.save("doubt.npy", np.log(np.array([[0.5, 0.3, 0.1, 0.05, 0.05]], dtype=np.float32)))
     priors = folder / "priors.txt"
     priors.write_text("0.6\n0.1\n0.1\n0.1\n0.1\n")
     texts = [
-        lines(capsys, "doubt.npy", *shared, *more)[0]["text"]
+        ctc("doubt.npy", *shared, *more)[0]["text"]
         for more in ([], ["--blank-penalty", 1], ["--label-priors", priors])
     ]
     assert texts == ["", "a", "a"]
-    assert lines(capsys, "doubt.npy", *shared, "--label-priors", priors, "--prior-scale", 0)[0]["text"] == ""
+    assert ctc("doubt.npy", *shared, "--label-priors", priors, "--prior-scale", 0)[0]["text"] == ""
     priors.write_text("0.6\nmuch\n")
-    arguments = ["doubt.npy", *map(str, shared), "--label-priors", str(priors)]
-    assert run(["ctc", *arguments]) == 2
-    assert "priors.txt: expected one number a label" in capsys.readouterr().err
+    wrong = call("ctc", "doubt.npy", *shared, "--label-priors", priors, code=2)
+    assert "priors.txt: expected one number a label" in wrong.err
 
 
-def test_unknown_words_and_look_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_words_and_look_ahead(ctc: Rows) -> None:
     shared = ["one.npy", "--labels", "labels.txt"]
     named = [*shared, "--lexicon", "words.txt", "--lm", "lm.arpa"]
-    assert lines(capsys, *named)[0]["text"] != "ab c"
+    assert ctc(*named)[0]["text"] != "ab c"
     for more in ([], ["--no-look-ahead"]):
-        found = lines(capsys, *named, "--unknown-score", -1, "--unknown-words", *more)
+        found = ctc(*named, "--unknown-score", -1, "--unknown-words", *more)
         assert found[0]["text"] == "ab c"
 
 
 @pytest.mark.parametrize("command", [["one.npy"], ["tune", "dev.jsonl", "--decodings", "2"]])
 def test_the_search_has_the_threads_that_are_asked_for(
-    command: list[str], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: list[str], ctc: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     Path("dev.jsonl").write_text(json.dumps({"emissions": "one.npy", "text": "ab c"}) + "\n")
-    lines(capsys, *command, "--threads", 3)
+    ctc(*command, "--threads", 3)
     assert asked == [3]
 
 
