@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -82,7 +81,8 @@ def for_each_file(
     advice: for a lack of memory. n_refused, n_skipped: unreadable inputs, and those already done.
     """
     n_failed = 0
-    with progress or Progress(len(files)) as progress:
+    progress = progress or Progress(len(files))
+    with progress.bar:
         for name in files:
             progress.begin(name)
             try:
@@ -126,25 +126,16 @@ def progress_bar(*columns: ProgressColumn, quiet: bool = False, auto_refresh: bo
 
 
 class Progress:
-    """Progress over the files of a call. quiet: no bar."""
+    """Progress over the files of a call. quiet: no bar. bar: a context manager, which shows it."""
 
     def __init__(self, n_files: int, *, quiet: bool = False) -> None:
         label, at = TextColumn("[bold]{task.description}"), TextColumn("{task.fields[at]}")
-        self._bar = progress_bar(label, BarColumn(), at, TimeRemainingColumn(), quiet=quiet)
-        self._console = self._bar.console
+        self.bar = progress_bar(label, BarColumn(), at, TimeRemainingColumn(), quiet=quiet)
+        self._console = self.bar.console
         self._has_headings = quiet and sys.stderr.isatty() and n_files > 1
         self._n_files = n_files
         self._n_begun = 0
         self._task: TaskID | None = None
-
-    def __enter__(self) -> Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     def begin(self, name: str) -> None:
         self._n_begun += 1
@@ -152,16 +143,16 @@ class Progress:
         heading = escape(one_line(name) + count)
         if self._has_headings:
             self._console.print(f"[bold]{heading}[/bold]", soft_wrap=True)
-        self._task = self._bar.add_task(heading, total=None, at="0:00")
+        self._task = self.bar.add_task(heading, total=None, at="0:00")
 
     def segment(self, segment: Segment, position_s: float, duration_s: float | None) -> None:
         if self._task is not None:
             done = max(segment.end, position_s)
-            self._bar.update(self._task, completed=done, total=duration_s, at=clock(done))
+            self.bar.update(self._task, completed=done, total=duration_s, at=clock(done))
 
     def end(self) -> None:
         if self._task is not None:
-            self._bar.remove_task(self._task)
+            self.bar.remove_task(self._task)
             self._task = None
 
     def failed(self, message: str, trace: str | None) -> None:
