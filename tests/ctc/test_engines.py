@@ -14,8 +14,8 @@ from sottovoce.ctc import CtcDecoder, CtcFusionOptions, align
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixScorer, PrefixSearch
 from sottovoce.errors import OptionError
-from sottovoce.types import Hypothesis
 from tests.ctc.enumeration import RandomBigram, emissions
+from tests.ctc.lists import differences
 
 LABELS = ["-", *"abcde", "|"]
 WORDS = ("ab", "a", "bad", "cab", "dd", "abba", "be", "decade", "ace")
@@ -56,21 +56,6 @@ def uncertain(n_frames: int, seed: int) -> torch.Tensor:
 
 def rows() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack([uncertain(60, seed) for seed in range(6)]), torch.tensor([60, 41, 0, 60, 13, 59])
-
-
-def differences(ours: list[list[Hypothesis]], theirs: list[list[Hypothesis]]) -> list[str]:
-    """Where n-best lists differ: in what was found exactly, in scores by more than rounding."""
-    found = []
-    for row, (mine, others) in enumerate(zip(ours, theirs, strict=True)):
-        for part in ("text", "tokens", "words"):
-            if [getattr(h, part) for h in mine] != [getattr(h, part) for h in others]:
-                found.append(f"utterance {row}: {part}")
-        for rank, (a, b) in enumerate(zip(mine, others, strict=True)):
-            if a.score != pytest.approx(b.score, rel=1e-5):
-                found.append(f"utterance {row}, {rank}: score {a.score}, {b.score}")
-            if a.lm_score != pytest.approx(b.lm_score, abs=1e-4):
-                found.append(f"utterance {row}, {rank}: lm_score {a.lm_score}, {b.lm_score}")
-    return found
 
 
 FUSIONS = {
@@ -135,9 +120,8 @@ def test_threads_share_the_batch(n_threads: int, arpa: Path, monkeypatch: pytest
         found = decoder.decode(log_probs, lengths)
     finally:
         torch.set_num_threads(before)
-    assert not differences(
-        found, [decoder.decode(row[:n])[0] for row, n in zip(log_probs, lengths, strict=True)]
-    )
+    alone = [decoder.decode(row[:n])[0] for row, n in zip(log_probs, lengths, strict=True)]
+    assert differences(found, alone) == []
 
 
 def test_without_the_kernels_there_is_no_search(arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from sottovoce.ctc.options import CtcOptions
 from sottovoce.lm.neural import History
 from sottovoce.types import Partial
 from tests.ctc.enumeration import all_texts, emissions
-from tests.ctc.test_decoder import differences
+from tests.ctc.lists import differences
 
 LABELS = ["-", "a", "b", "c", "d", " "]
 WORDS = ["ab", "ba", "cad", "dab", "bad", "ad", "cab"]
@@ -70,9 +70,7 @@ def test_a_stream_is_the_whole(kind: str, options: dict[str, object]) -> None:
         counts = (lengths - begin).clamp(0, CHUNK)
         searcher.decode_chunk(state, rows[:, begin : begin + CHUNK].log_softmax(2), counts)
     assert all(past.n_frames > 0 for past in state.committed)
-    whole = searcher.decode(rows.log_softmax(2), lengths)
-    for ours, theirs in zip(searcher.finish(state), whole, strict=True):
-        assert differences(ours, theirs) == []
+    assert differences(searcher.finish(state), searcher.decode(rows.log_softmax(2), lengths)) == []
 
 
 @pytest.mark.parametrize("kind", ["plain", "lexicon"])
@@ -221,7 +219,7 @@ def test_updates_of_a_stream_end_with_the_whole(chunk: int, neural: bool) -> Non
     frames = speech(30, 3)
     updates = list(searcher.stream(frames.split(chunk)))
     whole = searcher.decode(frames)[0]
-    assert differences(list(updates[-1].hypotheses), whole) == []
+    assert differences([updates[-1].hypotheses], [whole]) == []
     assert [update.is_final for update in updates] == [False] * (len(updates) - 1) + [True]
     told = [word for update in updates for word in update.committed]
     assert told == list(whole[0].words)
