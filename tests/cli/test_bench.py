@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import wave
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from sottovoce.cli.main import run
 from sottovoce.evaluation import speed
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.load import load_checkpoint
+from tests.audio.media import wav_bytes
 from tests.cli.conftest import Call
 from tests.models import tiny
 
@@ -96,10 +96,8 @@ def test_live_finds_the_encoder_mode_of_weights_and_stores_it(
     monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path / "cache"))
     size = tiny.dims(n_vocab=51864, n_audio_ctx=1500, n_text_ctx=448, n_audio_layer=1, n_text_layer=1)
     save_openai(tiny.checkpoint(size), tmp_path / "own.pt", torch.float32)
-    noise = np.random.default_rng(0).normal(0.0, 3000.0, 24 * 16000).astype("<i2")
-    with wave.open(str(tmp_path / "noise.wav"), "wb") as file:
-        file.setparams((1, 2, 16000, 0, "NONE", ""))
-        file.writeframes(noise.tobytes())
+    noise = np.random.default_rng(0).normal(0.0, 0.1, 24 * 16000).astype(np.float32)
+    (tmp_path / "noise.wav").write_bytes(wav_bytes(noise))
     arguments = ["--live", "--repeats", "1", "-m", str(tmp_path / "own.pt"), "--json"]
     said = call("bench", tmp_path / "noise.wav", "--seconds", "20", *arguments)
     assert json.loads(said.out)["measures"]["encoder mode"] == {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import wave
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError
 from sottovoce.formats.spectrogram import MOST_COLUMNS, N_ROWS, png, spectrogram_address
+from tests.audio.media import wav_bytes
 from tests.formats.transcripts import CLIPS
 
 CLIP = CLIPS / "de.flac"
@@ -25,10 +25,7 @@ def picture_of(address: str) -> np.ndarray:
 
 
 def tone(path: Path, seconds: float, hz: float) -> Path:
-    samples = 0.5 * np.sin(2 * np.pi * hz * np.arange(int(seconds * 16_000)) / 16_000)
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, 16_000, 0, "NONE", ""))
-        file.writeframes((samples * 32767).astype(np.int16).tobytes())
+    path.write_bytes(wav_bytes(0.5 * np.sin(2 * np.pi * hz * np.arange(int(seconds * 16_000)) / 16_000)))
     return path
 
 
