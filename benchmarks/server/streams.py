@@ -92,7 +92,7 @@ async def heard_live(scheduler: Scheduler, stream: Stream, options: LiveOptions,
         events = await live.push(stream.piece(fed_s, heard_s))
         said.add(events, time.monotonic() - began_s, stream)
         fed_s = heard_s
-    said.add(await live.close(), time.monotonic() - began_s, stream)
+    said.add(await live.flush(), time.monotonic() - began_s, stream)
     return said
 
 

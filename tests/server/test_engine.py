@@ -19,10 +19,9 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.runtime import batching
 from sottovoce.runtime.batching import CallBatcher, Priority
 from sottovoce.server.errors import ApiError
-from sottovoce.server.live import InputQueue
 from sottovoce.server.scheduler import Scheduler, SessionHandle
 from sottovoce.server.worker import Worker
-from sottovoce.types import SAMPLE_RATE, Event, Samples
+from sottovoce.types import SAMPLE_RATE, Event
 from tests.server.servers import SlowModel, make_worker
 
 T = TypeVar("T")
@@ -184,15 +183,13 @@ def test_who_sends_much_faster_than_anybody_speaks_has_the_turn_of_recordings(
 def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
     async def run() -> tuple[float, int, list[float]]:
         async with opened(level=2) as (model, scheduler, session):
-            inbox: InputQueue[str] = InputQueue(SAMPLE_RATE * 60)
-            session.drain_input = inbox.take_audio
             is_free = threading.Event()
             worker = scheduler.worker
             n_threads = len(scheduler.worker.runtime.states) * worker.runtime.batching.sessions
             busy = [worker.submit(is_free.wait, Priority.LIVE) for _ in range(n_threads)]
             pushing = asyncio.create_task(session.push(np.tile(TENTH, 10)))
             await asyncio.sleep(0.05)
-            await inbox.put_audio(np.tile(TENTH, 30))
+            await session.queue.put_audio(np.tile(TENTH, 30))
             is_free.set()
             told = await pushing
             for one in busy:
@@ -203,24 +200,15 @@ def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
 
 
 def test_who_sends_without_a_pause_gets_words_on_the_way() -> None:
-    """There is always more audio than an update takes; words come before it ends."""
+    """There is more audio than an update takes; words come before all of it was processed."""
 
-    async def run() -> tuple[int, list[float]]:
-        n_polls = 0
-
-        def poll() -> Samples:
-            nonlocal n_polls
-            n_polls += 1
-            return np.tile(TENTH, 50)
-
+    async def run() -> tuple[list[float], int]:
         async with opened() as (_, _, session):
-            session.drain_input = poll
-            told = await asyncio.wait_for(session.push(np.tile(TENTH, 10)), 30)
-        return n_polls, [event.end for event in told]  # type: ignore[union-attr]
+            await session.queue.put_audio(np.tile(TENTH, 60))
+            told = await session.update()
+            return [event.end for event in told], session.queue.n_ready  # type: ignore[union-attr]
 
-    n_polls, ends = asyncio.run(run())
-    assert n_polls == 1
-    assert ends[-1] == pytest.approx(6.0)
+    assert asyncio.run(run()) == ([2.0], 4 * SAMPLE_RATE)
 
 
 def test_under_load_audio_is_held_until_an_update_is_due() -> None:

@@ -16,9 +16,8 @@ from sottovoce.formats.document import event_document
 from sottovoce.runtime.batching import Priority
 from sottovoce.server.apis.openai_files import Deltas
 from sottovoce.server.errors import ApiError, to_api_error
-from sottovoce.server.live import MAX_COMMANDS, InputQueue
 from sottovoce.server.pcm import PcmReader
-from sottovoce.server.scheduler import EventSequencer
+from sottovoce.server.scheduler import MAX_COMMANDS, EventSequencer, InputQueue
 from sottovoce.server.telemetry import Metrics
 from sottovoce.types import (
     Event,
@@ -66,61 +65,46 @@ def test_audio_that_nobody_can_read(encoding: str, rate: int) -> None:
 
 
 def test_a_queue_keeps_order_and_lets_its_putter_wait() -> None:
-    async def run() -> list[object]:
-        queue: InputQueue[str] = InputQueue(max_samples=10)
+    """Audio is taken from any thread, up to the next command, and makes room when it was processed."""
+
+    async def run() -> list[tuple[int, object]]:
+        queue = InputQueue(max_samples=10)
         one = np.ones(4, np.float32)
-        taken: list[object] = []
+        taken: list[tuple[int, object]] = []
 
         async def put() -> None:
             for _ in range(5):
                 await queue.put_audio(one)
-            await queue.put("now")
+            await queue.put(1)
             await queue.put_audio(one)
             for _ in range(3 * MAX_COMMANDS):
-                await queue.put("then")
-            await queue.put("end")
+                await queue.put(2)
+            await queue.put(3)
+
+        def take() -> int:
+            with queue.taking(3) as samples:
+                assert queue.n_samples >= len(samples), "not processed yet"
+                return len(samples)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(put)
             await anyio.sleep(0.05)
             assert queue.n_samples == 12  # one more than the most, and no further one
-            while not taken or taken[-1] != "end":
-                item = await queue.take()
-                taken.append(len(item) if isinstance(item, np.ndarray) else item)
+            with anyio.fail_after(10):
+                while not taken or taken[-1][1] != 3:
+                    if (command := await queue.next(lambda: 2)) is None:
+                        taken.append((await anyio.to_thread.run_sync(take), None))
+                    else:
+                        taken.append((queue.n_ready, command))
+                        queue.end_command()
         return taken
 
     taken = anyio.run(run)
-    at = taken.index("now")
-    assert sum(item for item in taken[:at] if isinstance(item, int)) == 20
-    assert taken[at + 1 :] == [4, *["then"] * (3 * MAX_COMMANDS), "end"]
-
-
-def test_audio_can_be_taken_from_another_thread_up_to_the_next_command() -> None:
-    async def run() -> tuple[list[int], list[object]]:
-        queue: InputQueue[str] = InputQueue(max_samples=10)
-        one = np.ones(4, np.float32)
-        taken: list[int] = []
-
-        async def put() -> None:
-            for _ in range(4):
-                await queue.put_audio(one)
-            await queue.put("now")
-            await queue.put_audio(one)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(put)
-            with anyio.fail_after(10):
-                while sum(taken) < 16:  # the putter waits until it is told of the room
-                    taken.append(len(await anyio.to_thread.run_sync(queue.take_audio)))
-                    await anyio.sleep(0.01)
-        taken.append(len(queue.take_audio()))
-        word = await queue.take()
-        return taken, [word, len(await queue.take())]
-
-    taken, rest = anyio.run(run)
-    assert taken[0] == 12
-    assert (sum(taken), taken[-1]) == (16, 0)
-    assert rest == ["now", 4]
+    at = taken.index((0, 1)) if (0, 1) in taken else taken.index((1, 1))
+    assert sum(n for n, _ in taken[:at]) + taken[at][0] == 20
+    audio = [n for n, command in taken[at + 1 :] if command is None]
+    assert sum(audio) >= 3, "with what was left before the command"
+    assert [command for _, command in taken[at + 1 :] if command] == [2] * (3 * MAX_COMMANDS) + [3]
 
 
 def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait() -> None:

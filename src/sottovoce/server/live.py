@@ -5,20 +5,16 @@ No task of the event loop runs the model.
 
 from __future__ import annotations
 
-import asyncio
 import math
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
-from typing import Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
-import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sottovoce.audio.container import LiveContainer
@@ -31,7 +27,7 @@ from sottovoce.server.api import error_answer
 from sottovoce.server.auth import ApiKey
 from sottovoce.server.errors import UNAVAILABLE, ApiError, logged_api_error, to_api_error
 from sottovoce.server.pcm import PcmReader
-from sottovoce.server.scheduler import Scheduler, SessionHandle
+from sottovoce.server.scheduler import InputQueue, Scheduler, SessionHandle
 from sottovoce.server.services import Services, key_of, run_until_first, services_of
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Samples
@@ -164,15 +160,10 @@ async def serve_client(
 
 M = TypeVar("M")
 T = TypeVar("T")
-Command: TypeAlias = Callable[[], Awaitable[None]]
-"""A command of the client, run after all audio before it."""
-
 NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
 """About 1 ms of work."""
-C = TypeVar("C")
-MAX_COMMANDS = 64
 
 
 class LiveConnection(ABC, Generic[M]):
@@ -183,7 +174,7 @@ class LiveConnection(ABC, Generic[M]):
         self.services = services
         self.limits = services.settings.limits
         self.key: ApiKey | None = None
-        self.queue: InputQueue[Command | int] = InputQueue(round(self.limits.pending_s * SAMPLE_RATE))
+        self.queue = InputQueue(round(self.limits.pending_s * SAMPLE_RATE))
         self._session: SessionHandle | None = None
         self.exit_stack = AsyncExitStack()
         self._is_closing = False
@@ -208,9 +199,9 @@ class LiveConnection(ABC, Generic[M]):
     def error_document(self, fault: ApiError) -> dict[str, Json]:
         return live_error(fault)
 
-    async def on_audio(self, samples: Samples) -> None:
-        await self.emit(await self.session.push(samples))
-        self.count()
+    async def on_audio(self) -> None:
+        """Process the audio of one update."""
+        await self.emit(await self.session.update())
 
     async def on_close(self) -> None:
         await self.emit(await self.session.flush())
@@ -241,7 +232,7 @@ class LiveConnection(ABC, Generic[M]):
         """
         scheduler = await self.exit_stack.enter_async_context(self.services.registry.use(model))
         self.services.check_live_wait(scheduler)
-        self._session = session = await scheduler.open(options)
+        self._session = session = await scheduler.open(options, self.queue)
         self.exit_stack.callback(session.end)
         watched = WatchedSession(
             scheduler,
@@ -251,12 +242,10 @@ class LiveConnection(ABC, Generic[M]):
             shed=self._was_shed.set,
         )
         self.exit_stack.enter_context(self.services.shedder.watch(watched))
-        session.drain_input = self.queue.take_audio
-        self._counted_s = 0.0
         return scheduler
 
     async def release(self) -> None:
-        self._session = None
+        self._session, self._counted_s = None, 0.0
         self._last_audio_s = math.inf
         await self.exit_stack.aclose()
 
@@ -270,12 +259,16 @@ class LiveConnection(ABC, Generic[M]):
         return self._session
 
     @property
+    def processed_s(self) -> float:
+        return self._session.processed_s if self._session else 0.0
+
+    @property
     def received_s(self) -> float:
         return self._session.received_s if self._session else 0.0
 
     @property
     def behind_s(self) -> float:
-        return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
+        return self.queue.n_samples / SAMPLE_RATE
 
     async def send(self, *documents: dict[str, Json]) -> None:
         for document in documents:
@@ -311,12 +304,12 @@ class LiveConnection(ABC, Generic[M]):
             self._is_closing = True
             await self.queue.put(code)
 
-    def count(self) -> None:
-        """Raises: ApiError if the session is too long."""
-        new_s, self._counted_s = self.received_s - self._counted_s, self.received_s
+    def count(self, audio_s: float) -> None:
+        """Count the audio of the session so far. Raises: ApiError if it is too long."""
+        new_s, self._counted_s = audio_s - self._counted_s, audio_s
         self.services.metrics.live_seconds.inc(new_s)
         self.services.key_limits.count_audio(self.key, new_s)
-        if self.received_s > self.limits.session_s:
+        if audio_s > self.limits.session_s:
             message = f"session: expected at most {self.limits.session_s:g} s of audio"
             raise ApiError(message, code="session_too_long")
 
@@ -375,15 +368,18 @@ class LiveConnection(ABC, Generic[M]):
 
     async def _process_queue(self) -> None:
         while True:
-            item = await self.queue.take()
-            if isinstance(item, int):  # the close code, the last item
+            command = await self.queue.next(lambda: self._session.n_due if self._session else 1)
+            if command is None:
+                await self.on_audio()
+                self.count(self.processed_s)
+                continue
+            self.count(self.received_s)
+            if isinstance(command, int):  # the close code, the last item
                 await self.on_close()
-                self._close_code = item
+                self._close_code = command
                 return
-            if isinstance(item, np.ndarray):
-                await self.on_audio(item)
-            else:
-                await item()
+            await command()
+            self.queue.end_command()
 
 
 class WebSocketConnection(LiveConnection[bytes | str]):
@@ -413,79 +409,3 @@ def require_valid(samples: Samples) -> None:
         check_floats(samples, "audio")
     except AudioError as error:
         raise ApiError(str(error), code="invalid_audio") from error
-
-
-class InputQueue(Generic[C]):
-    """Samples and commands of type C, for one producer and one consumer.
-
-    max_samples: queued audio above which the producer waits.
-    """
-
-    def __init__(self, max_samples: int) -> None:
-        self._max_samples = max_samples
-        self._items: deque[Samples | C] = deque()
-        self._n_samples = 0
-        self._n_commands = 0
-        self._lock = threading.Lock()
-        self._loop = asyncio.get_running_loop()
-        self._changed = anyio.Event()
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._items
-
-    @property
-    def n_samples(self) -> int:
-        return self._n_samples
-
-    async def put_audio(self, samples: Samples) -> None:
-        if len(samples):
-            with self._lock:
-                self._items.append(samples)
-                self._n_samples += len(samples)
-            self._wake()
-        while self._n_samples > self._max_samples:
-            await self._changed.wait()
-
-    async def put(self, command: C) -> None:
-        with self._lock:
-            self._items.append(command)
-        self._n_commands += 1
-        self._wake()
-        while self._n_commands > MAX_COMMANDS:
-            await self._changed.wait()
-
-    async def take(self) -> Samples | C:
-        """Wait for and take the next command, or all audio before it, (n,)."""
-        while not self._items:
-            await self._changed.wait()
-        if isinstance(self._items[0], np.ndarray):
-            audio = self._audio()
-            self._wake()
-            return audio
-        with self._lock:
-            command = cast(C, self._items.popleft())
-        self._n_commands -= 1
-        self._wake()
-        return command
-
-    def take_audio(self) -> Samples:
-        """Take all audio before the next command, (n,); from any thread, while nothing else takes."""
-        audio = self._audio()
-        if len(audio):
-            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
-                self._loop.call_soon_threadsafe(self._wake)
-        return audio
-
-    def _audio(self) -> Samples:
-        pieces: list[Samples] = [np.zeros(0, np.float32)]
-        with self._lock:
-            while self._items and isinstance(following := self._items[0], np.ndarray):
-                pieces.append(following)
-                self._items.popleft()
-            self._n_samples -= sum(map(len, pieces))
-        return np.concatenate(pieces)
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()

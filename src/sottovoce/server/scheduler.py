@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -61,6 +65,93 @@ LOADED_UPDATE_MAX_S = 10.0
 """Under load one update takes all waiting audio."""
 MAX_AHEAD_S = 20.0
 """Audio ahead of real time above which a session has the priority of recordings."""
+MAX_COMMANDS = 64
+Command: TypeAlias = Callable[[], Awaitable[None]]
+"""A command of the client, run after all audio before it."""
+
+
+class InputQueue:
+    """The audio of a session, and commands or a close code, for one producer and one consumer.
+
+    max_samples: unprocessed audio above which the producer waits.
+    """
+
+    def __init__(self, max_samples: float = math.inf) -> None:
+        self._max_samples = max_samples
+        self._pieces: list[Samples] = []
+        self._commands: deque[tuple[int, Command | int]] = deque()
+        """With the number of samples before each."""
+        self.n_received = 0
+        self._n_taken = self._n_processed = 0
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._changed = anyio.Event()
+
+    @property
+    def n_samples(self) -> int:
+        """Samples that were not processed yet."""
+        return self.n_received - self._n_processed
+
+    @property
+    def n_ready(self) -> int:
+        """Samples before the next command that were not taken yet."""
+        return (self._commands[0][0] if self._commands else self.n_received) - self._n_taken
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.n_samples and not self._commands
+
+    async def put_audio(self, samples: Samples) -> None:
+        if len(samples):
+            with self._lock:
+                self._pieces.append(samples)
+                self.n_received += len(samples)
+            self._wake()
+        while self.n_samples > self._max_samples:
+            await self._changed.wait()
+
+    async def put(self, command: Command | int) -> None:
+        self._commands.append((self.n_received, command))
+        self._wake()
+        while len(self._commands) > MAX_COMMANDS:
+            await self._changed.wait()
+
+    async def next(self, n_due: Callable[[], float]) -> Command | int | None:
+        """Wait for the next command, or None when at least `n_due` samples are before it."""
+        while self.n_ready < n_due():
+            if self._commands:
+                return self._commands[0][1]
+            await self._changed.wait()
+        return None
+
+    def end_command(self) -> None:
+        """Remove the command that was run; audio before it that was not taken joins the audio after it."""
+        self._commands.popleft()
+        self._wake()
+
+    @contextmanager
+    def taking(self, most: int) -> Iterator[Samples]:
+        """Take samples before the next command, (n,), from any thread; they are processed at the end."""
+        with self._lock:
+            n_taken = min(most, self.n_ready)
+            waiting = np.concatenate([np.zeros(0, np.float32), *self._pieces])
+            self._pieces = [waiting[n_taken:]]
+            self._n_taken += n_taken
+        try:
+            yield waiting[:n_taken]
+        finally:
+            self._n_processed += n_taken
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def drop(self) -> int:
+        """Drop the samples before the next command; return their number."""
+        with self.taking(self.n_ready) as dropped:
+            return len(dropped)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
 
 class EventSequencer:
@@ -111,13 +202,14 @@ class QueuedTranslator(WhisperTranslator):
 
 
 class SessionHandle:
-    """One live session, for one call at a time. load: on the model, until `end`."""
+    """One live session, for one call at a time. queue: its audio. load: on the model, until `end`."""
 
     def __init__(
         self,
         worker: Worker,
         model: Model,
         options: LiveOptions,
+        queue: InputQueue,
         *,
         load: SessionLoad,
         on_end: Callable[[SessionLoad], None],
@@ -126,54 +218,54 @@ class SessionHandle:
         self._model = model
         self._options = options
         self._on_end = on_end
+        self.queue = queue
         self.load = load
         self._caller = worker.runtime.caller(on_work=load.add_work)
         self._sequencer = EventSequencer()
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
-        self._pending: Samples = np.zeros(0, np.float32)
-        self._n_samples = 0
-        self._n_taken = 0
+        self._n_processed = 0
         self._start_sample = 0
         self._opened_s = time.monotonic()
         self.fixed_interval_s: float | None = None
-        self.drain_input: Callable[[], Samples] | None = None
-        """Returns audio that came after `push`; called in a thread of the model when an update begins."""
-
-    @property
-    def received_s(self) -> float:
-        return self._n_samples / SAMPLE_RATE
 
     @property
     def interval_s(self) -> float:
         return self.fixed_interval_s or self._worker.interval_controller.interval_s
 
     @property
-    def processed_s(self) -> float:
-        return self._n_taken / SAMPLE_RATE
+    def n_due(self) -> float:
+        """Samples for an update; at the shortest interval the session itself decides on its updates."""
+        return self.interval_s * SAMPLE_RATE if self.interval_s > INTERVALS_S[0] else 1
 
     @property
-    def behind_s(self) -> float:
-        return self.received_s - self.processed_s
+    def processed_s(self) -> float:
+        return self._n_processed / SAMPLE_RATE
+
+    @property
+    def received_s(self) -> float:
+        """Seconds of the audio before the next command, while no update is under way."""
+        return (self._n_processed + self.queue.n_ready) / SAMPLE_RATE
 
     async def begin(self) -> None:
         """Make the session, so that invalid options fail before there is audio."""
         await self._load_speakers(self._options)
         await self._worker.result_of(self._current_session, Priority.LIVE)
 
-    async def push(self, pcm: Samples) -> list[Event]:
-        """Take samples (n,) float32, mono, 16 kHz; return the events that follow.
+    async def update(self) -> list[Event]:
+        """Process the next audio; return the events that follow.
 
-        Under load samples wait until an update is due, which takes all of them and those that arrive
-        meanwhile.
+        Under load one update takes all waiting audio, also what arrives before it begins.
         """
+        return await self._events_of(self._process)
+
+    async def push(self, pcm: Samples) -> list[Event]:
+        """Queue samples (n,) float32, mono, 16 kHz; return the events of the updates that are due."""
+        await self.queue.put_audio(pcm)
         events: list[Event] = []
-        self._add(pcm)
-        if self._is_due:
-            events += await self._events_of(self._update)
-        while self._is_due:
-            events += await self._events_of(self._process)
+        while self.queue.n_ready >= self.n_due:
+            events += await self.update()
         return events
 
     async def finalize(self) -> list[Event]:
@@ -188,7 +280,7 @@ class SessionHandle:
     async def flush(self) -> list[Event]:
         """Emit the text of the audio so far; the session continues without context."""
         events = await self._events_of(lambda: self._finish(closes=True))
-        self._start_sample = self._n_samples
+        self._start_sample = self._n_processed
         return events
 
     async def configure(self, options: LiveOptions) -> list[Event]:
@@ -213,9 +305,10 @@ class SessionHandle:
         return QueuedTranslator(self._model, caller, worker=self._worker, caller=caller)
 
     def reset(self) -> None:
+        """Drop the session, and the audio before the next command."""
         self._session = None
-        self._pending = np.zeros(0, np.float32)
-        self._start_sample = self._n_taken = self._n_samples
+        self._n_processed += self.queue.drop()
+        self._start_sample = self._n_processed
 
     def end(self) -> None:
         """Drop the audio so far and leave the model; may be repeated."""
@@ -235,37 +328,20 @@ class SessionHandle:
             self.load.is_processing = False
         return self._sequencer.number(events, offset_s=self._start_sample / SAMPLE_RATE)
 
-    def _update(self) -> list[Event]:
-        if self.drain_input is not None:
-            self._add(self.drain_input())
-        return self._process()
-
-    def _add(self, pcm: Samples) -> None:
-        self._pending = np.concatenate([self._pending, pcm])
-        self._n_samples += len(pcm)
-
-    @property
-    def _is_due(self) -> bool:
-        """Whether enough audio waits; at the shortest interval the session itself decides on its updates."""
-        least = self.interval_s * SAMPLE_RATE if self.interval_s > INTERVALS_S[0] else 1
-        return len(self._pending) >= least
-
     def _process(self) -> list[Event]:
         interval_s, is_greedy = self.interval_s, self._worker.interval_controller.is_greedy
         is_stretched = interval_s > INTERVALS_S[0]
         most_s = LOADED_UPDATE_MAX_S if is_stretched else UPDATE_MAX_S
-        n_taken = round(most_s * SAMPLE_RATE)
-        pcm, self._pending = self._pending[:n_taken], self._pending[n_taken:]
-        try:
-            events = self._current_session().push(pcm, newest_only=is_stretched, greedy=is_greedy)
-        finally:
-            self._n_taken = min(self._n_taken + len(pcm), self._n_samples)
-            self.load.add_audio(len(pcm) / SAMPLE_RATE, interval_s)
-        return events
+        with self.queue.taking(round(most_s * SAMPLE_RATE)) as pcm:
+            try:
+                return self._current_session().push(pcm, newest_only=is_stretched, greedy=is_greedy)
+            finally:
+                self._n_processed += len(pcm)
+                self.load.add_audio(len(pcm) / SAMPLE_RATE, interval_s)
 
     def _finish(self, *, closes: bool) -> list[Event]:
         events: list[Event] = []
-        while len(self._pending):
+        while self.queue.n_ready:
             events += self._process()
         session = self._session
         if session is not None and closes:
@@ -431,10 +507,14 @@ class Scheduler:
     def languages(self) -> tuple[str, ...]:
         return tuple(self.model.languages)
 
-    async def open(self, options: LiveOptions) -> SessionHandle:
-        """Begin a live session. Raises: ApiError 429 if it would delay others; OptionError."""
-        load = self.forecast.enter()
-        handle = SessionHandle(self.worker, self.model, options, load=load, on_end=self.forecast.leave)
+    async def open(self, options: LiveOptions, queue: InputQueue | None = None) -> SessionHandle:
+        """Begin a live session. queue: None: `push` alone adds audio.
+
+        Raises: ApiError 429 if it would delay others; OptionError.
+        """
+        load, leave = self.forecast.enter(), self.forecast.leave
+        queue = queue or InputQueue()
+        handle = SessionHandle(self.worker, self.model, options, queue, load=load, on_end=leave)
         try:
             await handle.begin()
         except BaseException:

@@ -360,14 +360,14 @@ class DeepgramConnection(DeepgramSocket[DeepgramParams]):
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         self._results.behind_s = round(self.behind_s, 3)
-        return self._results.render(events, self.received_s)
+        return self._results.render(events, self.processed_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
         return {"type": "Error", "variant": fault.code or fault.kind, "description": fault.message}
 
     async def on_close(self) -> None:
         events = await self.session.flush()
-        await self.send(*self._results.ended(events, self.received_s))
+        await self.send(*self._results.ended(events, self.processed_s))
 
     async def _take_text(self, text: str) -> None:
         try:
@@ -389,7 +389,7 @@ class DeepgramConnection(DeepgramSocket[DeepgramParams]):
 
     async def _finalize(self) -> None:
         events = await self.session.finalize()
-        await self.send(*self._results.finalized(events, self.received_s))
+        await self.send(*self._results.finalized(events, self.processed_s))
 
     def changed(self, message: Mapping[str, object]) -> DeepgramParams:
         given = message.get("keyterms")

@@ -171,16 +171,16 @@ class FluxConnection(deepgram.DeepgramSocket[FluxParams]):
             raise invalid_value("type", MESSAGES, fields.quoted(kind))
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        return self._turns.render(events, self.received_s)
+        return self._turns.render(events, self.processed_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
         return self._fault("Error", fault)
 
     async def on_close(self) -> None:
-        await self.send(*self._turns.force(await self.session.flush(), self.received_s))
+        await self.send(*self._turns.force(await self.session.flush(), self.processed_s))
 
     async def _force(self) -> None:
-        await self.send(*self._turns.force(await self.session.finalize(), self.received_s))
+        await self.send(*self._turns.force(await self.session.finalize(), self.processed_s))
 
     def changed(self, message: Mapping[str, object]) -> FluxParams:
         return configured_flux(self.read, message)
@@ -190,7 +190,7 @@ class FluxConnection(deepgram.DeepgramSocket[FluxParams]):
 
     async def configured(self, message: Mapping[str, object]) -> None:
         params = self.params
-        self._turns.configure(params, self.received_s)
+        self._turns.configure(params, self.processed_s)
         answer: dict[str, Json] = {
             "thresholds": params.thresholds.document,
             "keyterms": list(params.terms),

@@ -29,7 +29,7 @@ from sottovoce.server.models import ModelRegistry
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import key_of, services_of
 from sottovoce.server.uploads import whole_body
-from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechStarted, Word
+from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Word
 
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
 """Frames of 20 ms that a word waits, by `delay`."""
@@ -292,12 +292,12 @@ class RealtimeConnection(WebSocketConnection):
         if (behind_s := self.behind_s) > LATE_S:
             await self.send(self._items.event(STATUS, behind_s=round(behind_s, 3)))
 
-    async def on_audio(self, samples: Samples) -> None:
-        """Process samples (n,); a failure ends the turn, not the session."""
+    async def on_audio(self) -> None:
+        """A failure ends the turn, not the session."""
         try:
             await self._open(self._config)
-            began_s = self.received_s
-            events = await self.session.push(samples)
+            began_s = self.processed_s
+            events = await self.session.update()
         except ApiError:
             raise
         except Exception as error:
@@ -306,7 +306,6 @@ class RealtimeConnection(WebSocketConnection):
         if self._config.turns is None:
             self._items.begin(began_s)
         await self.emit(events)
-        self.count()
         await self._time_out()
 
     async def on_close(self) -> None:
@@ -399,13 +398,13 @@ class RealtimeConnection(WebSocketConnection):
             return
         await self.emit(events)
         if self._items.is_open or self._items.buffer_start_s == start_s:
-            await self.send(*self._items.commit(self.received_s))
-        self._items.buffer_start_s = self.received_s
+            await self.send(*self._items.commit(self.processed_s))
+        self._items.buffer_start_s = self.processed_s
 
     async def _clear(self) -> None:
         if self.is_open:
             self.session.reset()
-        await self.send(self._items.clear(self.received_s))
+        await self.send(self._items.clear(self.processed_s))
 
     async def _answer(self, action: str, item: object, event_id: object) -> None:
         try:
@@ -416,15 +415,14 @@ class RealtimeConnection(WebSocketConnection):
 
     async def _fail_turn(self, error: Exception) -> None:
         fault = self.logged(error)
-        if self.is_open:
-            self.session.reset()
-        await self.send(*self._items.fail(fault, self.received_s))
+        self.session.reset() if self.is_open else self.queue.drop()
+        await self.send(*self._items.fail(fault, self.processed_s))
 
     async def _time_out(self) -> None:
         turns = self._config.turns
         limit_s = turns.idle_timeout_s if turns else None
-        if limit_s and not self._items.is_open and self.received_s - self._items.buffer_start_s >= limit_s:
-            await self.send(*self._items.time_out(self.received_s))
+        if limit_s and not self._items.is_open and self.processed_s - self._items.buffer_start_s >= limit_s:
+            await self.send(*self._items.time_out(self.processed_s))
 
     async def _open(self, config: RealtimeSessionConfig) -> None:
         if not self.is_open:

@@ -109,7 +109,7 @@ class SottovoceConnection(WebSocketConnection):
 
     async def report(self) -> None:
         behind_s = round(self.behind_s, 3)
-        state = (round(self.received_s + self.queue.n_samples / SAMPLE_RATE, 3), behind_s)
+        state = (round(self.queue.n_received / SAMPLE_RATE, 3), behind_s)
         if self.is_open and state != self._reported:
             self._reported = state
             await self.send({"type": "status", "received": state[0], "behind_s": behind_s})
@@ -117,7 +117,7 @@ class SottovoceConnection(WebSocketConnection):
     async def queue_audio(self, samples: Samples) -> None:
         require_valid(samples)
         if self._translator is not None:
-            self._translator.add_audio(samples, self.received_s)
+            self._translator.add_audio(samples, self.processed_s)
         await super().queue_audio(samples)
 
     async def on_message(self, message: bytes | str) -> None:

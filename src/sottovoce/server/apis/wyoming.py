@@ -27,7 +27,7 @@ from sottovoce.server.live import LiveConnection
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ServerLimits
-from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, SpeechStarted
+from sottovoce.types import Event, Partial, SpeechEnded, SpeechStarted
 
 MAX_LINE = 64 * 1024
 MAX_DATA = 256 * 1024
@@ -234,13 +234,14 @@ class WyomingConnection(LiveConnection[Frame]):
             self._pcm = None
             await self.queue.put(self._stop)
 
-    async def on_audio(self, samples: Samples) -> None:
+    async def on_audio(self) -> None:
         command = self._command
         if command is None or command.is_done:
+            self.queue.drop()
             return
-        events = await self.session.push(samples)
-        self.count()
-        if command.detect_end(events, self.received_s, self.queue.n_samples / SAMPLE_RATE):
+        events = await self.session.update()
+        if command.detect_end(events, self.processed_s + self.behind_s):
+            self.queue.drop()
             events = [*events, *await self.session.flush()]
         await self.emit(events)
 
@@ -283,15 +284,13 @@ class SpokenCommand:
         self._is_speech = False
         self._began = time.monotonic()
 
-    def detect_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
-        """Return whether live speech has begun and ended. received_s: processed audio. waiting_s: queued
-        audio.
-        """
+    def detect_end(self, events: Sequence[Event], received_s: float) -> bool:
+        """Return whether live speech has begun and ended. received_s: audio, processed and queued."""
         for event in events:
             self._has_words = self._has_words or isinstance(event, Partial)
             if isinstance(event, SpeechStarted | SpeechEnded):
                 self._is_speech = isinstance(event, SpeechStarted)
-        is_live = received_s + waiting_s <= time.monotonic() - self._began + AHEAD_S
+        is_live = received_s <= time.monotonic() - self._began + AHEAD_S
         has_ended = any(isinstance(event, SpeechEnded) for event in events)
         self.is_done = has_ended and is_live and self._has_words and not self._is_speech
         return self.is_done
