@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,31 +17,14 @@ import torch
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.base import expected_shapes
-from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.devices import empty_cache
-from sottovoce.models.dims import ModelDims
+from sottovoce.models.expected import expected_bytes, expected_languages, n_parameters
 from sottovoce.models.sources.names import REPOSITORIES, published_repository
 from sottovoce.runtime.batching import EngineState
 from sottovoce.server.errors import ApiError
 from sottovoce.server.scheduler import FileJob, Scheduler, TranscriptionRequest
 from sottovoce.server.settings import ModelSettings
-from sottovoce.text.languages import language_codes
 
-FLOAT32_BYTES = 4
-N_PARAMETERS_BY_NAME = (
-    (r"nano", 20.4e6),
-    (r"distil-small", 166e6),
-    (r"distil-medium", 394e6),
-    (r"distil-large", 756e6),
-    (r"tiny", 39e6),
-    (r"base", 74e6),
-    (r"small", 244e6),
-    (r"medium", 769e6),
-    (r"turbo", 809e6),
-    (r"large", 1550e6),
-)
-"""By parts of names. Source: the model cards of Whisper and distil-whisper."""
 HOSTED = re.compile(
     r"whisper(-1)?"
     r"|gpt-[a-z0-9.-]{0,40}(transcribe|whisper|realtime|audio)[a-z0-9.-]{0,40}"
@@ -58,16 +40,6 @@ JOIN_TIMEOUT_S = 60.0
 def weight_bytes(model: Model) -> int:
     dtype: torch.dtype = getattr(model.backend, "dtype", torch.float32)
     return n_parameters(model.backend.dims) * dtype.itemsize
-
-
-def expected_bytes(name: str) -> int:
-    """Return the bytes of float32 weights by a model's name; 0: unknown."""
-    found = (n for pattern, n in N_PARAMETERS_BY_NAME if re.search(pattern, name))
-    return round(next(found, 0.0) * FLOAT32_BYTES)
-
-
-def n_parameters(dims: ModelDims) -> int:
-    return sum(math.prod(shape) for shape in expected_shapes(dims).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +283,3 @@ def free_memory(unloaded: list[Scheduler]) -> None:
         unloaded.pop().join(JOIN_TIMEOUT_S)
     gc.collect()  # a model and its parts refer to each other
     empty_cache()
-
-
-def expected_languages(name: str) -> tuple[str, ...]:
-    if name == "nano":
-        return compact_languages() or language_codes()
-    if re.search(r"\.en\b", name):
-        return ("en",)
-    return language_codes(100 if re.search(r"large-v3|turbo", name) else 99)
