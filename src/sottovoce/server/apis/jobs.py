@@ -46,6 +46,7 @@ from sottovoce.server.services import Services, key_of, run_until_first, service
 from sottovoce.server.settings import JobSettings
 from sottovoce.server.uploads import FileRequest, UploadedFile, checked_request, received_form
 from sottovoce.server.webhooks import MAX_URL, WEBHOOK_URL, Webhook, WebhookSender
+from sottovoce.text.files import whole_file
 
 logger = logging.getLogger(__name__)
 JobStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed"]
@@ -53,7 +54,7 @@ JOB_STATUSES: tuple[JobStatus, ...] = get_args(JobStatus)
 INTERNAL = ("owner", "fields", "n_bytes", "n_tries")
 ID = re.compile(r"job_[0-9a-f]{32}")
 remove_folder = partial(shutil.rmtree, ignore_errors=True)
-RECORD, UNFINISHED, RECORDING, RESULT = "job.json", "job.part", "recording", "result.json"
+RECORD, RECORDING, RESULT = "job.json", "recording", "result.json"
 COPY_BYTES = 1024 * 1024
 REQUESTS_PER_JOB = 4
 """Recordings answered at once, for each job that may run at the same time."""
@@ -158,11 +159,10 @@ def create_job(folder: Path, job: TranscriptionJob, recording: BinaryIO) -> None
 def save_job(folder: Path, job: TranscriptionJob) -> None:
     """Replace the record of a job atomically; remove the recording of a finished job."""
     path = folder / job.id
-    with open(path / UNFINISHED, "w", encoding="utf-8") as file:
+    with whole_file(path / RECORD) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
         json.dump(asdict(job), file)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(path / UNFINISHED, path / RECORD)
     if job.finished_at is not None:
         (path / RECORDING).unlink(missing_ok=True)
 
