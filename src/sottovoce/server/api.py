@@ -144,10 +144,16 @@ def shown_path(route: Route) -> str:
     return route.path.replace(":path", "")
 
 
+HEADERS = {
+    401: {"www-authenticate": "Bearer"},
+    426: {"connection": "upgrade", "upgrade": "websocket"},
+}
+"""Of errors, by their status. Source: RFC 9110, 15.5.2 and 15.5.22."""
+
+
 def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
     headers = {} if fault.retry_s is None else {"retry-after": str(fault.retry_after)}
-    if fault.status == 401:
-        headers["www-authenticate"] = "Bearer"
+    headers |= HEADERS.get(fault.status, {})
     api = cast(Api, connection.scope["state"]["api"])
     return JSONResponse(api.error(connection, fault), status_code=fault.status, headers=headers)
 
