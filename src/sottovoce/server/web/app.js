@@ -159,7 +159,7 @@ function hear({ pcm, peak }, { analyser }) {
     else early.push(pcm);
   }
   showLevel(peak);
-  $("heard").textContent = clock(timeline.now);
+  $("audio").textContent = clock(timeline.now);
 }
 
 function take({ message, offset }) {
@@ -190,7 +190,7 @@ function onUploaded(fault) {
   setRunning(false);
   $("file").value = "";
   if (fault) refused(fault);
-  $("heard").textContent = clock(now());
+  $("audio").textContent = clock(now());
   if (transcript.words) playback.open(recording.file);
 }
 
@@ -219,7 +219,7 @@ function openSession(session, sound) {
   editor.history.clear();
   recording.file = sound;
   if (sound) playback.open(sound);
-  $("heard").textContent = clock(session.duration);
+  $("audio").textContent = clock(session.duration);
   $("captions").scrollTop = 0;
   return true;
 }
@@ -317,7 +317,7 @@ function clear() {
   library.begin();
   editor.history.clear();
   call("");
-  $("heard").textContent = "0:00";
+  $("audio").textContent = "0:00";
 }
 
 async function keepAwake() {

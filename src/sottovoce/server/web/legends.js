@@ -1,4 +1,4 @@
-// Which languages were heard, who, and what underlines mean: speakers can be given names there.
+// The languages and speakers of the text, and what underlines mean: speakers can be given names there.
 
 const $ = (id) => document.getElementById(id);
 

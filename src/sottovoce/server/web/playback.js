@@ -19,7 +19,7 @@ export class Playback {
     const player = document.createElement("audio");
     player.controls = true;
     player.src = URL.createObjectURL(blob);
-    player.ariaLabel = "What was heard";
+    player.ariaLabel = "The recording";
     player.addEventListener("play", () => this.follow());
     player.addEventListener("seeked", () => this.show());
     this.place.replaceChildren(player);

@@ -1,4 +1,4 @@
-// What was heard, kept in this browser's memory as long as its text stands on the page, to be played beside it.
+// The audio, kept in this browser's memory as long as its text stands on the page, to be played beside it.
 
 const RATE = 16000;
 const PIECE_SAMPLES = 60 * RATE; // a piece is given to the browser, which may put it on disk

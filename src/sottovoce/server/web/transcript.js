@@ -29,7 +29,7 @@ export class Transcript extends Palette {
     this.called = {};
     this.languages = [];
     this.hasDoubts = false;
-    this.heard = new Set(); // speakers of finished utterances
+    this.finished = new Set(); // speakers of finished utterances
     this.spans = []; // {start, end, language} of committed words, for the timeline
     this.replacements = []; // [from, to] for what is said from now on
     this.current = null;
@@ -49,7 +49,7 @@ export class Transcript extends Palette {
   // Who has words, A before B before AA: a correction may take all of somebody's away.
   get speakers() {
     const speaking = (this.current?.words ?? []).map(({ speaker }) => speaker);
-    const found = this.voices.filter((voice) => this.heard.has(voice) || speaking.includes(voice));
+    const found = this.voices.filter((voice) => this.finished.has(voice) || speaking.includes(voice));
     return found.sort((a, b) => a.length - b.length || a.localeCompare(b));
   }
 
@@ -156,7 +156,7 @@ export class Transcript extends Palette {
     this.utterances.push(utterance);
     for (const word of words) {
       this.note(word);
-      if (word.speaker) this.heard.add(word.speaker);
+      if (word.speaker) this.finished.add(word.speaker);
     }
     this.change(utterance);
     return utterance;
