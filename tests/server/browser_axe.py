@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.server.browser_captions import share, tell, utterance
-from tests.server.browser_page import AXE, CHROMIUM, LANGUAGES, browser, microphone, state
+from tests.server.browser_captions import share, tell
+from tests.server.browser_page import ALL, AXE, CHROMIUM, browser, microphone, state
+from tests.server.conversation import utterance
 from tests.server.servers import ServerThread
 
 __all__ = ["microphone"]
@@ -46,8 +47,7 @@ def findings(page: Any) -> list[str]:
 
 
 def test_the_page_in_all_its_states(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, _):
-        page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+    with browser(microphone, server.url + ALL) as page:
         assert findings(page) == []
         page.evaluate(LATE)
         assert findings(page) == []
@@ -85,8 +85,7 @@ def test_the_pages_of_readers(server: ServerThread, microphone: Path) -> None:
         utterance(1, "Wie geht es", "de", unstable={"text": " Ihnen", "language": "de"}, speaker="B"),
     ]
     for path in ("/read", "/captions?speakers=true", "/captions?box=none&background=000"):
-        with browser(microphone) as (page, _):
-            page.goto(f"{server.url}/read")
+        with browser(microphone, f"{server.url}/read") as page:
             view = page.context.new_page()
             view.goto(f"{server.url}{path}")
             tell(page, clear=True, utterances=said[:1], now=said[1], names={"A": "Anna"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ import pytest
 import webvtt
 
 from sottovoce.formats.subtitles import JOINER
-from sottovoce.server.settings import Access
 from tests.server.browser_page import (
-    LANGUAGES,
+    ALL,
     SPOKEN,
     browser,
     downloaded,
@@ -28,8 +28,17 @@ from tests.server.browser_page import (
     state,
     word,
 )
-from tests.server.conversation import TALK, SentencesModel, TalkModel
-from tests.server.servers import CLIPS, QuietModel, ServerThread, SlowModel, serving, wait_until
+from tests.server.conversation import TALK, SentencesModel, talk_model
+from tests.server.servers import (
+    CLIPS,
+    KEY,
+    LOCKED,
+    QuietModel,
+    ServerThread,
+    SlowModel,
+    serving,
+    wait_until,
+)
 from tests.speakers.somebody import one_speaker
 
 docx = pytest.importorskip("docx", reason="python-docx is not installed")
@@ -62,24 +71,32 @@ def correct(page: Any, number: int, text: str) -> None:
     page.keyboard.press("Enter")
 
 
-def heard(page: Any, server: ServerThread) -> None:
-    page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+def hear(page: Any, server: ServerThread) -> None:
+    """Open the page, and show what the microphone hears."""
+    page.goto(server.url + ALL)
     page.keyboard.press("Space")
     page.wait_for_selector("#log .utterance:nth-child(4)")
     page.click("#toggle")
     state(page, "ended")
 
 
+@contextmanager
+def heard(microphone: Path, server: ServerThread) -> Iterator[Any]:
+    """A page that shows what its microphone heard."""
+    with browser(microphone) as page:
+        hear(page, server)
+        yield page
+
+
 @pytest.fixture(scope="module")
-def fake_server() -> Iterator[ServerThread]:
+def sentences() -> Iterator[ServerThread]:
     """A server that hears the four sentences in three seconds, where the sound is not what is tested."""
     with serving(SentencesModel()) as running:
         yield running
 
 
-def test_text_is_corrected_while_the_rest_goes_on(fake_server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, faults):
-        page.goto(f"{fake_server.url}/?languages={','.join(LANGUAGES)}")
+def test_text_is_corrected_while_the_rest_goes_on(sentences: ServerThread, microphone: Path) -> None:
+    with browser(microphone, sentences.url + ALL) as page:
         page.keyboard.press("Space")
         page.wait_for_selector("#log .utterance:nth-child(1)")
         correct(page, 1, "We walked along the stream.")
@@ -99,13 +116,11 @@ def test_text_is_corrected_while_the_rest_goes_on(fake_server: ServerThread, mic
         assert said(page) == corrected
         assert page.is_disabled("#redo")
         pictures(page, "corrected")
-        assert faults == []
 
 
-def test_a_click_into_text_edits_it_there(fake_server: ServerThread, microphone: Path) -> None:
+def test_a_click_into_text_edits_it_there(sentences: ServerThread, microphone: Path) -> None:
     """With a recording that could be played, too; Space is a letter, and never starts the microphone."""
-    with browser(microphone) as (page, faults):
-        heard(page, fake_server)
+    with heard(microphone, sentences) as page:
         box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
         page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 12)
         field = page.locator("#log textarea.said")
@@ -126,12 +141,10 @@ def test_a_click_into_text_edits_it_there(fake_server: ServerThread, microphone:
         page.locator("#captions").focus()
         page.keyboard.press("Space")
         assert page.get_attribute("#status", "data-state") == "ended"
-        assert faults == []
 
 
-def test_text_in_one_language_is_not_coloured(fake_server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, _):
-        page.goto(fake_server.url)
+def test_text_in_one_language_is_not_coloured(sentences: ServerThread, microphone: Path) -> None:
+    with browser(microphone, sentences.url) as page:
         shown(page, [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}])
         colours = "[...document.querySelectorAll('#log .words')].map((one) => getComputedStyle(one).color)"
         ink = page.evaluate("getComputedStyle(document.body).color")
@@ -143,17 +156,15 @@ def test_text_in_one_language_is_not_coloured(fake_server: ServerThread, microph
         assert page.locator("#log .label").first.is_visible()
 
 
-def test_settings_leave_room_for_the_text_on_a_phone(fake_server: ServerThread, microphone: Path) -> None:
-    with browser(microphone, viewport={"width": 375, "height": 667}) as (page, _):
-        page.goto(fake_server.url)
+def test_settings_leave_room_for_the_text_on_a_phone(sentences: ServerThread, microphone: Path) -> None:
+    with browser(microphone, sentences.url, viewport={"width": 375, "height": 667}) as page:
         page.click("#settings summary")
         picture(page, "phone-settings")
         assert page.locator("#captions").bounding_box()["height"] >= 150
 
 
-def test_every_format_has_what_stands_on_the_page(fake_server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, faults):
-        heard(page, fake_server)
+def test_every_format_has_what_stands_on_the_page(sentences: ServerThread, microphone: Path) -> None:
+    with heard(microphone, sentences) as page:
         correct(page, 1, "We <walked> & *talked*.")
         wanted = ["We <walked> & *talked*.", *SPOKEN[1:]]
         assert downloaded(page, "txt").splitlines() == wanted
@@ -174,15 +185,13 @@ def test_every_format_has_what_stands_on_the_page(fake_server: ServerThread, mic
             time for segment in segments for word in segment["words"] for time in (word["start"], word["end"])
         ]
         assert times == sorted(times)
-        assert faults == []
 
 
 def test_speakers_get_names_that_stay(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given while they speak; the correction of a speaker at the end of the utterance does not undo them."""
     monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
     n_words = sum(len(text.split()) for _, _, text in TALK)
-    with serving(TalkModel()) as server, browser(microphone) as (page, faults):
-        page.goto(f"{server.url}/?speakers=true")
+    with serving(talk_model()) as server, browser(microphone, f"{server.url}/?speakers=true") as page:
         page.click("#toggle")
         page.wait_for_selector("#voices button.name")
         page.click("#voices button.name")
@@ -199,12 +208,10 @@ def test_speakers_get_names_that_stay(microphone: Path, monkeypatch: pytest.Monk
         pictures(page, "named")
         page.click("#undo")
         assert page.locator("#log .speaker").all_inner_texts() == list("ABCA")
-        assert faults == []
 
 
-def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, fake_server: ServerThread) -> None:
-    with browser(microphone) as (page, faults):
-        page.goto(f"{fake_server.url}/?languages={','.join(LANGUAGES)}")
+def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, sentences: ServerThread) -> None:
+    with browser(microphone, sentences.url + ALL) as page:
         page.keyboard.press("Space")
         page.wait_for_selector("#log .utterance:nth-child(1)")
         page.locator("body").press("Control+f")
@@ -224,14 +231,13 @@ def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, fake_
         assert said(page) == [first, *SPOKEN[1:3], SPOKEN[3].replace("calme", "tranquille")]
         page.keyboard.press("Escape")
         assert page.is_hidden("#finder")
-        assert faults == []
 
 
-def test_the_size_of_the_text_stays(fake_server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, _):
+def test_the_size_of_the_text_stays(sentences: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as page:
         size = "parseFloat(getComputedStyle(document.querySelector('#log .said')).fontSize)"
         said_once = [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}]
-        page.goto(fake_server.url)
+        page.goto(sentences.url)
         shown(page, said_once)
         before = page.evaluate(size)
         page.click("#larger")
@@ -243,9 +249,8 @@ def test_the_size_of_the_text_stays(fake_server: ServerThread, microphone: Path)
         assert page.evaluate(size) == larger
 
 
-def test_a_session_is_kept_opened_again_and_played(fake_server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, faults):
-        heard(page, fake_server)
+def test_a_session_is_kept_opened_again_and_played(sentences: ServerThread, microphone: Path) -> None:
+    with heard(microphone, sentences) as page:
         correct(page, 2, "Wir haben viel Zeit.")
         page.click("#saved-open")
         page.fill("#keep-title", "Tuesday <b>")
@@ -274,14 +279,12 @@ def test_a_session_is_kept_opened_again_and_played(fake_server: ServerThread, mi
         page.reload()
         page.click("#saved-open")
         page.wait_for_selector("#saved-none:visible")
-        assert faults == []
 
 
 def test_what_was_said_after_a_session_was_kept_is_not_replaced_unasked(
-    fake_server: ServerThread, microphone: Path
+    sentences: ServerThread, microphone: Path
 ) -> None:
-    with browser(microphone) as (page, faults):
-        heard(page, fake_server)
+    with heard(microphone, sentences) as page:
         page.click("#saved-open")
         page.click("#keep-now")
         page.wait_for_selector("#saved-list li")
@@ -310,12 +313,10 @@ def test_what_was_said_after_a_session_was_kept_is_not_replaced_unasked(
         state(page, "live")
         page.wait_for_selector("#notice:visible")
         assert "sound of what is said from here on is not kept" in page.inner_text("#notice")
-        assert faults == []
 
 
 def test_a_recording_is_uploaded_and_edited(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, faults):
-        page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+    with browser(microphone, server.url + ALL) as page:
         page.evaluate(
             """() => {
                 window.shown = new Set();
@@ -344,13 +345,11 @@ def test_a_recording_is_uploaded_and_edited(server: ServerThread, microphone: Pa
         with page.expect_download() as waiting:
             page.click('.save[data-format="srt"]')
         assert waiting.value.suggested_filename == "mixed.srt"
-        assert faults == []
 
 
 def test_a_recording_is_dropped_on_the_page(microphone: Path) -> None:
     model = QuietModel()
-    with serving(model) as server, browser(microphone) as (page, faults):
-        page.goto(server.url)
+    with serving(model) as server, browser(microphone, server.url) as page:
         page.evaluate(
             """async (bytes) => {
                 const data = new DataTransfer();
@@ -362,17 +361,16 @@ def test_a_recording_is_dropped_on_the_page(microphone: Path) -> None:
         state(page, "ended")
         assert model.n_calls > 0
         assert page.text_content("#upload-name") == "en.flac"
-        assert faults == []
 
 
 def test_an_upload_that_is_refused_or_cancelled_says_so(microphone: Path) -> None:
     with (
-        serving(SlowModel(lambda: time.sleep(0.2)), access=Access(api_keys=("open-sesame",))) as server,
-        browser(microphone) as (page, _),
+        serving(SlowModel(lambda: time.sleep(0.2)), access=LOCKED) as server,
+        browser(microphone) as page,
     ):
         page.goto(server.url)
         page.check('input[value="upload"]', force=True)
-        for key in ("", "open-sesame"):
+        for key in ("", KEY):
             if key:
                 page.fill("#key", key)
             with page.expect_file_chooser() as choosing:
@@ -389,7 +387,7 @@ def test_an_upload_that_is_refused_or_cancelled_says_so(microphone: Path) -> Non
         wait_until(lambda: server.services.n_requests == 0)
 
 
-def test_captions_that_are_late_say_so_and_what_helps(fake_server: ServerThread, microphone: Path) -> None:
+def test_captions_that_are_late_say_so_and_what_helps(sentences: ServerThread, microphone: Path) -> None:
     sockets: list[Any] = []
 
     def watch(socket: Any) -> None:
@@ -397,9 +395,9 @@ def test_captions_that_are_late_say_so_and_what_helps(fake_server: ServerThread,
         server_side = socket.connect_to_server()
         server_side.on_message(lambda text: None if '"status"' in text else socket.send(text))
 
-    with browser(microphone) as (page, faults):
+    with browser(microphone) as page:
         page.route_web_socket("**/v1/live?*", watch)
-        page.goto(f"{fake_server.url}/?languages=en")
+        page.goto(f"{sentences.url}/?languages=en")
         page.keyboard.press("Space")
         state(page, "live")
 
@@ -420,7 +418,6 @@ def test_captions_that_are_late_say_so_and_what_helps(fake_server: ServerThread,
         late(0.5)
         page.wait_for_selector("#late", state="hidden")
         assert page.inner_text("#lateness").startswith("latency")
-        assert faults == []
 
 
 RETIMED = """async ([words, text]) => {
@@ -446,10 +443,9 @@ CORRECTIONS = [
 
 
 def test_corrected_words_keep_their_times_and_new_ones_share_the_rest(
-    fake_server: ServerThread, microphone: Path
+    sentences: ServerThread, microphone: Path
 ) -> None:
-    with browser(microphone) as (page, _):
-        page.goto(fake_server.url)
+    with browser(microphone, sentences.url) as page:
         for before, after, kept in CORRECTIONS:
             words = [
                 {"word": f" {word}", "start": i, "end": i + 1, "language": "en", "speaker": "A"}
@@ -463,15 +459,12 @@ def test_corrected_words_keep_their_times_and_new_ones_share_the_rest(
             assert not times or (times[0] >= 0 and times[-1] <= len(words))
 
 
-def test_text_without_spaces_is_corrected_letter_by_letter(
-    fake_server: ServerThread, microphone: Path
-) -> None:
+def test_text_without_spaces_is_corrected_letter_by_letter(sentences: ServerThread, microphone: Path) -> None:
     words = [
         {"word": word, "start": i, "end": i + 1, "language": "ja", "speaker": None}
         for i, word in enumerate("真っ昼間なのに")
     ]
-    with browser(microphone) as (page, _):
-        page.goto(fake_server.url)
+    with browser(microphone, sentences.url) as page:
         found = page.evaluate(RETIMED, [words, "真っ白間なのに"])
     assert "".join(word["word"] for word in found) == "真っ白間なのに"
     assert next(word for word in found if word not in words)["start"] >= 1
@@ -496,11 +489,9 @@ ANNOUNCED = """async () => {
 }"""
 
 
-def test_what_is_said_is_announced_once(fake_server: ServerThread, microphone: Path) -> None:
+def test_what_is_said_is_announced_once(sentences: ServerThread, microphone: Path) -> None:
     """The log is read aloud as it grows: a replacement and a translation do not have it read again."""
-    with browser(microphone) as (page, faults):
-        page.goto(fake_server.url)
+    with browser(microphone, sentences.url) as page:
         added, said_then, translation = page.evaluate(ANNOUNCED)
         assert (said_then, translation) == ("two", "eins")
         assert added == ["utterance", "translation"]
-        assert faults == []

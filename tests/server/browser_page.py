@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import wave
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -24,12 +23,12 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.server import admission
-from sottovoce.server.settings import Access, TranslationSettings, Work
+from sottovoce.server.settings import TranslationSettings, Work
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.networks import Floats
 from sottovoce.translation.chat import ChatServer
-from tests.server.conversation import SENTENCES, TALK, SentencesModel, TalkModel
-from tests.server.servers import CLIPS, ServerThread, SlowModel, serving
+from tests.server.conversation import SENTENCES, TALK, SentencesModel, talk_model
+from tests.server.servers import CLIPS, KEY, LOCKED, ServerThread, SlowModel, serving, wav
 from tests.speakers.somebody import OneVoice, Somebody, one_speaker
 from tests.translation.server import stand_in, upper
 
@@ -39,6 +38,7 @@ AXE = Path(os.environ.get("SOTTOVOCE_AXE", "node_modules/axe-core/axe.min.js"))
 """Of `browser_axe`, from the root of the checkout."""
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 LANGUAGES, SPOKEN = zip(*SENTENCES, strict=True)
+ALL = f"/?languages={','.join(LANGUAGES)}"
 SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 WAIT_MS = 60_000
 WIDE = {"width": 1200, "height": 800}
@@ -48,12 +48,7 @@ WIDE = {"width": 1200, "height": 800}
 def microphone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What the browser's microphone hears, anew each time: at a rate that has to be converted."""
     path = tmp_path_factory.mktemp("microphone") / "mixed.wav"
-    samples = load_audio(CLIPS / "mixed.flac")
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    path.write_bytes(wav(load_audio(CLIPS / "mixed.flac")))
     yield path
     if chromium_of.cache_info().currsize:
         running, chromium = chromium_of(path)
@@ -77,24 +72,31 @@ def chromium_of(microphone: Path) -> tuple[Any, Any]:
 
 
 @contextmanager
-def browser(microphone: Path, **context: Any) -> Iterator[tuple[Any, list[str]]]:
-    """A page that is allowed to listen, and what went wrong in it; nobody else's is open beside it."""
+def browser(
+    microphone: Path, url: str = "", *, allowed: tuple[str, ...] = (), **context: Any
+) -> Iterator[Any]:
+    """A page that is allowed to listen; nobody else's is open beside it, and nothing may go wrong in it.
+
+    allowed: words of errors that a test makes.
+    """
     _, chromium = chromium_of(microphone)
     granted = ["microphone", "clipboard-read", "clipboard-write"]
     opened = chromium.new_context(**{"permissions": granted, "accept_downloads": True, **context})
+    faults: list[str] = []
+    hosts: list[str] = []
+    opened.on("weberror", lambda found: faults.append(str(found.error)))
     try:
         page = opened.new_page()
         page.set_default_timeout(WAIT_MS)
-        faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
         page.on("request", lambda asked: hosts.append(asked.url))
-        hosts: list[str] = []
-        yield page, faults
+        if url:
+            page.goto(url)
+        yield page
         own = page.url.split("/")[2]
-        assert [
-            url for url in hosts if url.split("/")[2] != own and not url.startswith(("blob:", "data:"))
-        ] == []
+        others = [url for url in hosts if url.split("/")[2] != own]
+        assert [url for url in others if not url.startswith(("blob:", "data:"))] == []
+        assert [fault for fault in faults if not any(word in fault for word in allowed)] == []
     finally:
         for one in chromium.contexts:
             one.close()
@@ -137,8 +139,7 @@ def saved(page: Any, kind: str) -> Path:
 def test_what_the_microphone_hears_is_written_coloured_and_saved(
     server: ServerThread, microphone: Path
 ) -> None:
-    with browser(microphone) as (page, faults):
-        page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+    with browser(microphone, server.url + ALL) as page:
         pictures(page, "empty")
         assert page.is_visible("#hint")
         page.keyboard.press("Space")
@@ -168,19 +169,16 @@ def test_what_the_microphone_hears_is_written_coloured_and_saved(
         assert document["model"] == "nano"
         page.click("#clear")
         assert page.inner_text("#log") == ""
-        assert faults == []
 
 
 def test_a_file_is_played_and_written_and_ends_by_itself(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, faults):
-        page.goto(f"{server.url}/?languages=en")
+    with browser(microphone, f"{server.url}/?languages=en") as page:
         page.check('input[value="file"]', force=True)
         with page.expect_file_chooser() as choosing:
             page.click("#toggle")
         choosing.value.set_files(CLIPS / "en.flac")
         state(page, "ended")
         assert "garden" in page.inner_text("#log")
-        assert faults == []
 
 
 def test_a_server_that_comes_back_gets_what_it_missed(
@@ -198,10 +196,11 @@ def test_a_server_that_comes_back_gets_what_it_missed(
         "sottovoce.server.scheduler.make_live_speakers",
         lambda wish: Told(Somebody(), OneVoice()),
     )
-    with browser(microphone) as (page, faults):
+    away = ("WebSocket", "ERR_CONNECTION_REFUSED")  # the longer, the busier the machine is
+    with browser(microphone, allowed=away) as page:
         with serving(nano) as first:
             port = int(first.address.split(":")[1])
-            page.goto(f"{first.url}/?speakers=true&languages={','.join(LANGUAGES)}")
+            page.goto(f"{first.url}{ALL}&speakers=true")
             page.click("#toggle")
             page.wait_for_selector("#log .utterance:nth-child(2)")
         state(page, "reconnecting")
@@ -218,14 +217,12 @@ def test_a_server_that_comes_back_gets_what_it_missed(
         assert len(heard) <= len(expected) + 2
         assert heard[:10] == expected[:10]
         assert ["A"] in handed
-        away = ("WebSocket", "ERR_CONNECTION_REFUSED")  # the longer, the busier the machine is
-        assert [fault for fault in faults if not any(word in fault for word in away)] == []
 
 
 def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "RETRY_S", 1.5)
     work = Work(forecast=False, engines=1)
-    with serving(SlowModel(), work=work) as server, browser(microphone) as (page, _):
+    with serving(SlowModel(), work=work) as server, browser(microphone) as page:
         forecast = server.services.registry.schedulers[0].forecast
         forecast.set_cost(50.0)
         load = forecast.enter()
@@ -244,15 +241,14 @@ def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch
 
 def test_a_key_is_asked_for_where_one_is_needed(microphone: Path) -> None:
     with (
-        serving(SlowModel(), access=Access(api_keys=("open-sesame",))) as server,
-        browser(microphone) as (page, faults),
+        serving(SlowModel(), access=LOCKED) as server,
+        browser(microphone, server.url, allowed=("401", "WebSocket")) as page,
     ):
-        page.goto(server.url)
         page.click("#toggle")
         state(page, "refused")
         assert "API key" in page.inner_text("#notice")
         pictures(page, "refused")
-        page.fill("#key", "open-sesame")
+        page.fill("#key", KEY)
         page.click("#toggle")
         state(page, "live")
         page.wait_for_selector("#now .words")
@@ -261,12 +257,10 @@ def test_a_key_is_asked_for_where_one_is_needed(microphone: Path) -> None:
         state(page, "ended")
         page.set_viewport_size(WIDE)
         assert downloaded(page, "txt").startswith("word")
-        assert [fault for fault in faults if "401" not in fault and "WebSocket" not in fault] == []
 
 
 def test_a_browser_that_may_not_listen_says_so(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, _):
-        page.goto(server.url)
+    with browser(microphone, server.url) as page:
         page.evaluate(
             "() => { navigator.mediaDevices.getUserMedia = "
             "() => Promise.reject(new DOMException('no', 'NotAllowedError')); }"
@@ -309,8 +303,7 @@ def test_scripts_of_both_directions_and_text_that_is_no_markup(
         partial([word("真", "ja", 5.0), word("っ昼間", "ja", 5.2)]),
         {"type": "unstable", "text": "なのに", "language": "ja"},
     ]
-    with browser(microphone) as (page, faults):
-        page.goto(server.url)
+    with browser(microphone, server.url) as page:
         shown(page, events)
         pictures(page, "scripts")
         assert page.inner_text("#log .utterance:nth-child(1) .words") == "<b>Guten</b> Morgen"
@@ -320,7 +313,6 @@ def test_scripts_of_both_directions_and_text_that_is_no_markup(
         assert page.inner_text("#now .unstable") == "なのに"
         assert page.get_attribute("#log", "role") == "log"
         assert page.get_attribute("#now", "aria-live") == "off"
-        assert faults == []
 
 
 def height(page: Any) -> int:
@@ -354,7 +346,7 @@ def test_every_speaker_has_a_lane_and_keeps_the_colour(
 ) -> None:
     monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
     n_words = sum(len(text.split()) for _, _, text in TALK)
-    with serving(TalkModel()) as server, browser(microphone) as (page, faults):
+    with serving(talk_model()) as server, browser(microphone) as page:
         page.set_viewport_size(WIDE)
         page.goto(f"{server.url}/?speakers=true")
         low = height(page)
@@ -373,7 +365,6 @@ def test_every_speaker_has_a_lane_and_keeps_the_colour(
         assert lane_colours(page, 3) == [["--voice-0"], ["--voice-3"], ["--voice-2"]]
         page.click("#clear")
         assert height(page) == low
-        assert faults == []
 
 
 def test_a_translation_stands_under_what_was_said(microphone: Path) -> None:
@@ -381,10 +372,10 @@ def test_a_translation_stands_under_what_was_said(microphone: Path) -> None:
         translation = TranslationSettings(ChatServer(chat.url, "some"))
         with (
             serving(SentencesModel(word_s=0.25), translation=translation) as server,
-            browser(microphone) as (page, faults),
+            browser(microphone) as page,
         ):
             page.set_viewport_size(WIDE)
-            page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+            page.goto(server.url + ALL)
             page.click("#settings summary")
             page.wait_for_selector('#translate_to option[value="es"]', state="attached")
             page.select_option("#translate_to", label="Spanish")
@@ -407,7 +398,6 @@ def test_a_translation_stands_under_what_was_said(microphone: Path) -> None:
             assert [cue.split("\n")[2:] for cue in cues] == both
             found = json.loads(downloaded(page, "json"))["segments"]
             assert [one["translation"] for one in found if "translation" in one] == lines
-            assert faults == []
 
 
 def luminance(colour: str) -> float:
@@ -432,8 +422,7 @@ def colours_of(page: Any) -> list[str]:
 
 def test_colours_are_told_apart_and_read(server: ServerThread, microphone: Path) -> None:
     """Speakers are greys with a tint, languages are colours; letters on both can be read."""
-    with browser(microphone) as (page, _):
-        page.goto(server.url)
+    with browser(microphone, server.url) as page:
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             *spoken, panel = colours_of(page)
@@ -448,8 +437,7 @@ def test_colours_are_told_apart_and_read(server: ServerThread, microphone: Path)
 
 
 def test_every_control_has_a_name_and_is_reached_by_keyboard(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, _):
-        page.goto(server.url)
+    with browser(microphone, server.url) as page:
         page.click("#settings summary")
         pictures(page, "settings")
         nameless = page.evaluate(
@@ -488,8 +476,7 @@ def tone(page: Any, hz: float, rate: int) -> Any:
 def test_the_resampler_keeps_speech_and_lets_nothing_fold_back(
     server: ServerThread, microphone: Path
 ) -> None:
-    with browser(microphone) as (page, _):
-        page.goto(server.url)
+    with browser(microphone, server.url) as page:
         for rate in (48_000, 44_100, 96_000, 16_000, 8_000):
             kept = tone(page, 1_000.0, rate)
             seconds = len(kept) / 16_000

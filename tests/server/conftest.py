@@ -1,8 +1,7 @@
-"""A real server on a free port of this machine, with the bundled model or one that a test controls."""
+"""Real servers on free ports of this machine, with the bundled model or one that a test controls."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,8 @@ import pytest
 from openai import OpenAI
 
 from sottovoce.api import Model, load_model
-from tests.server.servers import CLIPS, ServerThread, settings
+from sottovoce.server.settings import JobSettings
+from tests.server.servers import CLIPS, Gate, QuietModel, ServerThread, SlowModel, serving, threads_of_servers
 
 
 @pytest.fixture(scope="session")
@@ -20,9 +20,28 @@ def nano() -> Model:
 
 @pytest.fixture(scope="session")
 def server(nano: Model) -> Iterator[ServerThread]:
-    with ServerThread(settings(), lambda name: nano) as running:
-        running.wait_until_ready()
+    with serving(nano) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def fake_server() -> Iterator[ServerThread]:
+    with serving(SlowModel()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def quiet_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    """Recordings hold no word; jobs are kept."""
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as running:
+        yield running
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.open()
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +54,7 @@ def client(server: ServerThread) -> Iterator[OpenAI]:
 def _threads_end() -> Iterator[None]:
     """Servers of tests end before the interpreter does: a thread that it finds in a model makes it crash."""
     yield
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("sottovoce-")]
-    assert left == []
+    assert threads_of_servers() == set()
 
 
 @pytest.fixture

@@ -21,24 +21,58 @@ from tests.server.servers import ServerThread, SlowModel, SlowSession
 Message = dict[str, Any]
 
 
+def connected(server: ServerThread, path: str = "/v1/live", **options: Any) -> ClientConnection:
+    return connect(f"ws://{server.address}{path}", max_size=None, max_queue=None, **options)
+
+
+def say(socket: ClientConnection, *messages: Message | str | bytes) -> None:
+    for message in messages:
+        socket.send(json.dumps(message) if isinstance(message, dict) else message)
+
+
+def received(socket: ClientConnection, kind: str = "") -> Message:
+    """The next message, or the next one of a type."""
+    while True:
+        message: Message = json.loads(socket.recv(timeout=30))
+        if kind in ("", message["type"]):
+            return message
+
+
+def rest(socket: ClientConnection) -> list[Message]:
+    """All that the server says up to its end."""
+    heard: list[Message] = []
+    with suppress(ConnectionClosed):
+        while True:
+            heard.append(received(socket))
+    return heard
+
+
 def exchanged(
     server: ServerThread, path: str, *said: Message | str | bytes, **options: Any
 ) -> tuple[list[Message], ClientConnection]:
     """Send messages, and receive all that the server says up to its end; returns the closed socket too."""
-    heard: list[Message] = []
-    with connect(f"ws://{server.address}{path}", **options) as socket, suppress(ConnectionClosed):
-        for message in said:
-            socket.send(json.dumps(message) if isinstance(message, dict) else message)
-        while True:
-            heard.append(json.loads(socket.recv(timeout=30)))
-    return heard, socket
+    with connected(server, path, **options) as socket:
+        with suppress(ConnectionClosed):
+            say(socket, *said)
+        return rest(socket), socket
 
 
 def refusal(server: ServerThread, path: str, **options: Any) -> Response:
     """The answer to a handshake that the server refuses."""
     with pytest.raises(InvalidStatus) as refused:
-        connect(f"ws://{server.address}{path}", **options)
+        connected(server, path, **options)
     return refused.value.response
+
+
+def utterance(number: int, text: str, language: str = "en", **more: object) -> Message:
+    """An utterance of shared captions, a word a second."""
+    speaker = more.pop("speaker", "A")
+    words = [
+        {"word": f" {word}", "start": i, "end": i + 1, "language": language, "speaker": speaker}
+        for i, word in enumerate(text.split())
+    ]
+    parts = {"translation": None, "unstable": None, **more}
+    return {"id": number, "start": 0, "end": len(words), "language": language, "words": words, **parts}
 
 
 TALK = (
@@ -53,20 +87,11 @@ WORD_S = 0.1
 class TalkSession(SlowSession):
     """Says `TALK`, a word every 0.1 s; the second turn is given to somebody else until the utterance ends."""
 
-    def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
-        self._n_samples += len(pcm)
-        all_words = talk(late=True)
-        n = min(int(self._n_samples / SAMPLE_RATE / WORD_S), len(all_words))
-        new, before = all_words[len(self._words) : n], self._words
-        self._words = [*before, *new]
-        if not new:
-            return []
-        said = "".join(word.word for word in new)
-        return [Partial(new[0].start, new[-1].end, said, "en", tuple(new), new[-1].end)]
+    def words(self, n: int) -> list[Word]:
+        return talk(late=True)[:n]
 
     def close(self) -> list[Event]:
-        n = len(self._words)
-        self._words = talk(late=False)[:n]
+        self._words = talk(late=False)[: len(self._words)]
         return super().close()
 
 
@@ -82,9 +107,8 @@ def talk(*, late: bool) -> list[Word]:
     ]
 
 
-class TalkModel(SlowModel):
-    def session(self, languages: object = None, **options: object) -> SlowSession:
-        return TalkSession(self)
+def talk_model() -> SlowModel:
+    return SlowModel(word_s=WORD_S, session=TalkSession)
 
 
 SENTENCES = (
@@ -126,11 +150,8 @@ class SentencesModel(SlowModel):
 
     languages = ("en", "de", "es", "fr")
 
-    def __init__(self, word_s: float = WORD_S) -> None:
-        super().__init__(word_s=word_s)
-
-    def session(self, languages: object = None, **options: object) -> SlowSession:
-        return SentencesSession(self)
+    def __init__(self, word_s: float = WORD_S, session: type[SlowSession] = SentencesSession) -> None:
+        super().__init__(word_s=word_s, session=session)
 
 
 class KnownSpeakers:

@@ -1,4 +1,4 @@
-"""Settings for servers of tests, and a model whose work takes as long as a test wants."""
+"""Servers of tests, models whose work takes as long as a test wants, and requests to them."""
 
 from __future__ import annotations
 
@@ -6,40 +6,41 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+import httpx
+import numpy as np
 import torch
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
+from sottovoce.runtime.batching import Priority
 from sottovoce.runtime.calls import Runtime
 from sottovoce.server.models import JOIN_TIMEOUT_S
 from sottovoce.server.server import Server
 from sottovoce.server.services import Services
-from sottovoce.server.settings import (
-    Access,
-    JobSettings,
-    Listening,
-    ModelSettings,
-    ServerLimits,
-    ServerSettings,
-    TranslationSettings,
-    Work,
-)
+from sottovoce.server.settings import Access, Listening, ModelSettings, ServerSettings, Work
 from sottovoce.server.worker import Worker
-from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Transcript, Word
+from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Segment, Transcript, Word
 from tests.runtime.fake import FakeBackend, Script
 
+T = TypeVar("T")
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 UPGRADE = (
     "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
     "sec-websocket-key: c290dG92b2NlIHNvdHRvdg==\r\n"
 )
 """Headers of the handshake of a WebSocket."""
+SECOND = bytes(2 * SAMPLE_RATE)
+"""Of silence, as live audio."""
+TRANSCRIPTIONS = "/v1/audio/transcriptions"
+KEY = "open-sesame"
+LOCKED = Access(api_keys=(KEY,))
 
 
 class ServerThread:
@@ -81,14 +82,6 @@ class ServerThread:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def wait_until_ready(self, within_s: float = 60.0) -> None:
-        """Wait for the default model. Raises: TimeoutError."""
-        end = time.monotonic() + within_s
-        while not self.services.is_ready:
-            if time.monotonic() > end:
-                raise TimeoutError(f"server: expected its model within {within_s:g} s")
-            time.sleep(0.05)
-
     def stop(self) -> None:
         """End the server and all of its threads. Raises: RuntimeError if it does not end."""
         self.server.should_exit = True
@@ -102,39 +95,46 @@ class ServerThread:
         self._listening.set()
 
 
-def settings(
-    *,
-    limits: ServerLimits | None = None,
-    access: Access | None = None,
-    models: ModelSettings | None = None,
-    port: int = 0,
-) -> ServerSettings:
-    return ServerSettings(
-        models or ModelSettings("nano"),
-        Listening(port=port),
-        access or Access(),
-        limits or ServerLimits(),
-        Work(forecast=False, longest_interval_s=0.5),
-    )
+class Gate:
+    """Work that waits until it may go on."""
+
+    def __init__(self) -> None:
+        self._is_open = threading.Event()
+        self.n_waiting = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open.is_set()
+
+    def __call__(self) -> None:
+        self.n_waiting += 1
+        self._is_open.wait(30)
+
+    def open(self) -> None:
+        self._is_open.set()
 
 
 class SlowModel:
     """Says a word for every second (or `word_s`) of audio; each call takes as long as `work` does."""
 
     name = "slow"
-    languages = ("en", "de")
+    languages: tuple[str, ...] = ("en", "de")
     backend = SimpleNamespace(device=torch.device("meta"), own_threads=False)
     """It computes nothing, as these sessions do their work themselves; one engine on anything but a CPU."""
     tokenizer = SimpleNamespace(is_multilingual=False)
     """It refuses to translate."""
 
     def __init__(
-        self, work: Callable[[], None] = lambda: None, word: str = " word", word_s: float = 1.0
+        self,
+        work: Callable[[], None] = lambda: None,
+        word: str = " word",
+        word_s: float = 1.0,
+        session: Callable[[SlowModel, Runtime | None], SlowSession] | None = None,
     ) -> None:
         self.work = work
         self.word = word
         self.word_s = word_s
-        self.n_open = 0
+        self._make_session = session or SlowSession
         self.n_calls = 0
         self.threads: set[str] = set()
 
@@ -143,11 +143,11 @@ class SlowModel:
     ) -> SlowSession:
         if languages == ("xx",):
             raise OptionError("language 'xx': this model knows en, de")
-        self.n_open += 1
-        return SlowSession(self, runtime)
+        return self._make_session(self, runtime)
 
-    def fusion(self, hotwords: object) -> None:
+    def fusion(self, hotwords: object) -> object:
         """Boost nothing."""
+        return None
 
     def transcribe(self, source: object, runtime: Runtime | None = None, **options: object) -> SlowFile:
         return SlowFile(self, runtime)
@@ -173,25 +173,27 @@ class SlowSession:
         self._words: list[Word] = []
         self._n_final = 0
 
-    def finalize(self) -> list[Event]:
-        said, self._n_final = self._words[self._n_final :], len(self._words)
-        return [self._final(said)] if said else []
+    def words(self, n: int) -> list[Word]:
+        """The first words of the session, at most `n`."""
+        text, word_s = self._model.word, self._model.word_s
+        return [Word(text, i * word_s, (i + 1) * word_s, 1.0, "en") for i in range(n)]
 
     def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         self._model.do(self._runtime)
         self._n_samples += len(pcm)
-        text, word_s = self._model.word, self._model.word_s
-        n = int(self._n_samples / SAMPLE_RATE / word_s)
-        new = [Word(text, i * word_s, (i + 1) * word_s, 1.0, "en") for i in range(len(self._words), n)]
+        new = self.words(int(self._n_samples / SAMPLE_RATE / self._model.word_s))[len(self._words) :]
         self._words += new
         if not new:
             return []
         text = "".join(word.word for word in new)
         return [Partial(new[0].start, new[-1].end, text, "en", tuple(new), new[-1].end)]
 
-    def close(self) -> list[Event]:
+    def finalize(self) -> list[Event]:
         said, self._n_final = self._words[self._n_final :], len(self._words)
         return [self._final(said)] if said else []
+
+    def close(self) -> list[Event]:
+        return self.finalize()
 
     def _final(self, words: list[Word]) -> Final:
         text, end = "".join(word.word for word in words).strip(), words[-1].end
@@ -204,21 +206,16 @@ class SlowFile:
     def __init__(self, model: SlowModel, runtime: Runtime | None = None) -> None:
         self._model = model
         self._runtime = runtime
-        self.is_closed = False
-
-    def __iter__(self) -> SlowFile:
-        return self
+        self._is_closed = False
 
     def __next__(self) -> object:
-        if self.is_closed:
+        if self._is_closed:
             raise StopIteration
         self._model.do(self._runtime)
-        from sottovoce.types import Segment
-
         return Segment(0, 0.0, 1.0, " word", "en")
 
     def close(self) -> None:
-        self.is_closed = True
+        self._is_closed = True
 
 
 class QuietModel(SlowModel):
@@ -237,30 +234,35 @@ class QuietFile(SlowFile):
         return Transcript((), "en", 1.0, "quiet")
 
 
-def make_worker(n_engines: int = 1, **options: Any) -> Worker:
+@contextmanager
+def working(n_engines: int = 1, **options: Any) -> Iterator[Worker]:
     """A worker of engines without a model, for functions and calls that need none."""
-    return Worker(FakeBackend(Script()), n_engines=n_engines, **options)
+    worker = Worker(FakeBackend(Script()), n_engines=n_engines, **options)
+    yield worker
+    worker.close()
+    worker.join(20)
+
+
+def threads_of_servers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("sottovoce-")}
+
+
+def submit(worker: Worker, work: Callable[[], T], priority: Priority = Priority.LIVE) -> Future[T]:
+    """Submit work that the model does."""
+    caller = worker.runtime.caller()
+    return worker.submit(lambda: caller.run_on_host(work), priority, caller)
 
 
 @contextmanager
 def serving(
-    model: SlowModel | Model,
-    *,
-    limits: ServerLimits | None = None,
-    access: Access | None = None,
-    port: int = 0,
-    wyoming: Listening | None = None,
-    work: Work | None = None,
-    listening: Listening | None = None,
-    translation: TranslationSettings | None = None,
-    jobs: JobSettings | None = None,
+    model: object, *, models: ModelSettings | None = None, port: int = 0, **changes: Any
 ) -> Iterator[ServerThread]:
-    """A server of that model."""
-    wanted = settings(limits=limits, access=access, port=port)
-    wanted = replace(wanted, wyoming=wyoming, translation=translation, jobs=jobs)
-    wanted = replace(wanted, work=work or wanted.work, listening=listening or wanted.listening)
-    with ServerThread(wanted, lambda name: cast(Model, model)) as running:
-        running.wait_until_ready()
+    """A server of a model, or of those that a function opens by name. changes: of its settings."""
+    work = Work(forecast=False, longest_interval_s=0.5)
+    settings = ServerSettings(models or ModelSettings("nano"), Listening(port=port), work=work)
+    open_model = cast("Callable[[str], Model]", model if callable(model) else lambda name: model)
+    with ServerThread(replace(settings, **changes), open_model) as running:
+        wait_until(lambda: running.services.is_ready, 60.0)
         yield running
 
 
@@ -274,6 +276,34 @@ def opened(server: ServerThread, beginning: bytes = b"") -> Iterator[socket.sock
     with socket.create_connection((host, int(port)), timeout=20) as made:
         made.sendall(beginning)
         yield made
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def wav(speech: int | Samples, value: int = 0) -> bytes:
+    """A recording of one channel at 16 kHz: of samples (n,), or of so many times the value."""
+    codes = np.full(speech, value) if isinstance(speech, int) else speech * 32767
+    body = codes.astype("<i2").tobytes()
+    head = b"WAVEfmt " + (16).to_bytes(4, "little") + b"\x01\x00\x01\x00"
+    head += (16_000).to_bytes(4, "little") + (32_000).to_bytes(4, "little") + b"\x02\x00\x10\x00"
+    head += b"data" + len(body).to_bytes(4, "little")
+    return b"RIFF" + (len(head) + len(body)).to_bytes(4, "little") + head + body
+
+
+def post(
+    server: ServerThread,
+    path: str = TRANSCRIPTIONS,
+    data: bytes = wav(SAMPLE_RATE),
+    *,
+    name: str = "talk.wav",
+    key: str = "",
+    **fields: Any,
+) -> httpx.Response:
+    """Send a recording in a form."""
+    files = {"file": (name, data, "application/octet-stream")}
+    return httpx.post(server.url + path, files=files, data=fields, headers=bearer(key), timeout=120)
 
 
 def wait_until(condition: Callable[[], bool], within_s: float = 20.0) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,10 +14,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import webvtt
-from websockets.asyncio.client import connect
 
-from tests.server.servers import SlowModel, serving
-from tests.server.test_captions import captions, received, utterance
+from tests.server.conversation import received, say, utterance
+from tests.server.servers import ServerThread
+from tests.server.test_captions import CLOSE, captions, publishing
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "caption_relay.py"
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}")
@@ -46,24 +47,24 @@ def stand_in() -> Iterator[str]:
     thread.join()
 
 
-async def relay(service: str, target: str) -> None:
+def relay(server: ServerThread, service: str, target: str) -> None:
     """Share two utterances, the first of them corrected, and run the example until they end."""
-    with serving(SlowModel()) as server:
-        async with connect(f"ws://{server.address}/v1/captions") as speaker:
-            link = f"{server.url}/read#{(await received(speaker))['token']}"
-            running = await asyncio.create_subprocess_exec(sys.executable, EXAMPLE, link, service, target)
-            assert (await received(speaker))["readers"] == 1
-            await speaker.send(captions(now=utterance(0, "one", "two")))
-            await asyncio.sleep(2.5)
-            await speaker.send(captions(utterances=[utterance(0, "ONE", "two", "three")], now=None))
-            await speaker.send(captions(utterances=[{**utterance(1, *"abcdefghij"), "start": 3}]))
-            await speaker.send('{"type": "close"}')
-            assert await asyncio.wait_for(running.wait(), 30) == 0
+    with publishing(server) as speaker:
+        link = f"{server.url}/read#{received(speaker)['token']}"
+        running = subprocess.Popen([sys.executable, EXAMPLE, link, service, target])
+        assert received(speaker)["readers"] == 1
+        say(speaker, captions(now=utterance(0, "one two")))
+        time.sleep(2.5)
+        say(speaker, captions(utterances=[utterance(0, "ONE two three")], now=None))
+        say(speaker, captions(utterances=[{**utterance(1, "a b c d e f g h i j"), "start": 3}]), CLOSE)
+        assert running.wait(30) == 0
 
 
 @pytest.mark.parametrize("service", ["youtube", "zoom"])
-def test_words_are_posted_once_and_again_where_that_fails(stand_in: str, service: str) -> None:
-    asyncio.run(relay(service, stand_in))
+def test_words_are_posted_once_and_again_where_that_fails(
+    fake_server: ServerThread, stand_in: str, service: str
+) -> None:
+    relay(fake_server, service, stand_in)
     lines = [body.splitlines() for _, body in StandIn.posts]
     if service == "youtube":
         assert all(TIME.fullmatch(body.pop(0)) for body in lines)
@@ -72,8 +73,8 @@ def test_words_are_posted_once_and_again_where_that_fails(stand_in: str, service
     assert " ".join(text for body in lines[2:] for text in body) == "three a b c d e f g h i j"
 
 
-def test_segments_hold_every_word_once(tmp_path: Path) -> None:
-    asyncio.run(relay("hls", str(tmp_path)))
+def test_segments_hold_every_word_once(fake_server: ServerThread, tmp_path: Path) -> None:
+    relay(fake_server, "hls", str(tmp_path))
     lines = (tmp_path / "captions.m3u8").read_text().splitlines()
     names = [line for line in lines if not line.startswith("#")]
     assert (lines[-1], names) == ("#EXT-X-ENDLIST", ["captions0.vtt", "captions1.vtt"])

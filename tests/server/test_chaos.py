@@ -15,9 +15,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from sottovoce.server.settings import ServerLimits
-from tests.server.servers import UPGRADE, ServerThread, SlowModel, head, opened, serving, wait_until
+from tests.server.servers import SECOND, UPGRADE, ServerThread, SlowModel, head, opened, serving, wait_until
 
-SECOND = bytes(2 * 16_000)
 ROUTES = ("/v1/live", "/v1/realtime")
 
 

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ import pytest
 
 from sottovoce.cli.main import cli, run
 from sottovoce.cli.serve import model_paths, settings_of
-from tests.server.servers import CLIPS, make_worker
+from tests.server.servers import CLIPS, TRANSCRIPTIONS, bearer, wait_until, working
 
 
 @contextmanager
@@ -50,10 +49,10 @@ def started(*words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_and_requests_are_answered_first(number: signal.Signals, code: int) -> None:
     with started() as (process, url):
-        until_ready(url)
+        wait_until(lambda: httpx.get(f"{url}/ready").status_code == 200, 60.0)
         with httpx.stream(
             "POST",
-            f"{url}/v1/audio/transcriptions",
+            url + TRANSCRIPTIONS,
             files={"file": ("en.flac", (CLIPS / "en.flac").read_bytes())},
             data={"stream": "true"},
             timeout=60,
@@ -69,29 +68,26 @@ def test_a_signal_ends_it_and_requests_are_answered_first(number: signal.Signals
     assert "Traceback" not in logged
 
 
-def until_ready(url: str) -> None:
-    transport = httpx.HTTPTransport(retries=3)
-    with httpx.Client(transport=transport) as client:
-        for _ in range(600):
-            if client.get(f"{url}/ready").status_code == 200:
-                return
-            time.sleep(0.1)
-    raise AssertionError("never ready")
-
-
 @pytest.mark.slow
 def test_keys_of_the_environment_lock_it(tmp_path: Path) -> None:
     with started(SOTTOVOCE_SERVE_API_KEYS="a-key-of-the-environment") as (_, url):
         assert httpx.get(f"{url}/v1/models").status_code == 401
-        headers = {"authorization": "Bearer a-key-of-the-environment"}
+        headers = bearer("a-key-of-the-environment")
         assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 200
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The line with which the command refuses words."""
+    assert run(["serve", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    return line
 
 
 def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert run(["serve", "-m", "nano", "--port", str(port)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+        line = refused(capsys, "-m", "nano", "--port", str(port))
     assert line.startswith(f"error: 127.0.0.1, port {port}: expected a free address")
 
 
@@ -108,10 +104,7 @@ def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_wrong_options_are_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["serve", "-m", "nano", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert told in line
+    assert told in refused(capsys, "-m", "nano", *words)
 
 
 def options_of(words: list[str]) -> dict[str, Any]:
@@ -148,9 +141,7 @@ def test_typed_options_win_over_the_environment_and_that_over_the_file(
 def test_a_wrong_file_is_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "serve.toml"
     file.write_text(text)
-    assert run(["serve", "--config", str(file)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
+    refused(capsys, "--config", str(file))
 
 
 @pytest.mark.parametrize(
@@ -167,8 +158,7 @@ def test_a_wrong_variable_is_named(
     name: str, value: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"SOTTOVOCE_SERVE_{name}", value)
-    assert run(["serve", "--model", "nano"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(capsys, "--model", "nano")
     assert f"SOTTOVOCE_SERVE_{name}'" in line or line.startswith(f"error: SOTTOVOCE_SERVE_{name}: ")
     assert "--" not in line.partition("(see")[0]
 
@@ -211,12 +201,10 @@ def test_on_all_addresses_without_a_key_it_warns(
 
     monkeypatch.setattr(Server, "serve_until_ended", lambda self: self._listening.close())
     handlers = logging.getLogger().handlers[:]
-    others = make_worker()  # of another server in this process: the command must not end it all for its sake
     try:
-        assert run(["serve", "-m", "nano", "--host", "0.0.0.0", "--port", "0"]) == 0
+        with working():  # of another server in this process: the command must not end it all for its sake
+            assert run(["serve", "-m", "nano", "--host", "0.0.0.0", "--port", "0"]) == 0
     finally:
-        others.close()
-        others.join(10)
         logging.getLogger().handlers[:] = handlers
     assert "open to everybody" in capsys.readouterr().err
 

@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
@@ -17,13 +17,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from websockets.asyncio.client import connect
+from websockets.sync.client import connect
 
 from sottovoce.errors import OptionError
 from sottovoce.server.connections import ConnectionGate, make_connections
 from sottovoce.server.server import limit_warnings, log_exception
 from sottovoce.server.settings import Access, ServerLimits
-from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, wait_until
+from tests.server.conversation import connected, rest, say
+from tests.server.servers import SECOND, UPGRADE, Gate, SlowModel, head, opened, serving, wait_until
 
 
 def is_closed(client: socket.socket) -> bool:
@@ -101,13 +102,9 @@ def test_an_address_has_its_part_and_a_proxy_has_more() -> None:
 
 def test_a_place_lasts_as_long_as_its_socket() -> None:
     with serving(SlowModel()) as server:
-
-        async def run() -> None:
-            async with connect(f"ws://{server.address}/v1/live") as client:
-                await client.recv()
-                assert server.server.gate.n_connections == 1
-
-        asyncio.run(run())
+        with connected(server) as client:
+            client.recv()
+            assert server.server.gate.n_connections == 1
         wait_until(lambda: server.server.gate.n_connections == 0)
 
 
@@ -139,52 +136,41 @@ def sent_before_it_blocks(client: socket.socket, piece: bytes) -> int:
     return n_sent
 
 
-def test_little_stands_before_the_ping_of_a_client_that_is_slowed_down() -> None:
+def test_little_stands_before_the_ping_of_a_client_that_is_slowed_down(gate: Gate) -> None:
     """What is not read lies in the buffers of two systems, and a ping behind it."""
-    free = threading.Event()
-    work: Callable[[], object] = free.wait
-    second = bytes([0x82, 0xFE, 0x7D, 0x00, 0, 0, 0, 0]) + bytes(32_000)
-    with serving(SlowModel(lambda: work() and None), limits=ServerLimits(pending_s=1.0)) as server:
+    second = bytes([0x82, 0xFE, 0x7D, 0x00, 0, 0, 0, 0]) + SECOND
+    with serving(SlowModel(gate), limits=ServerLimits(pending_s=1.0)) as server:
         with opened(server, head("/v1/live", UPGRADE)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_000)
             wait_until(lambda: server.services.n_sessions == 1)
             n_sent = sent_before_it_blocks(client, second)
-        free.set()
+        gate.open()
     assert n_sent < 1_000_000
 
 
-def test_a_client_whose_answer_stands_behind_audio_is_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_answer_stands_behind_audio_is_not_let_go(
+    monkeypatch: pytest.MonkeyPatch, gate: Gate
+) -> None:
     monkeypatch.setattr("sottovoce.server.server.PING_EVERY_S", 0.1)
     monkeypatch.setattr("sottovoce.server.server.PONG_WITHIN_S", 1.0)
-    free = threading.Event()
-    work: Callable[[], object] = free.wait
-    with serving(SlowModel(lambda: work() and None), limits=ServerLimits(pending_s=1.0)) as server:
-
-        async def run() -> int | None:
-            async with connect(f"ws://{server.address}/v1/live") as client:
-                for _ in range(4):
-                    await client.send(bytes(64_000))
-                await asyncio.sleep(2.5)
-                free.set()
-                await client.send('{"type": "close"}')
-                async for _ in client:
-                    pass
-                return client.close_code
-
-        assert asyncio.run(run()) == 1000
+    with (
+        serving(SlowModel(gate), limits=ServerLimits(pending_s=1.0)) as server,
+        connected(server) as client,
+    ):
+        say(client, *[2 * SECOND] * 4)
+        time.sleep(2.5)
+        gate.open()
+        say(client, {"type": "close"})
+        rest(client)
+    assert client.close_code == 1000
 
 
 def test_bytes_that_are_no_text_end_a_socket_without_a_trace(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(SlowModel()) as server:
-
-        async def run() -> int | None:
-            async with connect(f"ws://{server.address}/v1/live") as client:
-                await client.recv()
-                await client.send(b"\xff\xfe{", text=True)
-                await client.wait_closed()
-                return client.close_code
-
-        assert asyncio.run(run()) == 1007
+    with serving(SlowModel()) as server, connected(server) as client:
+        client.recv()
+        client.send(b"\xff\xfe{", text=True)
+        rest(client)
+    assert client.close_code == 1007
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -192,16 +178,11 @@ def test_a_client_that_goes_while_its_audio_waits_is_noticed() -> None:
     """Nothing is read of it meanwhile, its end neither, and nothing is sent: a minute in one message, two
     seconds of work for each two of it."""
     with serving(SlowModel(lambda: time.sleep(2.0)), limits=ServerLimits(pending_s=2.0)) as server:
-
-        async def vanish() -> None:
-            address = f"ws://{server.address}/v1/listen?encoding=linear16&sample_rate=16000"
-            client = await connect(address)
-            await client.send(bytes(2 * 16_000 * 60))
-            await asyncio.sleep(1.0)
-            assert server.services.n_sessions == 1
-            client.transport.abort()
-
-        asyncio.run(vanish())
+        client = connected(server, "/v1/listen?encoding=linear16&sample_rate=16000")
+        say(client, SECOND * 60)
+        time.sleep(1.0)
+        assert server.services.n_sessions == 1
+        client.socket.shutdown(socket.SHUT_RDWR)
         wait_until(lambda: server.services.n_sessions == 0, within_s=3.0)
 
 
@@ -328,9 +309,8 @@ def test_a_handshake_may_take_as_long_as_a_model_is_loaded() -> None:
         await send({"type": "websocket.send", "text": "here"})
         await receive()
 
-    async def run(address: tuple[str, int]) -> None:
-        async with connect(f"ws://{address[0]}:{address[1]}") as client:
-            assert await client.recv() == "here"
-
-    with answering(app, ServerLimits(), dead_s=0.5) as (_, address):
-        asyncio.run(run(address))
+    with (
+        answering(app, ServerLimits(), dead_s=0.5) as (_, address),
+        connect(f"ws://{address[0]}:{address[1]}") as client,
+    ):
+        assert client.recv() == "here"

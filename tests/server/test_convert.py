@@ -15,8 +15,7 @@ import pytest
 from sottovoce.cli.main import run
 from sottovoce.formats.files import FORMATS
 from sottovoce.server.apis import convert
-from sottovoce.server.settings import Access
-from tests.server.servers import ServerThread, SlowModel, serving
+from tests.server.servers import KEY, LOCKED, ServerThread, SlowModel, bearer, serving
 
 
 def segment(number: int, text: str, speaker: str, **more: object) -> dict[str, Any]:
@@ -120,8 +119,7 @@ def test_half_a_character_becomes_a_sign_that_can_be_written(server: ServerThrea
 
 def test_a_transcript_has_a_size_and_a_server_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convert, "MAX_BYTES", 1_000)
-    with serving(SlowModel(), access=Access(api_keys=("open-sesame",))) as server:
+    with serving(SlowModel(), access=LOCKED) as server:
         assert converted(server).status_code == 401
-        headers = {"authorization": "Bearer open-sesame"}
-        answer = httpx.post(f"{server.url}/v1/convert", content=json.dumps(DOCUMENT), headers=headers)
+        answer = httpx.post(f"{server.url}/v1/convert", content=json.dumps(DOCUMENT), headers=bearer(KEY))
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import httpx
@@ -19,10 +19,10 @@ import pytest
 from sottovoce.server import uploads
 from sottovoce.server.settings import ServerLimits
 from sottovoce.server.worker import DecodePool, Slices
-from tests.server.servers import SlowModel, serving, wait_until
-from tests.server.test_uploads import wav
+from tests.server.servers import Gate, SlowModel, head, opened, post, serving, wait_until, wav
 
-SECOND = SimpleNamespace(samples=np.zeros(16_000, np.float32))
+CHUNK = SimpleNamespace(samples=np.zeros(16_000, np.float32))
+BODY = wav(16_000)
 
 
 def counted(pool_log: list[str], name: str, n_slices: int) -> Slices[str]:
@@ -95,18 +95,15 @@ class Endless:
             self.at_once.add(threading.current_thread().name)
             self.n_chunks += 1
             time.sleep(0.002)
-            yield SECOND
+            yield CHUNK
 
 
 def test_decoding_ends_when_its_client_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     endless = Endless()
     monkeypatch.setattr(uploads, "open_audio", endless.open)
-    body = wav(16_000)
-    head = f"POST /v1/listen HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    with serving(SlowModel(), limits=ServerLimits(duration_s=1e9)) as server:
-        clients = [socket.create_connection(server.address.split(":")) for _ in range(6)]
-        for client in clients:
-            client.sendall(head + body)
+    begun = head("/v1/listen", f"content-length: {len(BODY)}\r\n", method="POST") + BODY
+    with serving(SlowModel(), limits=ServerLimits(duration_s=1e9)) as server, ExitStack() as stack:
+        clients = [stack.enter_context(opened(server, begun)) for _ in range(6)]
         wait_until(lambda: endless.n_open == len(clients))
         assert len(endless.at_once) <= max(1, (os.cpu_count() or 1) // 4)
         for client in clients:
@@ -118,24 +115,19 @@ def test_decoding_ends_when_its_client_has_left(monkeypatch: pytest.MonkeyPatch)
         wait_until(lambda: server.services.n_requests == 0)
 
 
-def test_all_uploads_together_have_a_limit() -> None:
+def test_all_uploads_together_have_a_limit(gate: Gate) -> None:
     """One that waits for its answer keeps another out that is small enough alone."""
-    held = threading.Event()
-    body = wav(16_000)
-    body_mb = len(body) / 1e6
+    body_mb = len(BODY) / 1e6
     limits = ServerLimits(upload_mb=1.2 * body_mb, uploads_mb=1.5 * body_mb)
-    with serving(SlowModel(lambda: held.wait() and None), limits=limits) as server:
-        with socket.create_connection(server.address.split(":")) as client:
-            head = f"POST /v1/listen HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
-            client.sendall(head.encode() + body)
-            wait_until(lambda: server.services.upload_bytes == len(body))
-            for path, files, content in (
-                ("/v1/audio/transcriptions", True, None),
-                ("/v1/listen", False, body),
+    begun = head("/v1/listen", f"content-length: {len(BODY)}\r\n", method="POST") + BODY
+    with serving(SlowModel(gate), limits=limits) as server:
+        with opened(server, begun):
+            wait_until(lambda: server.services.upload_bytes == len(BODY))
+            for answer in (
+                post(server, data=BODY),
+                httpx.post(f"{server.url}/v1/listen", content=BODY),
             ):
-                given = {"files": {"file": ("a.wav", body)}} if files else {"content": content}
-                answer = httpx.post(server.url + path, **given)
                 assert answer.status_code == 429
                 assert int(answer.headers["retry-after"]) > 0
-        held.set()
+        gate.open()
         wait_until(lambda: server.services.upload_bytes == 0)

@@ -8,19 +8,29 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import Any, cast
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import httpx
 import pytest
-from websockets.asyncio.client import connect
 
-from sottovoce.server.apis.captions import SharedCaptions
-from sottovoce.server.settings import Access, ServerLimits
-from tests.server.servers import UPGRADE, ServerThread, SlowModel, head, opened, serving, wait_until
+from sottovoce.server.apis.captions import Page, SharedCaptions
+from sottovoce.server.settings import ServerLimits
+from tests.server import servers
+from tests.server.conversation import connected, received
+from tests.server.servers import (
+    LOCKED,
+    UPGRADE,
+    ServerThread,
+    SlowModel,
+    bearer,
+    head,
+    opened,
+    serving,
+    wait_until,
+)
 
-LOCKED = Access(api_keys=("open-sesame",))
-KEY = "authorization: Bearer open-sesame\r\n"
+KEY = f"authorization: {bearer(servers.KEY)['authorization']}\r\n"
 MASK = bytes(4)
 CHUNK = b"1\r\nx\r\n"
 """Of a body: one byte, with five of framing."""
@@ -36,7 +46,7 @@ LATE_S = 1.0
 
 
 @pytest.fixture(scope="module")
-def fake_server() -> Iterator[ServerThread]:
+def locked() -> Iterator[ServerThread]:
     with serving(SlowModel(), access=LOCKED) as server:
         yield server
 
@@ -44,22 +54,18 @@ def fake_server() -> Iterator[ServerThread]:
 def flood(client: socket.socket, data: bytes) -> int:
     """Send data until the server ends the connection; returns how many bytes were taken."""
     n_sent = 0
-    try:
+    with suppress(OSError):
         while n_sent < len(data):
             n_sent += client.send(data[n_sent : n_sent + 65_536])
-    except OSError:
-        pass
     return n_sent
 
 
 def rest(client: socket.socket) -> bytes:
     """What a server says until it ends the connection."""
     found = b""
-    try:
+    with suppress(OSError):
         while piece := client.recv(65_536):
             found += piece
-    except OSError:
-        pass
     return found
 
 
@@ -80,19 +86,17 @@ def slowest_health(server: ServerThread, is_over: Callable[[], bool]) -> float:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_frames_without_payload_end_their_socket(fake_server: ServerThread, frame: str) -> None:
+def test_frames_without_payload_end_their_socket(locked: ServerThread, frame: str) -> None:
     start = b"\x02\x80" + MASK if "continuation" in frame else b""
-    with opened(fake_server, head("/v1/live", UPGRADE, KEY)) as client:
-        wait_until(lambda: fake_server.services.n_sessions == 1)
+    with opened(locked, head("/v1/live", UPGRADE, KEY)) as client:
+        wait_until(lambda: locked.services.n_sessions == 1)
         flood(client, start + FRAMES[frame] * (N_BYTES // len(FRAMES[frame])))
         assert b"expected at least 8 bytes of payload" in rest(client)
-    wait_until(lambda: fake_server.services.n_sessions == 0)
+    wait_until(lambda: locked.services.n_sessions == 0)
 
 
-def test_a_body_of_tiny_chunks_ends_its_request(fake_server: ServerThread) -> None:
-    with opened(
-        fake_server, head("/v1/listen", KEY, "transfer-encoding: chunked\r\n", method="POST")
-    ) as client:
+def test_a_body_of_tiny_chunks_ends_its_request(locked: ServerThread) -> None:
+    with opened(locked, head("/v1/listen", KEY, "transfer-encoding: chunked\r\n", method="POST")) as client:
         flood(client, CHUNK * (N_BYTES // len(CHUNK)))
         answer = rest(client)
     assert answer.startswith(b"HTTP/1.1 400")
@@ -100,62 +104,60 @@ def test_a_body_of_tiny_chunks_ends_its_request(fake_server: ServerThread) -> No
 
 
 @pytest.mark.parametrize("end", [b"x-more: a\r\n", b"a" * 60_000])
-def test_a_head_and_a_trailer_have_a_length(fake_server: ServerThread, end: bytes) -> None:
+def test_a_head_and_a_trailer_have_a_length(locked: ServerThread, end: bytes) -> None:
     started = head("/v1/audio/transcriptions", KEY, "transfer-encoding: chunked\r\n", method="POST")
     for beginning in (b"GET /health HTTP/1.1\r\nx-long: ", started + b"5\r\nhello\r\n0\r\nx-long: "):
-        with opened(fake_server, beginning) as client:
+        with opened(locked, beginning) as client:
             flood(client, end * (N_BYTES // len(end)))
             assert rest(client).startswith(b"HTTP/1.1 4")
 
 
-def test_a_refused_request_is_answered_and_its_body_is_not_read(fake_server: ServerThread) -> None:
+def test_a_refused_request_is_answered_and_its_body_is_not_read(locked: ServerThread) -> None:
     for path, status in (("/v1/audio/transcriptions", b"401"), ("/nowhere", b"401"), ("/health", b"405")):
-        with opened(fake_server, head(path, "transfer-encoding: chunked\r\n", method="POST")) as client:
+        with opened(locked, head(path, "transfer-encoding: chunked\r\n", method="POST")) as client:
             flood(client, CHUNK * (N_BYTES // len(CHUNK)))
             answer = rest(client)
         assert answer.startswith(b"HTTP/1.1 " + status)
         assert b"connection: close" in answer.lower()
 
 
-def test_a_wrong_link_opens_no_socket(fake_server: ServerThread) -> None:
+def test_a_wrong_link_opens_no_socket(locked: ServerThread) -> None:
     offer = "sec-websocket-protocol: sottovoce, sottovoce-captions.wrong\r\n"
     for path, status in (("/v1/captions/read", b"404"), ("/v1/captions", b"401"), ("/v1/live", b"401")):
-        with opened(fake_server, head(path, UPGRADE, offer)) as client:
+        with opened(locked, head(path, UPGRADE, offer)) as client:
             assert rest(client).startswith(b"HTTP/1.1 " + status)
 
 
-def test_requests_one_after_another_have_no_limit_of_framing(fake_server: ServerThread) -> None:
+def test_requests_one_after_another_have_no_limit_of_framing(locked: ServerThread) -> None:
     with httpx.Client() as client:
         for _ in range(400):
-            assert client.get(f"{fake_server.url}/ready", headers={"x-more": "a" * 500}).status_code == 200
+            assert client.get(f"{locked.url}/ready", headers={"x-more": "a" * 500}).status_code == 200
 
 
-def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(fake_server: ServerThread) -> None:
-    with opened(fake_server, head("/ready") * 50 + head("/ready", "connection: close\r\n")) as client:
+def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(locked: ServerThread) -> None:
+    with opened(locked, head("/ready") * 50 + head("/ready", "connection: close\r\n")) as client:
         assert rest(client).count(b"HTTP/1.1 200 OK") == 51
 
 
-def test_an_upgrade_to_another_protocol_is_ignored(fake_server: ServerThread) -> None:
+def test_an_upgrade_to_another_protocol_is_ignored(locked: ServerThread) -> None:
     """Java's client offers HTTP/2 with its first request; its body belongs to the request."""
     offer = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEA\r\n"
     begun = head("/v1/listen", KEY, offer, "content-length: 5\r\n", method="POST") + b"hello"
-    with opened(fake_server, begun + head("/ready", "connection: close\r\n")) as client:
+    with opened(locked, begun + head("/ready", "connection: close\r\n")) as client:
         answer = rest(client)
     assert answer.count(b"HTTP/1.1 ") == 2
     assert b"0 bytes" not in answer
     assert b"200 OK" in answer
 
 
-def test_floods_write_few_lines_in_the_log(
-    fake_server: ServerThread, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_floods_write_few_lines_in_the_log(locked: ServerThread, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for _ in range(5):
-        with opened(fake_server, head("/v1/live", UPGRADE, KEY)) as client:
+        with opened(locked, head("/v1/live", UPGRADE, KEY)) as client:
             flood(client, FRAMES["ping"] * 100_000)
-        with opened(fake_server, b"no request\r\n\r\n") as client:
+        with opened(locked, b"no request\r\n\r\n") as client:
             assert rest(client).startswith(b"HTTP/1.1 400")
-    wait_until(lambda: fake_server.services.n_sessions == 0)
+    wait_until(lambda: locked.services.n_sessions == 0)
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) <= 2
     assert len(caplog.records) < 20
 
@@ -225,40 +227,33 @@ def test_a_reader_in_the_middle_begins_anew_when_captions_are_cleared() -> None:
     assert shared.page(anew.revision) is None
 
 
-def test_readers_that_do_not_read_hold_little_and_are_dropped() -> None:
-    with serving(SlowModel(), limits=ServerLimits(send_s=1.0)) as server:
-        n_sent = 0
+def test_readers_that_do_not_read_hold_little_and_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    page_of = SharedCaptions.page
 
-        async def run() -> None:
-            nonlocal n_sent
-            async with connect(f"ws://{server.address}/v1/captions") as speaker:
-                token = json.loads(cast(str, await speaker.recv()))["token"]
-                shared = server.state.captions.find(token)
-                shared.apply({"utterances": utterances(6_000, 2_000)})
-                page = shared.page
-                counted: list[int] = []
+    def counting(shared: SharedCaptions, revision: int) -> Page | None:
+        found = page_of(shared, revision)
+        counted.append(0 if found is None else len(found.text))
+        return found
 
-                def counting(revision: int) -> object:
-                    found = page(revision)
-                    counted.append(0 if found is None else len(found.text))
-                    return found
-
-                shared.page = counting  # type: ignore[method-assign,assignment]
-                offer = f"sec-websocket-protocol: sottovoce, sottovoce-captions.{token}\r\n"
-                held = []
-                for _ in range(3):
-                    made = socket.socket()
-                    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-                    host, port = server.address.split(":")
-                    await asyncio.to_thread(made.connect, (host, int(port)))
-                    made.sendall(head("/v1/captions/read", UPGRADE, offer))
-                    held.append(made)
-                await asyncio.to_thread(wait_until, lambda: shared.n_readers == 3)
-                await asyncio.to_thread(wait_until, lambda: shared.n_readers == 0)
-                n_sent = sum(counted)
-                await asyncio.to_thread(wait_until, lambda: server.server.gate.n_connections == 1)
-                for made in held:
-                    made.close()
-
-        asyncio.run(run())
+    monkeypatch.setattr(SharedCaptions, "page", counting)
+    with (
+        serving(SlowModel(), limits=ServerLimits(send_s=1.0)) as server,
+        connected(server, "/v1/captions") as speaker,
+        ExitStack() as held,
+    ):
+        token = received(speaker)["token"]
+        shared = server.state.captions.find(token)
+        shared.apply({"utterances": utterances(6_000, 2_000)})
+        offer = f"sec-websocket-protocol: sottovoce, sottovoce-captions.{token}\r\n"
+        host, port = server.address.split(":")
+        for _ in range(3):
+            made = held.enter_context(socket.socket())
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            made.connect((host, int(port)))
+            made.sendall(head("/v1/captions/read", UPGRADE, offer))
+        wait_until(lambda: shared.n_readers == 3)
+        wait_until(lambda: shared.n_readers == 0)
+        n_sent = sum(counted)
+        wait_until(lambda: server.server.gate.n_connections == 1)
     assert n_sent < 3 * 6_000_000, "less than half of all captions for each reader"

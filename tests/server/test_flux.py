@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
@@ -30,19 +29,12 @@ from sottovoce.server.models import ModelRegistry
 from sottovoce.server.settings import ModelSettings
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 from tests.server.conversation import Message, exchanged, refusal
-from tests.server.servers import CLIPS, ServerThread, SlowModel, serving
+from tests.server.servers import CLIPS, SECOND, ServerThread
 from tests.server.test_listen import CLOSE, heard_by_client, pcm_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
 """Deepgram's client asks websockets for what is old there."""
-QUIET = bytes(2 * 16_000)
 ADDRESS = "/v2/listen?model=flux-general-en&encoding=linear16&sample_rate=16000"
-
-
-@pytest.fixture(scope="module")
-def fake_server() -> Iterator[ServerThread]:
-    with serving(SlowModel()) as server:
-        yield server
 
 
 def check(messages: list[dict[str, Any]], *, eager: bool) -> None:
@@ -77,15 +69,19 @@ def check(messages: list[dict[str, Any]], *, eager: bool) -> None:
         assert one["audio_window_end"] <= after["audio_window_end"]
 
 
+def turns_of_client(server: ServerThread, audio: bytes, **options: object) -> list[dict[str, Any]]:
+    """What Deepgram's client is told, held against the rules of turns."""
+    messages = heard_by_client(server, audio, version="v2", eager_eot_threshold=0.5, **options)
+    found = [message.model_dump(exclude_none=True) for message in messages]
+    check(found, eager=True)
+    return found
+
+
 @pytest.mark.slow
 def test_their_client_hears_turns(server: ServerThread) -> None:
     english = pcm_of(CLIPS / "en.flac")
-    audio = QUIET + english + 2 * QUIET + english + 2 * QUIET
-    messages = heard_by_client(
-        server, audio, model="flux-general-en", version="v2", eager_eot_threshold=0.5, eot_threshold=0.8
-    )
-    found = [message.model_dump(exclude_none=True) for message in messages]
-    check(found, eager=True)
+    audio = SECOND + english + 2 * SECOND + english + 2 * SECOND
+    found = turns_of_client(server, audio, model="flux-general-en", eot_threshold=0.8)
     assert found[0]["type"] == "Connected"
     ends = [one for one in found if one.get("event") == "EndOfTurn"]
     assert len(ends) == 2
@@ -100,12 +96,8 @@ def test_their_client_hears_turns(server: ServerThread) -> None:
 @pytest.mark.slow
 def test_a_short_pause_is_an_eager_end_and_resumed(server: ServerThread) -> None:
     english = pcm_of(CLIPS / "en.flac")
-    audio = QUIET + english + QUIET + english + 3 * QUIET
-    messages = heard_by_client(
-        server, audio, model="flux-general-multi", version="v2", eager_eot_threshold=0.5, eot_threshold=0.99
-    )
-    found = [message.model_dump(exclude_none=True) for message in messages]
-    check(found, eager=True)
+    audio = SECOND + english + SECOND + english + 3 * SECOND
+    found = turns_of_client(server, audio, model="flux-general-multi", eot_threshold=0.99)
     events = [one["event"] for one in found if one["type"] == "TurnInfo" and one["event"] != "Update"]
     assert events[:4] == ["StartOfTurn", "EagerEndOfTurn", "TurnResumed", "EagerEndOfTurn"]
     assert events.count("EndOfTurn") == 1
@@ -169,6 +161,10 @@ class Talk:
     def events(self) -> list[str]:
         return [one["event"] for one in self.told if one["event"] != "Update"]
 
+    @property
+    def ends(self) -> list[dict[str, Any]]:
+        return [one for one in self.told if one["event"] == "EndOfTurn"]
+
 
 def test_a_pause_that_is_long_enough_ends_a_turn() -> None:
     talk = Talk(TurnThresholds(certain=0.7))
@@ -190,7 +186,7 @@ def test_without_an_eager_threshold_nothing_is_told_before_the_end() -> None:
     check(talk.told, eager=False)
     assert talk.events == ["StartOfTurn", "EndOfTurn"]
     assert talk.told[-1]["transcript"] in ("one two", "")
-    (end,) = [one for one in talk.told if one["event"] == "EndOfTurn"]
+    (end,) = talk.ends
     assert end["transcript"] == "one two"
 
 
@@ -201,7 +197,7 @@ def test_at_1_only_the_timeout_and_the_client_end_a_turn() -> None:
     assert talk.events == ["StartOfTurn"]
     talk.rest(0.0)
     talk.pass_time(0.2)
-    (end,) = [one for one in talk.told if one["event"] == "EndOfTurn"]
+    (end,) = talk.ends
     assert end["trigger"] == "timeout"
     talk.speak("two")
     talk.told += list(talk.turns.force([], talk.now_s))
@@ -219,9 +215,9 @@ def test_a_turn_has_an_end_whatever_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         talk.pass_time(0.1, final(*talk._said))
         talk._said = []
     check(talk.told, eager=False)
-    ends = [one for one in talk.told if one["event"] == "EndOfTurn"]
-    assert {one["trigger"] for one in ends} == {"length"}
-    assert " ".join(one["transcript"] for one in ends).split() == [f"{a}{i}" for i in range(30) for a in "ab"]
+    assert {one["trigger"] for one in talk.ends} == {"length"}
+    said = " ".join(one["transcript"] for one in talk.ends).split()
+    assert said == [f"{a}{i}" for i in range(30) for a in "ab"]
     assert max(len(one["words"]) for one in talk.told) <= 12
 
 
@@ -248,8 +244,7 @@ def test_whatever_is_said_the_rules_of_turns_hold_and_no_word_is_lost(
         talk.rest(pause_s)
     talk.told += list(talk.turns.force([], talk.now_s))
     check(talk.told, eager=eager is not None)
-    ends = [one["transcript"] for one in talk.told if one["event"] == "EndOfTurn"]
-    assert " ".join(text for text in ends if text).split() == said
+    assert " ".join(one["transcript"] for one in talk.ends if one["transcript"]).split() == said
 
 
 def test_a_threshold_is_a_pause_and_back() -> None:
@@ -265,7 +260,7 @@ def test_messages_of_the_client_are_answered(fake_server: ServerThread) -> None:
     configure: Message = {"type": "Configure", "thresholds": thresholds, "keyterms": ["Anna"]}
     wrong: Message = {"type": "Configure", "thresholds": {"eot_threshold": 0.1}}
     later: Message = {"type": "Configure", "thresholds": {"eot_threshold": 0.6}}
-    heard, _ = exchanged(fake_server, ADDRESS, {"type": "KeepAlive"}, configure, wrong, later, QUIET, CLOSE)
+    heard, _ = exchanged(fake_server, ADDRESS, {"type": "KeepAlive"}, configure, wrong, later, SECOND, CLOSE)
     check(heard, eager=True)
     kinds = [message["type"] for message in heard]
     assert kinds[0] == "Connected"
@@ -280,13 +275,11 @@ def test_messages_of_the_client_are_answered(fake_server: ServerThread) -> None:
 
 def test_force_ends_a_turn(fake_server: ServerThread) -> None:
     force: Message = {"type": "ForceEndTurn"}
-    heard, _ = exchanged(fake_server, ADDRESS, force, QUIET, force, force, QUIET, CLOSE)
+    heard, _ = exchanged(fake_server, ADDRESS, force, SECOND, force, force, SECOND, CLOSE)
     check(heard, eager=False)
     ends = [message for message in heard if message.get("event") == "EndOfTurn"]
-    assert [(end["transcript"], end["trigger"], end["turn_index"]) for end in ends] == [
-        ("word", "manual", 0),
-        ("word", "manual", 1),
-    ]
+    found = [(end["transcript"], end["trigger"], end["turn_index"]) for end in ends]
+    assert found == [("word", "manual", 0), ("word", "manual", 1)]
 
 
 @pytest.mark.parametrize("message", ["no JSON", "{}", '{"type": "Finalize"}', "[]"])
@@ -337,10 +330,6 @@ def test_a_configure_changes_what_it_names() -> None:
     assert changed == replace(params, languages=("de",), has_hints=True)
     more = {"other": 1, "thresholds": {"other": 1}}
     assert configured_flux(params, {"type": "Configure", **more}).ignored == ("other", "thresholds.other")
-    for wrong in (
-        {"thresholds": 1},
-        {"keyterms": 1},
-        {"numerals": True},
-    ):
+    for wrong in ({"thresholds": 1}, {"keyterms": 1}, {"numerals": True}):
         with pytest.raises(ApiError):
             configured_flux(params, {"type": "Configure", **wrong})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,16 +15,21 @@ from sottovoce.audio.io import load_audio
 from sottovoce.server.apis import openai_files
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import MAX_LIST_LETTERS, Fields
-from sottovoce.server.settings import JobSettings
 from sottovoce.server.uploads import FORM_BYTES
 from sottovoce.server.worker import THREAD_NAME
-from sottovoce.types import Transcript
-from tests.server.servers import CLIPS, QuietModel, ServerThread, SlowModel, serving
-from tests.server.test_uploads import wav
+from tests.server.servers import (
+    CLIPS,
+    TRANSCRIPTIONS,
+    QuietModel,
+    ServerThread,
+    SlowFile,
+    post,
+    serving,
+    wav,
+)
 
 BOUNDARY = "XXBOUND"
-ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations", "/inference", "/v1/jobs")
-PATH = ROUTES[0]
+ROUTES = (TRANSCRIPTIONS, "/v1/audio/translations", "/inference", "/v1/jobs")
 PLAIN = 'form-data; name="file"'
 DISPOSITIONS = [
     (PLAIN, "upload.flac"),
@@ -76,21 +80,15 @@ def test_a_value_given_twice_and_a_name_nobody_knows() -> None:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    with serving(QuietModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def second() -> bytes:
     return wav(load_audio(CLIPS / "en.flac")[:16_000])
 
 
 @pytest.mark.parametrize(("disposition", "name"), DISPOSITIONS)
 def test_the_name_is_that_of_the_part_or_of_its_type(
-    jobs: ServerThread, second: bytes, disposition: str, name: str
+    quiet_server: ServerThread, second: bytes, disposition: str, name: str
 ) -> None:
-    answer = httpx.post(f"{jobs.url}/v1/jobs", timeout=60, **form(second, disposition))
+    answer = httpx.post(f"{quiet_server.url}/v1/jobs", timeout=60, **form(second, disposition))
     assert (answer.status_code, answer.json().get("filename")) == (202, name), answer.text
 
 
@@ -101,20 +99,20 @@ def test_the_name_is_that_of_the_part_or_of_its_type(
         *((ROUTES[0], kind) for kind in ("what/ever; a=b", "")),
     ],
 )
-def test_it_is_taken_by_every_route(jobs: ServerThread, second: bytes, path: str, kind: str) -> None:
-    answer = httpx.post(jobs.url + path, timeout=60, **form(second, kind=kind))
+def test_it_is_taken_by_every_route(quiet_server: ServerThread, second: bytes, path: str, kind: str) -> None:
+    answer = httpx.post(quiet_server.url + path, timeout=60, **form(second, kind=kind))
     assert answer.status_code in (200, 202), answer.text
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_one_that_is_no_recording_is_an_error_that_says_so(jobs: ServerThread, path: str) -> None:
-    answer = httpx.post(jobs.url + path, timeout=60, **form(b"talk.mp3", kind=""))
+def test_one_that_is_no_recording_is_an_error_that_says_so(quiet_server: ServerThread, path: str) -> None:
+    answer = httpx.post(quiet_server.url + path, timeout=60, **form(b"talk.mp3", kind=""))
     assert answer.status_code == 400
     assert "upload" in str(answer.json()["error"])
 
 
-def test_a_text_field_stays_one_and_a_file_elsewhere_is_refused(jobs: ServerThread) -> None:
-    url = jobs.url + ROUTES[0]
+def test_a_text_field_stays_one_and_a_file_elsewhere_is_refused(quiet_server: ServerThread) -> None:
+    url = quiet_server.url + ROUTES[0]
     answer = httpx.post(url, timeout=60, **form(b"en", 'form-data; name="language"', kind="text/plain"))
     assert answer.json()["error"]["code"] == "missing_parameter"
     elsewhere = "form-data; name=\"audio\"; filename*=UTF-8''a.mp3"
@@ -135,67 +133,43 @@ def test_a_list_has_a_limit_in_all(name: str) -> None:
 
 def test_a_form_of_many_keywords_is_refused(server: ServerThread) -> None:
     keywords = [f"{i:04} " + "word " * 199 for i in range(300)]
-    files = {"file": ("en.flac", (CLIPS / "en.flac").read_bytes())}
-    answer = httpx.post(server.url + PATH, data={"keywords[]": keywords}, files=files)
+    answer = post(server, **{"keywords[]": keywords})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "keywords"
 
 
 def test_fields_have_a_limit_together(server: ServerThread) -> None:
     fields = {"known_speaker_references[]": ["a" * 7_000_000] * (FORM_BYTES // 7_000_000 + 1)}
-    answer = httpx.post(server.url + PATH, data=fields, files={"file": ("a.wav", wav(16_000))})
+    answer = post(server, **fields)
     assert answer.status_code == 400
     assert "Fields exceeded maximum size" in answer.json()["error"]["message"]
 
 
-class PhraseModel(SlowModel):
+class PhraseModel(QuietModel):
     """Notes the thread in which phrases become part of a search."""
+
+    tokenizer = SimpleNamespace(encode=lambda text: [])
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokenizer = SimpleNamespace(encode=lambda text: [])
         self.fusion_threads: list[str] = []
 
     def fusion(self, hotwords: object) -> object:
         self.fusion_threads.append(threading.current_thread().name)
         return object()
 
-    def transcribe(self, source: object, **options: object) -> Any:
+    def transcribe(self, source: object, **options: Any) -> SlowFile:
         assert options["fusion"] is not None
-        return EmptyFile()
+        return super().transcribe(source, **options)
 
 
-class EmptyFile:
-    def __next__(self) -> Any:
-        raise StopIteration
-
-    def collect(self) -> Transcript:
-        return Transcript((), "en", 1.0, "phrases")
-
-    def close(self) -> None:
-        pass
-
-
-def test_phrases_are_prepared_off_the_threads_of_the_model() -> None:
-    model = PhraseModel()
-    with serving(model) as server:
-        answer = httpx.post(
-            server.url + PATH, data={"keywords[]": ["garden"]}, files={"file": ("a.wav", wav(16_000))}
-        )
-    assert answer.status_code == 200
-    (name,) = model.fusion_threads
-    assert not name.startswith((THREAD_NAME, "sottovoce-server"))
-
-
-def test_the_same_phrases_are_prepared_once() -> None:
+def test_phrases_are_prepared_once_and_off_the_threads_of_the_model() -> None:
     model = PhraseModel()
     with serving(model) as server:
         for phrase in ("garden", "garden", "gate", "garden"):
-            files = {"file": ("a.wav", wav(16_000))}
-            assert (
-                httpx.post(server.url + PATH, data={"keywords[]": [phrase]}, files=files).status_code == 200
-            )
+            assert post(server, **{"keywords[]": [phrase]}).status_code == 200
     assert len(model.fusion_threads) == 2
+    assert not [one for one in model.fusion_threads if one.startswith((THREAD_NAME, "sottovoce-server"))]
 
 
 def test_a_known_speaker_may_have_half_a_minute(
@@ -215,9 +189,9 @@ def test_a_known_speaker_may_have_half_a_minute(
         "known_speaker_references[]": [reference, reference],
         "temperature": "9",
     }
-    answer = httpx.post(server.url + PATH, data=fields, files={"file": ("a.wav", wav(16_000))})
+    answer = post(server, **fields)
     assert answer.json()["error"]["param"] != "known_speaker_references[]"
     fields["temperature"] = "0"
-    httpx.post(server.url + PATH, data=fields, files={"file": ("a.wav", b"none")})
+    post(server, data=b"none", **fields)
     assert len(threads) == 2
     assert all(name.startswith("sottovoce-decode") for name in threads)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +9,6 @@ from contextlib import suppress
 import httpx
 import pytest
 from openai import OpenAI
-from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.errors import OptionError
@@ -19,7 +16,8 @@ from sottovoce.server.api import Auth
 from sottovoce.server.auth import AccessControl, ClientSecrets, KeyRing
 from sottovoce.server.errors import ApiError
 from sottovoce.server.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
-from tests.server.servers import ServerThread, SlowModel, serving
+from tests.server.conversation import connected, received
+from tests.server.servers import TRANSCRIPTIONS, ServerThread, SlowModel, bearer, serving
 
 KEYS = ("first-key-of-two", "second-key-of-two")
 MODELS = "/v1/models"
@@ -52,32 +50,25 @@ def test_the_page_and_the_state_of_health_need_no_key(locked: ServerThread, path
     assert httpx.get(locked.url + path).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "path", [MODELS, "/metrics", "/v1/audio/transcriptions", "/v1/nothing", "//", "/static"]
-)
+@pytest.mark.parametrize("path", [MODELS, "/metrics", TRANSCRIPTIONS, "/v1/nothing", "//", "/static"])
 def test_everything_else_does(locked: ServerThread, path: str) -> None:
     assert httpx.get(locked.url + path).status_code == 401
 
 
 def knock(server: ServerThread, headers: dict[str, str], subprotocols: list[str] | None = None) -> int | None:
     """The status that refuses a socket; None: it was let in."""
-
-    async def run() -> int | None:
-        address = f"ws://{server.address}/v1/live"
-        try:
-            async with connect(address, additional_headers=headers, subprotocols=subprotocols) as client:  # type: ignore[arg-type]
-                assert json.loads(await client.recv())["type"] == "ready"
-        except InvalidStatus as refused:
-            return refused.response.status_code
-        return None
-
-    return asyncio.run(run())
+    try:
+        with connected(server, additional_headers=headers, subprotocols=subprotocols) as client:
+            received(client, "ready")
+    except InvalidStatus as refused:
+        return refused.response.status_code
+    return None
 
 
 def test_sockets_need_a_key_too(locked: ServerThread) -> None:
     assert knock(locked, {}) == 401
-    assert knock(locked, {"authorization": "Bearer wrong-key-of-one"}) == 401
-    assert knock(locked, {"authorization": f"Bearer {KEYS[1]}"}) is None
+    assert knock(locked, bearer("wrong-key-of-one")) == 401
+    assert knock(locked, bearer(KEYS[1])) is None
 
 
 @pytest.mark.parametrize("prefix", ["sottovoce-key.", "openai-insecure-api-key."])
@@ -102,7 +93,7 @@ def test_a_page_shows_its_key_as_a_subprotocol(locked: ServerThread, prefix: str
 )
 def test_pages_from_elsewhere_are_kept_out(locked: ServerThread, origin: str, is_let_in: bool) -> None:
     origin = locked.url if origin == "own" else origin
-    headers = {"origin": origin, "authorization": f"Bearer {KEYS[0]}"}
+    headers = {"origin": origin, **bearer(KEYS[0])}
     assert (httpx.get(locked.url + MODELS, headers=headers).status_code == 200) is is_let_in
     assert (knock(locked, headers) is None) is is_let_in
 
@@ -113,12 +104,11 @@ def test_an_allowed_page_may_ask_before_it_asks(locked: ServerThread) -> None:
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization",
     }
-    answer = httpx.options(f"{locked.url}/v1/audio/transcriptions", headers=headers)
+    url = locked.url + TRANSCRIPTIONS
+    answer = httpx.options(url, headers=headers)
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == "https://example.org"
-    other = httpx.options(
-        f"{locked.url}/v1/audio/transcriptions", headers={**headers, "origin": "https://evil.test"}
-    )
+    other = httpx.options(url, headers={**headers, "origin": "https://evil.test"})
     assert "access-control-allow-origin" not in other.headers
 
 
@@ -155,12 +145,8 @@ def test_keys_are_not_shown() -> None:
 
 PUBLIC = ("evil.test", "rebound.example.org", "a.local.evil.com", "127.0.0.1.evil.com")
 PRIVATE = (
-    "192.168.1.7:8000",
-    "[::1]:8000",
-    "localhost",
-    "sottovoce",
-    "box.local:8000",
-    "a.b.svc.cluster.local",
+    *("192.168.1.7:8000", "[::1]:8000", "localhost", "sottovoce"),
+    *("box.local:8000", "a.b.svc.cluster.local"),
 )
 
 
@@ -182,9 +168,8 @@ def test_names_that_are_given_and_keys_open_it() -> None:
     assert all(answers(host, Access(api_keys=KEYS)) for host in PUBLIC)
     assert all(answers(host, Access(hosts=("*",))) for host in PUBLIC)
     named = Access(hosts=("evil.test",))
-    assert [host for host in (*PUBLIC, "127.0.0.1:8000", "sottovoce") if answers(host, named)] == [
-        "evil.test"
-    ]
+    others = ("127.0.0.1:8000", "sottovoce")
+    assert [host for host in (*PUBLIC, *others) if answers(host, named)] == ["evil.test"]
 
 
 def test_only_proxies_that_are_named_say_where_a_request_comes_from(

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
-from websockets.sync.client import connect
 
 from sottovoce.server.apis.openai_files import transcription_request
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import Fields
-from sottovoce.server.settings import JobSettings
-from tests.server.conversation import exchanged, refusal
-from tests.server.servers import QuietModel, ServerThread, serving
-from tests.server.test_listen import CLOSE, PLAIN, SECOND
-from tests.server.test_uploads import wav
+from tests.server.conversation import connected, exchanged, received, refusal, say
+from tests.server.servers import SECOND, TRANSCRIPTIONS, ServerThread, post, wav
+from tests.server.test_listen import CLOSE, PLAIN
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
 """Deepgram's client asks websockets for what is old there."""
@@ -62,17 +57,6 @@ OF_SESSION = [
 """The fields of `SESSION` that are not known there."""
 
 
-@pytest.fixture(scope="module")
-def fake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    with serving(QuietModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
-        yield server
-
-
-def posted(server: ServerThread, path: str, fields: dict[str, str]) -> httpx.Response:
-    files = {"file": ("a.wav", wav(16_000), "audio/wav")}
-    return httpx.post(server.url + path, files=files, data=fields, timeout=60)
-
-
 def noted(
     server: ServerThread, path: str, *said: str | bytes | dict[str, Any]
 ) -> tuple[str | None, list[dict[str, Any]]]:
@@ -84,56 +68,50 @@ def noted(
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [
-        ("/v1/audio/transcriptions", 200),
-        ("/v1/audio/translations", 200),
-        ("/inference", 200),
-        ("/v1/jobs", 202),
-    ],
+    [(TRANSCRIPTIONS, 200), ("/v1/audio/translations", 200), ("/inference", 200), ("/v1/jobs", 202)],
 )
-def test_forms(fake_server: ServerThread, path: str, status: int) -> None:
+def test_forms(quiet_server: ServerThread, path: str, status: int) -> None:
     unknown = {"langage": "de", "stream_options[include_usage]": "true", "made up, é\n": "1", "": "1"}
-    answer = posted(
-        fake_server, path, {"language": "en", "response_format": "json", **unknown, "temperature": "0"}
-    )
+    known = {"language": "en", "response_format": "json", "temperature": "0"}
+    answer = post(quiet_server, path, **known, **unknown)
     assert answer.status_code == status, answer.text
     told = ["langage", "stream_options", "made?up???%0A", "?"]
     extra = ["language"] if path == "/v1/audio/translations" else []
     assert sorted(answer.headers[HEADER].split(", ")) == sorted([*told, *extra])
-    assert HEADER not in posted(fake_server, path, {"response_format": "json"}).headers
+    assert HEADER not in post(quiet_server, path, response_format="json").headers
 
 
-def test_a_stream(fake_server: ServerThread) -> None:
-    answer = posted(fake_server, "/v1/audio/transcriptions", {"stream": "true", "top_k": "7"})
+def test_a_stream(quiet_server: ServerThread) -> None:
+    answer = post(quiet_server, stream="true", top_k="7")
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers[HEADER] == "top_k"
 
 
-def test_a_strategy_of_other_servers(fake_server: ServerThread) -> None:
+def test_a_strategy_of_other_servers(quiet_server: ServerThread) -> None:
     strategy = {"chunking_strategy[type]": "server_vad", "chunking_strategy[volume]": "7"}
-    answer = posted(fake_server, "/v1/audio/transcriptions", strategy)
+    answer = post(quiet_server, **strategy)
     assert (answer.status_code, answer.headers[HEADER]) == (200, "chunking_strategy.volume")
 
 
-def test_a_note_has_an_end(fake_server: ServerThread) -> None:
-    answer = posted(fake_server, "/v1/audio/transcriptions", {f"{i}-{'a' * 500}": "1" for i in range(900)})
+def test_a_note_has_an_end(quiet_server: ServerThread) -> None:
+    answer = post(quiet_server, **{f"{i}-{'a' * 500}": "1" for i in range(900)})
     assert answer.status_code == 200
     assert len(answer.headers[HEADER]) < 3000
     assert answer.headers[HEADER].endswith(", ...")
 
 
-def test_lists_and_secrets(fake_server: ServerThread) -> None:
-    assert httpx.get(f"{fake_server.url}/v1/jobs?limit=1&before=job_1").headers[HEADER] == "before"
+def test_lists_and_secrets(quiet_server: ServerThread) -> None:
+    assert httpx.get(f"{quiet_server.url}/v1/jobs?limit=1&before=job_1").headers[HEADER] == "before"
     asked = {"session": SESSION, "expires_after": {"seconds": 60, "grace": 1}, "name": "x"}
-    answer = httpx.post(f"{fake_server.url}/v1/realtime/client_secrets", json=asked)
+    answer = httpx.post(f"{quiet_server.url}/v1/realtime/client_secrets", json=asked)
     assert answer.status_code == 200
     assert sorted(answer.headers[HEADER].split(", ")) == sorted([*OF_SESSION, "expires_after.grace", "name"])
 
 
-def test_a_realtime_session(fake_server: ServerThread) -> None:
-    with connect(f"ws://{fake_server.address}/v1/realtime?model=gpt-realtime&made_up=1") as socket:
-        socket.send(json.dumps({"type": "session.update", "session": SESSION}))
-        created, updated = (json.loads(socket.recv(timeout=20)) for _ in range(2))
+def test_a_realtime_session(quiet_server: ServerThread) -> None:
+    with connected(quiet_server, "/v1/realtime?model=gpt-realtime&made_up=1") as socket:
+        say(socket, {"type": "session.update", "session": SESSION})
+        created, updated = received(socket), received(socket)
         assert socket.response is not None
         assert socket.response.headers[HEADER] == "made_up"
     assert (created["type"], updated["type"]) == ("session.created", "session.updated")
@@ -141,54 +119,54 @@ def test_a_realtime_session(fake_server: ServerThread) -> None:
     assert updated["ignored_parameters"] == OF_SESSION
 
 
-def test_the_servers_own_protocol(fake_server: ServerThread) -> None:
+def test_the_servers_own_protocol(quiet_server: ServerThread) -> None:
     said = (
         {"type": "configure", "volume": 11, "terms": "a"},
         {"type": "finalize", "now": True},
         {"type": "close"},
     )
-    told, heard = noted(fake_server, "/v1/live?language=en", *said)
+    told, heard = noted(quiet_server, "/v1/live?language=en", *said)
     assert told == "language"
     notes = {message["type"]: message.get("ignored") for message in heard if message["type"] != "status"}
     assert notes == {"ready": ["language"], "configured": ["volume"], "finalized": ["now"], "closed": None}
 
 
-def test_deepgram_takes_what_does_no_harm(fake_server: ServerThread) -> None:
+def test_deepgram_takes_what_does_no_harm(quiet_server: ServerThread) -> None:
     query = "&".join(f"{name}={value}" for name, value in HARMLESS.items())
     warnings = [
         {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
         for name in HARMLESS
     ]
-    told, heard = noted(fake_server, f"/v1/listen?{PLAIN}&{query}", SECOND, CLOSE)
+    told, heard = noted(quiet_server, f"/v1/listen?{PLAIN}&{query}", SECOND, CLOSE)
     assert (told, heard[-1]["type"], heard[-1]["warnings"]) == (", ".join(HARMLESS), "Metadata", warnings)
-    answer = httpx.post(f"{fake_server.url}/v1/listen?{query}", content=wav(16_000), timeout=60)
+    answer = httpx.post(f"{quiet_server.url}/v1/listen?{query}", content=wav(16_000), timeout=60)
     assert answer.status_code == 200, answer.text
     assert (answer.headers[HEADER], answer.json()["metadata"]["warnings"]) == (told, warnings)
-    told, heard = noted(fake_server, f"{TURNS}&{query}", CLOSE)
+    told, heard = noted(quiet_server, f"{TURNS}&{query}", CLOSE)
     assert (told, heard[0]["type"], heard[1]["type"]) == (", ".join(HARMLESS), "Connected", "Warning")
     assert heard[1]["code"] == "UNSUPPORTED_PARAMETER"
     assert all(name in heard[1]["description"] for name in HARMLESS)
     assert [message["sequence_id"] for message in heard] == list(range(len(heard)))
 
 
-def test_what_is_off_needs_no_note(fake_server: ServerThread) -> None:
+def test_what_is_off_needs_no_note(quiet_server: ServerThread) -> None:
     query = "&".join(f"{name}=false" for name in (*HARMLESS, *REFUSED))
-    told, heard = noted(fake_server, f"/v1/listen?{PLAIN}&{query}", CLOSE)
+    told, heard = noted(quiet_server, f"/v1/listen?{PLAIN}&{query}", CLOSE)
     assert (told, "warnings" in heard[-1]) == (None, False)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_deepgram_refuses_what_would_mislead(fake_server: ServerThread, name: str) -> None:
+def test_deepgram_refuses_what_would_mislead(quiet_server: ServerThread, name: str) -> None:
     for path in (f"/v1/listen?{PLAIN}", TURNS):
-        assert refusal(fake_server, f"{path}&{name}={REFUSED[name]}").status_code == 400
-    answer = httpx.post(f"{fake_server.url}/v1/listen?{name}={REFUSED[name]}", content=wav(16_000))
+        assert refusal(quiet_server, f"{path}&{name}={REFUSED[name]}").status_code == 400
+    answer = httpx.post(f"{quiet_server.url}/v1/listen?{name}={REFUSED[name]}", content=wav(16_000))
     assert (answer.status_code, name in answer.json()["err_msg"]) == (400, True)
 
 
-def test_a_diarizer_tells_speakers_apart(fake_server: ServerThread) -> None:
+def test_a_diarizer_tells_speakers_apart(quiet_server: ServerThread) -> None:
     from sottovoce.server.apis.deepgram import recording_params, stream_params
 
-    registry = fake_server.services.registry
+    registry = quiet_server.services.registry
     for read in (stream_params, recording_params):
         assert read([("diarize_model", "latest")], registry).has_speakers
         assert not read([("diarize_model", "false")], registry).has_speakers

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-import urllib.request
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
-from websockets.asyncio.client import ClientConnection
 
 from sottovoce.api import Model
 from sottovoce.server.apis import sottovoce_live
@@ -19,9 +17,9 @@ from sottovoce.server.settings import TranslationSettings
 from sottovoce.translation.chat import ChatServer, Glossary
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
-from tests.server.conversation import refusal
-from tests.server.servers import ServerThread, SlowModel, serving
-from tests.server.test_live import SECOND, Message, clip, saying, talk
+from tests.server.conversation import Message, connected, refusal, rest, say
+from tests.server.servers import SECOND, Gate, ServerThread, SlowModel, serving
+from tests.server.test_live import clip, talk
 from tests.translation.server import Answer, StandIn, stand_in, upper
 
 
@@ -47,13 +45,10 @@ def errors(messages: list[Message]) -> list[dict[str, Any]]:
 def test_every_utterance_is_translated_before_the_end(translated: tuple[ServerThread, StandIn]) -> None:
     server, chat = translated
 
-    async def speak(socket: ClientConnection) -> None:
-        for _ in range(2):
-            await socket.send(4 * SECOND)
-            await socket.send('{"type": "finalize"}')
-        await socket.send('{"type": "close"}')
-
-    messages, code, _ = talk(server, speak, "translate_to=German")
+    finalize: Message = {"type": "finalize"}
+    messages, code, _ = talk(
+        server, 4 * SECOND, finalize, 4 * SECOND, finalize, query="translate_to=German", piece=4 * len(SECOND)
+    )
     assert code == 1000
     assert messages[-1]["type"] == "closed"
     finals = [message for message in messages if message["type"] == "final"]
@@ -68,21 +63,16 @@ def test_every_utterance_is_translated_before_the_end(translated: tuple[ServerTh
 def test_what_two_readings_agree_on_is_shown_before_the_utterance_ends(
     translated: tuple[ServerThread, StandIn],
 ) -> None:
-    messages, _, _ = talk(translated[0], patient(12), "translate_to=de")
+    with connected(translated[0], "/v1/live?translate_to=de") as socket:
+        for _ in range(12):
+            say(socket, SECOND)
+            time.sleep(0.05)
+        say(socket, {"type": "close"})
+        messages = rest(socket)
     shown = [one["text"] for one in translations(messages) if not one["final"]]
     (whole,) = [one["text"] for one in translations(messages) if one["final"]]
     assert shown
     assert whole.startswith(" ".join(shown))
-
-
-def patient(n_seconds: int) -> Any:
-    async def speak(socket: ClientConnection) -> None:
-        for _ in range(n_seconds):
-            await socket.send(SECOND)
-            await asyncio.sleep(0.05)
-        await socket.send('{"type": "close"}')
-
-    return speak
 
 
 def test_a_server_that_fails_takes_no_words_away_and_is_not_named(
@@ -92,7 +82,7 @@ def test_a_server_that_fails_takes_no_words_away_and_is_not_named(
         return 400, json.dumps({"error": {"message": f"no: {document['messages'][-1]['content']}"}})
 
     with stand_in(fail) as chat, serving(SlowModel(), translation=by(chat)) as server:
-        messages, code, _ = talk(server, saying(4 * SECOND), "translate_to=de")
+        messages, code, _ = talk(server, 4 * SECOND, query="translate_to=de")
     assert code == 1000
     assert [message["text"] for message in messages if message["type"] == "final"] == ["word word word word"]
     assert not translations(messages)
@@ -103,19 +93,16 @@ def test_a_server_that_fails_takes_no_words_away_and_is_not_named(
     assert "word" not in str(vars(record))
 
 
-def test_words_do_not_wait_for_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_do_not_wait_for_a_slow_server(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     monkeypatch.setattr(sottovoce_live, "FINISH_TIMEOUT_S", 0.2)
-    release = threading.Event()
 
     def wait(document: dict[str, Any]) -> Answer:
-        release.wait(30)
+        gate()
         return upper(document)
 
     with stand_in(wait) as chat, serving(SlowModel(), translation=by(chat)) as server:
-        try:
-            messages, code, _ = talk(server, saying(9 * SECOND, piece=32_000), "translate_to=de")
-        finally:
-            release.set()
+        messages, code, _ = talk(server, 9 * SECOND, query="translate_to=de", piece=32_000)
+        gate.open()
     kinds = [message["type"] for message in messages]
     assert code == 1000
     said = "".join(message["text"] for message in messages if message["type"] == "partial")
@@ -138,47 +125,45 @@ def reason(server: ServerThread, query: str) -> str:
         ("translate_to=en&task=translate", "translate_to: expected the task transcribe, got translate"),
     ],
 )
-def test_what_nobody_here_translates_is_refused(query: str, said: str) -> None:
-    with serving(SlowModel()) as server:
-        assert said in reason(server, query)
+def test_what_nobody_here_translates_is_refused(fake_server: ServerThread, query: str, said: str) -> None:
+    assert said in reason(fake_server, query)
 
 
-def test_a_client_chooses_no_server_that_translates() -> None:
-    with serving(SlowModel()) as server:
-        messages, code, _ = talk(server, saying(SECOND), "translation_url=http://127.0.0.1:1/v1")
+def test_a_client_chooses_no_server_that_translates(fake_server: ServerThread) -> None:
+    messages, code, _ = talk(fake_server, SECOND, query="translation_url=http://127.0.0.1:1/v1")
     assert (messages[0]["ignored"], code) == (["translation_url"], 1000)
     assert not translations(messages)
 
 
 def test_an_english_only_model_translates_nothing() -> None:
     model = SlowModel()
-    model.languages = ("en",)  # type: ignore[assignment]
+    model.languages = ("en",)
     with serving(model) as server:
         assert "expected English, by a model of several languages" in reason(server, "translate_to=en")
 
 
 def test_the_language_stands_for_the_whole_session(translated: tuple[ServerThread, StandIn]) -> None:
-    change = {"type": "configure", "translate_to": "fr"}
-    messages, code, _ = talk(translated[0], saying(4 * SECOND, change), "translate_to=de")
+    change: Message = {"type": "configure", "translate_to": "fr"}
+    messages, code, _ = talk(translated[0], 4 * SECOND, change, query="translate_to=de")
     assert code == 1000
     assert "translate_to: expected in the address of the socket" in errors(messages)[0]["message"]
     assert [one["language"] for one in translations(messages) if one["final"]] == ["de"]
 
 
-def test_models_say_what_they_are_translated_into(translated: tuple[ServerThread, StandIn]) -> None:
-    def told(server: ServerThread) -> list[str]:
-        with urllib.request.urlopen(f"http://{server.address}/v1/models/nano") as answer:
-            found: list[str] = json.load(answer)["translates_to"]
-            return found
-
-    assert {"en", "de", "zh"} <= set(told(translated[0]))
-    with serving(SlowModel()) as server:
-        assert told(server) == ["en"]
+def test_models_say_what_they_are_translated_into(
+    translated: tuple[ServerThread, StandIn], fake_server: ServerThread
+) -> None:
+    by_chat, by_whisper = (
+        httpx.get(f"{server.url}/v1/models/nano").json()["translates_to"]
+        for server in (translated[0], fake_server)
+    )
+    assert {"en", "de", "zh"} <= set(by_chat)
+    assert by_whisper == ["en"]
 
 
 def test_whisper_s_own_english_is_that_of_the_library(server: ServerThread, nano: Model) -> None:
     audio = clip("de")
-    messages, _, _ = talk(server, saying(audio, piece=16_000), "languages=de&translate_to=en")
+    messages, _, _ = talk(server, audio, query="languages=de&translate_to=en", piece=16_000)
     found = [one["text"] for one in translations(messages) if one["final"]]
     own, session = WhisperTranslator(nano), nano.session(["de"])
     live = LiveTranslator(own, N_NEW_WORDS)

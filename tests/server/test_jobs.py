@@ -7,6 +7,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +22,47 @@ from sottovoce.server.apis import openai_files
 from sottovoce.server.apis.jobs import MOST_TRIES, TranscriptionJob, create_job, load_jobs
 from sottovoce.server.settings import Access, JobSettings, ServerLimits
 from sottovoce.server.webhooks import Webhook
-from tests.server.servers import CLIPS, QuietModel, ServerThread, SlowModel, serving, wait_until
-from tests.server.test_uploads import wav
+from tests.server.servers import (
+    CLIPS,
+    Gate,
+    QuietModel,
+    ServerThread,
+    SlowModel,
+    bearer,
+    post,
+    serving,
+    threads_of_servers,
+    wait_until,
+    wav,
+)
 
 ENGLISH = (CLIPS / "en.flac").read_bytes()
-
-
-class Gate:
-    """Work that waits until it may go on."""
-
-    def __init__(self) -> None:
-        self.is_open = threading.Event()
-
-    def __call__(self) -> None:
-        self.is_open.wait(20)
+WAV = wav(16_000)
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    found = Gate()
-    yield found
-    found.is_open.set()
-
-
-@pytest.fixture
-def fake_server(tmp_path: Path) -> Iterator[ServerThread]:
+def job_server(tmp_path: Path) -> Iterator[ServerThread]:
     with serving(QuietModel(), jobs=JobSettings(str(tmp_path / "jobs"), most=4)) as server:
         yield server
 
 
-def post(server: ServerThread, data: bytes = wav(16_000), key: str = "", **fields: str) -> httpx.Response:
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    files = {"file": ("talk.wav", io.BytesIO(data))}
-    return httpx.post(f"{server.url}/v1/jobs", files=files, data=fields, headers=headers, timeout=60)
+post_job = partial(post, path="/v1/jobs")
 
 
-def created(server: ServerThread, data: bytes = wav(16_000), **fields: str) -> str:
-    answer = post(server, data, **fields)
+def created(server: ServerThread, data: bytes = WAV, **fields: str) -> str:
+    answer = post_job(server, data=data, **fields)
     assert answer.status_code == 202, answer.text
     found = str(answer.json()["id"])
     assert answer.headers["location"] == f"/v1/jobs/{found}"
     return found
+
+
+def listed(server: ServerThread, query: str = "", key: str = "") -> Any:
+    return httpx.get(f"{server.url}/v1/jobs{query}", headers=bearer(key)).json()
+
+
+def deleted(server: ServerThread, name: str) -> httpx.Response:
+    return httpx.delete(f"{server.url}/v1/jobs/{name}")
 
 
 def job(server: ServerThread, name: str) -> Any:
@@ -82,8 +84,7 @@ def test_the_result_is_that_of_an_answer_at_once(nano: Model, tmp_path: Path) ->
             fields = {"response_format": response_format, "language": "en"}
             name = created(server, ENGLISH, **fields)
             found = ended(server, name)
-            files = {"file": ("talk.wav", io.BytesIO(ENGLISH))}
-            now = httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, data=fields, timeout=60)
+            now = post(server, data=ENGLISH, **fields)
             assert found["status"] == "succeeded"
             assert found["result"] == (now.text if response_format == "srt" else now.json())
             assert (found["progress"], found["error"], found["webhook"]) == (1.0, None, None)
@@ -93,7 +94,7 @@ def test_the_result_is_that_of_an_answer_at_once(nano: Model, tmp_path: Path) ->
 
 
 def test_what_is_wrong_is_told_at_once_and_nothing_of_it_stays(
-    fake_server: ServerThread, tmp_path: Path
+    job_server: ServerThread, tmp_path: Path
 ) -> None:
     for fields, param in (
         ({"temperature": "9"}, "temperature"),
@@ -101,26 +102,27 @@ def test_what_is_wrong_is_told_at_once_and_nothing_of_it_stays(
         ({"stream": "true"}, "stream"),
         ({"webhook_url": "https://example.org"}, "webhook_url"),
     ):
-        answer = post(fake_server, **fields)
+        answer = post_job(job_server, **fields)
         assert answer.status_code in (400, 404)
         assert answer.json()["error"]["param"] == param
-    assert post(fake_server, b"no recording").json()["error"]["code"] == "invalid_audio"
-    assert httpx.get(f"{fake_server.url}/v1/jobs").json()["data"] == []
+    assert post_job(job_server, data=b"no recording").json()["error"]["code"] == "invalid_audio"
+    assert listed(job_server)["data"] == []
     assert files_of(tmp_path / "jobs") == {".lock"}
 
 
 def test_without_a_folder_for_them_there_are_none() -> None:
     with serving(SlowModel()) as server:
-        assert post(server).status_code == 403
+        assert post_job(server).status_code == 403
         for method, path in (("GET", ""), ("GET", "/job_1"), ("DELETE", "/job_1")):
             answer = httpx.request(method, f"{server.url}/v1/jobs{path}")
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_allowed")
 
 
-def test_a_recording_that_fails_says_so_and_nothing_of_the_inside(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise RuntimeError("secret of the inside")
+def fail(*_: object) -> None:
+    raise RuntimeError("secret of the inside")
 
+
+def test_a_recording_that_fails_says_so_and_nothing_of_the_inside(tmp_path: Path) -> None:
     with serving(QuietModel(fail), jobs=JobSettings(str(tmp_path))) as server:
         found = ended(server, created(server))
         written = httpx.get(f"{server.url}/metrics").text
@@ -129,16 +131,16 @@ def test_a_recording_that_fails_says_so_and_nothing_of_the_inside(tmp_path: Path
     assert 'sottovoce_jobs_total{status="failed"} 1.0' in written
 
 
-def test_jobs_are_listed_newest_first_in_pages(fake_server: ServerThread) -> None:
-    names = [created(fake_server) for _ in range(3)][::-1]
-    first = httpx.get(f"{fake_server.url}/v1/jobs?limit=2").json()
+def test_jobs_are_listed_newest_first_in_pages(job_server: ServerThread) -> None:
+    names = [created(job_server) for _ in range(3)][::-1]
+    first = listed(job_server, "?limit=2")
     assert [one["id"] for one in first["data"]] == names[:2]
     assert first["has_more"]
     assert "result" not in first["data"][0]
-    second = httpx.get(f"{fake_server.url}/v1/jobs?after={names[1]}").json()
+    second = listed(job_server, f"?after={names[1]}")
     assert ([one["id"] for one in second["data"]], second["has_more"]) == (names[2:], False)
     for query in ("limit=0", "limit=101", "limit=x", "after=job_0"):
-        assert httpx.get(f"{fake_server.url}/v1/jobs?{query}").status_code == 400
+        assert httpx.get(f"{job_server.url}/v1/jobs?{query}").status_code == 400
 
 
 def test_a_job_that_is_deleted_stops_and_nothing_of_it_stays(tmp_path: Path, gate: Gate) -> None:
@@ -149,11 +151,11 @@ def test_a_job_that_is_deleted_stops_and_nothing_of_it_stays(tmp_path: Path, gat
         waiting = created(server)
         assert [job(server, name)["status"] for name in (running, waiting)] == ["running", "queued"]
         for name in (waiting, running):
-            answer = httpx.delete(f"{server.url}/v1/jobs/{name}")
-            assert answer.json() == {"id": name, "object": "transcription.job", "deleted": True}
+            gone = {"id": name, "object": "transcription.job", "deleted": True}
+            assert deleted(server, name).json() == gone
             assert httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 404
-            assert httpx.delete(f"{server.url}/v1/jobs/{name}").status_code == 404
-        gate.is_open.set()
+            assert deleted(server, name).status_code == 404
+        gate.open()
         wait_until(lambda: files_of(tmp_path) == {".lock"})
         n_calls = model.n_calls
         time.sleep(0.5)
@@ -167,7 +169,7 @@ def test_a_job_of_a_model_that_is_deleted_under_way_harms_no_other(
         long = created(server, wav(16_000 * 90, 3), response_format="verbose_json")
         wait_until(lambda: job(server, long)["status"] == "running")
         short = created(server, ENGLISH)
-        assert httpx.delete(f"{server.url}/v1/jobs/{long}").status_code == 200
+        assert deleted(server, long).status_code == 200
         assert "garden" in ended(server, short)["result"]["text"].lower()
         wait_until(lambda: files_of(tmp_path) == {".lock", f"{short}/job.json", f"{short}/result.json"})
     assert [record.getMessage() for record in caplog.records] == []
@@ -182,43 +184,43 @@ def test_a_job_that_went_well_has_its_result(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "write_bytes", write_slowly)
     with serving(QuietModel(), jobs=JobSettings(str(tmp_path))) as server:
-        name = created(server, wav(16_000))
+        name = created(server)
         while (answer := httpx.get(f"{server.url}/v1/jobs/{name}")).json()["status"] != "succeeded":
             assert answer.status_code == 200
         assert answer.json()["result"] is not None
 
 
-def test_a_job_has_its_place_before_it_is_here(fake_server: ServerThread) -> None:
+def test_a_job_has_its_place_before_it_is_here(job_server: ServerThread) -> None:
     """Recordings on their way count: nobody sends more at once than may be kept."""
-    jobs = fake_server.state.jobs
+    jobs = job_server.state.jobs
     assert jobs is not None
     with jobs.new(""), jobs.new(""), jobs.new(""):
-        name = created(fake_server)
-        assert post(fake_server).status_code == 429
-    httpx.delete(f"{fake_server.url}/v1/jobs/{name}")
-    created(fake_server)
+        name = created(job_server)
+        assert post_job(job_server).status_code == 429
+    deleted(job_server, name)
+    created(job_server)
 
 
-def test_jobs_are_bounded_in_number_and_bytes(fake_server: ServerThread, tmp_path: Path, gate: Gate) -> None:
-    names = [created(fake_server) for _ in range(4)]
-    refused = post(fake_server)
+def test_jobs_are_bounded_in_number_and_bytes(job_server: ServerThread, tmp_path: Path, gate: Gate) -> None:
+    names = [created(job_server) for _ in range(4)]
+    refused = post_job(job_server)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     assert int(refused.headers["retry-after"]) >= 1
-    httpx.delete(f"{fake_server.url}/v1/jobs/{names[0]}")
-    created(fake_server)
+    deleted(job_server, names[0])
+    created(job_server)
     with serving(QuietModel(gate), jobs=JobSettings(str(tmp_path / "b"), most_mb=0.05)) as server:
         created(server)
-        refused = post(server)
+        refused = post_job(server)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert len(httpx.get(f"{server.url}/v1/jobs").json()["data"]) == 1
-        gate.is_open.set()
+        assert len(listed(server)["data"]) == 1
+        gate.open()
 
 
 def test_a_result_goes_when_its_time_is_over(tmp_path: Path) -> None:
     with serving(QuietModel(), jobs=JobSettings(str(tmp_path), keep_s=1.0)) as server:
         name = created(server)
         wait_until(lambda: httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 404)
-        assert httpx.get(f"{server.url}/v1/jobs").json()["data"] == []
+        assert listed(server)["data"] == []
         wait_until(lambda: files_of(tmp_path) == {".lock"})
         assert httpx.get(f"{server.url}/v1/jobs/{name}").json()["error"]["code"] == "job_not_found"
 
@@ -231,23 +233,22 @@ def test_jobs_are_those_of_a_key(tmp_path: Path, gate: Gate) -> None:
     file.write_text(KEYS)
     settings, access = JobSettings(str(tmp_path / "jobs"), most=4), Access(keys_file=str(file))
     with serving(QuietModel(gate), jobs=settings, access=access) as server:
-        name = post(server, wav(64_000), "key-of-anna").json()["id"]
+        name = post_job(server, data=wav(64_000), key="key-of-anna").json()["id"]
+        url, bert = f"{server.url}/v1/jobs/{name}", "key-of-bert"
         for method in ("GET", "DELETE"):
-            url, bert = f"{server.url}/v1/jobs/{name}", {"authorization": "Bearer key-of-bert"}
-            assert httpx.request(method, url, headers=bert).status_code == 404
-        assert httpx.get(f"{server.url}/v1/jobs", headers=bert).json()["data"] == []
-        post(server, wav(16_000), "key-of-bert")
-        assert post(server, wav(16_000), "key-of-bert").status_code == 202
-        assert post(server, wav(16_000), "key-of-bert").status_code == 429, "half of all"
-        assert httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 401
-        gate.is_open.set()
+            assert httpx.request(method, url, headers=bearer(bert)).status_code == 404
+        assert listed(server, key=bert)["data"] == []
+        statuses = [post_job(server, key=bert).status_code for _ in range(3)]
+        assert statuses == [202, 202, 429], "half of all"
+        assert httpx.get(url).status_code == 401
+        gate.open()
 
 
 def test_owners_take_turns(tmp_path: Path, gate: Gate) -> None:
     """Who sends many keeps nobody waiting who sends one."""
     settings = JobSettings(str(tmp_path))
     for i, owner in enumerate(["anna"] * 5 + ["bert"]):
-        create_job(tmp_path, made(i, owner=owner), io.BytesIO(wav(16_000)))
+        create_job(tmp_path, made(i, owner=owner), io.BytesIO(WAV))
     with serving(QuietModel(gate), jobs=settings, limits=ServerLimits(requests=8)) as server:
         jobs = server.state.jobs
         assert jobs is not None
@@ -256,7 +257,7 @@ def test_owners_take_turns(tmp_path: Path, gate: Gate) -> None:
             one.owner for one in [*jobs.jobs_of("anna"), *jobs.jobs_of("bert")] if one.status == "running"
         }
         assert owners == {"anna", "bert"}
-        gate.is_open.set()
+        gate.open()
 
 
 def made(created_at: int, **more: Any) -> TranscriptionJob:
@@ -273,7 +274,7 @@ def test_a_new_start_has_finished_jobs_and_reads_unfinished_ones_again(tmp_path:
         running = created(server)
         wait_until(lambda: slow.n_calls == 1)
         waiting = created(server)
-        threading.Timer(1.0, gate.is_open.set).start()
+        threading.Timer(1.0, gate.open).start()
     records = [json.loads((tmp_path / name / "job.json").read_text()) for name in (running, waiting)]
     assert [(record["status"], record["n_tries"]) for record in records] == [("queued", 0)] * 2
     with serving(QuietModel(), jobs=settings) as server:
@@ -286,7 +287,7 @@ def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest
     """What is under way is not taken up anew by another worker as the server ends; and every thread ends."""
     jobs = [made(i) for i in range(30)]
     for one in jobs:
-        create_job(tmp_path, one, io.BytesIO(wav(16_000)))
+        create_job(tmp_path, one, io.BytesIO(WAV))
     model, before = QuietModel(lambda: time.sleep(0.1)), threads_of_servers()
     with caplog.at_level("WARNING"):
         for n_calls in (0, 1, 2):
@@ -301,25 +302,18 @@ def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest
     assert "running" not in {record["status"] for record in records}
 
 
-def threads_of_servers() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("sottovoce-")}
-
-
 def test_what_fails_beside_a_job_ends_that_job_alone(
-    fake_server: ServerThread, monkeypatch: pytest.MonkeyPatch
+    job_server: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("secret of the inside")
-
     with monkeypatch.context() as patch:
         patch.setattr(openai_files, "json_answer", fail)
-        assert ended(fake_server, created(fake_server))["status"] == "failed"
-    assert ended(fake_server, created(fake_server))["status"] == "succeeded"
+        assert ended(job_server, created(job_server))["status"] == "failed"
+    assert ended(job_server, created(job_server))["status"] == "succeeded"
 
 
 def test_a_recording_that_ends_the_server_again_and_again_is_given_up(tmp_path: Path) -> None:
     deadly = made(1, status="running", n_tries=MOST_TRIES - 1)
-    create_job(tmp_path, deadly, io.BytesIO(wav(16_000)))
+    create_job(tmp_path, deadly, io.BytesIO(WAV))
     model = QuietModel()
     with serving(model, jobs=JobSettings(str(tmp_path))) as server:
         assert ended(server, deadly.id)["error"]["code"] == "gave_up"
@@ -357,36 +351,34 @@ def test_a_folder_is_of_one_server_and_can_be_written(tmp_path: Path) -> None:
         pass
 
 
-def test_a_disk_that_is_full_refuses_jobs_and_ends_nothing(
-    fake_server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+def full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
-    name = created(fake_server)
-    ended(fake_server, name)
+
+def test_a_disk_that_is_full_refuses_jobs_and_ends_nothing(
+    job_server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = created(job_server)
+    ended(job_server, name)
     for place in ("save_job", "shutil.copyfileobj"):
         with monkeypatch.context() as patch:
             patch.setattr(f"{jobs_module.__name__}.{place}", full)
-            refused = post(fake_server)
+            refused = post_job(job_server)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_space")
     assert files_of(tmp_path / "jobs") == {".lock", f"{name}/job.json", f"{name}/result.json"}
-    assert ended(fake_server, created(fake_server))["status"] == "succeeded"
+    assert ended(job_server, created(job_server))["status"] == "succeeded"
 
 
 def test_a_result_that_cannot_be_written_is_a_job_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     model = QuietModel(gate)
     with serving(model, jobs=JobSettings(str(tmp_path))) as server:
         name = created(server)
         wait_until(lambda: model.n_calls == 1)
         with monkeypatch.context() as patch:
             patch.setattr(Path, "write_bytes", full)
-            gate.is_open.set()
+            gate.open()
             assert ended(server, name)["error"]["code"] == "no_space"
         assert ended(server, created(server))["status"] == "succeeded"
 
@@ -399,27 +391,20 @@ def test_a_job_needs_no_place_of_those_who_wait_and_keeps_few(tmp_path: Path, ga
         for _ in range(6):
             created(server)
         wait_until(lambda: model.n_calls == 1)
-        states = [one["status"] for one in httpx.get(f"{server.url}/v1/jobs").json()["data"]]
+        states = [one["status"] for one in listed(server)["data"]]
         assert sorted(states) == ["queued"] * 5 + ["running"]
         assert server.services.n_requests == 0
-        threads = [threading.Thread(target=lambda: ask(server)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda: server.services.n_requests == 4)
-        assert post(server).status_code == 202
-        gate.is_open.set()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor() as threads:
+            asked = [threads.submit(post, server) for _ in range(4)]
+            wait_until(lambda: server.services.n_requests == 4)
+            assert post_job(server).status_code == 202
+            gate.open()
+            assert [one.result().status_code for one in asked] == [200] * 4
 
 
-def ask(server: ServerThread) -> None:
-    files = {"file": ("talk.wav", io.BytesIO(wav(16_000)))}
-    assert httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, timeout=60).status_code == 200
-
-
-def test_names_in_an_address_are_no_paths(fake_server: ServerThread, tmp_path: Path) -> None:
+def test_names_in_an_address_are_no_paths(job_server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     for name in ("..%2f..%2fsecret", "%2e%2e", ".lock", "job_" + "0" * 32):
         for method in ("GET", "DELETE"):
-            assert httpx.request(method, f"{fake_server.url}/v1/jobs/{name}").status_code == 404
+            assert httpx.request(method, f"{job_server.url}/v1/jobs/{name}").status_code == 404
     assert (tmp_path / "secret").is_file()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import io
 import json
 import logging
 import os
@@ -12,14 +10,14 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import openai
 import pytest
 from openai import OpenAI
-from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection
 
 from sottovoce.errors import OptionError
 from sottovoce.server.auth import MOST_KEYS, ApiKey, KeyLimits, KeyRing, digest_of, read_keys
@@ -27,9 +25,19 @@ from sottovoce.server.errors import ApiError
 from sottovoce.server.services import CHECK_KEYS_EVERY_S
 from sottovoce.server.settings import Access
 from sottovoce.server.telemetry import Metrics
-from tests.server.servers import QuietModel, ServerThread, serving, wait_until
+from tests.server.conversation import connected, exchanged, received, refusal
+from tests.server.servers import (
+    SECOND,
+    TRANSCRIPTIONS,
+    QuietModel,
+    ServerThread,
+    bearer,
+    post,
+    serving,
+    wait_until,
+    wav,
+)
 from tests.server.test_command import started
-from tests.server.test_uploads import wav
 
 KEYS = """
 [newsroom]
@@ -43,10 +51,6 @@ sessions = 1
 KIOSK, NEWSROOM, UNNAMED = "kiosk-key-12", "newsroom-key-1", "unnamed-key-1"
 LIVE, REALTIME = "/v1/live", "/v1/realtime?intent=transcription"
 LISTEN = "/v1/listen?encoding=linear16"
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 @pytest.fixture
@@ -63,11 +67,14 @@ def locked(keys_file: Path) -> Iterator[ServerThread]:
         yield server
 
 
-async def refusal(server: ServerThread, path: str, key: str) -> tuple[int, dict[str, str], dict[str, Any]]:
-    with pytest.raises(InvalidStatus) as refused:
-        await connect(f"ws://{server.address}{path}", additional_headers=bearer(key))
-    answer = refused.value.response
-    return answer.status_code, dict(answer.headers), json.loads(answer.body)
+def connecting(server: ServerThread, path: str, key: str) -> ClientConnection:
+    return connected(server, path, additional_headers=bearer(key))
+
+
+def refused(server: ServerThread, path: str, key: str) -> tuple[int, str]:
+    """The status with which a handshake is refused, and when it may be tried again."""
+    answer = refusal(server, path, additional_headers=bearer(key))
+    return answer.status_code, answer.headers.get("retry-after", "")
 
 
 def test_keys_of_the_file_open_it_as_they_are_or_by_their_digest(locked: ServerThread) -> None:
@@ -84,32 +91,29 @@ def test_every_api_refuses_too_many_requests_in_its_own_way(locked: ServerThread
     for _ in range(3):
         assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 200
 
-    def refused(method: str, path: str) -> Any:
+    def over(method: str, path: str) -> Any:
         answer = httpx.request(method, url + path, headers=headers)
         assert answer.status_code == 429
         assert 1 <= int(answer.headers["retry-after"]) <= 60
         return answer.json()
 
-    error = refused("POST", "/v1/audio/transcriptions")["error"]
+    error = over("POST", TRANSCRIPTIONS)["error"]
     assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
     assert "at most 3 requests a minute" in error["message"]
-    assert refused("POST", "/v1/listen")["err_code"] == "TOO_MANY_REQUESTS"
-    assert "at most 3 requests" in refused("POST", "/inference")["error"]
+    assert over("POST", "/v1/listen")["err_code"] == "TOO_MANY_REQUESTS"
+    assert "at most 3 requests" in over("POST", "/inference")["error"]
     with (
         OpenAI(base_url=f"{url}/v1", api_key=KIOSK, max_retries=0) as client,
         pytest.raises(openai.RateLimitError),
     ):
         client.models.list()
-
-    async def sockets() -> None:
-        for path in (REALTIME, LISTEN, LIVE):
-            status, told, body = await refusal(locked, path, KIOSK)
-            code = body["err_code"] if path == LISTEN else body["error"]["code"]
-            expected = "TOO_MANY_REQUESTS" if path == LISTEN else "rate_limit_exceeded"
-            assert (status, code) == (429, expected)
-            assert 1 <= int(told["retry-after"]) <= 60
-
-    asyncio.run(sockets())
+    for path in (REALTIME, LISTEN, LIVE):
+        answer = refusal(locked, path, additional_headers=headers)
+        body = json.loads(answer.body)
+        code = body["err_code"] if path == LISTEN else body["error"]["code"]
+        expected = "TOO_MANY_REQUESTS" if path == LISTEN else "rate_limit_exceeded"
+        assert (answer.status_code, code) == (429, expected)
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
     assert httpx.get(f"{url}/health").status_code == 200, "which needs no key"
     for key in (NEWSROOM, UNNAMED):
         assert httpx.get(f"{url}/v1/models", headers=bearer(key)).status_code == 200
@@ -117,16 +121,12 @@ def test_every_api_refuses_too_many_requests_in_its_own_way(locked: ServerThread
 
 @pytest.mark.parametrize("path", [LISTEN, REALTIME])
 def test_a_key_has_its_live_sessions_and_others_have_theirs(locked: ServerThread, path: str) -> None:
-    async def run() -> None:
-        async with connect(f"ws://{locked.address}{LIVE}", additional_headers=bearer(KIOSK)) as socket:
-            await socket.recv()
-            status, headers, _ = await refusal(locked, path, KIOSK)
-            assert (status, headers["retry-after"]) == (429, "10")
-            async with connect(f"ws://{locked.address}{LIVE}", additional_headers=bearer(NEWSROOM)) as other:
-                assert json.loads(await other.recv())["type"] == "ready"
-            assert 'sottovoce_key_sessions{key="kiosk"} 1.0' in metrics(locked)
-
-    asyncio.run(run())
+    with connecting(locked, LIVE, KIOSK) as socket:
+        received(socket)
+        assert refused(locked, path, KIOSK) == (429, "10")
+        with connecting(locked, LIVE, NEWSROOM) as other:
+            assert received(other)["type"] == "ready"
+        assert 'sottovoce_key_sessions{key="kiosk"} 1.0' in metrics(locked)
     wait_until(lambda: 'sottovoce_key_sessions{key="kiosk"} 0.0' in metrics(locked))
     assert 'sottovoce_key_refused_total{key="kiosk",limit="sessions"} 1.0' in metrics(locked)
 
@@ -135,22 +135,10 @@ def metrics(server: ServerThread) -> str:
     return httpx.get(f"{server.url}/metrics", headers=bearer(UNNAMED)).text
 
 
-def send(server: ServerThread, seconds: int, key: str = KIOSK) -> httpx.Response:
-    files = {"file": ("a.wav", io.BytesIO(wav(16_000 * seconds)))}
-    return httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, headers=bearer(key), timeout=60)
-
-
 def test_the_audio_of_a_key_is_counted(locked: ServerThread) -> None:
-    async def run() -> None:
-        async with connect(f"ws://{locked.address}{LIVE}", additional_headers=bearer(KIOSK)) as socket:
-            await socket.send(bytes(64_000))
-            await socket.send(json.dumps({"type": "close"}))
-            async for _ in socket:
-                pass
-
     for seconds in (6, 11):
-        assert send(locked, seconds, NEWSROOM).status_code == 200
-    asyncio.run(run())
+        assert post(locked, data=wav(16_000 * seconds), key=NEWSROOM).status_code == 200
+    exchanged(locked, LIVE, 2 * SECOND, {"type": "close"}, additional_headers=bearer(KIOSK))
     written = metrics(locked)
     assert 'sottovoce_key_audio_seconds_total{key="newsroom"} 17.0' in written
     assert 'sottovoce_key_audio_seconds_total{key="kiosk"} 2.0' in written
@@ -159,16 +147,11 @@ def test_the_audio_of_a_key_is_counted(locked: ServerThread) -> None:
 def test_a_client_secret_counts_for_the_key_that_made_it(locked: ServerThread, keys_file: Path) -> None:
     answer = httpx.post(f"{locked.url}/v1/realtime/client_secrets", json={}, headers=bearer(KIOSK))
     secret = answer.json()["value"]
-
-    async def run() -> None:
-        address = f"ws://{locked.address}{REALTIME}"
-        async with connect(address, additional_headers=bearer(secret)):
-            assert (await refusal(locked, REALTIME, KIOSK))[0] == 429
-        keys_file.write_text('[newsroom]\nkey = "newsroom-key-1"\n')
-        await asyncio.to_thread(wait_until, lambda: locked.services.keys.by_name("kiosk") is None)
-        assert (await refusal(locked, REALTIME, secret))[0] == 401
-
-    asyncio.run(run())
+    with connecting(locked, REALTIME, secret):
+        assert refused(locked, REALTIME, KIOSK)[0] == 429
+    keys_file.write_text('[newsroom]\nkey = "newsroom-key-1"\n')
+    wait_until(lambda: locked.services.keys.by_name("kiosk") is None)
+    assert refused(locked, REALTIME, secret)[0] == 401
 
 
 def test_the_log_names_keys_and_does_not_show_them(
@@ -258,25 +241,19 @@ def test_keys_are_not_shown_in_what_they_are_kept_in(keys_file: Path) -> None:
     assert NEWSROOM not in repr(keys)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
+@pytest.fixture
+def clock() -> SimpleNamespace:
+    return SimpleNamespace(seconds=1_000_000.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def key_limits(clock: SimpleNamespace) -> KeyLimits:
+    return KeyLimits(Metrics(), lambda: clock.seconds)
 
 
-@pytest.fixture
-def key_limits(clock: Clock) -> KeyLimits:
-    return KeyLimits(Metrics(), clock)
-
-
-def test_of_any_minute_a_key_has_as_many_requests_as_it_may(key_limits: KeyLimits, clock: Clock) -> None:
+def test_of_any_minute_a_key_has_as_many_requests_as_it_may(
+    key_limits: KeyLimits, clock: SimpleNamespace
+) -> None:
     """However they come: with those that are refused in between, no minute has more of them."""
     key = ApiKey("a", b"", requests_per_minute=5)
     taken: list[float] = []

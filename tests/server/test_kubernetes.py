@@ -11,8 +11,7 @@ import yaml
 
 from sottovoce.server.api import Auth, RouteTable
 from sottovoce.server.app import APIS
-from sottovoce.server.settings import Access
-from tests.server.servers import SlowModel, serving
+from tests.server.servers import LOCKED, SlowModel, serving
 from tests.server.test_command import options_of
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +60,7 @@ def test_the_environment_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_probes_are_answered_without_a_key_by_any_name() -> None:
     probes = [CONTAINER[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
     assert [probe["path"] for probe in probes] == ["/ready", "/ready", "/health"]
-    with serving(SlowModel(), access=Access(api_keys=("open-sesame",))) as server:
+    with serving(SlowModel(), access=LOCKED) as server:
         for probe in probes:
             assert RouteTable(APIS).find(probe["path"], "GET").auth is Auth.PROBE
             headers = {"host": "10.0.0.1:8000"}

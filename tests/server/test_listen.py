@@ -15,30 +15,23 @@ from typing import Any, cast
 import httpx
 import numpy as np
 import pytest
-from websockets.sync.client import connect
 
 from sottovoce.audio.io import load_audio
 from sottovoce.server.apis.deepgram import DeepgramParams, recording_document, recording_params
 from sottovoce.server.errors import ApiError
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.pcm import g711_table
-from sottovoce.server.settings import Access, ModelSettings, ServerLimits
+from sottovoce.server.settings import ModelSettings, ServerLimits
 from sottovoce.types import Segment, Transcript, Word
 from tests.audio.test_live_container import recorded
-from tests.server.conversation import Message, exchanged, refusal
-from tests.server.servers import CLIPS, ServerThread, SlowModel, serving
+from tests.server.conversation import Message, connected, exchanged, received, refusal, say
+from tests.server.servers import CLIPS, KEY, LOCKED, SECOND, ServerThread, SlowModel, serving
+from tests.server.test_live import encoded
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
 """Deepgram's client asks websockets for what is old there."""
-SECOND = bytes(2 * 16_000)
 PLAIN = "encoding=linear16&sample_rate=16000"
 CLOSE: Message = {"type": "CloseStream"}
-
-
-@pytest.fixture(scope="module")
-def fake_server() -> Iterator[ServerThread]:
-    with serving(SlowModel()) as server:
-        yield server
 
 
 @contextmanager
@@ -168,10 +161,10 @@ def test_words_stay_after_some_seconds_and_at_the_end(fake_server: ServerThread)
 
 def test_results_that_may_change_come_only_when_asked_for(fake_server: ServerThread) -> None:
     heard = []
-    with connect(f"ws://{fake_server.address}/v1/listen?{PLAIN}&interim_results=true") as client:
+    with connected(fake_server, f"/v1/listen?{PLAIN}&interim_results=true") as client:
         for _ in range(2):
-            client.send(SECOND)
-            heard.append(json.loads(client.recv(timeout=20)))
+            say(client, SECOND)
+            heard.append(received(client))
     assert texts(heard, is_final=False) == ["word", "word word"]
 
 
@@ -261,14 +254,12 @@ def test_a_model_that_is_not_there_is_404_and_theirs_mean_ours(fake_server: Serv
 
 
 def test_keys_are_asked_for_as_their_clients_send_them() -> None:
-    access = Access(api_keys=("open-sesame",))
-    with serving(SlowModel(), access=access, limits=ServerLimits(sessions=1)) as server:
+    with serving(SlowModel(), access=LOCKED, limits=ServerLimits(sessions=1)) as server:
         path = f"/v1/listen?{PLAIN}"
         assert refusal(server, path).status_code == 401
-        page_protocols: Any = ["token", "open-sesame"]
-        with connect(f"ws://{server.address}{path}", subprotocols=page_protocols) as page:
+        with connected(server, path, subprotocols=["token", KEY]) as page:
             assert page.subprotocol == "token"
-            busy = refusal(server, path, additional_headers={"authorization": "Token open-sesame"})
+            busy = refusal(server, path, additional_headers={"authorization": f"Token {KEY}"})
             assert busy.status_code == 429
             assert busy.headers["retry-after"]
         answer = httpx.post(f"{server.url}/v1/listen", content=b"a", headers={"authorization": "Token wrong"})
@@ -314,12 +305,11 @@ def test_live_containers_of_browsers_have_words(server: ServerThread, kind: str,
     assert heard[-1]["duration"] == pytest.approx(len(samples) / 16_000, abs=0.05)
 
 
-def test_what_is_no_container_ends_the_stream_with_the_reason() -> None:
-    with serving(SlowModel()) as server:
-        heard, code = sent_by_browser(server, b"no audio at all" * 1000)
-        assert code == 1008
-        assert heard[-1]["type"] == "Error"
-        assert "no known format" in heard[-1]["description"]
+def test_what_is_no_container_ends_the_stream_with_the_reason(fake_server: ServerThread) -> None:
+    heard, code = sent_by_browser(fake_server, b"no audio at all" * 1000)
+    assert code == 1008
+    assert heard[-1]["type"] == "Error"
+    assert "no known format" in heard[-1]["description"]
 
 
 SAID = (
@@ -439,9 +429,7 @@ def test_their_client_sends_raw_audio(server: ServerThread) -> None:
 @pytest.mark.parametrize("law", ["mulaw", "alaw"])
 def test_telephone_recordings_have_the_samples_of_live_audio(law: str) -> None:
     table = g711_table(law)
-    order = np.argsort(table)
-    samples = load_audio(CLIPS / "en.flac")[::2]
-    codes = order[np.searchsorted(table[order], samples).clip(0, 255)].astype(np.uint8)
+    codes = encoded(load_audio(CLIPS / "en.flac")[::2] * 32768, law)
     found = load_audio(codes.tobytes(), input_format=f"{law}:8000")
     assert len(found) == pytest.approx(2 * len(codes), abs=80)
     np.testing.assert_allclose(found[: 2 * len(codes) : 2], table[codes], atol=0.02)

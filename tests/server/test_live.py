@@ -6,27 +6,25 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.formats.document import event_document
-from sottovoce.server.live import InputQueue
+from sottovoce.server.scheduler import InputQueue
 from sottovoce.server.settings import ServerLimits, Work
 from sottovoce.types import Samples
-from tests.server.servers import CLIPS, ServerThread, SlowModel, serving, settings, wait_until
+from tests.server.conversation import Message, connected, exchanged, received, refusal, rest, say
+from tests.server.servers import CLIPS, SECOND, ServerThread, SlowModel, serving, wait_until
 
-Message = dict[str, Any]
-SECOND = bytes(2 * 16_000)
+CLOSE: Message = {"type": "close"}
 
 
 def pcm(samples: Samples) -> bytes:
@@ -38,42 +36,12 @@ def clip(name: str) -> bytes:
 
 
 def talk(
-    server: ServerThread,
-    speak: Callable[[ClientConnection], Awaitable[None]],
-    query: str = "",
-    **options: Any,
+    server: ServerThread, audio: bytes, *words: Message | str | bytes, query: str = "", piece: int = 6_400
 ) -> tuple[list[Message], int | None, str | None]:
-    async def run() -> tuple[list[Message], int | None, str | None]:
-        heard: list[Message] = []
-        address = f"ws://{server.address}/v1/live?{query}"
-        async with connect(address, max_size=None, **options) as socket:
-
-            async def listen() -> None:
-                try:
-                    async for message in socket:
-                        heard.append(json.loads(message))
-                except ConnectionClosed:
-                    pass
-
-            listening = asyncio.create_task(listen())
-            with suppress(ConnectionClosed):
-                await speak(socket)
-            await asyncio.wait_for(listening, 60)
-            return heard, socket.close_code, socket.close_reason
-
-    return asyncio.run(run())
-
-
-def saying(
-    audio: bytes, *words: Message, piece: int = 6_400
-) -> Callable[[ClientConnection], Awaitable[None]]:
-    async def speak(socket: ClientConnection) -> None:
-        for start in range(0, len(audio), piece):
-            await socket.send(audio[start : start + piece])
-        for word in (*words, {"type": "close"}):
-            await socket.send(json.dumps(word))
-
-    return speak
+    """Send audio in pieces, more messages, and the end; returns what is heard, and how the socket closes."""
+    pieces = [audio[start : start + piece] for start in range(0, len(audio), piece)]
+    heard, client = exchanged(server, f"/v1/live?{query}", *pieces, *words, CLOSE)
+    return heard, client.close_code, client.close_reason
 
 
 def events_of(messages: list[Message]) -> list[Message]:
@@ -91,30 +59,37 @@ def probabilities(messages: list[Message]) -> list[float]:
     return [word["probability"] for message in messages for word in message.get("words", [])]
 
 
+def check_events(
+    messages: list[Message], model: Model, audio: bytes, *languages: str, **options: Any
+) -> None:
+    """Hold messages against the events of the library."""
+    session = model.session(languages, **options)
+    samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
+    expected = [event_document(event) for event in [*session.push(samples), *session.close()]]
+    told, found = json.loads(json.dumps(expected)), events_of(messages)
+    assert [bare(event) for event in found] == [bare(event) for event in told]
+    assert probabilities(found) == pytest.approx(probabilities(told), abs=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", [6_400, 999])
 def test_events_are_those_of_the_library_however_the_audio_is_cut(nano: Model, piece: int) -> None:
     audio = clip("mixed")
-    whole_beam = Work(forecast=False, longest_interval_s=0.25)  # also on a busy machine
-    with ServerThread(replace(settings(), work=whole_beam), lambda name: nano) as server:
-        server.wait_until_ready()
-        messages, code, _ = talk(server, saying(audio, piece=piece), "languages=en,de,es,fr&unstable=true")
-    session = nano.session(["en", "de", "es", "fr"], unstable=True)
-    samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
-    expected = [event_document(event) for event in [*session.push(samples), *session.close()]]
-    told = json.loads(json.dumps(expected))
-    assert [bare(event) for event in events_of(messages)] == [bare(event) for event in told]
-    assert probabilities(events_of(messages)) == pytest.approx(probabilities(told), abs=1e-3)
+    with serving(
+        nano, work=Work(forecast=False, longest_interval_s=0.25)
+    ) as server:  # also on a busy machine
+        messages, code, _ = talk(server, audio, query="languages=en,de,es,fr&unstable=true", piece=piece)
+    check_events(messages, nano, audio, "en", "de", "es", "fr", unstable=True)
     assert code == 1000
     assert messages[0]["type"] == "ready"
     assert messages[0]["languages"] == ["en", "de", "es", "fr"]
     assert messages[-1]["type"] == "closed"
-    assert messages[-1]["received"] == pytest.approx(len(samples) / 16_000, abs=0.001)
+    assert messages[-1]["received"] == pytest.approx(len(audio) / 32_000, abs=0.001)
 
 
 @pytest.mark.parametrize("more", ["", "&switching=parallel"])
 def test_events_are_numbered_and_share_the_utterance_of_their_final(server: ServerThread, more: str) -> None:
-    messages, _, _ = talk(server, saying(clip("mixed")), f"languages=en,de,es,fr{more}")
+    messages, _, _ = talk(server, clip("mixed"), query=f"languages=en,de,es,fr{more}")
     events = events_of(messages)
     assert any(event["type"] == "final" for event in events)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
@@ -127,7 +102,7 @@ def test_events_are_numbered_and_share_the_utterance_of_their_final(server: Serv
 
 
 def test_an_eagerness_tells_where_a_turn_ends(server: ServerThread) -> None:
-    messages, _, _ = talk(server, saying(clip("en") + bytes(4 * 32_000)), "languages=en&eagerness=high")
+    messages, _, _ = talk(server, clip("en") + bytes(4 * 32_000), query="languages=en&eagerness=high")
     *_, final, ended, turn = events_of(messages)
     assert [event["type"] for event in (final, ended, turn)] == ["final", "speech_ended", "turn_ended"]
     assert 0.5 < turn["probability"] <= 1.0
@@ -137,14 +112,7 @@ def test_an_eagerness_tells_where_a_turn_ends(server: ServerThread) -> None:
 def test_finalize_says_what_was_heard_and_time_goes_on(server: ServerThread) -> None:
     audio = clip("en")
     half = len(audio) // 4 * 2
-
-    async def speak(socket: ClientConnection) -> None:
-        await socket.send(audio[:half])
-        await socket.send('{"type": "finalize"}')
-        await socket.send(audio[half:])
-        await socket.send('{"type": "close"}')
-
-    messages, code, _ = talk(server, speak, "languages=en")
+    messages, code, _ = talk(server, audio[:half], {"type": "finalize"}, audio[half:], query="languages=en")
     at = next(i for i, message in enumerate(messages) if message["type"] == "finalized")
     first = [m for m in messages[:at] if m["type"] == "final"]
     second = [m for m in messages[at:] if m["type"] == "final"]
@@ -156,13 +124,8 @@ def test_finalize_says_what_was_heard_and_time_goes_on(server: ServerThread) -> 
 
 
 def test_configure_changes_the_languages_under_way(server: ServerThread) -> None:
-    async def speak(socket: ClientConnection) -> None:
-        await socket.send(clip("en"))
-        await socket.send('{"type": "configure", "languages": ["de"]}')
-        await socket.send(clip("de"))
-        await socket.send('{"type": "close"}')
-
-    messages, _, _ = talk(server, speak, "languages=en")
+    german: Message = {"type": "configure", "languages": ["de"]}
+    messages, _, _ = talk(server, clip("en"), german, clip("de"), query="languages=en")
     at = next(i for i, message in enumerate(messages) if message["type"] == "configured")
     assert {m["language"] for m in messages[:at] if m["type"] == "final"} == {"en"}
     assert {m["language"] for m in messages[at:] if m["type"] == "final"} == {"de"}
@@ -181,9 +144,8 @@ def test_other_encodings_and_rates_give_words_too(server: ServerThread, encoding
     audio = np.concatenate(parts)
     if encoding.endswith("law"):
         audio = encoded(audio, encoding)
-    messages, code, _ = talk(
-        server, saying(audio.tobytes(), piece=1_001), f"languages=en&encoding={encoding}&sample_rate={rate}"
-    )
+    query = f"languages=en&encoding={encoding}&sample_rate={rate}"
+    messages, code, _ = talk(server, audio.tobytes(), query=query, piece=1_001)
     text = " ".join(message["text"] for message in messages if message["type"] == "final")
     assert code == 1000
     assert "garden" in text.lower()
@@ -213,11 +175,9 @@ def encoded(audio: Any, law: str) -> Any:
     ],
 )
 def test_a_wrong_address_is_refused_with_the_reason(
-    server: ServerThread, query: str, param: str | None, told: str
+    server: ServerThread, query: str, param: str, told: str
 ) -> None:
-    with pytest.raises(InvalidStatus) as refused:
-        talk(server, saying(b""), query)
-    answer = refused.value.response
+    answer = refusal(server, f"/v1/live?{query}")
     asked = httpx.get(f"{server.url}/v1/live?{query}")
     assert asked.status_code == answer.status_code in (400, 404)
     error = json.loads(answer.body)["error"]
@@ -242,11 +202,7 @@ def test_a_wrong_address_is_refused_with_the_reason(
     ],
 )
 def test_a_wrong_message_leaves_the_session_open(server: ServerThread, text: str) -> None:
-    async def speak(socket: ClientConnection) -> None:
-        await socket.send(text)
-        await saying(clip("en"))(socket)
-
-    messages, code, _ = talk(server, speak, "languages=en")
+    messages, code, _ = talk(server, b"", text, clip("en"), query="languages=en")
     kinds = [message["type"] for message in messages]
     assert code == 1000
     assert "error" in kinds
@@ -254,8 +210,7 @@ def test_a_wrong_message_leaves_the_session_open(server: ServerThread, text: str
 
 
 def test_samples_that_are_no_numbers_end_the_session(server: ServerThread) -> None:
-    audio = np.array([np.nan], "<f4").tobytes()
-    messages, code, _ = talk(server, saying(audio), "encoding=f32le")
+    messages, code, _ = talk(server, np.array([np.nan], "<f4").tobytes(), query="encoding=f32le")
     assert code == 1008
     assert messages[-1]["error"]["code"] == "invalid_audio"
 
@@ -263,33 +218,23 @@ def test_samples_that_are_no_numbers_end_the_session(server: ServerThread) -> No
 def test_the_model_runs_in_its_own_thread_and_every_second_is_said_once() -> None:
     model = SlowModel()
     with serving(model) as server:
-        messages, _, _ = talk(server, saying(SECOND * 7, piece=5_000))
+        messages, _, _ = talk(server, SECOND * 7, piece=5_000)
     words = [word for m in messages if m["type"] == "partial" for word in m["words"]]
     assert [word["start"] for word in words] == list(range(7))
     assert model.threads == {"sottovoce-model-0"}
 
 
-def test_a_sender_who_is_too_fast_is_slowed_down() -> None:
-    model = SlowModel(lambda: time.sleep(0.05))
+def test_a_sender_who_is_too_fast_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     most: list[int] = []
-    with serving(model, limits=ServerLimits(pending_s=3.0)) as server:
+    put_audio = InputQueue.put_audio
 
-        async def speak(socket: ClientConnection) -> None:
-            for _ in range(60):
-                await socket.send(SECOND)
-            await socket.send('{"type": "close"}')
+    async def watched(self: InputQueue, samples: Samples) -> None:
+        most.append(self.n_samples)
+        await put_audio(self, samples)
 
-        before = InputQueue.put_audio
-
-        async def watched(self: InputQueue[Any], samples: Samples) -> None:
-            most.append(self.n_samples)
-            await before(self, samples)
-
-        InputQueue.put_audio = watched  # type: ignore[method-assign]
-        try:
-            messages, code, _ = talk(server, speak)
-        finally:
-            InputQueue.put_audio = before  # type: ignore[method-assign]
+    monkeypatch.setattr(InputQueue, "put_audio", watched)
+    with serving(SlowModel(lambda: time.sleep(0.05)), limits=ServerLimits(pending_s=3.0)) as server:
+        messages, code, _ = talk(server, SECOND * 60, piece=len(SECOND))
     assert code == 1000
     assert messages[-1]["received"] == 60.0
     assert max(most) <= 3 * 16_000
@@ -298,93 +243,77 @@ def test_a_sender_who_is_too_fast_is_slowed_down() -> None:
 TOO_MANY = (429, "rate_limit_exceeded", True)
 
 
-async def answers(server: ServerThread) -> list[tuple[int, str, bool]]:
+def answers(server: ServerThread) -> list[tuple[int, str, bool]]:
     """Ask for another session, by a socket and as a page asks why: status, code, whether a time is named."""
-    with pytest.raises(InvalidStatus) as handshake:
-        await connect(f"ws://{server.address}/v1/live")
-    asked = await asyncio.to_thread(httpx.get, f"{server.url}/v1/live")
-    answer = handshake.value.response
-    both = [
-        (answer.status_code, answer.headers, answer.body),
-        (asked.status_code, asked.headers, asked.content),
-    ]
+    answer, asked = refusal(server, "/v1/live"), httpx.get(f"{server.url}/v1/live")
     return [
         (status, json.loads(body)["error"]["code"], int(headers["retry-after"]) >= 1)
-        for status, headers, body in both
+        for status, headers, body in (
+            (answer.status_code, answer.headers, answer.body),
+            (asked.status_code, asked.headers, asked.content),
+        )
     ]
 
 
 def test_more_sessions_than_the_limit_are_asked_to_come_again() -> None:
     with serving(SlowModel(), limits=ServerLimits(sessions=1)) as server:
-
-        async def run() -> None:
-            async with connect(f"ws://{server.address}/v1/live") as first:
-                await first.recv()
-                assert await answers(server) == [TOO_MANY] * 2
-
-        asyncio.run(run())
+        with connected(server) as first:
+            received(first)
+            assert answers(server) == [TOO_MANY] * 2
         wait_until(lambda: server.services.n_sessions == 0)
-        assert talk(server, saying(SECOND))[1] == 1000
+        assert talk(server, SECOND)[1] == 1000
 
 
 def test_no_session_is_taken_while_live_audio_waits_too_long() -> None:
-    model = SlowModel(lambda: time.sleep(0.6))
-    with serving(model, limits=ServerLimits(wait_s=0.2)) as server:
-
-        async def run() -> None:
-            address = f"ws://{server.address}/v1/live"
-            async with connect(address) as first, connect(address) as other:
-                for socket in (first, other):
-                    for _ in range(20):
-                        await socket.send(SECOND)
-                await asyncio.sleep(1.0)
-                assert await answers(server) == [TOO_MANY] * 2
-
-        asyncio.run(run())
+    with (
+        serving(SlowModel(lambda: time.sleep(0.6)), limits=ServerLimits(wait_s=0.2)) as server,
+        connected(server) as first,
+        connected(server) as other,
+    ):
+        for client in (first, other):
+            say(client, *[SECOND] * 20)
+        time.sleep(1.0)
+        assert answers(server) == [TOO_MANY] * 2
 
 
 def test_silence_of_the_client_ends_its_session_and_keepalive_does_not() -> None:
     with serving(SlowModel(), limits=ServerLimits(idle_s=0.6)) as server:
-
-        async def nothing(socket: ClientConnection) -> None:
-            pass
-
-        async def alive(socket: ClientConnection) -> None:
+        with connected(server) as client:
+            messages = rest(client)
+        assert (client.close_code, messages[-1]["error"]["code"]) == (1008, "idle_timeout")
+        with connected(server) as client:
             for _ in range(5):
-                await asyncio.sleep(0.3)
-                await socket.send('{"type": "keepalive"}')
-            await socket.send('{"type": "close"}')
-
-        messages, code, _ = talk(server, nothing)
-        assert (code, messages[-1]["error"]["code"]) == (1008, "idle_timeout")
-        assert talk(server, alive)[1] == 1000
+                time.sleep(0.3)
+                say(client, {"type": "keepalive"})
+            say(client, CLOSE)
+            rest(client)
+        assert client.close_code == 1000
 
 
 def test_a_session_has_a_longest_duration() -> None:
     with serving(SlowModel(), limits=ServerLimits(session_s=5.0)) as server:
-        messages, code, _ = talk(server, saying(SECOND * 9))
+        messages, code, _ = talk(server, SECOND * 9)
     assert (code, messages[-1]["error"]["code"]) == (1008, "session_too_long")
 
 
 def test_a_message_that_is_too_large_closes_with_1009() -> None:
     with serving(SlowModel(), limits=ServerLimits(message_kb=16)) as server:
-        assert talk(server, saying(SECOND, piece=len(SECOND)))[1] == 1009
-        assert talk(server, saying(SECOND, piece=4_000))[1] == 1000
+        assert talk(server, SECOND, piece=len(SECOND))[1] == 1009
+        assert talk(server, SECOND, piece=4_000)[1] == 1000
 
 
 def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
-    model = SlowModel(lambda: time.sleep(0.02))
-    with serving(model) as server:
+    with serving(SlowModel(lambda: time.sleep(0.02))) as server:
 
         async def vanish() -> None:
-            socket = await connect(f"ws://{server.address}/v1/live")
-            await socket.send(SECOND * 5)
-            socket.transport.abort()
+            client = await connect(f"ws://{server.address}/v1/live")
+            await client.send(SECOND * 5)
+            client.transport.abort()
 
         for _ in range(5):
             asyncio.run(vanish())
         wait_until(lambda: server.services.n_sessions == 0)
-        assert talk(server, saying(SECOND * 3))[1] == 1000
+        assert talk(server, SECOND * 3)[1] == 1000
 
 
 def socket_of_few_bytes(address: str) -> socket.socket:
@@ -419,7 +348,7 @@ def test_a_reader_who_does_not_read_is_dropped() -> None:
             return is_dropped
 
         assert asyncio.run(stall())
-        assert talk(server, saying(SECOND))[1] == 1000
+        assert talk(server, SECOND)[1] == 1000
 
 
 def test_a_fault_in_one_session_harms_no_other_and_tells_nothing_of_the_inside() -> None:
@@ -429,30 +358,19 @@ def test_a_fault_in_one_session_harms_no_other_and_tells_nothing_of_the_inside()
 
     model = SlowModel(fail)
     with serving(model) as server:
-        messages, code, reason = talk(server, saying(SECOND * 9, piece=64_000))
+        messages, code, reason = talk(server, SECOND * 9, piece=64_000)
         assert code == 1011
-        assert "secret" not in json.dumps(messages) + cast(str, reason)
-        assert talk(server, saying(SECOND))[1] == 1000
+        assert "secret" not in json.dumps(messages) + str(reason)
+        assert talk(server, SECOND)[1] == 1000
 
 
 def test_a_server_that_goes_down_lets_sessions_say_the_rest_and_closes_with_1012() -> None:
-    model = SlowModel(lambda: time.sleep(0.05))
-    with serving(model) as server:
-
-        async def run() -> tuple[list[Message], int | None]:
-            heard: list[Message] = []
-            async with connect(f"ws://{server.address}/v1/live") as socket:
-                heard.append(json.loads(await socket.recv()))
-                await socket.send(SECOND * 6)
-                await asyncio.sleep(0.1)
-                server.server.should_exit = True
-                try:
-                    while True:
-                        heard.append(json.loads(await socket.recv()))
-                except ConnectionClosed:
-                    return heard, socket.close_code
-
-        messages, code = asyncio.run(run())
-    assert code == 1012
+    with serving(SlowModel(lambda: time.sleep(0.05))) as server, connected(server) as client:
+        received(client)
+        say(client, SECOND * 6)
+        time.sleep(0.1)
+        server.server.should_exit = True
+        messages = rest(client)
+    assert client.close_code == 1012
     assert [m["text"] for m in messages if m["type"] == "final"] == [" ".join(["word"] * 6)]
     assert messages[-1] == {"type": "closed", "received": 6.0}

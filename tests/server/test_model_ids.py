@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Iterator
-
 import httpx
 import pytest
-from websockets.asyncio.client import connect
 
-from sottovoce.api import Model
 from sottovoce.models.sources.names import published_repository
 from sottovoce.server.apis.deepgram import recording_params
 from sottovoce.server.models import ModelRegistry
-from sottovoce.server.settings import JobSettings, ModelSettings
-from tests.server.servers import QuietModel, ServerThread, SlowModel, serving
+from sottovoce.server.settings import ModelSettings
+from tests.server.conversation import connected, received, say
+from tests.server.servers import TRANSCRIPTIONS, ServerThread, SlowModel, post, serving, wav
 
+HEADER = "x-ignored-parameters"
 BASE = ModelSettings("base")
 SEVERAL = ModelSettings("large-v3-turbo", others=("base", "tiny.en"), aliases={"Mine": "base"})
 
@@ -24,12 +20,8 @@ SAME = (
     *("openai/whisper-base", "Systran/faster-whisper-base", "guillaumekln/faster-whisper-base"),
     *("ggml-base.bin", "ggml-base-q5_1.bin", "base-q8_0", "whisper-base", "openai_whisper-base", "BASE"),
     *("Xenova/whisper-base", "onnx-community/whisper-base", "mlx-community/whisper-base-mlx-4bit"),
-    *(
-        "mlx-community/whisper-base-mlx",
-        "faster-whisper-base",
-        "whisper-base-ct2",
-        "openai/whisper-base-int8",
-    ),
+    *("mlx-community/whisper-base-mlx", "faster-whisper-base", "whisper-base-ct2"),
+    "openai/whisper-base-int8",
 )
 """Ids of the weights of base."""
 HOSTED = (
@@ -103,24 +95,32 @@ def test_openai_names_its_first_large_model_without_a_number() -> None:
     assert published_repository("whisper-large") == published_repository("large-v3")
 
 
-@pytest.fixture(scope="module")
-def fake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    """A server whose model `nano` is."""
-    with serving(QuietModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
-        yield server
-
-
-@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/jobs"])
+@pytest.mark.parametrize("path", [TRANSCRIPTIONS, "/v1/audio/translations", "/v1/jobs"])
 @pytest.mark.parametrize(
     ("model", "status", "told"),
     [("gpt-4o-transcribe", 200, None), ("openai/whisper-base", 200, "model"), ("other", 404, None)],
 )
-def test_forms(fake_server: ServerThread, path: str, model: str, status: int, told: str | None) -> None:
-    from tests.server.test_uploads import wav
-
-    answer = httpx.post(fake_server.url + path, files={"file": ("a.wav", wav(16_000))}, data={"model": model})
+def test_forms(quiet_server: ServerThread, path: str, model: str, status: int, told: str | None) -> None:
+    """On a server whose model is called nano."""
+    answer = post(quiet_server, path, model=model)
     assert (answer.status_code if answer.status_code != 202 else 200) == status, answer.text
-    assert answer.headers.get("x-ignored-parameters") == told
+    assert answer.headers.get(HEADER) == told
+
+
+def model_of(server: ServerThread, path: str) -> tuple[str | None, str]:
+    """The parameters that a handshake names as ignored, and the model that the socket tells of."""
+    with connected(server, path) as socket:
+        assert socket.response is not None
+        told = socket.response.headers.get(HEADER)
+        if path.startswith("/v1/listen"):
+            say(socket, {"type": "CloseStream"})
+            return told, received(socket)["models"][0]
+        first = received(socket)
+    if path.startswith("/v2"):
+        return told, "nano"
+    session = first["session"]
+    is_own = isinstance(session, str)
+    return told, first["model"] if is_own else session["audio"]["input"]["transcription"]["model"]
 
 
 @pytest.mark.parametrize(
@@ -132,68 +132,39 @@ def test_forms(fake_server: ServerThread, path: str, model: str, status: int, to
         "/v2/listen?encoding=linear16&model={}",
     ],
 )
-def test_sockets(fake_server: ServerThread, address: str) -> None:
-    async def run(model: str) -> tuple[str | None, str]:
-        async with connect(f"ws://{fake_server.address}{address.format(model)}") as socket:
-            assert socket.response is not None
-            told = socket.response.headers.get("x-ignored-parameters")
-            if address.startswith("/v1/listen"):
-                await socket.send('{"type": "CloseStream"}')
-                return told, json.loads(await socket.recv())["models"][0]
-            first = json.loads(await socket.recv())
-            if address.startswith("/v2"):
-                return told, "nano"
-            session = first.get("session")
-            return told, first["model"] if isinstance(session, str) else model_of(session)
-
+def test_sockets(quiet_server: ServerThread, address: str) -> None:
     for model, told in (("gpt-realtime", None), ("nova-3", None), ("Systran/faster-whisper-base", "model")):
-        assert asyncio.run(run(model)) == (told, "nano")
+        assert model_of(quiet_server, address.format(model)) == (told, "nano")
 
 
-def test_base_on_deepgrams_routes_may_be_deepgrams_own(fake_server: ServerThread) -> None:
+def test_base_on_deepgrams_routes_may_be_deepgrams_own(quiet_server: ServerThread) -> None:
     """Deepgram has a model of that name; on other routes it is Whisper's, which is not on this server."""
-
-    async def run() -> tuple[str | None, str]:
-        async with connect(f"ws://{fake_server.address}/v1/listen?encoding=linear16&model=base") as socket:
-            assert socket.response is not None
-            await socket.send('{"type": "CloseStream"}')
-            told = socket.response.headers.get("x-ignored-parameters")
-            return told, json.loads(await socket.recv())["models"][0]
-
-    from tests.server.test_uploads import wav
-
-    assert asyncio.run(run()) == ("model", "nano")
-    answer = httpx.post(f"{fake_server.url}/v1/listen?model=Base", content=wav(16_000))
-    assert (answer.status_code, answer.headers.get("x-ignored-parameters")) == (200, "model")
-    assert httpx.post(f"{fake_server.url}/v1/listen?model=small", content=wav(16_000)).status_code == 404
+    assert model_of(quiet_server, "/v1/listen?encoding=linear16&model=base") == ("model", "nano")
+    listen = f"{quiet_server.url}/v1/listen?model="
+    answer = httpx.post(f"{listen}Base", content=wav(16_000))
+    assert (answer.status_code, answer.headers.get(HEADER)) == (200, "model")
+    assert httpx.post(f"{listen}small", content=wav(16_000)).status_code == 404
     query = [("model", "base")]
     assert recording_params(query, registry(SEVERAL)).model == "base"
     assert recording_params(query, registry(SEVERAL)).ignored == ()
     assert recording_params(query, registry(ModelSettings("tiny", aliases={"base": "tiny"}))).ignored == ()
 
 
-def model_of(session: dict[str, dict[str, dict[str, dict[str, str]]]]) -> str:
-    return session["audio"]["input"]["transcription"]["model"]
-
-
-def test_the_list_of_models_and_load(fake_server: ServerThread) -> None:
-    found = httpx.get(f"{fake_server.url}/v1/models/Systran/faster-whisper-base").json()
+def test_the_list_of_models_and_load(quiet_server: ServerThread) -> None:
+    found = httpx.get(f"{quiet_server.url}/v1/models/Systran/faster-whisper-base").json()
     assert (found["id"], found["model"]) == ("Systran/faster-whisper-base", "nano")
-    assert httpx.get(f"{fake_server.url}/v1/models/other").status_code == 404
+    assert httpx.get(f"{quiet_server.url}/v1/models/other").status_code == 404
 
 
-def test_a_model_of_its_own_weights_is_loaded_by_another_programs_id(nano: Model) -> None:
+def test_a_model_of_its_own_weights_is_loaded_by_another_programs_id() -> None:
     """`/load`, which loads one of several."""
     loaded: list[str] = []
 
-    def open_model(name: str) -> Model:
+    def open_model(name: str) -> SlowModel:
         loaded.append(name)
-        return SlowModel()  # type: ignore[return-value]
+        return SlowModel()
 
-    from tests.server.servers import settings
-
-    with ServerThread(settings(models=ModelSettings("tiny", others=("base",))), open_model) as server:
-        server.wait_until_ready()
+    with serving(open_model, models=ModelSettings("tiny", others=("base",))) as server:
         form = {"model": (None, "ggml-base-q5_1.bin")}
         assert httpx.post(f"{server.url}/load", files=form, timeout=60).status_code == 200
     assert loaded == ["tiny", "base"]

@@ -1,13 +1,11 @@
-"""Several models and the memory for all of them: who goes, who stays, and what is told."""
+"""Several models and the memory for all of them: who goes, who stays, and what is told of them."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
@@ -15,25 +13,21 @@ from typing import cast
 import httpx
 import pytest
 import torch
-from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import ModelDims
+from sottovoce.models.expected import n_parameters
 from sottovoce.server import models
+from sottovoce.server.apis.wyoming import info_document
 from sottovoce.server.errors import ApiError
-from sottovoce.server.models import (
-    ModelRegistry,
-    expected_bytes,
-    free_memory,
-    n_parameters,
-    weight_bytes,
-)
+from sottovoce.server.models import ModelRegistry, free_memory, weight_bytes
 from sottovoce.server.scheduler import Scheduler
-from sottovoce.server.settings import ModelSettings, Work
-from tests.server.servers import QuietModel, ServerThread, SlowModel, settings
-from tests.server.test_uploads import wav
+from sottovoce.server.services import Services
+from sottovoce.server.settings import ModelSettings, ServerSettings, Work
+from sottovoce.server.telemetry import Metrics
+from tests.server.conversation import connected, received, refusal
+from tests.server.servers import QuietModel, SlowModel, post, serving
 
 NAMES = ("a", "b", "c")
 
@@ -195,29 +189,19 @@ def test_models_that_are_loaded_together_count_together(load: Callable[..., Load
     assert sum(result is None for result in results) == 2
 
 
-def test_a_name_promises_a_size_and_a_default_that_cannot_fit_is_refused_at_the_start() -> None:
-    sizes = [expected_bytes(name) for name in ("nano", "tiny.en", "base", "small", "medium", "large-v3")]
-    assert sizes == sorted(sizes)
-    assert expected_bytes("large-v3-turbo") < expected_bytes("large-v3")
-    assert expected_bytes("mine") == 0
+def test_the_weights_of_a_model_have_its_size(nano: Model) -> None:
+    assert weight_bytes(nano) == 4 * n_parameters(nano.backend.dims)
+
+
+def test_a_default_that_cannot_fit_is_refused_at_the_start() -> None:
     with pytest.raises(OptionError, match="model memory: expected 296 MB or more for 'base', got 100"):
-        ModelRegistry(
-            ModelSettings("base", memory_mb=100.0),
-            lambda name: cast(Model, None),
-            lambda model: Scheduler(model),
-        )
+        registry_of(ModelSettings("base", memory_mb=100.0))
     with pytest.raises(OptionError, match="more than 0 MB"):
         ModelSettings("base", memory_mb=0.0)
 
 
-def test_the_size_of_a_network_is_that_of_its_model_card(nano: Model) -> None:
-    for name, n_millions in (("tiny.en", 39), ("base", 74)):
-        assert n_parameters(DIMS[name]) == pytest.approx(n_millions * 1e6, rel=0.05)
-    large = ModelDims(128, 1500, 1280, 20, 32, 51866, 448, 1280, 20, 32)
-    assert n_parameters(large) == pytest.approx(1550e6, rel=0.01)
-    assert n_parameters(replace(large, n_text_layer=4)) == pytest.approx(809e6, rel=0.01)
-    assert weight_bytes(nano) == 4 * n_parameters(nano.backend.dims)
-    assert expected_bytes("nano") == pytest.approx(weight_bytes(nano), rel=0.01)
+def registry_of(models: ModelSettings) -> ModelRegistry:
+    return ModelRegistry(models, lambda name: cast(Model, SlowModel()), lambda model: Scheduler(model))
 
 
 def test_the_memory_of_a_model_that_went_is_free_before_the_next_one_is_loaded() -> None:
@@ -262,14 +246,6 @@ def test_cuda_gives_back_the_memory_of_weights_that_are_gone(
     assert had_weights == ([False] if is_used else [])
 
 
-@pytest.fixture
-def server() -> Iterator[ServerThread]:
-    models = ModelSettings("nano", others=("tiny.en", "base"), memory_mb=400.0)
-    with ServerThread(settings(models=models), lambda name: cast(Model, Sized(name))) as running:
-        running.wait_until_ready()
-        yield running
-
-
 DIMS = {
     "nano": ModelDims(80, 1500, 128, 2, 1, 51864, 448, 128, 2, 1),
     "tiny.en": ModelDims(80, 1500, 384, 6, 4, 51864, 448, 384, 6, 4),
@@ -286,35 +262,61 @@ class Sized(QuietModel):
         self.backend = SimpleNamespace(device=torch.device("meta"), dims=DIMS[name], own_threads=False)
 
 
-def test_every_api_says_that_there_is_no_memory_in_its_own_way_and_which_are_loaded(
-    server: ServerThread,
-) -> None:
+def test_every_api_says_that_there_is_no_memory_in_its_own_way_and_which_are_loaded() -> None:
     def loaded() -> set[str]:
         listed = httpx.get(f"{server.url}/v1/models").json()["data"]
         return {model["id"] for model in listed if model["loaded"] and model["id"] == model["model"]}
 
-    def ask(model: str) -> httpx.Response:
-        files = {"file": ("a.wav", io.BytesIO(wav(16_000)))}
-        return httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, data={"model": model})
-
-    assert loaded() == {"nano"}
-    assert ask("tiny.en").status_code == 200
-    assert loaded() == {"nano", "tiny.en"}
-
-    async def run() -> None:
-        async with connect(f"ws://{server.address}/v1/live?model=tiny.en") as socket:
-            await socket.recv()
-            answer = await asyncio.to_thread(ask, "base")
+    models = ModelSettings("nano", others=("tiny.en", "base"), memory_mb=400.0)
+    with serving(Sized, models=models) as server:
+        assert loaded() == {"nano"}
+        assert post(server, model="tiny.en").status_code == 200
+        assert loaded() == {"nano", "tiny.en"}
+        with connected(server, "/v1/live?model=tiny.en") as socket:
+            received(socket)
+            answer = post(server, model="base")
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_memory")
             assert int(answer.headers["retry-after"]) >= 1
-            with pytest.raises(InvalidStatus) as refused:
-                await connect(f"ws://{server.address}/v1/listen?encoding=linear16&model=base")
-            assert refused.value.response.status_code == 503
-            assert b"err_code" in refused.value.response.body
+            refused = refusal(server, "/v1/listen?encoding=linear16&model=base")
+            assert refused.status_code == 503
+            assert b"err_code" in refused.body
             assert loaded() == {"nano", "tiny.en"}
+        assert post(server, model="base").status_code == 200
+        assert loaded() == {"base"}, "nano was used before tiny.en"
+        assert post(server, model="unknown").json()["error"]["code"] == "model_not_found"
+        assert "sottovoce_model_bytes" in httpx.get(f"{server.url}/metrics").text
 
-    asyncio.run(run())
-    assert ask("base").status_code == 200
-    assert loaded() == {"base"}, "nano was used before tiny.en"
-    assert ask("unknown").json()["error"]["code"] == "model_not_found"
-    assert "sottovoce_model_bytes" in httpx.get(f"{server.url}/metrics").text
+
+OFFERED = ModelSettings("nano", others=("base", "tiny.en"), preload=False, unload_s=0.0)
+
+
+def described(registry: ModelRegistry) -> dict[str, list[str]]:
+    """The languages of models, as a client of Home Assistant is told them."""
+    document = info_document(Services(ServerSettings(registry.settings), registry, Metrics()))
+    (program,) = cast("list[dict[str, list[dict[str, list[str]]]]]", document["asr"])
+    return {str(model["name"]): model["languages"] for model in program["models"]}
+
+
+def test_models_that_are_not_loaded_speak_what_whisper_speaks() -> None:
+    with serving(SlowModel(), models=OFFERED) as server:
+        listed = httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"]
+        languages = {model["id"]: model["languages"] for model in listed}
+        assert len(languages["base"]) == 99
+        assert {"en", "de", "fi", "ja"} <= set(languages["base"])
+        assert languages["tiny.en"] == ["en"]
+        assert languages["whisper-1"] == languages["nano"]
+        assert languages["nano"][0] == "en"
+        assert described(server.services.registry) == {name: languages[name] for name in OFFERED.names}
+
+
+def test_languages_are_remembered_when_a_model_is_put_away() -> None:
+    registry = registry_of(OFFERED)
+
+    async def use_once() -> None:
+        async with registry.use("base"):
+            pass
+
+    asyncio.run(use_once())
+    registry.unload_idle()
+    assert "base" not in registry.running
+    assert described(registry)["base"] == ["en", "de"]

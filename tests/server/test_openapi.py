@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -22,9 +21,8 @@ from sottovoce.server.apis.openai_files import SUPPORTED
 from sottovoce.server.apis.sottovoce_live import FIELDS
 from sottovoce.server.app import APIS
 from sottovoce.server.fields import fields_of
-from sottovoce.server.settings import JobSettings, ServerLimits
 from sottovoce.server.webhooks import WEBHOOK_URL
-from tests.server.servers import QuietModel, ServerThread, serving
+from tests.server.servers import ServerThread
 
 FEW = settings(
     max_examples=10,
@@ -40,20 +38,13 @@ MORE = settings(
 )
 
 
-@pytest.fixture(scope="module")
-def fake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    jobs = JobSettings(str(tmp_path_factory.mktemp("jobs")))
-    with serving(QuietModel(), limits=ServerLimits(idle_s=20.0), jobs=jobs) as server:
-        yield server
-
-
 def properties(path: str) -> set[str]:
     body: Any = document(APIS)["paths"]
     return set(body[path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"])
 
 
-def test_it_has_every_path_and_field_that_is_read(fake_server: ServerThread) -> None:
-    assert httpx.get(f"{fake_server.url}/openapi.json").json() == document(APIS)
+def test_it_has_every_path_and_field_that_is_read(quiet_server: ServerThread) -> None:
+    assert httpx.get(f"{quiet_server.url}/openapi.json").json() == document(APIS)
     routes = [route for api in APIS for route in api.routes if isinstance(route, HttpRoute)]
     served = {route.path.replace(":path", "") for route in routes}
     described: Any = document(APIS)["paths"]
@@ -71,7 +62,7 @@ def operations() -> list[Any]:
 
 
 @pytest.mark.slow
-def test_requests_made_from_it_find_no_fault(fake_server: ServerThread) -> None:
+def test_requests_made_from_it_find_no_fault(quiet_server: ServerThread) -> None:
     """No status, content type or document that it does not tell of, and no 5xx."""
     found = operations()
     from schemathesis.specs.openapi import checks as told
@@ -82,13 +73,13 @@ def test_requests_made_from_it_find_no_fault(fake_server: ServerThread) -> None:
         @FEW
         @given(case=operation.as_strategy())
         def ask(case: Any) -> None:
-            answer = case.call(base_url=fake_server.url, timeout=20)
+            answer = case.call(base_url=quiet_server.url, timeout=20)
             assert answer.status_code < 500, case.as_curl_command()
             case.validate_response(answer, checks=checks)
 
         ask()
     assert len(found) == sum(map(len, document(APIS)["paths"].values()))
-    assert fake_server.services.n_requests == 0
+    assert quiet_server.services.n_requests == 0
 
 
 NAMES = sorted({*FIELDS, *TURN_PARAMS, *COMMON_PARAMS, *STREAM_PARAMS, *REFUSED, "numerals", "intent"})
@@ -140,10 +131,10 @@ USUAL = {
 @MORE
 @given(query=QUERIES, messages=st.lists(MESSAGES, max_size=5))
 def test_no_message_and_no_address_is_a_fault_of_the_server(
-    fake_server: ServerThread, route: str, query: dict[str, str], messages: list[str | bytes]
+    quiet_server: ServerThread, route: str, query: dict[str, str], messages: list[str | bytes]
 ) -> None:
     async def run() -> int | None:
-        url = httpx.URL(f"ws://{fake_server.address}{route}", params={**USUAL.get(route, {}), **query})
+        url = httpx.URL(f"ws://{quiet_server.address}{route}", params={**USUAL.get(route, {}), **query})
         async with connect(str(url)) as client:
             with suppress(ConnectionClosed):
                 for message in messages:
@@ -162,4 +153,4 @@ def test_no_message_and_no_address_is_a_fault_of_the_server(
             return refused.response.status_code
 
     assert ended() in (1000, 1008, 1009, 400, 404)
-    assert httpx.get(f"{fake_server.url}/health").status_code == 200
+    assert httpx.get(f"{quiet_server.url}/health").status_code == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import anyio
@@ -30,7 +29,7 @@ from sottovoce.types import (
     Unstable,
     Word,
 )
-from tests.server.servers import make_worker
+from tests.server.servers import Gate, working
 
 
 @pytest.mark.parametrize("law", ["mulaw", "alaw"])
@@ -107,24 +106,21 @@ def test_a_queue_keeps_order_and_lets_its_putter_wait() -> None:
     assert [command for _, command in taken[at + 1 :] if command] == [2] * (3 * MAX_COMMANDS) + [3]
 
 
-def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait() -> None:
-    worker = make_worker()
-    is_free = threading.Event()
-    first = worker.submit(lambda: is_free.wait(10), Priority.LIVE)
+def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait(gate: Gate) -> None:
     done: list[int] = []
-    second = worker.submit(lambda: done.append(2), Priority.LIVE)
-    third = worker.submit(lambda: done.append(3), Priority.LIVE)
-    second.cancel()
-    time.sleep(0.1)
-    assert worker.live_wait_s >= 0.1
-    is_free.set()
-    first.result(10)
-    third.result(10)
-    assert done == [3]
-    worker.close()
+    with working() as worker:
+        first = worker.submit(gate, Priority.LIVE)
+        second = worker.submit(lambda: done.append(2), Priority.LIVE)
+        third = worker.submit(lambda: done.append(3), Priority.LIVE)
+        second.cancel()
+        time.sleep(0.1)
+        assert worker.live_wait_s >= 0.1
+        gate.open()
+        first.result(10)
+        third.result(10)
+        assert done == [3]
     with pytest.raises(ApiError, match="shutting down"):
         worker.submit(lambda: None, Priority.LIVE)
-    worker.join(10)
 
 
 def test_events_are_numbered_by_utterance_and_moved_in_time() -> None:

@@ -6,26 +6,21 @@ import json
 import socket
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
+from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_socket
 
 from sottovoce.api import Model, load_model
-from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
 from sottovoce.options.replicas import Replicas, parse_range
-from sottovoce.server.settings import (
-    Access,
-    Listening,
-    ModelSettings,
-    ServerLimits,
-    ServerSettings,
-)
-from tests.server.servers import wait_until
+from sottovoce.server.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
+from tests.server.conversation import rest, say
+from tests.server.servers import CLIPS, bearer, wait_until
+from tests.server.test_live import clip
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.serve", reason="ray's extra `serve` is not installed")
@@ -38,7 +33,6 @@ from sottovoce.server.ray_cluster import (  # noqa: E402
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 KEY = "the-key-of-the-server"
 LOCAL = {"trust_env": False, "timeout": 60.0}
 
@@ -114,35 +108,30 @@ def test_without_a_key_nobody_is_served(port: int) -> None:
     assert httpx.get(f"http://127.0.0.1:{port}/v1/models", **LOCAL).status_code == 401
 
 
+def connected(port: int, path: str, key: str) -> ClientConnection:
+    return open_socket(f"ws://127.0.0.1:{port}{path}", additional_headers=bearer(key), proxy=None)
+
+
+def text_of_finals(client: ClientConnection) -> str:
+    return "".join(message["text"] for message in rest(client) if message["type"] == "final").strip()
+
+
 def test_a_live_socket_gives_words_and_ends_as_its_client_asks(port: int) -> None:
-    samples = load_audio(CLIPS / "en.flac")
-    words: list[str] = []
-    with open_socket(
-        f"ws://127.0.0.1:{port}/v1/live?languages=en",
-        additional_headers={"authorization": f"Bearer {KEY}"},
-        proxy=None,
-    ) as client:
-        client.send((samples * 32767).astype("<i2").tobytes())
-        client.send(json.dumps({"type": "close"}))
-        for message in client:
-            event = json.loads(message)
-            words += [event["text"]] if event["type"] == "final" else []
-    assert "".join(words).strip() == nano("nano").transcribe(CLIPS / "en.flac", language="en").text
+    with connected(port, "/v1/live?languages=en", KEY) as client:
+        say(client, clip("en"), {"type": "close"})
+        text = text_of_finals(client)
+    assert text == nano("nano").transcribe(CLIPS / "en.flac", language="en").text
 
 
 def test_a_secret_of_one_replica_opens_all(port: int) -> None:
     made = httpx.post(
         f"http://127.0.0.1:{port}/v1/realtime/client_secrets",
-        headers={"authorization": f"Bearer {KEY}"},
+        headers=bearer(KEY),
         json={"session": {"type": "transcription"}},
         **LOCAL,
     ).json()
     for _ in range(6):
-        with open_socket(
-            f"ws://127.0.0.1:{port}/v1/realtime?intent=transcription",
-            additional_headers={"authorization": f"Bearer {made['value']}"},
-            proxy=None,
-        ) as client:
+        with connected(port, "/v1/realtime?intent=transcription", made["value"]) as client:
             assert json.loads(client.recv(timeout=30))["type"] == "session.created"
 
 
@@ -156,21 +145,13 @@ def test_a_session_gets_its_tail_from_a_replica_that_is_taken_away(port: int) ->
     """The last one, as it ends the app: nobody new is served, and who is there is heard to the end."""
     from ray import serve
 
-    samples = load_audio(CLIPS / "en.flac")
-    words: list[str] = []
-    with open_socket(
-        f"ws://127.0.0.1:{port}/v1/live?languages=en",
-        additional_headers={"authorization": f"Bearer {KEY}"},
-        proxy=None,
-    ) as client:
+    audio = clip("en")
+    half = len(audio) // 4 * 2
+    with connected(port, "/v1/live?languages=en", KEY) as client:
         assert json.loads(client.recv(timeout=30))["type"] == "ready"
-        half = len(samples) // 2
-        client.send((samples[:half] * 32767).astype("<i2").tobytes())
+        say(client, audio[:half])
         serve.delete(NAME, _blocking=False)
         wait_until(lambda: httpx.get(f"http://127.0.0.1:{port}/health", **LOCAL).status_code != 200)
-        client.send((samples[half:] * 32767).astype("<i2").tobytes())
-        client.send(json.dumps({"type": "close"}))
-        for message in client:
-            event = json.loads(message)
-            words += [event["text"]] if event["type"] == "final" else []
-    assert "".join(words).strip() == nano("nano").transcribe(CLIPS / "en.flac", language="en").text
+        say(client, audio[half:], {"type": "close"})
+        text = text_of_finals(client)
+    assert text == nano("nano").transcribe(CLIPS / "en.flac", language="en").text

@@ -20,16 +20,15 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.realtime import ConversationItemInputAudioTranscriptionSegment
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 
 from sottovoce.audio.io import load_audio
 from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated_config
 from sottovoce.server.auth import ClientSecrets
 from sottovoce.server.errors import ApiError
-from sottovoce.server.settings import Access
 from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, Word
-from tests.server.conversation import TALK, Message, TalkModel, refusal
-from tests.server.servers import CLIPS, ServerThread, SlowModel, SlowSession, serving
+from tests.server.conversation import TALK, Message, connected, received, refusal, say, talk_model
+from tests.server.servers import CLIPS, KEY, LOCKED, ServerThread, SlowModel, SlowSession, bearer, serving
+from tests.server.test_live import encoded
 
 URL = "/v1/realtime"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
@@ -73,12 +72,10 @@ def talk(
 ) -> list[Message]:
     """Send messages, and receive until that is enough, or the server ends the session."""
     heard: list[Message] = []
-    address = f"ws://{server.address}{URL}?intent=transcription"
-    with connect(address, max_size=None, **options) as socket, suppress(ConnectionClosed):
-        for message in messages:
-            socket.send(message if isinstance(message, str) else json.dumps(message))
+    with connected(server, f"{URL}?intent=transcription", **options) as socket, suppress(ConnectionClosed):
+        say(socket, *messages)
         while not enough(heard):
-            heard.append(json.loads(socket.recv(timeout=60)))
+            heard.append(received(socket))
     return heard
 
 
@@ -97,23 +94,14 @@ def test_the_client_of_openai_follows_turns_that_the_server_finds(server: Server
             AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
             client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
         ):
-            await connection.session.update(
-                session={
-                    "type": "transcription",
-                    "audio": {
-                        "input": {
-                            "format": {"type": "audio/pcm", "rate": 24000},
-                            "noise_reduction": {"type": "near_field"},
-                            "transcription": {
-                                "model": "gpt-4o-transcribe",
-                                "languages": ["en", "de", "es", "fr"],
-                            },
-                            "turn_detection": {"type": "server_vad", "silence_duration_ms": 400},
-                        }
-                    },
-                    "include": ["item.input_audio_transcription.logprobs"],
-                }
-            )
+            session: Any = update(
+                format={"type": "audio/pcm", "rate": 24000},
+                noise_reduction={"type": "near_field"},
+                transcription={"model": "gpt-4o-transcribe", "languages": ["en", "de", "es", "fr"]},
+                turn_detection={"type": "server_vad", "silence_duration_ms": 400},
+            )["session"]
+            session["include"] = ["item.input_audio_transcription.logprobs"]
+            await connection.session.update(session=session)
             audio = pcm24(CLIPS / "mixed.flac") + bytes(48_000)
             for start in range(0, len(audio), 24_000):
                 piece = base64.b64encode(audio[start : start + 24_000]).decode()
@@ -128,11 +116,8 @@ def test_the_client_of_openai_follows_turns_that_the_server_finds(server: Server
     assert events[0].type == "session.created"
     (session,) = [event.session for event in events if event.type == "session.updated"]
     heard = session.audio.input
-    assert (heard.format.type, heard.transcription.model, heard.noise_reduction) == (
-        "audio/pcm",
-        "nano",
-        None,
-    )
+    told = (heard.format.type, heard.transcription.model, heard.noise_reduction)
+    assert told == ("audio/pcm", "nano", None)
     assert heard.turn_detection.silence_duration_ms == 400
     done = [event for event in events if event.type == COMPLETED]
     assert [event.languages[0].code for event in done] == ["en", "de", "es", "fr"]
@@ -160,12 +145,8 @@ def test_the_synchronous_client_ends_turns_itself_and_deltas_come_before(server:
         OpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
         client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
     ):
-        connection.session.update(
-            session={
-                "type": "transcription",
-                "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
-            }
-        )
+        session: Any = update(transcription={"language": "en"}, turn_detection=None)["session"]
+        connection.session.update(session=session)
         for message in appended(pcm24(CLIPS / "en.flac")):
             connection.input_audio_buffer.append(audio=message["audio"])
         connection.input_audio_buffer.commit()
@@ -187,8 +168,6 @@ def length_s(file: Path) -> float:
 
 @pytest.mark.parametrize("name", ["audio/pcmu", "audio/pcma"])
 def test_telephone_formats(server: ServerThread, name: str) -> None:
-    from tests.server.test_live import encoded
-
     samples = load_audio(CLIPS / "en.flac")[::2]
     audio = encoded((samples * 32767).astype("<i2"), "mulaw" if name == "audio/pcmu" else "alaw").tobytes()
     wanted = update(format={"type": name}, transcription={"language": "en"}, turn_detection=None)
@@ -224,15 +203,13 @@ def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> 
 
     model = SlowModel(fail)
     heard: list[Message] = []
-    with serving(model) as server, connect(f"ws://{server.address}{URL}") as socket:
-        socket.send(json.dumps(BY_CLIENT))
-        socket.send(json.dumps(seconds(1)))
+    with serving(model) as server, connected(server, URL) as socket:
+        say(socket, BY_CLIENT, seconds(1))
         while not n_of("conversation.item.done")(heard):  # the next audio is not of the turn that failed
-            heard.append(json.loads(socket.recv(timeout=20)))
-        socket.send(json.dumps(seconds(2)))
-        socket.send(json.dumps(COMMIT))
+            heard.append(received(socket))
+        say(socket, seconds(2), COMMIT)
         while not n_of(COMPLETED)(heard):
-            heard.append(json.loads(socket.recv(timeout=20)))
+            heard.append(received(socket))
     kinds = [message["type"] for message in heard]
     at = kinds.index(f"{BUFFER}.committed")
     assert kinds[at : at + 4] == [
@@ -259,14 +236,9 @@ EMPTY = "input_audio_buffer_commit_empty"
 THE_END = "that is all"
 
 
-class TurnModel(SlowModel):
-    """Hears speech in the first second of every session, and its end when half a second more has come."""
-
-    def session(self, languages: object = None, **options: object) -> SlowSession:
-        return TurnSession(self)
-
-
 class TurnSession(SlowSession):
+    """Hears speech in the first second, and its end when half a second more has come."""
+
     def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         before, after = self._n_samples, self._n_samples + len(pcm)
         events: list[Event] = [SpeechStarted(0.0, 0.1)] if before == 0 < after else []
@@ -357,23 +329,13 @@ TABLE = [
     Exchange(
         "a type that is no text", BY_CLIENT, ({"type": 5, "event_id": "mine"},), ("error invalid_message",)
     ),
-    Exchange(
-        "another type",
-        BY_CLIENT,
-        ({"type": "response.create", "event_id": "mine"},),
-        ("error invalid_value",),
-    ),
-    Exchange(
-        "audio that is none",
-        BY_CLIENT,
-        ({"type": f"{BUFFER}.append", "audio": "?", "event_id": "mine"},),
-        ("error invalid_value",),
-    ),
-    Exchange(
-        "a session that cannot be",
-        BY_CLIENT,
-        ({"type": "session.update", "session": {"type": "realtime"}, "event_id": "mine"},),
-        ("error invalid_value",),
+    *(
+        Exchange(name, BY_CLIENT, ({**message, "event_id": "mine"},), ("error invalid_value",))
+        for name, message in (
+            ("another type", {"type": "response.create"}),
+            ("audio that is none", {"type": f"{BUFFER}.append", "audio": "?"}),
+            ("a session that cannot be", {"type": "session.update", "session": {"type": "realtime"}}),
+        )
     ),
     *(
         Exchange(
@@ -389,8 +351,8 @@ TABLE = [
 
 
 @pytest.fixture(scope="module")
-def fake_server() -> Iterator[ServerThread]:
-    with serving(TurnModel()) as server:
+def turn_server() -> Iterator[ServerThread]:
+    with serving(SlowModel(session=TurnSession)) as server:
         yield server
 
 
@@ -401,18 +363,17 @@ def shown(message: Message) -> str:
 
 
 @pytest.mark.parametrize("exchange", TABLE, ids=lambda exchange: exchange.name)
-def test_every_message_has_its_answer(fake_server: ServerThread, exchange: Exchange) -> None:
+def test_every_message_has_its_answer(turn_server: ServerThread, exchange: Exchange) -> None:
     heard: list[Message] = []
-    with connect(f"ws://{fake_server.address}{URL}") as socket:
+    with connected(turn_server, URL) as socket:
 
         def hear_until(mark: str) -> None:
             while not (heard and mark in json.dumps(heard[-1])):
-                heard.append(json.loads(socket.recv(timeout=20)))
+                heard.append(received(socket))
 
-        socket.send(json.dumps(exchange.turns))
+        say(socket, exchange.turns)
         hear_until("session.updated")  # what cannot be read is answered before what waits in the queue
-        for message in (*exchange.said, update(transcription={"prompt": THE_END})):
-            socket.send(message if isinstance(message, str) else json.dumps(message))
+        say(socket, *exchange.said, update(transcription={"prompt": THE_END}))
         hear_until(THE_END)
     answers = [shown(message) for message in heard if not message["type"].endswith(".delta")]
     assert answers == ["session.created", "session.updated", *exchange.answers, "session.updated"]
@@ -420,32 +381,26 @@ def test_every_message_has_its_answer(fake_server: ServerThread, exchange: Excha
     assert about == ["mine" if isinstance(exchange.said[-1], dict) else None] * len(about)
 
 
-def test_a_turn_is_as_long_as_all_its_audio(fake_server: ServerThread) -> None:
+def test_a_turn_is_as_long_as_all_its_audio(turn_server: ServerThread) -> None:
     messages = [BY_CLIENT, seconds(4), COMMIT, seconds(1), seconds(1), seconds(1), COMMIT]
-    heard = talk(fake_server, messages, n_of(COMPLETED, 2))
+    heard = talk(turn_server, messages, n_of(COMPLETED, 2))
     assert [one["usage"]["seconds"] for one in of(heard, COMPLETED)] == pytest.approx([4.0, 3.0], abs=0.002)
 
 
-def test_items_are_retrieved_and_deleted(fake_server: ServerThread) -> None:
-    with connect(f"ws://{fake_server.address}{URL}") as socket:
-
-        def say(*messages: Message, until: str) -> Message:
-            for message in messages:
-                socket.send(json.dumps(message))
-            while (heard := json.loads(socket.recv(timeout=20)))["type"] != until:
-                pass
-            return dict(heard)
-
-        done = say(BY_CLIENT, seconds(1), COMMIT, until="conversation.item.done")
+def test_items_are_retrieved_and_deleted(turn_server: ServerThread) -> None:
+    with connected(turn_server, URL) as socket:
+        say(socket, BY_CLIENT, seconds(1), COMMIT)
+        done = received(socket, "conversation.item.done")
         about = {"item_id": done["item"]["id"], "event_id": "mine"}
         retrieve, delete = ({"type": f"conversation.item.{one}", **about} for one in ("retrieve", "delete"))
-        found = say(retrieve, until="conversation.item.retrieved")
+        say(socket, retrieve, delete, delete, seconds(1), COMMIT)
+        found = received(socket, "conversation.item.retrieved")
         assert found["item"] == done["item"]
         assert found["item"]["content"] == [{"type": "input_audio", "transcript": "word"}]
-        gone = say(delete, until="conversation.item.deleted")
+        gone = received(socket, "conversation.item.deleted")
         assert gone["item_id"] == done["item"]["id"]
-        assert say(delete, until="error")["error"]["code"] == "item_delete_invalid_item_id"
-        committed = say(seconds(1), COMMIT, until=f"{BUFFER}.committed")
+        assert received(socket, "error")["error"]["code"] == "item_delete_invalid_item_id"
+        committed = received(socket, f"{BUFFER}.committed")
         assert committed["previous_item_id"] is None, "the one before was deleted"
 
 
@@ -513,22 +468,18 @@ def test_fields_that_can_be_are_taken() -> None:
         ({"expires_after": {"seconds": "60"}}, "expires_after.seconds"),
     ],
 )
-def test_a_secret_is_asked_for_in_json(fake_server: ServerThread, body: Message, param: str) -> None:
-    answer = httpx.post(f"{fake_server.url}{URL}/client_secrets", json=body, timeout=60)
+def test_a_secret_is_asked_for_in_json(turn_server: ServerThread, body: Message, param: str) -> None:
+    answer = httpx.post(f"{turn_server.url}{URL}/client_secrets", json=body, timeout=60)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_value", param)
 
 
 def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
-    access = Access(api_keys=("the-key-of-the-server",))
-    with serving(SlowModel(), access=access) as server:
-        with OpenAI(base_url=f"{server.url}/v1", api_key="the-key-of-the-server", max_retries=0) as client:
+    with serving(SlowModel(), access=LOCKED) as server:
+        with OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
+            session: Any = update(transcription={"language": "de"}, turn_detection=None)["session"]
             made = client.realtime.client_secrets.create(
-                expires_after={"anchor": "created_at", "seconds": 60},
-                session={
-                    "type": "transcription",
-                    "audio": {"input": {"transcription": {"language": "de"}, "turn_detection": None}},
-                },
+                expires_after={"anchor": "created_at", "seconds": 60}, session=session
             )
             assert made.session.type == "transcription"
             assert time.time() + 50 < made.expires_at < time.time() + 70
@@ -538,7 +489,7 @@ def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
         ):
             client.models.list()
         ways: tuple[dict[str, Any], ...] = (
-            {"additional_headers": {"authorization": f"Bearer {made.value}"}},
+            {"additional_headers": bearer(made.value)},
             {"subprotocols": ["realtime", f"openai-insecure-api-key.{made.value}"]},
         )
         for way in ways:
@@ -561,16 +512,8 @@ def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
     assert ClientSecrets(b"l" * 32).first_valid([secret]) is None
     body, _, signature = secret.partition(".")
     longer = ClientSecrets(b"k" * 32).make(config.document, 6000.0)[0].partition(".")[0]
-    for changed in (
-        f"{longer}.{signature}",
-        body,
-        f"{body}.",
-        f"{body}.ü",
-        "ek_.",
-        "ek_",
-        secret[3:],
-        secret + "x",
-    ):
+    wrong = (f"{longer}.{signature}", body, f"{body}.", f"{body}.ü", "ek_.", "ek_", secret[3:], secret + "x")
+    for changed in wrong:
         assert ClientSecrets(b"k" * 32).first_valid([changed]) is None
 
 
@@ -600,8 +543,9 @@ def heard(server: ServerThread, model: str, query: dict[str, str] | None = None)
         OpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
         client.realtime.connect(extra_query={"intent": "transcription", **(query or {})}) as connection,
     ):
-        wanted: Any = {"turn_detection": None, **({"transcription": {"model": model}} if model else {})}
-        connection.session.update(session={"type": "transcription", "audio": {"input": wanted}})
+        named = {"transcription": {"model": model}} if model else {}
+        session: Any = update(turn_detection=None, **named)["session"]
+        connection.session.update(session=session)
         for _ in range(14):
             connection.input_audio_buffer.append(audio=append(bytes(2 * 24_000))["audio"])
         connection.input_audio_buffer.commit()
@@ -614,7 +558,7 @@ def heard(server: ServerThread, model: str, query: dict[str, str] | None = None)
 
 @pytest.mark.parametrize(("model", "query"), [(DIARIZING, {}), ("", {"model": DIARIZING})])
 def test_segments_of_speakers_come_before_the_whole(model: str, query: dict[str, str]) -> None:
-    with serving(TalkModel()) as server:
+    with serving(talk_model()) as server:
         events = heard(server, model, query)
     segments = [one for one in events if isinstance(one, ConversationItemInputAudioTranscriptionSegment)]
     assert [(one.speaker, one.text) for one in segments] == [(speaker, text) for speaker, _, text in TALK]
@@ -627,15 +571,14 @@ def test_segments_of_speakers_come_before_the_whole(model: str, query: dict[str,
 
 
 def test_other_models_tell_no_speakers() -> None:
-    with serving(TalkModel()) as server:
+    with serving(talk_model()) as server:
         events = heard(server, "gpt-4o-transcribe")
     assert not [one for one in events if one.type.endswith(".segment")]
 
 
 def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
     def named(config: RealtimeSessionConfig, name: str | None) -> RealtimeSessionConfig:
-        heard = {"transcription": {"model": name}}
-        return updated_config(config, {"type": "transcription", "audio": {"input": heard}})
+        return updated_config(config, update(transcription={"model": name})["session"])
 
     config = named(RealtimeSessionConfig(), DIARIZING)
     assert config.options.speakers == "auto"
@@ -654,8 +597,8 @@ def test_a_session_sent_back_as_it_was_told_is_the_same() -> None:
     assert updated_config(config, told) == config
     told["include"] = ["item.input_audio_transcription.logprobs"]
     assert updated_config(config, told) == replace(config, logprobs=True)
-    other = {"transcription": {"model": "whisper-1"}}
-    assert not updated_config(config, {"type": "transcription", "audio": {"input": other}}).has_speakers
+    other = update(transcription={"model": "whisper-1"})["session"]
+    assert not updated_config(config, other).has_speakers
 
 
 def test_words_of_nobody_known_go_with_their_neighbours() -> None:

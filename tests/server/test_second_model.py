@@ -12,7 +12,7 @@ from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import httpx
 import pytest
@@ -25,8 +25,8 @@ from sottovoce.server.settings import JobSettings, ModelSettings, Work
 from sottovoce.types import EncoderOutput, Features
 from tests.offline.transcribing import WORLD, at, script
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script
-from tests.server.servers import CLIPS, ServerThread, settings, wait_until
-from tests.server.test_live import clip, saying, talk
+from tests.server.servers import CLIPS, TRANSCRIPTIONS, ServerThread, post, serving, wait_until
+from tests.server.test_live import clip, talk
 
 ENGLISH = (CLIPS / "en.flac").read_bytes()
 ALL = DeferralOptions(min_avg_logprob=0.0)
@@ -60,20 +60,14 @@ def both(
     nano: Model, second: SecondBackend, deferral: DeferralOptions = ALL, jobs: JobSettings | None = None
 ) -> Iterator[ServerThread]:
     models = ModelSettings("nano", second="second", deferral=deferral)
-    wanted = replace(settings(models=models), jobs=jobs, work=Work(engines=1, forecast=False))
-    other = model_of(second)
-    with ServerThread(wanted, lambda name: nano if name == "nano" else other) as server:
-        server.wait_until_ready()
+    opened = {"nano": nano, "second": model_of(second)}
+    work = Work(engines=1, forecast=False)
+    with serving(opened.__getitem__, models=models, jobs=jobs, work=work) as server:
         yield server
 
 
 def openai(server: ServerThread) -> str:
-    answer = httpx.post(
-        f"{server.url}/v1/audio/transcriptions",
-        files={"file": ("en.flac", ENGLISH)},
-        data={"model": "nano", "language": "en"},
-        timeout=120.0,
-    )
+    answer = post(server, data=ENGLISH, model="nano", language="en")
     assert answer.status_code == 200, answer.text
     return cast(str, answer.json()["text"]).strip()
 
@@ -85,17 +79,14 @@ def deepgram(server: ServerThread) -> str:
 
 
 def inference(server: ServerThread) -> str:
-    files, data = {"file": ("en.flac", ENGLISH)}, {"language": "en", "response_format": "json"}
-    answer = httpx.post(f"{server.url}/inference", files=files, data=data, timeout=120)
+    answer = post(server, "/inference", ENGLISH, language="en", response_format="json")
     return cast(str, answer.json()["text"]).strip()
 
 
 def job(server: ServerThread) -> str:
-    files, data = {"file": ("en.flac", ENGLISH)}, {"language": "en"}
-    address = f"{server.url}/v1/jobs"
-    begun = httpx.post(address, files=files, data=data, timeout=120).json()
-    wait_until(lambda: httpx.get(f"{address}/{begun['id']}").json()["status"] == "succeeded", 60.0)
-    return cast(str, httpx.get(f"{address}/{begun['id']}").json()["result"]["text"]).strip()
+    address = f"{server.url}/v1/jobs/{post(server, '/v1/jobs', ENGLISH, language='en').json()['id']}"
+    wait_until(lambda: httpx.get(address).json()["status"] == "succeeded", 60.0)
+    return cast(str, httpx.get(address).json()["result"]["text"]).strip()
 
 
 def test_every_api_of_files_has_what_is_in_doubt_read_again(nano: Model, tmp_path: Path) -> None:
@@ -122,7 +113,7 @@ def test_people_speak_while_the_second_model_reads(nano: Model) -> None:
         answer = pool.submit(openai, server)
         wait_until(lambda: second.n_waiting > 0)
         began = time.monotonic()
-        heard, code, _ = talk(server, saying(clip("en")), "languages=en")
+        heard, code, _ = talk(server, clip("en"), query="languages=en")
         assert code == 1000
         assert any(message["type"] == "final" and message["text"] for message in heard)
         assert any(message["type"] == "partial" for message in heard)
@@ -142,7 +133,7 @@ def test_a_client_that_goes_ends_what_the_second_reads(nano: Model) -> None:
         fields = ((b"model", b"", b"nano"), (b"language", b"", b"en"), (b"file", b'; filename="a"', ENGLISH))
         form = b"".join(part % field for field in fields) + b"--x--\r\n"
         kind = {"content-type": "multipart/form-data; boundary=x"}
-        client.request("POST", "/v1/audio/transcriptions", form, kind)
+        client.request("POST", TRANSCRIPTIONS, form, kind)
         wait_until(lambda: second.n_waiting > 0)
         client.close()
         wait_until(lambda: server.services.n_requests == 0)
@@ -157,9 +148,8 @@ def test_a_client_that_goes_ends_what_the_second_reads(nano: Model) -> None:
 
 def test_what_the_second_cannot_read_is_left_to_the_first(nano: Model) -> None:
     second = SecondBackend(n_vocab=51864)
-    german = {"files": {"file": ("de.flac", (CLIPS / "de.flac").read_bytes())}, "data": {"language": "de"}}
     with both(nano, second) as server:
-        answer = httpx.post(f"{server.url}/v1/audio/transcriptions", timeout=120, **cast(Any, german))
+        answer = post(server, data=(CLIPS / "de.flac").read_bytes(), language="de")
         assert answer.json()["text"].strip()
         assert second.n_encoded == 0
         openai(server)
@@ -171,10 +161,7 @@ def test_it_is_loaded_with_the_first_and_cannot_be_asked_for(nano: Model) -> Non
         assert set(server.services.registry.running) == {"nano", "second"}
         names = [one["id"] for one in httpx.get(f"{server.url}/v1/models").json()["data"]]
         assert "second" not in names
-        data = {"model": "second"}
-        files = {"file": ("en.flac", ENGLISH)}
-        answer = httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, data=data)
-        assert answer.status_code == 404
+        assert post(server, data=ENGLISH, model="second").status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -13,22 +13,22 @@ import pytest
 from openai import OpenAI
 from openai.types.audio import TranscriptionDiarized
 
-from sottovoce.audio.io import load_audio
 from sottovoce.errors import ModelNotFoundError
 from sottovoce.server.apis.openai_files import known_speakers
 from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.errors import ApiError
 from tests.server.conversation import KnownSpeakers, Message, exchanged, refusal
-from tests.server.servers import CLIPS, ServerThread
+from tests.server.servers import CLIPS, ServerThread, post
+from tests.server.test_live import clip
 from tests.speakers.somebody import one_speaker
 
-URL = "/v1/audio/transcriptions"
 LIVE = "/v1/live?languages=en&speakers=auto"
 
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sottovoce.offline.transcription.make_diarizer", lambda _: KnownSpeakers())
+    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
 
 
 def test_segments_have_speakers_whole_and_in_a_stream(client: OpenAI, english: Path) -> None:
@@ -51,8 +51,7 @@ def test_segments_have_speakers_whole_and_in_a_stream(client: OpenAI, english: P
 
 
 def events(server: ServerThread, recording: Path, **given: str) -> list[dict[str, Any]]:
-    files = {"file": ("talk.flac", recording.read_bytes())}
-    answer = httpx.post(server.url + URL, files=files, data={"stream": "true", **given}, timeout=60)
+    answer = post(server, data=recording.read_bytes(), stream="true", **given)
     assert answer.status_code == 200, answer.text
     return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
 
@@ -79,11 +78,8 @@ def test_segments_come_with_their_words_and_language(
 def test_words_of_streamed_segments_have_the_speaker_of_their_segment(
     server: ServerThread, english: Path
 ) -> None:
-    found = events(
-        server,
-        english,
-        **{"response_format": "diarized_json", "timestamp_granularities[]": "word", "language": "en"},
-    )
+    words = {"timestamp_granularities[]": "word"}
+    found = events(server, english, response_format="diarized_json", language="en", **words)
     segments = [one for one in found if one["type"] == "transcript.text.segment"]
     assert segments[-1]["speaker"] == "B"
     for segment in segments:
@@ -91,14 +87,8 @@ def test_words_of_streamed_segments_have_the_speaker_of_their_segment(
         assert {word["speaker"] for word in segment["words"]} == {segment["speaker"]}
 
 
-def pcm() -> bytes:
-    samples: bytes = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
-    return samples
-
-
-def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
-    messages, _ = exchanged(server, LIVE, pcm(), {"type": "close"})
+def test_words_of_a_live_session_have_speakers(server: ServerThread) -> None:
+    messages, _ = exchanged(server, LIVE, clip("en"), {"type": "close"})
     finals = [message for message in messages if message["type"] == "final"]
     assert finals
     assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}
@@ -108,13 +98,12 @@ def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch
         with_changes(SessionRequest(), {"speakers": "several"})
 
 
-def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
+def test_voices_go_from_session_to_session(server: ServerThread) -> None:
     voices: dict[str, str] = {}
     for name in ("A", "Anna"):
         known: list[Message] = [{"type": "voices", "voices": {"Anna": voices["A"]}}] if voices else []
         ends: list[Message] = [{"type": kind} for kind in ("finalize", "voices", "close")]
-        messages, _ = exchanged(server, LIVE, *known, pcm(), *ends)
+        messages, _ = exchanged(server, LIVE, *known, clip("en"), *ends)
         voices = [message for message in messages if message["type"] == "voices"][-1]["voices"]
         words = [word for message in messages if message["type"] == "final" for word in message["words"]]
         assert list(voices) == [name]
@@ -133,10 +122,7 @@ def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: py
         ({"A": "AAAAAA=="}, "expected 2 finite numbers"),
     ],
 )
-def test_what_is_no_voice_is_said(
-    server: ServerThread, monkeypatch: pytest.MonkeyPatch, voices: object, expected: str
-) -> None:
-    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
+def test_what_is_no_voice_is_said(server: ServerThread, voices: object, expected: str) -> None:
     for query, said in (("speakers=auto", expected), ("", expected.replace("2 finite", "a session"))):
         given: Message = {"type": "voices", "voices": voices}
         messages, _ = exchanged(server, f"/v1/live?{query}", given, {"type": "close"})
@@ -159,12 +145,8 @@ def test_missing_weights_are_told_without_their_place(
     configure: Message = {"type": "configure", "speakers": "auto"}
     (_, refused, closed), _ = exchanged(server, "/v1/live?languages=en", configure, {"type": "close"})
     assert closed["type"] == "closed", "the session is as it was"
-    answer = httpx.post(
-        f"{server.url}/v1/audio/transcriptions",
-        data={"model": "nano", "response_format": "diarized_json"},
-        files={"file": (CLIPS / "en.flac").read_bytes()},
-        timeout=120,
-    )
+    english = (CLIPS / "en.flac").read_bytes()
+    answer = post(server, data=english, model="nano", response_format="diarized_json")
     assert answer.status_code == 503
     denied = refusal(server, "/v1/listen?encoding=linear16&sample_rate=16000&diarize=true")
     for told in (json.loads(shut.body)["error"], refused["error"], answer.json()["error"]):
@@ -176,10 +158,9 @@ def test_missing_weights_are_told_without_their_place(
     assert sum("/srv/secret/voices" in reason for reason in reasons) == 4
 
 
-def test_speakers_as_deepgram_tells_them(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
+def test_speakers_as_deepgram_tells_them(server: ServerThread) -> None:
     query = "encoding=linear16&sample_rate=16000&language=en&diarize=true"
-    messages, _ = exchanged(server, f"/v1/listen?{query}", pcm(), {"type": "CloseStream"})
+    messages, _ = exchanged(server, f"/v1/listen?{query}", clip("en"), {"type": "CloseStream"})
     finals = [message for message in messages if message.get("is_final")]
     words = [word for final in finals for word in final["channel"]["alternatives"][0]["words"]]
     assert words

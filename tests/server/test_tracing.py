@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from websockets.asyncio.client import connect
 
 from sottovoce.api import Model
 from sottovoce.errors import MissingExtraError
 from sottovoce.server import telemetry
 from sottovoce.server.settings import JobSettings
-from tests.server.servers import CLIPS, ServerThread, settings, wait_until
+from tests.server.conversation import exchanged
+from tests.server.servers import CLIPS, post, serving, wait_until
 
 sdk: Any = pytest.importorskip("opentelemetry.sdk.trace", reason="opentelemetry-sdk is not installed")
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -37,22 +35,13 @@ def test_requests_sessions_and_jobs_have_spans(
         return made
 
     monkeypatch.setattr("sottovoce.server.services.make_provider", provider)
-    wanted = replace(settings(), traces=True, jobs=JobSettings(str(tmp_path)))
-
-    async def live(address: str) -> None:
-        async with connect(f"ws://{address}/v1/live?prompt=quarterly") as socket:
-            await socket.send('{"type": "close"}')
-            async for _ in socket:
-                pass
-
-    with ServerThread(wanted, lambda name: nano) as server:
-        server.wait_until_ready()
+    with serving(nano, traces=True, jobs=JobSettings(str(tmp_path))) as server:
         parent = {"traceparent": f"00-{TRACE}-{PARENT}-01", "x-request-id": "mine"}
         assert httpx.get(f"{server.url}/v1/models?q=quarterly", headers=parent).status_code == 200
         assert httpx.get(f"{server.url}/nothing").status_code == 404
-        asyncio.run(live(server.address))
-        files = {"file": ("quarterly.flac", (CLIPS / "en.flac").read_bytes())}
-        job = httpx.post(f"{server.url}/v1/jobs", files=files).json()["id"]
+        exchanged(server, "/v1/live?prompt=quarterly", {"type": "close"})
+        said = (CLIPS / "en.flac").read_bytes()
+        job = post(server, "/v1/jobs", said, name="quarterly.flac").json()["id"]
         wait_until(lambda: any(span.name == "job" for span in exporter.get_finished_spans()))
     spans = {span.name: span for span in exporter.get_finished_spans()}
     models = spans["GET /v1/models"]

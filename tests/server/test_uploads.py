@@ -7,15 +7,14 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
 from sottovoce.api import Model
@@ -24,34 +23,33 @@ from sottovoce.runtime import batching
 from sottovoce.runtime.batching import Priority
 from sottovoce.server.services import UPLOADS_PER_REQUEST
 from sottovoce.server.settings import ServerLimits
-from sottovoce.types import Samples
 from tests.audio.test_input_format import encoded
-from tests.server.servers import CLIPS, ServerThread, SlowModel, make_worker, serving, wait_until
+from tests.server.servers import (
+    CLIPS,
+    TRANSCRIPTIONS,
+    Gate,
+    ServerThread,
+    SlowModel,
+    head,
+    opened,
+    post,
+    serving,
+    submit,
+    wait_until,
+    wav,
+    working,
+)
 
-URL = "/v1/audio/transcriptions"
 BOUNDARY = "----part"
 PART = f"--{BOUNDARY}\r\n"
-
-
-def post(server: ServerThread, data: bytes, name: str = "talk.wav", **fields: Any) -> httpx.Response:
-    files = {"file": (name, data, "application/octet-stream")}
-    return httpx.post(server.url + URL, files=files, data=fields or {"language": "en"}, timeout=120)
+MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
+ENGLISH = CLIPS / "en.flac"
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
     found: dict[str, Any] = answer.json()["error"]
     assert set(found) == {"message", "type", "param", "code"}
     return found
-
-
-def wav(speech: int | Samples, value: int = 0) -> bytes:
-    """A recording of one channel at 16 kHz: of samples (n,), or of so many times the value."""
-    codes = np.full(speech, value) if isinstance(speech, int) else speech * 32767
-    body = codes.astype("<i2").tobytes()
-    head = b"WAVEfmt " + (16).to_bytes(4, "little") + b"\x01\x00\x01\x00"
-    head += (16_000).to_bytes(4, "little") + (32_000).to_bytes(4, "little") + b"\x02\x00\x10\x00"
-    head += b"data" + len(body).to_bytes(4, "little")
-    return b"RIFF" + (len(head) + len(body)).to_bytes(4, "little") + head + body
 
 
 @pytest.fixture
@@ -100,7 +98,7 @@ def playlists(target: str) -> dict[str, bytes]:
 def test_a_playlist_reaches_no_file(server: ServerThread, name: str, tmp_path: Path) -> None:
     """Were it opened, its words would be in the answer; /etc/passwd is what such files are made for."""
     said = tmp_path / "said.wav"
-    said.write_bytes(wav(load_audio(CLIPS / "en.flac")))
+    said.write_bytes(wav(load_audio(ENGLISH)))
     for target in (
         str(said),
         f"file://{said}",
@@ -108,7 +106,7 @@ def test_a_playlist_reaches_no_file(server: ServerThread, name: str, tmp_path: P
         "/etc/passwd",
         "file:///etc/passwd",
     ):
-        answer = post(server, playlists(target)[name], name)
+        answer = post(server, data=playlists(target)[name], name=name)
         assert answer.status_code == 400, answer.text
         assert "garden" not in answer.text
         assert "root:" not in answer.text
@@ -121,7 +119,8 @@ def test_a_playlist_reaches_no_network(
 ) -> None:
     port, came = listener
     for scheme in ("http", "tcp", "rtmp"):
-        answer = post(server, playlists(f"{scheme}://127.0.0.1:{port}/said.wav")[name], name)
+        target = f"{scheme}://127.0.0.1:{port}/said.wav"
+        answer = post(server, data=playlists(target)[name], name=name)
         assert answer.status_code == 400, answer.text
     assert came == []
 
@@ -130,7 +129,7 @@ def test_a_playlist_reaches_no_network(
     "name", ["../../etc/passwd", "a\nb.wav", "C:\\talk.wav", "x" * 5_000, "", "\u202etalk.wav"]
 )
 def test_names_are_names_and_no_paths(server: ServerThread, name: str) -> None:
-    answer = post(server, b"no audio at all", name)
+    answer = post(server, data=b"no audio at all", name=name)
     message = error_of(answer)["message"]
     assert answer.status_code == 400
     assert "\n" not in message
@@ -140,7 +139,7 @@ def test_names_are_names_and_no_paths(server: ServerThread, name: str) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 100, b"ID3", wav(0), b"RIFF\xff\xff\xff\xffWAVE"])
 def test_what_is_no_audio_is_one_line(server: ServerThread, data: bytes) -> None:
-    answer = post(server, data)
+    answer = post(server, data=data)
     assert answer.status_code == 400
     assert error_of(answer)["param"] == "file"
 
@@ -148,8 +147,8 @@ def test_what_is_no_audio_is_one_line(server: ServerThread, data: bytes) -> None
 def test_too_much_is_refused_by_its_header_before_it_comes() -> None:
     with serving(SlowModel(), limits=ServerLimits(upload_mb=0.1)) as server:
         connection = http.client.HTTPConnection(server.address, timeout=30)
-        connection.putrequest("POST", URL)
-        connection.putheader("content-type", f"multipart/form-data; boundary={BOUNDARY}")
+        connection.putrequest("POST", TRANSCRIPTIONS)
+        connection.putheader("content-type", MULTIPART)
         connection.putheader("content-length", str(10**12))
         connection.endheaders()
         answer = connection.getresponse()
@@ -166,35 +165,30 @@ def test_too_much_is_refused_while_it_comes() -> None:
 
     with serving(SlowModel(), limits=ServerLimits(upload_mb=0.1)) as server:
         try:
-            answer = httpx.post(
-                server.url + URL,
-                content=pieces(),
-                headers={"content-type": f"multipart/form-data; boundary={BOUNDARY}"},
-            )
+            headers = {"content-type": MULTIPART}
+            answer = httpx.post(server.url + TRANSCRIPTIONS, content=pieces(), headers=headers)
         except httpx.TransportError:  # it answered, and did not wait for the rest
             return
         assert answer.status_code == 413
 
 
+UPLOAD = head(
+    TRANSCRIPTIONS, "content-length: 100000\r\n", f"content-type: {MULTIPART}\r\n", method="POST"
+) + (f"--{BOUNDARY}\r\n".encode())
+"""The beginning of one."""
+
+
 def test_an_upload_that_stops_is_given_up() -> None:
     with serving(SlowModel(), limits=ServerLimits(upload_s=0.3)) as server:
-        with begun_upload(server) as connection:
+        with opened(server, UPLOAD) as connection:
             assert b" 408 " in connection.recv(10_000).split(b"\r\n")[0]
         wait_until(lambda: server.services.n_uploads == 0)
-
-
-def begun_upload(server: ServerThread) -> socket.socket:
-    connection = socket.create_connection(server.address.split(":"), timeout=30)
-    head = f"POST {URL} HTTP/1.1\r\nhost: {server.address}\r\ncontent-length: 100000\r\n"
-    head += f"content-type: multipart/form-data; boundary={BOUNDARY}\r\n\r\n--{BOUNDARY}\r\n"
-    connection.sendall(head.encode())
-    return connection
 
 
 def test_an_upload_that_trickles_is_given_up() -> None:
     with (
         serving(SlowModel(), limits=ServerLimits(upload_s=0.5)) as server,
-        begun_upload(server) as connection,
+        opened(server, UPLOAD) as connection,
     ):
         connection.settimeout(0.1)
         answer = b""
@@ -210,12 +204,12 @@ def test_uploads_that_are_slow_keep_nobody_waiting() -> None:
     limits = ServerLimits(requests=1, duration_s=0.5)
     with serving(SlowModel(), limits=limits) as server, ExitStack() as stack:
         for n in range(UPLOADS_PER_REQUEST - 1):
-            stack.enter_context(begun_upload(server))
+            stack.enter_context(opened(server, UPLOAD))
             wait_until(lambda n=n: server.services.n_uploads == n + 1)
-        assert error_of(post(server, wav(16_000)))["code"] == "audio_too_long", "it was looked at"
-        stack.enter_context(begun_upload(server))
+        assert error_of(post(server))["code"] == "audio_too_long", "it was looked at"
+        stack.enter_context(opened(server, UPLOAD))
         wait_until(lambda: server.services.n_uploads == UPLOADS_PER_REQUEST)
-        answer = post(server, wav(16_000))
+        answer = post(server)
         assert answer.status_code == 429
         assert error_of(answer)["code"] == "rate_limit_exceeded"
 
@@ -228,17 +222,17 @@ def test_a_recording_that_is_too_long_is_refused_before_the_model_sees_it(declar
         data[40:44] = b"\xff\xff\xff\xff"
     model = SlowModel()
     with serving(model, limits=ServerLimits(duration_s=20.0)) as server:
-        answer = post(server, bytes(data))
+        answer = post(server, data=bytes(data))
     assert answer.status_code == 413
     assert error_of(answer)["code"] == "audio_too_long"
     assert model.n_calls == 0
 
 
 def test_a_header_that_says_days_does_not_keep_a_short_recording_out(nano: Model) -> None:
-    data = bytearray(wav(load_audio(CLIPS / "en.flac")))
+    data = bytearray(wav(load_audio(ENGLISH)))
     data[40:44] = b"\xff\xff\xff\xff"
     with serving(nano, limits=ServerLimits(duration_s=60.0)) as server:
-        answer = post(server, bytes(data))
+        answer = post(server, data=bytes(data))
     assert answer.status_code == 200
     assert "garden" in answer.json()["text"]
 
@@ -249,9 +243,9 @@ def test_a_header_that_says_days_does_not_keep_a_short_recording_out(nano: Model
         ({}, b"{}", "no content type"),
         ({"content-type": "application/json"}, b"{}", "application/json"),
         ({"content-type": "multipart/form-data"}, b"{}", "boundary"),
-        ({"content-type": f"multipart/form-data; boundary={BOUNDARY}"}, b"nothing of the kind", "file"),
+        ({"content-type": MULTIPART}, b"nothing of the kind", "file"),
         (
-            {"content-type": f"multipart/form-data; boundary={BOUNDARY}"},
+            {"content-type": MULTIPART},
             f'{PART}content-disposition: form-data; name="model"\r\n\r\nnano\r\n--{BOUNDARY}--'.encode(),
             "file: expected a recording",
         ),
@@ -260,7 +254,7 @@ def test_a_header_that_says_days_does_not_keep_a_short_recording_out(nano: Model
 def test_what_is_no_form_with_a_file(
     server: ServerThread, headers: dict[str, str], body: bytes, told: str
 ) -> None:
-    answer = httpx.post(server.url + URL, headers=headers, content=body)
+    answer = httpx.post(server.url + TRANSCRIPTIONS, headers=headers, content=body)
     assert answer.status_code == 400
     assert told in error_of(answer)["message"]
 
@@ -269,28 +263,28 @@ def test_two_files_and_other_fields_with_files_are_refused(server: ServerThread)
     two = [("file", ("a.wav", wav(10), "audio/wav")), ("file", ("b.wav", wav(10), "audio/wav"))]
     other = [("audio", ("a.wav", wav(10), "audio/wav"))]
     for files in (two, other):
-        assert httpx.post(server.url + URL, files=files).status_code == 400
+        assert httpx.post(server.url + TRANSCRIPTIONS, files=files).status_code == 400
 
 
-def test_more_recordings_than_the_limit_are_asked_to_come_again() -> None:
-    is_free = threading.Event()
-    model = SlowModel(lambda: is_free.wait(30.0) and None)
-    with serving(model, limits=ServerLimits(requests=1)) as server:
-        first = threading.Thread(target=lambda: gone(server), daemon=True)
-        first.start()
+def test_more_recordings_than_the_limit_are_asked_to_come_again(gate: Gate) -> None:
+    with (
+        serving(SlowModel(gate), limits=ServerLimits(requests=1)) as server,
+        ThreadPoolExecutor() as threads,
+    ):
+        first = threads.submit(gone, server)
         wait_until(lambda: server.services.n_requests == 1)
-        answer = post(server, wav(16_000))
+        answer = post(server)
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) >= 1
         assert error_of(answer)["code"] == "rate_limit_exceeded"
-        is_free.set()
-        first.join(30)
+        gate.open()
+        first.result(30)
         wait_until(lambda: server.services.n_requests == 0)
 
 
 def gone(server: ServerThread) -> None:
     with suppress(httpx.TimeoutException):
-        httpx.post(server.url + URL, files={"file": ("a.wav", wav(16_000))}, timeout=1.0)
+        httpx.post(server.url + TRANSCRIPTIONS, files={"file": ("a.wav", wav(16_000))}, timeout=1.0)
 
 
 def test_a_client_who_goes_frees_the_model_whole_and_streamed() -> None:
@@ -299,7 +293,10 @@ def test_a_client_who_goes_frees_the_model_whole_and_streamed() -> None:
         gone(server)
         wait_until(lambda: server.services.n_requests == 0)
         with httpx.stream(
-            "POST", server.url + URL, files={"file": ("a.wav", wav(16_000))}, data={"stream": "true"}
+            "POST",
+            server.url + TRANSCRIPTIONS,
+            files={"file": ("a.wav", wav(16_000))},
+            data={"stream": "true"},
         ) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
             assert next(answer.iter_lines()).startswith("data: ")
@@ -316,36 +313,23 @@ def test_an_error_inside_a_stream_is_its_last_event() -> None:
 
     model = SlowModel(fail)
     with serving(model) as server:
-        files = {"file": ("a.wav", wav(16_000))}
-        answer = httpx.post(server.url + URL, files=files, data={"stream": "true"})
+        answer = post(server, stream="true")
     *_, last = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     assert last["error"]["type"] == "server_error"
     assert "secret" not in answer.text
 
 
-def test_live_calls_go_before_those_of_recordings() -> None:
+def test_live_calls_go_before_those_of_recordings(gate: Gate) -> None:
     done: list[str] = []
-    is_free, has_begun = threading.Event(), threading.Event()
-    worker = make_worker()
-
-    def hold() -> None:
-        has_begun.set()
-        assert is_free.wait(10)
-
-    def begin(work: Callable[[], None], priority: Priority) -> Future[None]:
-        caller = worker.runtime.caller()
-        return worker.submit(lambda: caller.run_on_host(work), priority, caller)
-
-    first = begin(hold, Priority.FILE)
-    assert has_begun.wait(10)
-    file = begin(lambda: done.append("file"), Priority.FILE)
-    live = begin(lambda: done.append("live"), Priority.LIVE)
-    wait_until(lambda: len(worker.runtime.waiting) == 2)
-    is_free.set()
-    for one in (first, file, live):
-        one.result(10)
-    worker.close()
-    worker.join(10)
+    with working() as worker:
+        first = submit(worker, gate, Priority.FILE)
+        wait_until(lambda: gate.n_waiting == 1)
+        file = submit(worker, lambda: done.append("file"), Priority.FILE)
+        live = submit(worker, lambda: done.append("live"), Priority.LIVE)
+        wait_until(lambda: len(worker.runtime.waiting) == 2)
+        gate.open()
+        for one in (first, file, live):
+            one.result(10)
     assert done == ["live", "file"]
 
 
@@ -359,7 +343,7 @@ def test_recordings_sent_at_once_have_the_text_that_each_has_alone(
     with serving(nano) as running, ThreadPoolExecutor(len(names)) as people:
 
         def sent(name: str) -> str:
-            answer = post(running, files[name].read_bytes(), f"{name}.flac", language=name)
+            answer = post(running, data=files[name].read_bytes(), language=name)
             return str(answer.json()["text"])
 
         assert list(people.map(sent, names)) == [alone[name].text for name in names]
@@ -373,7 +357,7 @@ def test_an_upload_is_known_by_its_ending(
     server: ServerThread, ending: str, container: str, codec: str, rate: int
 ) -> None:
     data = encoded(container, codec, rate)
-    known, unknown = (post(server, data, f"call.{name}") for name in (ending, "bin"))
+    known, unknown = (post(server, data=data, name=f"call.{name}", language="en") for name in (ending, "bin"))
     assert known.status_code == 200
     assert "in the morning" in known.json()["text"]
     assert unknown.status_code == 400

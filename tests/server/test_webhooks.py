@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_network
 from pathlib import Path
@@ -24,48 +25,46 @@ from sottovoce.server.errors import ApiError
 from sottovoce.server.settings import Access, JobSettings, secret_of
 from sottovoce.server.webhooks import PostError, may_call, post, target_of
 from tests.server.servers import QuietModel, ServerThread, serving, wait_until
-from tests.server.test_jobs import created, ended, job
-from tests.server.test_jobs import post as post_job
+from tests.server.test_jobs import created, deleted, job, post_job
 
 SECRET = "whsec_c290dG92b2NlLXNvdHRvdm9jZS1zb3R0b3ZvY2U="
 HERE = ("127.0.0.0/8",)
 
 
+@dataclass
 class Receiver:
-    """A listener, and what came. statuses: of its answers, the last one again and again."""
+    """A listener, and what came."""
 
-    def __init__(self, *statuses: int) -> None:
-        self.came: list[tuple[dict[str, str], bytes]] = []
-        self._statuses = list(statuses)
-        outer = self
+    port: int
+    came: list[tuple[dict[str, str], bytes]]
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                outer.came.append(({name.lower(): value for name, value in self.headers.items()}, body))
-                statuses = outer._statuses
-                self.send_response(statuses.pop(0) if len(statuses) > 1 else statuses[0])
-                self.send_header("location", "http://127.0.0.1:1/")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?a=b"
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook?a=b"
 
 
 @contextmanager
 def receiver(*statuses: int) -> Iterator[Receiver]:
-    made = Receiver(*statuses)
-    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield made
-    finally:
-        made.server.shutdown()
-        made.server.server_close()
-        thread.join()
+    """statuses: of its answers, the last one again and again."""
+    left, came = list(statuses), list[tuple[dict[str, str], bytes]]()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            came.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(left.pop(0) if len(left) > 1 else left[0])
+            self.send_header("location", "http://127.0.0.1:1/")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(1) as threads:
+        threads.submit(server.serve_forever, 0.05)
+        try:
+            yield Receiver(server.server_port, came)
+        finally:
+            server.shutdown()
 
 
 @pytest.fixture
@@ -82,11 +81,16 @@ def calling(tmp_path: Path, networks: tuple[str, ...] = HERE) -> Iterator[Server
         yield server
 
 
+def told(server: ServerThread, name: str, status: str) -> Any:
+    """A job, whose webhook is waited for."""
+    wait_until(lambda: job(server, name)["webhook"]["status"] == status)
+    return job(server, name)
+
+
 def test_openais_client_knows_the_signature_and_what_is_told(tmp_path: Path) -> None:
     with receiver(204) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
-        wait_until(lambda: job(server, name)["webhook"]["status"] == "delivered")
-        found = job(server, name)
+        found = told(server, name, "delivered")
     ((headers, body),) = listener.came
     client = OpenAI(api_key="none", webhook_secret=SECRET)
     client.webhooks.verify_signature(body, headers)
@@ -104,8 +108,7 @@ def test_openais_client_knows_the_signature_and_what_is_told(tmp_path: Path) -> 
 def test_who_does_not_take_it_is_told_again_with_the_same_id(tmp_path: Path) -> None:
     with receiver(500, 302, 200) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
-        wait_until(lambda: job(server, name)["webhook"]["status"] == "delivered")
-        assert job(server, name)["webhook"]["tries"] == 3
+        assert told(server, name, "delivered")["webhook"]["tries"] == 3
         written = httpx.get(f"{server.url}/metrics").text
     assert len({headers["webhook-id"] for headers, _ in listener.came}) == 1
     assert len(listener.came) == 3, "a redirect is not followed"
@@ -117,8 +120,7 @@ def test_who_does_not_take_it_is_told_again_with_the_same_id(tmp_path: Path) -> 
 def test_tries_have_an_end(tmp_path: Path, status: int, n_tries: int) -> None:
     with receiver(status) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
-        wait_until(lambda: job(server, name)["webhook"]["status"] == "failed")
-        assert ended(server, name)["status"] == "succeeded"
+        assert told(server, name, "failed")["status"] == "succeeded"
     assert len(listener.came) == n_tries
 
 
@@ -131,7 +133,7 @@ def test_what_was_not_told_before_a_new_start_is_told_after_it(
             name = created(server, webhook_url=listener.url)
             wait_until(lambda: len(listener.came) == 1)
             wait_until(lambda: job(server, name)["webhook"]["tries"] == 1)
-        port = listener.server.server_port
+        port = listener.port
     with socket.create_server(("127.0.0.1", port)) as again:
         monkeypatch.setattr(webhooks, "WAITS_S", (0.0, 0.0, 0.0))
         again.settimeout(20)
@@ -147,7 +149,7 @@ def test_a_job_that_is_deleted_is_not_told_of(tmp_path: Path, monkeypatch: pytes
     with receiver(200) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
         wait_until(lambda: job(server, name)["status"] == "succeeded")
-        httpx.delete(f"{server.url}/v1/jobs/{name}")
+        deleted(server, name)
         wait_until(lambda: {path.name for path in (tmp_path / "jobs").iterdir()} == {".lock"})
         assert server.state.jobs is not None
         assert server.state.jobs._scopes == {}, "it is waited for no longer"
@@ -210,7 +212,7 @@ def sent(url: str, networks: tuple[str, ...] = ()) -> int:
 
 def test_a_name_that_means_a_private_address_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     with receiver(200) as listener:
-        url = f"http://example.org:{listener.server.server_port}/"
+        url = f"http://example.org:{listener.port}/"
         monkeypatch.setattr(webhooks.anyio, "getaddrinfo", means("127.0.0.1"))
         with pytest.raises(PostError, match="not public"):
             sent(url)
@@ -250,7 +252,7 @@ def test_the_next_address_is_called_where_one_cannot_be_reached(monkeypatch: pyt
     monkeypatch.setattr(webhooks.asyncio, "open_connection", unless_lost)
     monkeypatch.setattr(webhooks.anyio, "getaddrinfo", means("127.0.0.2", "127.0.0.3", "127.0.0.1"))
     with receiver(200) as listener:
-        assert sent(f"http://example.org:{listener.server.server_port}/", HERE) == 200
+        assert sent(f"http://example.org:{listener.port}/", HERE) == 200
         assert len(listener.came) == 1
 
 
@@ -264,11 +266,10 @@ def test_an_answer_that_is_none_or_has_no_end_is_a_try_that_failed(answer: bytes
                 taken.recv(65_536)
                 taken.sendall(answer)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with pytest.raises(PostError):
-            sent(f"http://127.0.0.1:{listener.getsockname()[1]}/", HERE)
-        thread.join()
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(serve)
+            with pytest.raises(PostError):
+                sent(f"http://127.0.0.1:{listener.getsockname()[1]}/", HERE)
 
 
 def test_who_answers_nothing_is_waited_for_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,18 +9,19 @@ import struct
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sottovoce.api import Model
-from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.settings import Listening, ServerLimits, wyoming_address
 from sottovoce.types import Event, Samples, SpeechEnded, SpeechStarted
-from tests.server.servers import CLIPS, ServerThread, SlowModel, SlowSession, serving, wait_until
+from tests.server.servers import SECOND, ServerThread, SlowModel, SlowSession, serving, wait_until
+from tests.server.test_live import clip
 
 pytest.importorskip("wyoming", reason="wyoming is not installed")
 with warnings.catch_warnings():
@@ -32,17 +33,11 @@ with warnings.catch_warnings():
     from wyoming.ping import Ping
 
 ANYWHERE = Listening("127.0.0.1", 0)
-SECOND = bytes(2 * 16_000)
-
-
-class PausingModel(SlowModel):
-    """Hears somebody speak for the first two seconds, and then nobody."""
-
-    def session(self, languages: object = None, **options: object) -> SlowSession:
-        return PausingSession(self)
 
 
 class PausingSession(SlowSession):
+    """Hears somebody speak for the first two seconds, and then nobody."""
+
     def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
         before = self._n_samples
         events = super().push(pcm) if before < 32_000 else []
@@ -53,8 +48,16 @@ class PausingSession(SlowSession):
 
 
 @pytest.fixture(scope="module")
-def fake_server() -> Iterator[ServerThread]:
+def four() -> Iterator[ServerThread]:
+    """A server of four sessions."""
     with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=4)) as server:
+        yield server
+
+
+@pytest.fixture
+def one() -> Iterator[ServerThread]:
+    """A server of one session, and of four connections."""
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
         yield server
 
 
@@ -67,6 +70,10 @@ def port_of(server: ServerThread) -> int:
 
 def client_of(server: ServerThread) -> Any:
     return AsyncTcpClient("127.0.0.1", port_of(server), read_timeout=60.0)
+
+
+def connection_to(server: ServerThread, address: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port_of(server)), timeout=20, source_address=(address, 0))
 
 
 async def say(client: Any, audio: bytes, *, rate: int = 16_000, channels: int = 1, step: int = 4_096) -> None:
@@ -100,9 +107,8 @@ async def text_of(server: ServerThread, audio: bytes, **options: Any) -> list[tu
 
 
 def test_their_client_hears_a_recording_that_it_reads_after_the_end(nano: Model) -> None:
-    audio = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
     with serving(nano, wyoming=ANYWHERE) as server:
-        heard = asyncio.run(text_of(server, audio, language="en-US"))
+        heard = asyncio.run(text_of(server, clip("en"), language="en-US"))
     kinds = [kind for kind, _ in heard]
     assert kinds[0] == "transcript-start"
     assert set(kinds[1:-1]) == {"transcript-chunk"}
@@ -112,9 +118,9 @@ def test_their_client_hears_a_recording_that_it_reads_after_the_end(nano: Model)
     assert heard[-1][1]["language"] == "en"
 
 
-def test_it_says_what_it_is(fake_server: ServerThread) -> None:
+def test_it_says_what_it_is(four: ServerThread) -> None:
     async def run() -> tuple[Any, Any]:
-        async with client_of(fake_server) as client:
+        async with client_of(four) as client:
             await client.write_event(Describe().event())
             described = await client.read_event()
             await client.write_event(Ping("still there?").event())
@@ -129,9 +135,9 @@ def test_it_says_what_it_is(fake_server: ServerThread) -> None:
     assert (pong.type, pong.data["text"]) == ("pong", "still there?")
 
 
-def test_several_commands_in_one_connection(fake_server: ServerThread) -> None:
+def test_several_commands_in_one_connection(four: ServerThread) -> None:
     async def run() -> list[str]:
-        async with client_of(fake_server) as client:
+        async with client_of(four) as client:
             texts = []
             for n in (1, 3):
                 await say(client, SECOND * n)
@@ -156,7 +162,7 @@ def test_a_command_ends_with_a_pause_where_it_is_spoken_live() -> None:
             await client.write_event(AudioStop().event())
             return str(heard[-1][1]["text"])
 
-    with serving(PausingModel(), wyoming=ANYWHERE) as server:
+    with serving(SlowModel(session=PausingSession), wyoming=ANYWHERE) as server:
         assert asyncio.run(run(server)) == "word word"
 
 
@@ -164,22 +170,18 @@ def test_a_recording_is_heard_beyond_a_pause(monkeypatch: pytest.MonkeyPatch) ->
     # However slowly a busy machine takes the audio, it is none that comes as it is spoken.
     monkeypatch.setattr("sottovoce.server.apis.wyoming.AHEAD_S", -60.0)
 
-    class Twice(PausingModel):
-        def session(self, languages: object = None, **options: object) -> SlowSession:
-            return TwiceSession(self)
-
     class TwiceSession(SlowSession):
         def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
             return [SpeechStarted(0.0, 0.1), *super().push(pcm), SpeechEnded(1.0, 1.7)]
 
-    with serving(Twice(), wyoming=ANYWHERE) as server:
+    with serving(SlowModel(session=TwiceSession), wyoming=ANYWHERE) as server:
         heard = asyncio.run(text_of(server, SECOND * 20))
     assert heard[-1][1]["text"].split() == ["word"] * 20
 
 
-def test_two_channels_at_another_rate(fake_server: ServerThread) -> None:
+def test_two_channels_at_another_rate(four: ServerThread) -> None:
     async def run() -> str:
-        async with client_of(fake_server) as client:
+        async with client_of(four) as client:
             await say(client, bytes(48_000 * 4 * 2), rate=48_000, channels=2, step=10_000)
             return str((await told(client))[-1][1]["text"])
 
@@ -214,24 +216,22 @@ def test_channels_of_opposite_phase_do_not_cancel(step: int) -> None:
     ],
 )
 def test_what_is_no_event_is_told_and_ends_the_connection(
-    fake_server: ServerThread, sent: bytes, expected: str
+    four: ServerThread, sent: bytes, expected: str
 ) -> None:
-    with socket.create_connection(("127.0.0.1", port_of(fake_server)), timeout=20) as connection:
+    with connection_to(four) as connection:
         connection.sendall(sent)
         answer = b""
-        try:
+        with suppress(ConnectionResetError):  # of what was sent and nobody read
             while piece := connection.recv(65_536):
                 answer += piece
-        except ConnectionResetError:  # of what was sent and nobody read
-            pass
     header, _, rest = answer.partition(b"\n")
     assert json.loads(header)["type"] == "error"
     assert expected in json.loads(rest)["text"]
 
 
-def test_events_that_are_not_known_are_passed_over(fake_server: ServerThread) -> None:
+def test_events_that_are_not_known_are_passed_over(four: ServerThread) -> None:
     async def run() -> str:
-        async with client_of(fake_server) as client:
+        async with client_of(four) as client:
             await client.write_event(AudioStop().event())
             await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
             client._writer.write(b'{"type": "select-program", "data": {"name": "other"}}\n')
@@ -241,9 +241,9 @@ def test_events_that_are_not_known_are_passed_over(fake_server: ServerThread) ->
     assert asyncio.run(run()) == "word"
 
 
-def test_too_many_are_refused_and_places_come_free(fake_server: ServerThread) -> None:
+def test_too_many_are_refused_and_places_come_free(four: ServerThread) -> None:
     async def run() -> list[str]:
-        clients = [client_of(fake_server) for _ in range(5)]
+        clients = [client_of(four) for _ in range(5)]
         for client in clients:
             await client.connect()
             await begin(client)
@@ -256,32 +256,30 @@ def test_too_many_are_refused_and_places_come_free(fake_server: ServerThread) ->
         return kinds
 
     assert sorted(asyncio.run(run())) == ["error"] + ["transcript"] * 4
-    wait_until(lambda: fake_server.services.n_sessions == 0)
+    wait_until(lambda: four.services.n_sessions == 0)
 
 
 def test_clients_that_vanish_or_stay_silent_leave_nothing() -> None:
     with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(idle_s=0.5)) as server:
         for beginning in (b"", b'{"type": "audio-st', b'{"type": "audio-start", "data_length": 40}\n{'):
-            connection = socket.create_connection(("127.0.0.1", port_of(server)))
+            connection = connection_to(server)
             connection.sendall(beginning)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
-        with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as silent:
+        with connection_to(server) as silent:
             assert b"expected something within" in silent.recv(65_536)
         asyncio.run(text_of(server, SECOND))
         wait_until(lambda: server.services.n_sessions == 0)
 
 
-def silent(server: ServerThread, n: int, address: str = "127.0.0.1") -> list[socket.socket]:
-    return [
-        socket.create_connection(("127.0.0.1", port_of(server)), timeout=20, source_address=(address, 0))
-        for _ in range(n)
-    ]
+@contextmanager
+def silent(server: ServerThread, *addresses: str) -> Iterator[list[socket.socket]]:
+    """Connections from addresses that say nothing."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(connection_to(server, address)) for address in addresses]
 
 
-def close_all(connections: list[socket.socket]) -> None:
-    for connection in connections:
-        connection.close()
+HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 
 
 def is_dropped(connection: socket.socket) -> bool:
@@ -294,53 +292,45 @@ def is_dropped(connection: socket.socket) -> bool:
     return True
 
 
-def test_connections_that_say_nothing_shut_nobody_out() -> None:
-    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
-        idle = silent(server, 3 * 4)  # four are open at a time
-        heard = asyncio.run(asyncio.wait_for(text_of(server, SECOND), 10))
+def test_connections_that_say_nothing_shut_nobody_out(one: ServerThread) -> None:
+    with silent(one, *[HERE] * 12) as idle:
+        heard = asyncio.run(asyncio.wait_for(text_of(one, SECOND), 10))
         gone = [is_dropped(connection) for connection in idle]
-        close_all(idle)
     assert heard[-1][1]["text"] == "word"
     assert gone == [True] * 9 + [False] * 3, "the one that was silent for longest goes first"
 
 
-def test_who_says_something_now_and_then_is_not_silent_for_longest() -> None:
+def test_who_says_something_now_and_then_is_not_silent_for_longest(one: ServerThread) -> None:
     async def run() -> list[bool]:
-        async with client_of(server) as client:
-            idle = silent(server, 3)
-            await client.write_event(Ping("here").event())
-            assert (await client.read_event()).type == "pong"
-            idle += silent(server, 3)
-            await client.write_event(Ping("still here").event())
-            assert (await client.read_event()).type == "pong"
-            found = [is_dropped(connection) for connection in idle]
-            close_all(idle)
-            return found
+        async with client_of(one) as client:
+            with silent(one, *[HERE] * 3) as idle:
+                await client.write_event(Ping("here").event())
+                assert (await client.read_event()).type == "pong"
+                with silent(one, *[HERE] * 3) as more:
+                    await client.write_event(Ping("still here").event())
+                    assert (await client.read_event()).type == "pong"
+                    return [is_dropped(connection) for connection in (*idle, *more)]
 
-    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
-        assert asyncio.run(run()) == [True] * 3 + [False] * 3
+    assert asyncio.run(run()) == [True] * 3 + [False] * 3
 
 
-def test_the_address_with_most_silent_connections_makes_room() -> None:
-    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
-        other = silent(server, 1, "127.0.0.2")
-        idle = silent(server, 6)
-        gone = [is_dropped(connection) for connection in (*other, *idle)]
-        close_all([*other, *idle])
+def test_the_address_with_most_silent_connections_makes_room(one: ServerThread) -> None:
+    with silent(one, ELSEWHERE, *[HERE] * 6) as idle:
+        gone = [is_dropped(connection) for connection in idle]
     assert gone == [False, True, True, True, False, False, False]
 
 
-def test_a_command_under_way_makes_no_room() -> None:
+def test_a_command_under_way_makes_no_room(one: ServerThread) -> None:
     async def run() -> str:
-        async with client_of(server) as client:
+        async with client_of(one) as client:
             await begin(client)
             assert (await client.read_event()).type == "transcript-start"
-            close_all(silent(server, 10))
+            with silent(one, *[HERE] * 10):
+                pass
             await client.write_event(AudioStop().event())
             return str((await told(client))[-1][1]["text"])
 
-    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
-        assert asyncio.run(run()) == "word"
+    assert asyncio.run(run()) == "word"
 
 
 def test_the_first_event_comes_soon_after_the_connection() -> None:
@@ -353,7 +343,7 @@ def test_the_first_event_comes_soon_after_the_connection() -> None:
             assert (await client.read_event()).type == "pong"
 
     with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(head_s=0.3)) as server:
-        with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as connection:
+        with connection_to(server) as connection:
             connection.sendall(b'{"type": "describe"')
             assert b"expected something within 0.3 s" in connection.recv(65_536)
         asyncio.run(run())
