@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sottovoce.server.errors import ApiError, too_many_requests
+from sottovoce.server.errors import RETRY_S, ApiError, too_many_requests
 
 MAX_LOAD = 0.85
 """Part of the engines' time that sessions may take; the rest absorbs bursts."""
@@ -35,11 +35,10 @@ SILENT_DECAY = 0.99
 IDLE_S = 10.0
 IDLE_WEIGHT = 0.05
 """Part of its cost that a session without audio for `IDLE_S` counts for."""
-RETRY_S = 10.0
-"""Least time until a retry; up to twice that at random, to spread refused clients."""
 
 
 def overloaded(n_sessions: int) -> ApiError:
+    """Return an error with a random time until a retry, to spread refused clients."""
     message = f"{n_sessions} live sessions are as many as this model keeps up with: try again later"
     return too_many_requests(message, retry_s=RETRY_S * (1 + random.random()))
 

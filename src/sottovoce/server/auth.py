@@ -41,7 +41,6 @@ KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
 MINUTE_S = 60.0
-SESSION_RETRY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +199,7 @@ class KeyLimits:
             return
         if key.sessions is not None and self._n_sessions[key.name] >= key.sessions:
             what = f"API key: expected at most {key.sessions} live sessions at a time"
-            raise self._refused(key, "sessions", too_many_requests(what, SESSION_RETRY_S))
+            raise self._refused(key, "sessions", too_many_requests(what))
         self._n_sessions[key.name] += 1
         gauge = self._metrics.key_sessions.labels(key.name)
         gauge.inc()

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 UNAVAILABLE = "model_unavailable"
 INTERNAL = "internal_error"
 OUT_OF_MEMORY = "out_of_memory"
+RETRY_S = 10.0
+"""Seconds until a retry, if nothing more is known."""
 
 
 @dataclass(eq=False, repr=False)
@@ -74,7 +76,7 @@ def invalid_value(name: str, expected: str, got: str) -> ApiError:
     return ApiError(f"{name}: expected {expected}, got {got}", param=name, code="invalid_value")
 
 
-def too_many_requests(message: str, retry_s: float) -> ApiError:
+def too_many_requests(message: str, retry_s: float = RETRY_S) -> ApiError:
     return ApiError(message, status=429, kind="rate_limit_error", code="rate_limit_exceeded", retry_s=retry_s)
 
 

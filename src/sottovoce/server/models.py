@@ -21,7 +21,7 @@ from sottovoce.models.devices import empty_cache
 from sottovoce.models.expected import expected_bytes, expected_languages, n_parameters
 from sottovoce.models.sources.names import REPOSITORIES, published_repository
 from sottovoce.runtime.batching import EngineState
-from sottovoce.server.errors import ApiError
+from sottovoce.server.errors import RETRY_S, ApiError
 from sottovoce.server.scheduler import FileJob, Scheduler, TranscriptionRequest
 from sottovoce.server.settings import ModelSettings
 
@@ -32,7 +32,7 @@ HOSTED = re.compile(
 )
 """Ids of OpenAI's and Deepgram's services."""
 logger = logging.getLogger(__name__)
-NO_MEMORY, RETRY_S = "model_memory", 10.0
+NO_MEMORY = "model_memory"
 JOIN_TIMEOUT_S = 60.0
 """Longer than a window of a large model on a slow processor."""
 

@@ -461,9 +461,9 @@ async def measure_cost(handle: SessionHandle, sound: Samples) -> float:
     return (handle.load.worked_s - worked_s) / new_audio_s if new_audio_s > 0 else 0.0
 
 
-def voice_like_sound(seconds: float = SOUND_S) -> Samples:
+def voice_like_sound() -> Samples:
     """Return a sound (n,) float32 with the pitch, harmonics and syllables of a voice."""
-    at_s = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    at_s = np.arange(round(SOUND_S * SAMPLE_RATE)) / SAMPLE_RATE
     pitch_hz = PITCH_HZ * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * at_s))
     phase = 2 * np.pi * np.cumsum(pitch_hz) / SAMPLE_RATE
     harmonics = np.sum([np.sin(k * phase) / k for k in range(1, N_HARMONICS)], axis=0)
@@ -542,8 +542,21 @@ class Scheduler:
             of_second = await anyio.to_thread.run_sync(second.fusion, request, limiter=self._fusions)
             caller = second.worker.runtime.caller()
             other = second.model.as_second(self._deferral, of_second, caller)
-        own = self.worker.runtime.caller()
-        begin = partial(self._begin, source, request, fusion, other, own)
+        own, options = self.worker.runtime.caller(), request.options
+        if request.phrases and fusion is None:
+            # A greedy search has no scores to add to: they go before the prompt.
+            hotwords = ", ".join(request.phrases)
+            options = replace(options, decoding=replace(options.decoding, hotwords=hotwords))
+        begin = partial(
+            self.model.transcribe,
+            source,
+            language=list(request.languages) or None,
+            beam_size=self._beam_size_of(request),
+            options=options,
+            fusion=fusion,
+            second=other,
+            runtime=own,
+        )
         transcription = await self.worker.result_of(begin, Priority.FILE)
         return FileJob(self.worker, own, transcription, prompt, caller)
 
@@ -573,26 +586,3 @@ class Scheduler:
         if not request.phrases or self._beam_size_of(request) == 1:
             return None
         return self._fusion_of(request.phrases)
-
-    def _begin(
-        self,
-        source: AudioSource,
-        request: TranscriptionRequest,
-        fusion: ShallowFusion | None,
-        second: SecondModel | None,
-        caller: Caller,
-    ) -> FileTranscription:
-        options, beam_size = request.options, self._beam_size_of(request)
-        if request.phrases and fusion is None:
-            # A greedy search has no scores to add to: they go before the prompt.
-            hotwords = ", ".join(request.phrases)
-            options = replace(options, decoding=replace(options.decoding, hotwords=hotwords))
-        return self.model.transcribe(
-            source,
-            language=list(request.languages) or None,
-            beam_size=beam_size,
-            options=options,
-            fusion=fusion,
-            second=second,
-            runtime=caller,
-        )

@@ -134,9 +134,7 @@ class Services(Collector):
             nonlocal taken
             limits = self.settings.limits
             if self.upload_bytes + n_bytes > limits.uploads_bytes:
-                raise too_many_requests(
-                    f"{limits.uploads_mb:g} MB of recordings are here: try again later", retry_s=10.0
-                )
+                raise too_many_requests(f"{limits.uploads_mb:g} MB of recordings are here: try again later")
             taken += n_bytes
             self.upload_bytes += n_bytes
 
@@ -169,7 +167,7 @@ class Services(Collector):
         if self.draining.is_set():
             raise shutting_down()
         if n >= limit:
-            raise too_many_requests(f"{limit} {what}: try again later", retry_s=10.0)
+            raise too_many_requests(f"{limit} {what}: try again later")
 
     def check_capacity(self, name: str) -> None:
         if (scheduler := self.registry.running.get(name)) is not None:

@@ -159,9 +159,7 @@ class CaptionRegistry:
 
     def check_capacity(self) -> None:
         if self.n_shared >= self._sessions:
-            raise too_many_requests(
-                f"{self._sessions} sessions are being shared: try again later", retry_s=10.0
-            )
+            raise too_many_requests(f"{self._sessions} sessions are being shared: try again later")
 
     def begin(self) -> SharedCaptions:
         self.check_capacity()
@@ -199,7 +197,7 @@ class CaptionRegistry:
 
     def check_readers(self) -> None:
         if self.n_readers >= self._readers:
-            raise too_many_requests(f"{self._readers} readers are here: try again later", retry_s=10.0)
+            raise too_many_requests(f"{self._readers} readers are here: try again later")
 
     def _count(self, shared: SharedCaptions, change: int) -> None:
         self.n_readers += change
