@@ -171,9 +171,8 @@ def test_ten_readers_in_a_browser_see_a_word_soon(microphone: Path) -> None:
 def test_a_reader_needs_no_key(microphone: Path) -> None:
     with (
         serving(SlowModel(), access=LOCKED) as server,
-        browser(microphone) as page,
+        browser(microphone, server.url, allowed=("401", "WebSocket")) as page,
     ):
-        page.goto(server.url)
         page.click("#share-open")
         page.click("#share-start")
         page.wait_for_selector("#notice:not([hidden])")

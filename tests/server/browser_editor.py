@@ -366,9 +366,8 @@ def test_a_recording_is_dropped_on_the_page(microphone: Path) -> None:
 def test_an_upload_that_is_refused_or_cancelled_says_so(microphone: Path) -> None:
     with (
         serving(SlowModel(lambda: time.sleep(0.2)), access=LOCKED) as server,
-        browser(microphone) as page,
+        browser(microphone, server.url, allowed=("401",)) as page,
     ):
-        page.goto(server.url)
         page.check('input[value="upload"]', force=True)
         for key in ("", KEY):
             if key:

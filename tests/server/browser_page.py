@@ -222,7 +222,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(
 def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "RETRY_S", 1.5)
     work = Work(forecast=False, engines=1)
-    with serving(SlowModel(), work=work) as server, browser(microphone) as page:
+    with serving(SlowModel(), work=work) as server, browser(microphone, allowed=("429",)) as page:
         forecast = server.services.registry.schedulers[0].forecast
         forecast.set_cost(50.0)
         load = forecast.enter()

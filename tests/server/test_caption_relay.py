@@ -56,7 +56,7 @@ def relay(server: ServerThread, service: str, target: str) -> None:
         say(speaker, captions(now=utterance(0, "one two")))
         time.sleep(2.5)
         say(speaker, captions(utterances=[utterance(0, "ONE two three")], now=None))
-        say(speaker, captions(utterances=[{**utterance(1, "a b c d e f g h i j"), "start": 3}]), CLOSE)
+        say(speaker, captions(utterances=[utterance(1, "a b c d e f g h i j", start=3)]), CLOSE)
         assert running.wait(30) == 0
 
 

@@ -155,27 +155,32 @@ def test_who_was_cut_off_goes_on_and_readers_notice_nothing(fake_server: ServerT
     assert reader.close_code == 1000
 
 
-def test_what_is_published_again_as_it_was_goes_to_nobody_twice() -> None:
+def test_readers_are_sent_what_is_new_and_the_newest_once() -> None:
     shared = shared_captions.SharedCaptions()
 
     def take(**parts: object) -> None:
         shared.apply(read_publication(json.dumps(captions(**parts)))[1])
 
-    all_of_it = {
-        "utterances": [utterance(0, "one"), utterance(1, "two")],
-        "now": None,
-        "names": {"A": "Anna"},
-    }
-    take(**all_of_it)
+    def new(since: int) -> Message:
+        page = shared.page(since)
+        assert page is not None
+        return dict(json.loads(page.text))
+
+    all_of_it = {"now": None, "names": {"A": "Anna"}}
+    one, two = utterance(0, "one"), utterance(1, "two")
+    take(**all_of_it, utterances=[one, two])
     seen = shared.revision
-    take(**all_of_it)
+    take(**all_of_it, utterances=[one, two])
     assert shared.page(seen) is None
-    take(**{**all_of_it, "utterances": [utterance(0, "one"), utterance(1, "corrected")]})
-    page = shared.page(seen)
-    assert page is not None
-    message = json.loads(page.text)
-    assert texts(message) == ["corrected"]
-    assert set(message) == {"type", "revision", "utterances"}
+    take(**all_of_it, utterances=[one, utterance(1, "corrected")])
+    assert texts(new(seen)) == ["corrected"]
+    assert set(new(seen)) == {"type", "revision", "utterances"}
+    seen = shared.revision
+    for number in range(50):
+        take(now=utterance(7, f"word{number}"))
+    assert shared.revision == seen + 50
+    assert new(seen)["now"]["words"][0]["word"] == " word49"
+    assert set(new(seen)) == {"type", "revision", "now"}
 
 
 def test_who_comes_again_takes_the_place_of_a_socket_that_is_not_known_to_be_dead(
@@ -254,17 +259,6 @@ def test_captions_of_a_session_have_a_length(
             say(speaker, captions(utterances=[utterance(0, "one two")]))
         say(speaker, captions(utterances=[utterance(n, "one two") for n in range(20)]))
         assert rest(speaker)[-1]["error"]["code"] == "captions_too_long"
-
-
-def test_who_reads_slowly_is_sent_the_newest_once(fake_server: ServerThread) -> None:
-    with publishing(fake_server) as speaker:
-        shared = fake_server.state.captions.find(received(speaker)["token"])
-        seen = shared.revision
-        say(speaker, *(captions(now=utterance(7, f"word{number}")) for number in range(50)))
-        wait_until(lambda: shared.revision == seen + 50)
-        message = json.loads(shared.page(seen).text)
-        assert message["now"]["words"][0]["word"] == " word49"
-        assert set(message) == {"type", "revision", "now"}
 
 
 def test_a_server_that_ends_says_so_to_readers() -> None:

@@ -121,13 +121,6 @@ def test_a_refused_request_is_answered_and_its_body_is_not_read(locked: ServerTh
         assert b"connection: close" in answer.lower()
 
 
-def test_a_wrong_link_opens_no_socket(locked: ServerThread) -> None:
-    offer = "sec-websocket-protocol: sottovoce, sottovoce-captions.wrong\r\n"
-    for path, status in (("/v1/captions/read", b"404"), ("/v1/captions", b"401"), ("/v1/live", b"401")):
-        with opened(locked, head(path, UPGRADE, offer)) as client:
-            assert rest(client).startswith(b"HTTP/1.1 " + status)
-
-
 def test_requests_one_after_another_have_no_limit_of_framing(locked: ServerThread) -> None:
     with httpx.Client() as client:
         for _ in range(400):

@@ -131,13 +131,6 @@ def test_a_list_has_a_limit_in_all(name: str) -> None:
         Fields([(f"{name}[]", half)] * (MAX_LIST_LETTERS // 1_000 + 1)).many(name)
 
 
-def test_a_form_of_many_keywords_is_refused(server: ServerThread) -> None:
-    keywords = [f"{i:04} " + "word " * 199 for i in range(300)]
-    answer = post(server, **{"keywords[]": keywords})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "keywords"
-
-
 def test_fields_have_a_limit_together(server: ServerThread) -> None:
     fields = {"known_speaker_references[]": ["a" * 7_000_000] * (FORM_BYTES // 7_000_000 + 1)}
     answer = post(server, **fields)

@@ -13,7 +13,6 @@ import pytest
 
 from sottovoce.audio.io import load_audio
 from sottovoce.decoding.filters import suppressed_tokens
-from sottovoce.errors import ModelNotFoundError
 from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.server.apis.whisper_cpp import inference_request, with_turn_marks
@@ -99,19 +98,6 @@ def test_voices_tell_speakers_where_channels_do_not(
     assert "<v Speaker1>" in asked(server, english, **usual, response_format="vtt").text
     segments = asked(server, english, **usual, response_format="verbose_json").json()["segments"]
     assert [segment["speaker"] for segment in segments] == ["0", "1"]
-
-
-def test_speakers_without_their_weights_are_one_line(
-    server: ServerThread, english: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(_: object) -> None:
-        raise ModelNotFoundError("resemblyzer: not in /srv/cache")
-
-    monkeypatch.setattr("sottovoce.offline.transcription.make_diarizer", missing)
-    answer = asked(server, english, diarize="true")
-    assert answer.status_code == 503
-    said = "a model that this needs cannot be loaded on this server; its log has the cause"
-    assert answer.json() == {"error": said}
 
 
 def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:

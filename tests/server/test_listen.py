@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
-import numpy as np
 import pytest
 
 from sottovoce.audio.io import load_audio
-from sottovoce.server.apis.deepgram import DeepgramParams, recording_document, recording_params
+from sottovoce.server.apis.deepgram import (
+    DeepgramParams,
+    DeepgramResults,
+    recording_document,
+    recording_params,
+)
 from sottovoce.server.errors import ApiError
 from sottovoce.server.models import ModelRegistry
-from sottovoce.server.pcm import g711_table
 from sottovoce.server.settings import ModelSettings, ServerLimits
-from sottovoce.types import Segment, Transcript, Word
+from sottovoce.types import Event, Partial, Segment, Transcript, Word
 from tests.audio.test_live_container import recorded
 from tests.server.conversation import Message, connected, exchanged, received, refusal, say
 from tests.server.servers import CLIPS, KEY, LOCKED, SECOND, ServerThread, SlowModel, serving
-from tests.server.test_live import encoded
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
 """Deepgram's client asks websockets for what is old there."""
@@ -181,15 +183,13 @@ def test_an_empty_message_closes_the_stream(fake_server: ServerThread) -> None:
     assert [message["type"] for message in heard] == ["Results", "Metadata"]
 
 
-def test_the_end_of_an_utterance_is_told_once(fake_server: ServerThread) -> None:
+def test_the_end_of_an_utterance_is_told_once() -> None:
     """After a silence of at least so long behind the last word."""
-    half = bytes(16_000)
-    messages = talk(
-        fake_server, f"{PLAIN}&interim_results=true&utterance_end_ms=1400", SECOND, half, half, half
-    )
-    ends = [message for message in messages if message["type"] == "UtteranceEnd"]
-    assert all(end["channel"] == [0, 1] for end in ends)
-    assert len(ends) <= 1  # the model here says a word a second, also in silence
+    results = DeepgramResults(DeepgramParams(utterance_end_ms=1_400.0), "req")
+    said = Partial(0.0, 1.0, " word", "en", (Word(" word", 0.0, 1.0, 1.0, "en"),), 1.0)
+    updates: list[tuple[float, list[Event]]] = [(1.0, [said]), (2.3, []), (2.4, []), (9.0, [])]
+    told = [list(results.render(events, at_s)) for at_s, events in updates]
+    assert told == [[], [], [{"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 1.0}], []]
 
 
 def test_a_message_that_is_none_leaves_the_stream_open(fake_server: ServerThread) -> None:
@@ -424,15 +424,6 @@ def test_their_client_sends_raw_audio(server: ServerThread) -> None:
     assert alternative.paragraphs.paragraphs[0].sentences[0].text[0].isupper()
     assert answer.metadata.sha256 == hashlib.sha256(audio).hexdigest()
     assert answer.metadata.duration == pytest.approx(len(audio) / 32_000, abs=0.001)
-
-
-@pytest.mark.parametrize("law", ["mulaw", "alaw"])
-def test_telephone_recordings_have_the_samples_of_live_audio(law: str) -> None:
-    table = g711_table(law)
-    codes = encoded(load_audio(CLIPS / "en.flac")[::2] * 32768, law)
-    found = load_audio(codes.tobytes(), input_format=f"{law}:8000")
-    assert len(found) == pytest.approx(2 * len(codes), abs=80)
-    np.testing.assert_allclose(found[: 2 * len(codes) : 2], table[codes], atol=0.02)
 
 
 def test_endpointing_by_an_eagerness_ends_speech_by_what_was_said(server: ServerThread) -> None:

@@ -7,8 +7,7 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.realtime import ConversationItemInputAudioTranscriptionSegment
-from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
 
 from sottovoce.audio.io import load_audio
 from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated_config
@@ -64,27 +63,25 @@ BY_CLIENT = update(turn_detection=None)
 BY_SERVER = update(turn_detection={"type": "server_vad"})
 
 
-def talk(
-    server: ServerThread,
-    messages: list[Message | str],
-    enough: Callable[[list[Message]], bool],
-    **options: Any,
-) -> list[Message]:
-    """Send messages, and receive until that is enough, or the server ends the session."""
-    heard: list[Message] = []
-    with connected(server, f"{URL}?intent=transcription", **options) as socket, suppress(ConnectionClosed):
-        say(socket, *messages)
-        while not enough(heard):
-            heard.append(received(socket))
-    return heard
-
-
 def of(messages: list[Message], kind: str) -> list[Message]:
     return [message for message in messages if message["type"] == kind]
 
 
-def n_of(kind: str, n: int = 1) -> Callable[[list[Message]], bool]:
-    return lambda heard: len(of(heard, kind)) >= n
+def until(socket: ClientConnection, kind: str, n: int = 1) -> list[Message]:
+    """Receive until `n` messages of a type have come."""
+    heard: list[Message] = []
+    while len(of(heard, kind)) < n:
+        heard.append(received(socket))
+    return heard
+
+
+def talk(
+    server: ServerThread, messages: list[Message | str], kind: str, n: int = 1, **options: Any
+) -> list[Message]:
+    """Send messages, and receive until `n` of a type have come."""
+    with connected(server, f"{URL}?intent=transcription", **options) as socket:
+        say(socket, *messages)
+        return until(socket, kind, n)
 
 
 def test_the_client_of_openai_follows_turns_that_the_server_finds(server: ServerThread) -> None:
@@ -171,7 +168,7 @@ def test_telephone_formats(server: ServerThread, name: str) -> None:
     samples = load_audio(CLIPS / "en.flac")[::2]
     audio = encoded((samples * 32767).astype("<i2"), "mulaw" if name == "audio/pcmu" else "alaw").tobytes()
     wanted = update(format={"type": name}, transcription={"language": "en"}, turn_detection=None)
-    heard = talk(server, [wanted, *appended(audio, 4_000), COMMIT], n_of(COMPLETED))
+    heard = talk(server, [wanted, *appended(audio, 4_000), COMMIT], COMPLETED)
     assert "in the morning" in of(heard, COMPLETED)[0]["transcript"].lower()
 
 
@@ -179,7 +176,7 @@ def test_an_error_leaves_the_session_open(server: ServerThread) -> None:
     """Of what the model lacks, too."""
     wrong = [update(transcription={"language": "pl"}), update(transcription={"model": "other"})]
     right = [BY_CLIENT, *appended(pcm24(CLIPS / "en.flac")), COMMIT]
-    heard = talk(server, [*wrong, *right], n_of(COMPLETED))
+    heard = talk(server, [*wrong, *right], COMPLETED)
     told = [(error["error"]["param"], error["error"]["message"]) for error in of(heard, "error")]
     assert sorted(param or "" for param, _ in told) == ["", "model"]
     assert any("this model knows" in message for _, message in told)
@@ -202,14 +199,11 @@ def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> 
             raise RuntimeError("secret of the inside")
 
     model = SlowModel(fail)
-    heard: list[Message] = []
     with serving(model) as server, connected(server, URL) as socket:
         say(socket, BY_CLIENT, seconds(1))
-        while not n_of("conversation.item.done")(heard):  # the next audio is not of the turn that failed
-            heard.append(received(socket))
+        heard = until(socket, "conversation.item.done")  # the next audio is not of the turn that failed
         say(socket, seconds(2), COMMIT)
-        while not n_of(COMPLETED)(heard):
-            heard.append(received(socket))
+        heard += until(socket, COMPLETED)
     kinds = [message["type"] for message in heard]
     at = kinds.index(f"{BUFFER}.committed")
     assert kinds[at : at + 4] == [
@@ -226,7 +220,7 @@ def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> 
 def test_silence_for_too_long_is_a_turn_of_its_own(server: ServerThread) -> None:
     turns = {"type": "server_vad", "idle_timeout_ms": 2000}
     messages = [update(turn_detection=turns, transcription={"language": "en"}), *appended(bytes(48_000 * 3))]
-    heard = talk(server, messages, n_of("conversation.item.done"))
+    heard = talk(server, messages, "conversation.item.done")
     (timeout,) = of(heard, f"{BUFFER}.timeout_triggered")
     assert timeout["audio_end_ms"] - timeout["audio_start_ms"] >= 2000
     assert of(heard, COMPLETED)[0]["transcript"] == ""
@@ -383,7 +377,7 @@ def test_every_message_has_its_answer(turn_server: ServerThread, exchange: Excha
 
 def test_a_turn_is_as_long_as_all_its_audio(turn_server: ServerThread) -> None:
     messages = [BY_CLIENT, seconds(4), COMMIT, seconds(1), seconds(1), seconds(1), COMMIT]
-    heard = talk(turn_server, messages, n_of(COMPLETED, 2))
+    heard = talk(turn_server, messages, COMPLETED, 2)
     assert [one["usage"]["seconds"] for one in of(heard, COMPLETED)] == pytest.approx([4.0, 3.0], abs=0.002)
 
 
@@ -493,7 +487,7 @@ def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
             {"subprotocols": ["realtime", f"openai-insecure-api-key.{made.value}"]},
         )
         for way in ways:
-            heard = talk(server, [], n_of("session.created"), **way)
+            heard = talk(server, [], "session.created", **way)
             heard_input = heard[0]["session"]["audio"]["input"]
             assert heard_input["transcription"]["language"] == "de"
             assert heard_input["turn_detection"] is None
@@ -623,7 +617,7 @@ def test_a_semantic_turn_ends_with_its_sentence(server: ServerThread) -> None:
         transcription={"language": "en"}, turn_detection={"type": "semantic_vad", "eagerness": "high"}
     )
     audio = pcm24(CLIPS / "en.flac") + bytes(2 * 24_000 * 4)
-    events = talk(server, [semantic, *appended(audio)], n_of(COMPLETED))
+    events = talk(server, [semantic, *appended(audio)], COMPLETED)
     (session,) = [event["session"] for event in of(events, "session.updated")]
     assert session["audio"]["input"]["turn_detection"] == {"type": "semantic_vad", "eagerness": "high"}
     (stopped,), (done,) = of(events, "input_audio_buffer.speech_stopped"), of(events, COMPLETED)
