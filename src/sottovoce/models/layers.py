@@ -268,20 +268,12 @@ class MultiHeadAttention(nn.Module):
         """Project x (B, T, d) to queries (B, H, T, d_head)."""
         return self.split_heads(self.query(x))
 
-    def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        *,
-        mask: Tensor | None = None,
-        causal: bool = False,
-    ) -> Tensor:
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Attend from queries (B, H, T, d_head) to keys and values (B, H, S, d_head); returns (B, T, d).
 
         mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits.
         """
-        return self.merged(attend(queries, keys, values, mask, causal=causal))
+        return self.merged(attend(queries, keys, values, mask))
 
     def merged(self, attended: Tensor) -> Tensor:
         """Merge the outputs of heads (B, H, T, d_head) by the output projection: (B, T, d)."""
@@ -292,25 +284,21 @@ class MultiHeadAttention(nn.Module):
         return x.reshape(*x.shape[:2], self.n_head, -1).transpose(1, 2)
 
 
-def attend(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, *, causal: bool = False
-) -> Tensor:
+def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
     """Attend from queries (B, H, T, d_head) to keys and values (B, H, S, d_head); returns (B, H, T,
     d_head).
 
     Uses PyTorch's fused kernel, or plain products if they are much faster.
 
-    mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits. causal: query t
-    attends to keys up to t.
+    mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits.
     """
-    few = queries.shape[2] <= FEW_QUERIES and not causal
-    if few and queries.dtype == torch.bfloat16 and queries.device.type == "cpu":
+    if queries.shape[2] <= FEW_QUERIES and queries.dtype == torch.bfloat16 and queries.device.type == "cpu":
         if keys.shape[2] >= MANY_KEYS:
             return _by_products(queries, keys, values, mask)
         if queries.shape[2] == 1:  # the fused kernel is slower for one than for two
             doubled = queries.expand(-1, -1, 2, -1)
             return F.scaled_dot_product_attention(doubled, keys, values, attn_mask=mask)[:, :, :1]
-    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 
 
 def _by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
