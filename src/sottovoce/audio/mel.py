@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.options.transcribe import Normalization
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features, Samples
+from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Features, Samples
 
 if TYPE_CHECKING:
     from sottovoce.audio.recording import Recording
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 N_FFT = 400
 MEL_FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
+MELS_PER_FRAME = MEL_FRAMES_PER_SECOND // FRAMES_PER_SECOND
+"""Log-mel frames of an encoder frame."""
 WINDOW_FRAMES = 3000
 FLOOR = 1e-10
 SILENCE_LOG_MEL = -10.0

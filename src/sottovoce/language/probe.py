@@ -15,14 +15,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.audio.mel import SILENCE_LOG_MEL, window_features
+from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, SILENCE_LOG_MEL, window_features
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderMode, IncrementalWindow, RunningRows, Span
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
+from sottovoce.types import SAMPLE_RATE, EncoderOutput
 
 Posterior: TypeAlias = npt.NDArray[np.float64]
-MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 SILENCE_CORRECTION = 0.3
 """Factor on the log-probabilities of silence, subtracted from those of speech: over all languages, 72.0 %
 instead of 69.5 of development stretches are correct (docs/research/log.md).
@@ -159,7 +158,7 @@ class LanguageProbe:
 
     def _n_columns(self, log_mels: Sequence[Tensor]) -> int:
         tail_s = min(TAIL_S, self._backend.tail_s)
-        longest = max(log_mel.shape[1] for log_mel in log_mels) + round(tail_s * MELS_PER_SECOND)
+        longest = max(log_mel.shape[1] for log_mel in log_mels) + round(tail_s * MEL_FRAMES_PER_SECOND)
         return min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)
 
     def batch_of(self, log_mels: Sequence[Tensor]) -> tuple[int, ...]:

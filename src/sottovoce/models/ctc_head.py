@@ -20,14 +20,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.audio.mel import window_features
+from sottovoce.audio.mel import MELS_PER_FRAME, window_features
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights, check_ctc
 from sottovoce.models.dims import ModelDims
 from sottovoce.text.files import whole_file
 from sottovoce.types import Emissions, EncoderOutput, Features
 
-MELS_PER_FRAME = 2
 OVERLAP_FRAMES = 100
 """Encoder frames (2 s) shared by two windows."""
 
@@ -119,6 +118,7 @@ def emissions_of_recording(head: CtcHead, log_mel: Tensor, *, n_audio_ctx: int, 
 
 ASSETS = Path(__file__).parent / "assets"
 BUNDLED = MappingProxyType({(6, 512, 51865): "base.ctc.safetensors"})
+"""By `ModelDims.size`."""
 SUFFIX = ".ctc.safetensors"
 METADATA_KEY = "sottovoce-ctc"
 FINGERPRINTED = ("encoder.conv1.bias", "encoder.ln_post.weight", "encoder.ln_post.bias")
@@ -147,11 +147,10 @@ def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
     beside = path_beside(path)
     if beside.is_file():
         return _read_for(checkpoint, beside)
-    dims = checkpoint.dims
-    name = BUNDLED.get((dims.n_audio_layer, dims.n_audio_state, dims.n_vocab))
+    name = BUNDLED.get(checkpoint.dims.size)
     if name is None:
         return None
-    found = read_ctc_file(ASSETS / name, dims)
+    found = read_ctc_file(ASSETS / name, checkpoint.dims)
     return found.head if found.encoder == fingerprint(checkpoint.tensors) else None
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.audio.mel import Fill, RecordingFeatures
+from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.decoding.decode import Attempt
@@ -52,7 +52,6 @@ from sottovoce.offline.verify import (
     split_retry,
 )
 from sottovoce.offline.windows import (
-    MEL_FRAMES_PER_SECOND,
     PIECE_VAD,
     SpeechSpan,
     Window,

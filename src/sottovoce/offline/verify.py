@@ -21,14 +21,13 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-from sottovoce.audio.mel import RecordingFeatures
+from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.offline.languages import LanguageFollower
 from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.transcriber import Request, Transcriber
 from sottovoce.offline.windows import (
-    MEL_FRAMES_PER_SECOND,
     SpeechSpan,
     Window,
     WindowCut,

@@ -15,16 +15,12 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.mel import RecordingFeatures
+from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, MELS_PER_FRAME, RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder, SpeechSegment
 from sottovoce.offline.regroup import segment_retimed
 from sottovoce.options.vad import VadOptions
 from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
 from sottovoce.types import HOP_SAMPLES, Segment
-
-FRAMES_PER_TIMESTAMP = 2
-"""Log-mel frames (10 ms) in a timestamp's step (20 ms)."""
-MEL_FRAMES_PER_SECOND = 100
 
 
 def mel_frames(seconds: float) -> int:
@@ -296,6 +292,6 @@ def cut_window(
         if keep_open and not all(is_time[bounds[-1] :]):
             parts.append((rest, time(rest[0]), length_s))
         elif not ends_closed:
-            done = min(n_frames, (tokens[bounds[-1] - 1] - tokenizer.timestamp_begin) * FRAMES_PER_TIMESTAMP)
+            done = min(n_frames, (tokens[bounds[-1] - 1] - tokenizer.timestamp_begin) * MELS_PER_FRAME)
     inside = tuple(segment(*part) for part in parts if part[1] < length_s)
     return WindowCut(inside, seek + done, ends_closed)

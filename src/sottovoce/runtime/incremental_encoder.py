@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.audio.mel import normalize
+from sottovoce.audio.mel import MELS_PER_FRAME, normalize
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow, ModelDims, Outputs
 from sottovoce.models.dims import EncoderMode, Padding, frames_of
@@ -73,9 +73,6 @@ class EncoderUpdate(Generic[Frames]):
     def kind(self) -> tuple[bool, bool]:
         """Key of updates with similar shapes."""
         return self.start == 0, self.pads
-
-
-MELS_PER_FRAME = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

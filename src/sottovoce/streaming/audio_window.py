@@ -10,11 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.audio.mel import DYNAMIC_RANGE, MelStream
+from sottovoce.audio.mel import DYNAMIC_RANGE, MELS_PER_FRAME, MelStream
 from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples
 
 SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
-MELS_PER_FRAME = SAMPLES_PER_FRAME // HOP_SAMPLES
 SNAP_S = 0.25
 """Most seconds by which a change of language moves to a quiet moment, to cut no word."""
 QUIET_FRAMES = 3

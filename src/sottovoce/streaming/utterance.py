@@ -12,6 +12,7 @@ from itertools import accumulate, takewhile
 
 from torch import Tensor
 
+from sottovoce.audio.mel import MELS_PER_FRAME
 from sottovoce.models.backend import (
     EXACT,
     EncoderMode,
@@ -30,7 +31,6 @@ from sottovoce.streaming.alignatt import (
     StopReason,
 )
 from sottovoce.streaming.audio_window import (
-    MELS_PER_FRAME,
     SAMPLES_PER_FRAME,
     SNAP_S,
     AudioWindow,
