@@ -72,13 +72,9 @@ def variables_of(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Variables as stored, and aliases."""
     file = folder / "model.bin"
     with cursor_over(file, str(file)) as cursor:
-        contents = read_contents(cursor)
-        values = {
-            name: read_values(cursor, variable)
-            for name, variable in contents.variables.items()
-            if name not in contents.aliases
-        }
-        return values, {alias: contents.variables[alias].name for alias in contents.aliases}
+        found = read_contents(cursor).variables
+        values = {name: read_values(cursor, one) for name, one in found.items() if name == one.name}
+        return values, {name: one.name for name, one in found.items() if name != one.name}
 
 
 def rewrite(folder: Path, **changes: Mapping[str, object]) -> None:

@@ -15,8 +15,7 @@ from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.dims import BASE, DENSE, EncoderMode
-from sottovoce.models.load import load_checkpoint
-from sottovoce.models.stored_modes import store_mode, stored_mode, weights_key
+from sottovoce.models.load import load_checkpoint, store_mode, stored_mode, weights_key
 from tests.models import tiny
 
 FOUND = EncoderMode(stride=30, anchors=(470, 1475), recompute_s=3.5, refresh_s=0.0)

@@ -161,7 +161,7 @@ def _transcribed(model: Model, samples: Samples, options: MeasureOptions) -> Mea
 def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMode | None, Measured]:
     """Find and store the encoder mode of weights without a published one."""
     from sottovoce.evaluation.encoder_mode import find_encoder_mode
-    from sottovoce.models.stored_modes import store_mode
+    from sottovoce.models.load import store_mode
 
     if model.mode_key is None:
         return None, Measured("encoder mode", "known", {})

@@ -11,11 +11,10 @@ from types import MappingProxyType
 import torch
 
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.base import expected_shapes
+from sottovoce.models.checkpoint.base import DTYPES, expected_shapes
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.layers import aligned
 
-DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
 NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
     {name: (name, False) for name in ("auto", *DTYPES)}
     | {"int8": ("auto", True), "default": ("auto", False)}

@@ -1,23 +1,27 @@
 """Load models by name or path, and write them in the formats of other programs; published alignment heads.
 
+Encoder modes that the self-test found are in the cache folder, a small file for each set of weights.
+
 Source of the heads, as (decoder layer, head) pairs: the masks in openai-whisper 20250625,
 `whisper/__init__.py` (gzip under base85).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.base import LONG, Checkpoint, QuantizationLoss
+from sottovoce.models.checkpoint.base import LONG, Checkpoint, QuantizationLoss, write_json
 from sottovoce.models.checkpoint.formats import BY_NAME, format_of
 from sottovoce.models.ctc_head import ctc_head_of
-from sottovoce.models.dims import PUBLISHED_MODES, AlignmentHeads, ModelDims
+from sottovoce.models.dims import PUBLISHED_MODES, AlignmentHeads, EncoderMode, ModelDims
 from sottovoce.models.sources.find import Sources, local_path, resolve
-from sottovoce.models.stored_modes import stored_mode, weights_key
+from sottovoce.models.sources.package_index import cache_root
 from sottovoce.text.files import whole_file, writing
 
 # fmt: off
@@ -88,6 +92,45 @@ def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
     size = (dims.n_text_layer, dims.n_text_head, dims.n_vocab)
     heads = BY_SIZE.get(size)
     return LARGE_V1 if heads is LARGE_V2 and FIRST_LARGE.search(name) else heads
+
+
+MODES_VERSION = 1
+"""Of the self-test and of the files; other versions are ignored."""
+HASHED = 64
+"""Numbers of each tensor that identify the weights."""
+
+
+def weights_key(checkpoint: Checkpoint) -> str:
+    """Return a name for the weights, from their dimensions and the first numbers of every tensor."""
+    digest = hashlib.sha256(repr(checkpoint.dims).encode())
+    for name, tensor in sorted(checkpoint.tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.reshape(-1)[:HASHED].float().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def stored_mode(key: str) -> EncoderMode | None:
+    """Return the mode stored for weights, or None: without an entry, or with a damaged or older one."""
+    try:
+        entry = json.loads(_mode_file(key).read_text(encoding="utf-8"))
+        if entry["version"] != MODES_VERSION:
+            return None
+        mode = entry["mode"]
+        return EncoderMode(**{**mode, "anchors": tuple(mode["anchors"])})
+    except (OSError, ValueError, TypeError, LookupError, OptionError):
+        return None
+
+
+def store_mode(key: str, mode: EncoderMode) -> Path:
+    """Store the mode of weights; return the file. Raises: OSError."""
+    path = _mode_file(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"version": MODES_VERSION, "mode": asdict(mode)}, indent=None)
+    return path
+
+
+def _mode_file(key: str) -> Path:
+    return cache_root() / "encoder-modes" / f"{key}.json"
 
 
 def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) -> Checkpoint:

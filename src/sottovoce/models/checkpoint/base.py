@@ -1,9 +1,8 @@
-"""`Checkpoint`, the result of all readers, its validation, and helpers for binary files and quantisation
-loss.
-"""
+"""`Checkpoint`, the result of all readers, its validation, and helpers for files and quantisation loss."""
 
 from __future__ import annotations
 
+import json
 import math
 import mmap
 import struct
@@ -17,26 +16,19 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, OptionError, cause_of
 from sottovoce.models.dims import AlignmentHeads, EncoderMode, ModelDims
+from sottovoce.text.files import whole_file
 
 Shape: TypeAlias = tuple[int, ...]
 
-LARGEST = {
-    "n_mels": 1024,
-    "n_audio_ctx": 65_536,
-    "n_audio_state": 16_384,
-    "n_audio_head": 256,
-    "n_audio_layer": 256,
-    "n_vocab": 1_048_576,
-    "n_text_ctx": 65_536,
-    "n_text_state": 16_384,
-    "n_text_head": 256,
-    "n_text_layer": 256,
-}
-"""Bounds on header numbers, far above any Whisper, so that a damaged header allocates nothing."""
+LARGEST = {"mels": 1024, "vocab": 1_048_576, "ctx": 65_536, "state": 16_384, "head": 256, "layer": 256}
+"""Bounds on header numbers by the end of their names, far above any Whisper, so that a damaged header
+allocates nothing.
+"""
 
 
 TAIL_S = 5.0
@@ -95,9 +87,9 @@ class Checkpoint:
 def check_dims(dims: ModelDims, source: str) -> None:
     """Check that every number is plausible. Raises: CheckpointError."""
     for field in fields(dims):
-        value: int = getattr(dims, field.name)
-        if not 1 <= value <= LARGEST[field.name]:
-            raise CheckpointError(f"{source}: {field.name} is {value}, expected 1 to {LARGEST[field.name]}")
+        value, most = getattr(dims, field.name), LARGEST[field.name.rpartition("_")[2]]
+        if not 1 <= value <= most:
+            raise CheckpointError(f"{source}: {field.name} is {value}, expected 1 to {most}")
     for state, heads in (("n_audio_state", "n_audio_head"), ("n_text_state", "n_text_head")):
         n_state: int = getattr(dims, state)
         n_head: int = getattr(dims, heads)
@@ -276,6 +268,21 @@ def cursor_over(path: Path, source: str) -> Iterator[Cursor]:
         raise CheckpointError(f"{source}: cannot be read ({cause_of(error)})") from error
 
 
+@contextmanager
+def as_os_error() -> Iterator[None]:
+    """Convert PyTorch's and safetensors' errors of a full disk to OSError."""
+    try:
+        yield
+    except (RuntimeError, SafetensorError) as error:
+        raise OSError(str(error).partition("\n")[0]) from error
+
+
+def write_json(path: Path, content: object, *, indent: int | None = 2) -> None:
+    """indent: None is faster."""
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -348,12 +355,12 @@ class Codec:
 
 
 LONG = MappingProxyType({"f32": "float32", "f16": "float16", "bf16": "bfloat16"})
-_DTYPES = MappingProxyType({name: getattr(torch, name) for name in LONG.values()})
+DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
 
 
 def plain_dtype(number: str, name: str) -> torch.dtype:
     """Return a floating-point dtype. name: of the format. Raises: OptionError for others."""
-    found: torch.dtype | None = _DTYPES.get(number)
+    found = DTYPES.get(number)
     if found is None:
         raise OptionError(
             f"number format '{number}': {name} takes f32, f16 or bf16, quantised ones are for ggml and ct2"

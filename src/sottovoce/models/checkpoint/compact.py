@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint, Codec, CtcWeights, check_dims, validated
+from sottovoce.models.checkpoint.base import Checkpoint, Codec, CtcWeights, validated
 from sottovoce.models.checkpoint.formats import NANO_ASSET
 from sottovoce.models.checkpoint.openai import dims_from_mapping
 from sottovoce.models.dims import EncoderMode, ModelDims
@@ -36,7 +36,6 @@ def read_compact(path: Path = NANO_ASSET) -> Checkpoint:
     source = str(path)
     metadata, tensors = _load(path)
     dims = dims_from_mapping(metadata.get("dims"), source)
-    check_dims(dims, source)
     tokens = _integers(metadata.get("token_ids"), "token_ids", source)
     tensors[f"{EMBEDDING}.weight"] = _spread(tensors, tokens, dims, source)
     tensors[POSITIONS] = sinusoids(dims.n_audio_ctx, dims.n_audio_state)
@@ -62,18 +61,7 @@ def compact_languages(path: Path = NANO_ASSET) -> tuple[str, ...] | None:
     return _strings(_load(path, with_tensors=False)[0].get("languages"), "languages", source)
 
 
-def _read(path: Path) -> Checkpoint:
-    try:
-        with safe_open(path, framework="np") as file:
-            is_compact = KEY in (file.metadata() or {})
-    except (SafetensorError, OSError):
-        is_compact = False
-    if not is_compact:
-        raise CheckpointError(f"{path}: safetensors without dimensions, give the folder with its config.json")
-    return read_compact(path)
-
-
-CODEC = Codec(_read)
+CODEC = Codec(read_compact)
 
 
 def save_compact(checkpoint: Checkpoint, path: Path) -> None:
@@ -114,6 +102,8 @@ def _load(path: Path, *, with_tensors: bool = True) -> tuple[dict[str, object], 
             tensors = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path}: not a readable safetensors file ({cause_of(error)})") from error
+    if metadata is None:
+        raise CheckpointError(f"{path}: safetensors without dimensions, give the folder with its config.json")
     if not isinstance(metadata, dict):
         raise CheckpointError(f"{path}: no metadata under {KEY!r}, expected a JSON object")
     return metadata, tensors

@@ -39,6 +39,7 @@ from sottovoce.models.checkpoint.base import (
     expected_shapes,
     tensor_loss,
     validated,
+    write_json,
 )
 from sottovoce.models.checkpoint.formats import CT2_MODEL
 from sottovoce.models.checkpoint.huggingface import (
@@ -51,7 +52,6 @@ from sottovoce.models.checkpoint.huggingface import (
     write_features,
     write_tokenizer,
 )
-from sottovoce.models.checkpoint.writing import write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims, upper_half_heads
 from sottovoce.text.files import whole_file
 from sottovoce.text.languages import language_codes
@@ -76,13 +76,63 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ModelFile:
+    """An open `model.bin`. variables: by their names and aliases."""
+
+    cursor: Cursor
     revision: int
     variables: Mapping[str, Variable]
-    aliases: frozenset[str]
+
+    @property
+    def source(self) -> str:
+        return self.cursor.source
+
+    def shape(self, name: str, rank: int) -> tuple[int, ...]:
+        if name not in self.variables:
+            raise CheckpointError(f"{self.source}: variable {name} is missing")
+        shape = self.variables[name].shape
+        if len(shape) != rank:
+            raise CheckpointError(
+                f"{self.source}: variable {name} has shape {shape}, expected {rank} dimensions"
+            )
+        return shape
+
+    def integer(self, name: str) -> int:
+        self.shape(name, 0)
+        variable = self.variables[name]
+        if variable.dtype.is_floating_point:
+            raise CheckpointError(
+                f"{self.source}: variable {name} holds {variable.dtype}, expected an integer"
+            )
+        return int(read_values(self.cursor, variable))
+
+    def weights(self, name: str) -> Tensor:
+        variable = self.variables[name]
+        values = read_values(self.cursor, variable)
+        if values.is_floating_point():
+            return values
+        # CTranslate2 multiplies by the inverse scale; this product is exact.
+        inverse = 1 / self._scale(variable)
+        return values.float() * inverse.reshape(-1, *[1] * (values.ndim - 1))
+
+    def _scale(self, variable: Variable) -> Tensor:
+        found = self.variables.get(f"{variable.name}_scale")
+        if found is None and variable.dtype == torch.int16:
+            return torch.tensor(INT16_SCALE)
+        n_rows = variable.shape[0] if variable.shape else 1
+        if found is None or found.dtype != torch.float32 or found.shape not in ((), (1,), (n_rows,)):
+            what = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
+            raise CheckpointError(
+                f"{self.source}: {variable.name} holds {variable.dtype}, "
+                f"expected {n_rows} float32 scales beside it, found {what}"
+            )
+        scale = read_values(self.cursor, found)
+        if not (torch.isfinite(scale) & (scale > 0)).all():
+            raise CheckpointError(f"{self.source}: {found.name} holds scales that are not above 0")
+        return scale
 
 
-def read_contents(cursor: Cursor) -> Contents:
+def read_contents(cursor: Cursor) -> ModelFile:
     """Read names, shapes and offsets of all variables, without values.
 
     Raises: CheckpointError: damaged, another model, or an unsupported version.
@@ -100,7 +150,6 @@ def read_contents(cursor: Cursor) -> Contents:
     for _ in range(cursor.integer("the number of variables", "I")):
         variable = _variable(cursor)
         _add(variables, variable.name, variable, cursor.source)
-    aliases: list[str] = []
     for _ in range(cursor.integer("the number of aliases", "I")):
         alias, target = _string(cursor, "an alias"), _string(cursor, "what an alias stands for")
         if target not in variables:
@@ -108,8 +157,7 @@ def read_contents(cursor: Cursor) -> Contents:
                 f"{cursor.source}: alias {alias[:80]!r} stands for {target[:80]!r}, which is not there"
             )
         _add(variables, alias, variables[target], cursor.source)
-        aliases.append(alias)
-    return Contents(revision, variables, frozenset(aliases))
+    return ModelFile(cursor, revision, variables)
 
 
 def read_values(cursor: Cursor, variable: Variable) -> Tensor:
@@ -269,11 +317,10 @@ def read_ctranslate2(path: Path) -> Checkpoint:
     source = str(file)
     with cursor_over(file, source) as cursor:
         contents = read_contents(cursor)
-        reader = _Reader(cursor, contents.variables)
-        dims = _dims(reader)
-        _check_properties(contents, reader)
-        tensors = dict(_tensors(reader, dims))
-        _check_projection(reader)
+        dims = _dims(contents)
+        _check_properties(contents)
+        tensors = dict(_tensors(contents, dims))
+        _check_projection(contents)
     _check_vocabulary(folder, dims)
     config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     _note_suppressed(config, dims, str(folder))
@@ -288,109 +335,55 @@ def read_ctranslate2(path: Path) -> Checkpoint:
     return validated(checkpoint, source)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    cursor: Cursor
-    variables: Mapping[str, Variable]
-
-    @property
-    def source(self) -> str:
-        return self.cursor.source
-
-    def shape(self, name: str, rank: int) -> tuple[int, ...]:
-        if name not in self.variables:
-            raise CheckpointError(f"{self.source}: variable {name} is missing")
-        shape = self.variables[name].shape
-        if len(shape) != rank:
-            raise CheckpointError(
-                f"{self.source}: variable {name} has shape {shape}, expected {rank} dimensions"
-            )
-        return shape
-
-    def integer(self, name: str) -> int:
-        self.shape(name, 0)
-        variable = self.variables[name]
-        if variable.dtype.is_floating_point:
-            raise CheckpointError(
-                f"{self.source}: variable {name} holds {variable.dtype}, expected an integer"
-            )
-        return int(read_values(self.cursor, variable))
-
-    def weights(self, name: str) -> Tensor:
-        variable = self.variables[name]
-        values = read_values(self.cursor, variable)
-        if values.is_floating_point():
-            return values
-        # CTranslate2 multiplies by the inverse scale; this product is exact.
-        inverse = 1 / self._scale(variable)
-        return values.float() * inverse.reshape(-1, *[1] * (values.ndim - 1))
-
-    def _scale(self, variable: Variable) -> Tensor:
-        found = self.variables.get(f"{variable.name}_scale")
-        if found is None and variable.dtype == torch.int16:
-            return torch.tensor(INT16_SCALE)
-        n_rows = variable.shape[0] if variable.shape else 1
-        if found is None or found.dtype != torch.float32 or found.shape not in ((), (1,), (n_rows,)):
-            what = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
-            raise CheckpointError(
-                f"{self.source}: {variable.name} holds {variable.dtype}, "
-                f"expected {n_rows} float32 scales beside it, found {what}"
-            )
-        scale = read_values(self.cursor, found)
-        if not (torch.isfinite(scale) & (scale > 0)).all():
-            raise CheckpointError(f"{self.source}: {found.name} holds scales that are not above 0")
-        return scale
-
-
-def _dims(reader: _Reader) -> ModelDims:
+def _dims(contents: ModelFile) -> ModelDims:
     n_layer = {"encoder": 0, "decoder": 0}
-    for match in filter(None, map(LAYER.match, reader.variables)):
+    for match in filter(None, map(LAYER.match, contents.variables)):
         n_layer[match[1]] = max(n_layer[match[1]], int(match[2]) + 1)
-    n_audio_ctx, n_audio_state = reader.shape("encoder/position_encodings/encodings", 2)
-    n_vocab, n_text_state = reader.shape(EMBEDDINGS, 2)
+    n_audio_ctx, n_audio_state = contents.shape("encoder/position_encodings/encodings", 2)
+    n_vocab, n_text_state = contents.shape(EMBEDDINGS, 2)
     dims = ModelDims(
-        n_mels=reader.shape("encoder/conv1/weight", 3)[1],
+        n_mels=contents.shape("encoder/conv1/weight", 3)[1],
         n_audio_ctx=n_audio_ctx,
         n_audio_state=n_audio_state,
-        n_audio_head=reader.integer(HEADS["n_audio_head"]),
+        n_audio_head=contents.integer(HEADS["n_audio_head"]),
         n_audio_layer=n_layer["encoder"],
         n_vocab=n_vocab,
-        n_text_ctx=reader.shape("decoder/position_encodings/encodings", 2)[0],
+        n_text_ctx=contents.shape("decoder/position_encodings/encodings", 2)[0],
         n_text_state=n_text_state,
-        n_text_head=reader.integer(HEADS["n_text_head"]),
+        n_text_head=contents.integer(HEADS["n_text_head"]),
         n_text_layer=n_layer["decoder"],
     )
-    check_dims(dims, reader.source)
+    check_dims(dims, contents.source)
     return dims
 
 
-def _check_properties(contents: Contents, reader: _Reader) -> None:
+def _check_properties(contents: ModelFile) -> None:
     expected = dict(WRITTEN)
     if contents.revision < 3:
         expected[ACTIVATION] = OLD_GELU
     for name, variable in contents.variables.items():
         if variable.shape or name in FREE or name.endswith("_scale"):
             continue
-        found = reader.integer(name)
+        found = contents.integer(name)
         if found != expected.get(name, 0):
-            raise CheckpointError(f"{reader.source}: {name} is {found}, expected {expected.get(name, 0)}")
+            raise CheckpointError(f"{contents.source}: {name} is {found}, expected {expected.get(name, 0)}")
 
 
-def _tensors(reader: _Reader, dims: ModelDims) -> Iterator[tuple[str, Tensor]]:
+def _tensors(contents: ModelFile, dims: ModelDims) -> Iterator[tuple[str, Tensor]]:
     shapes = expected_shapes(dims)
     expected = layout(dims)
-    for name, variable in reader.variables.items():
+    for name, variable in contents.variables.items():
         belongs = name.removesuffix("_scale") in expected or name.startswith(PROJECTION) or not variable.shape
         if not belongs:
             raise CheckpointError(
-                f"{reader.source}: variable {name[:80]!r} belongs to no Whisper of these dimensions"
+                f"{contents.source}: variable {name[:80]!r} belongs to no Whisper of these dimensions"
             )
-    for name in (name for name in expected if name in reader.variables):
+    for name in (name for name in expected if name in contents.variables):
         parts = expected[name]
-        weights = reader.weights(name)
+        weights = contents.weights(name)
         if not weights.ndim or len(weights) % len(parts):
             raise CheckpointError(
-                f"{reader.source}: variable {name} has shape {tuple(weights.shape)}, "
+                f"{contents.source}: variable {name} has shape {tuple(weights.shape)}, "
                 f"expected rows of {len(parts)} tensors"
             )
         for part, rows in zip(parts, weights.chunk(len(parts)), strict=True):
@@ -399,15 +392,15 @@ def _tensors(reader: _Reader, dims: ModelDims) -> Iterator[tuple[str, Tensor]]:
                 yield part, rows
 
 
-def _check_projection(reader: _Reader) -> None:
-    table, projection = reader.variables[EMBEDDINGS], reader.variables.get(PROJECTION)
+def _check_projection(contents: ModelFile) -> None:
+    table, projection = contents.variables[EMBEDDINGS], contents.variables.get(PROJECTION)
     if projection is None or projection == table:
         return
     if projection.shape != table.shape or not torch.equal(
-        reader.weights(PROJECTION), reader.weights(EMBEDDINGS)
+        contents.weights(PROJECTION), contents.weights(EMBEDDINGS)
     ):
         raise CheckpointError(
-            f"{reader.source}: {PROJECTION} differs from the token embedding, expected them tied"
+            f"{contents.source}: {PROJECTION} differs from the token embedding, expected them tied"
         )
 
 
@@ -454,7 +447,7 @@ def _note_suppressed(config: Mapping[str, object], dims: ModelDims, source: str)
             logger.info("%s: suppress_ids in config.json are not Whisper's, which are used", source)
 
 
-def _numbers(contents: Contents) -> str:
+def _numbers(contents: ModelFile) -> str:
     kinds = [contents.variables[name].dtype for name in (EMBEDDINGS, "encoder/layer_norm/gamma")]
     weights, rest = (str(kind).removeprefix("torch.") for kind in kinds)
     return f"int8_{rest}" if weights == "int8" else weights

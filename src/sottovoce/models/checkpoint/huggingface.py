@@ -20,10 +20,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint, Codec, check_dims, plain_dtype, validated
+from sottovoce.models.checkpoint.base import (
+    Checkpoint,
+    Codec,
+    as_os_error,
+    check_dims,
+    expected_shapes,
+    plain_dtype,
+    validated,
+    write_json,
+)
 from sottovoce.models.checkpoint.formats import WEIGHT_FILES
 from sottovoce.models.checkpoint.openai import first_line, load_pickle
-from sottovoce.models.checkpoint.writing import as_os_error, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.text.files import read_text, whole_file
 from sottovoce.text.tokenizer import N_VOCAB_99, N_VOCAB_100, N_VOCAB_ENGLISH, Tokenizer
@@ -162,23 +170,25 @@ DIMS_IN_CONFIG = {
 }
 """OpenAI's names, and those of transformers' `WhisperConfig`."""
 
-TOP_LEVEL = {
-    "encoder.embed_positions.weight": "encoder.positional_embedding",
-    "encoder.layer_norm": "encoder.ln_post",
-    "decoder.embed_tokens": "decoder.token_embedding",
-    "decoder.embed_positions.weight": "decoder.positional_embedding",
-    "decoder.layer_norm": "decoder.ln",
+RENAMED = {
+    "positional_embedding": "embed_positions.weight",
+    "token_embedding": "embed_tokens",
+    ".ln_post.": ".layer_norm.",
+    ".ln.": ".layer_norm.",
+    ".blocks.": ".layers.",
+    ".cross_attn_ln.": ".encoder_attn_layer_norm.",
+    ".attn_ln.": ".self_attn_layer_norm.",
+    ".mlp_ln.": ".final_layer_norm.",
+    ".cross_attn.": ".encoder_attn.",
+    ".attn.": ".self_attn.",
+    ".query.": ".q_proj.",
+    ".key.": ".k_proj.",
+    ".value.": ".v_proj.",
+    ".out.": ".out_proj.",
+    ".mlp.0.": ".fc1.",
+    ".mlp.2.": ".fc2.",
 }
-IN_BLOCK = {
-    "self_attn_layer_norm": "attn_ln",
-    "encoder_attn_layer_norm": "cross_attn_ln",
-    "self_attn": "attn",
-    "encoder_attn": "cross_attn",
-    "final_layer_norm": "mlp_ln",
-    "fc1": "mlp.0",
-    "fc2": "mlp.2",
-}
-IN_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
+"""Parts of OpenAI's names, and what they are in those of transformers."""
 PROJECTION = "proj_out.weight"
 TOKENIZER = {
     "tokenizer_class": "WhisperTokenizer",
@@ -195,7 +205,7 @@ def read_huggingface(folder: Path) -> Checkpoint:
     config = read_json(folder / "config.json")
     _check_config(config, source)
     dims = _dims(config, source)
-    tensors = _openai_names(_read_weights(folder), source)
+    tensors = _openai_names(_read_weights(folder), dims, source)
     generation = folder / "generation_config.json"
     heads = alignment_heads(read_json(generation), dims, source) if generation.exists() else None
     name = folder.resolve().name
@@ -242,34 +252,12 @@ def write_features(folder: Path, dims: ModelDims) -> None:
     write_json(folder / "preprocessor_config.json", features)
 
 
-def openai_name(name: str) -> str:
-    """Translate a name: `model.decoder.layers.0.encoder_attn.q_proj.weight` is
-    `decoder.blocks.0.cross_attn.query.weight`.
-    """
-    name = name.removeprefix("model.")
-    for theirs, ours in TOP_LEVEL.items():
-        if name.startswith(theirs):
-            return ours + name[len(theirs) :]
-    parts = name.split(".")
-    if len(parts) < 5 or parts[1] != "layers":
-        return name
-    block = [IN_BLOCK.get(parts[3], parts[3]), *(IN_ATTENTION.get(part, part) for part in parts[4:])]
-    return ".".join([parts[0], "blocks", parts[2], *block])
-
-
 def transformers_name(name: str) -> str:
-    for theirs, ours in TOP_LEVEL.items():
-        if name == ours or name.startswith(f"{ours}."):
-            return f"model.{theirs}{name[len(ours) :]}"
-    parts = name.split(".")
-    if parts[1] != "blocks":
-        return f"model.{name}"
-    rest = ".".join(parts[3:])
-    for theirs, ours in IN_BLOCK.items():
-        if rest.startswith(f"{ours}."):
-            inner = rest[len(ours) + 1 :].split(".")
-            back = {short: long for long, short in IN_ATTENTION.items()}
-            return ".".join(["model", parts[0], "layers", parts[2], theirs, *(back.get(p, p) for p in inner)])
+    """Translate a name: `decoder.blocks.0.cross_attn.query.weight` is
+    `model.decoder.layers.0.encoder_attn.q_proj.weight`.
+    """
+    for ours, theirs in RENAMED.items():
+        name = name.replace(ours, theirs)
     return f"model.{name}"
 
 
@@ -317,9 +305,13 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: not a readable safetensors file ({first_line(error)})") from error
 
 
-def _openai_names(tensors: dict[str, Tensor], source: str) -> dict[str, Tensor]:
+def _openai_names(tensors: dict[str, Tensor], dims: ModelDims, source: str) -> dict[str, Tensor]:
+    """Rename tensors, with or without "model." before their names; unknown ones keep theirs."""
     projection = tensors.pop(PROJECTION, None)
-    renamed = {openai_name(name): tensor for name, tensor in tensors.items()}
+    ours = {transformers_name(name): name for name in expected_shapes(dims)}
+    renamed = {
+        ours.get(f"model.{name.removeprefix('model.')}", name): tensor for name, tensor in tensors.items()
+    }
     table = renamed.get("decoder.token_embedding.weight")
     if projection is not None and (table is None or not torch.equal(projection, table)):
         raise CheckpointError(f"{source}: {PROJECTION} differs from the token embedding, expected them tied")

@@ -12,8 +12,14 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError
-from sottovoce.models.checkpoint.base import Checkpoint, Codec, check_dims, plain_dtype, validated
-from sottovoce.models.checkpoint.writing import as_os_error
+from sottovoce.models.checkpoint.base import (
+    Checkpoint,
+    Codec,
+    as_os_error,
+    check_dims,
+    plain_dtype,
+    validated,
+)
 from sottovoce.models.dims import ModelDims
 from sottovoce.text.files import whole_file
 
@@ -27,7 +33,6 @@ def read_openai(path: Path) -> Checkpoint:
     if not isinstance(content, Mapping) or not {"dims", "model_state_dict"} <= set(content):
         raise CheckpointError(f"{path}: no Whisper checkpoint, expected the keys dims and model_state_dict")
     dims = dims_from_mapping(content["dims"], str(path))
-    check_dims(dims, str(path))
     state = content["model_state_dict"]
     if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise CheckpointError(f"{path}: model_state_dict holds something else than tensors")
@@ -55,7 +60,9 @@ def dims_from_mapping(found: object, source: str) -> ModelDims:
     for name in names:
         if type(found.get(name)) is not int:
             raise CheckpointError(f"{source}: dims.{name} is {found.get(name)!r}, expected an integer")
-    return ModelDims(**{name: int(found[name]) for name in names})
+    dims = ModelDims(**{name: int(found[name]) for name in names})
+    check_dims(dims, source)
+    return dims
 
 
 def load_pickle(path: Path) -> object:
