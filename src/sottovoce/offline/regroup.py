@@ -13,25 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from sottovoce.errors import OptionError
+from sottovoce.speakers.labels import part_of
 from sottovoce.text.disfluency import DISFLUENCIES, PIECE, DisfluencyRules, clean_pieces
 from sottovoce.text.normalize import shared_out, width
 from sottovoce.types import Segment, Word
-
-
-def part_of(
-    segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
-) -> Segment:
-    """Return the part of a segment that has the words of one group."""
-    return replace(
-        segment,
-        start=words[0].start if any(groups[:index]) else segment.start,
-        end=words[-1].end if any(groups[index + 1 :]) else segment.end,
-        text="".join(word.word for word in words),
-        tokens=tuple(token.id for word in words for token in word.tokens),
-        words=words,
-        speaker=words[0].speaker,
-    )
-
 
 CLOSING = "\"'”’»)]）」』"
 """Signs that may follow the end of a sentence."""

@@ -14,14 +14,13 @@ from itertools import islice
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
-from sottovoce.offline.regroup import part_of
 from sottovoce.offline.resume import ChannelPoint, ChannelsPlace, ResumePoint, TranscriptionState, state_at
 from sottovoce.offline.transcriber import Segments, numbered
 from sottovoce.options.transcribe import Diarizer
 from sottovoce.runtime.calls import Runtime
 from sottovoce.speakers.channel_diarizer import leaks
 from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow
-from sottovoce.speakers.labels import SpeakerLabels, letter
+from sottovoce.speakers.labels import SpeakerLabels, letter, part_of
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Turn, Word
 

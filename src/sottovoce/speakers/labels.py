@@ -146,6 +146,21 @@ def _cost(start: float, end: float, turns: Sequence[Turn]) -> float:
     return max(0.0, end - start - covered_s) + min(away, FAR_S)
 
 
+def part_of(
+    segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
+) -> Segment:
+    """Return the part of a segment that has the words of one group."""
+    return replace(
+        segment,
+        start=words[0].start if any(groups[:index]) else segment.start,
+        end=words[-1].end if any(groups[index + 1 :]) else segment.end,
+        text="".join(word.word for word in words),
+        tokens=tuple(token.id for word in words for token in word.tokens),
+        words=words,
+        speaker=words[0].speaker,
+    )
+
+
 def parts_of(segment: Segment, groups: Sequence[tuple[Word, ...]]) -> Iterator[Segment]:
     """Cut a segment between groups of its words, one per speaker."""
     if len(groups) == 1:
@@ -153,15 +168,7 @@ def parts_of(segment: Segment, groups: Sequence[tuple[Word, ...]]) -> Iterator[S
         return
     tokens = shared_out(segment.tokens, groups)
     for index, (words, own) in enumerate(zip(groups, tokens, strict=True)):
-        yield replace(
-            segment,
-            start=segment.start if index == 0 else words[0].start,
-            end=segment.end if index == len(groups) - 1 else words[-1].end,
-            text="".join(word.word for word in words),
-            tokens=own,
-            words=words,
-            speaker=words[0].speaker,
-        )
+        yield replace(part_of(segment, words, groups, index), tokens=own)
 
 
 def shared_out(tokens: Sequence[int], groups: Sequence[Sequence[Word]]) -> list[tuple[int, ...]]:
