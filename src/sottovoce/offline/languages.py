@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.audio.mel import RecordingFeatures
+from sottovoce.audio.mel import MELS_PER_FRAME, RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import select_windows
 from sottovoce.decoding.detect import LanguageDetection
@@ -32,7 +32,6 @@ from sottovoce.language.probe import LanguageProbe, ProbedLanguage, change_bound
 from sottovoce.offline.resume import FollowerState, ProbedPiece, TranscriptionState
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.offline.windows import (
-    FRAMES_PER_TIMESTAMP,
     SpeechSpan,
     Window,
     energy_minima,
@@ -149,15 +148,6 @@ class LanguageRun:
     probability: float
 
 
-@dataclass(slots=True, eq=False)
-class _Detection:
-    """Language posterior of a piece over all languages, and over those allowed, given other speech."""
-
-    probed: ProbedLanguage
-    is_alone: bool
-    posterior: Array | None = None
-
-
 class LanguageFollower:
     """Detects the languages of the pieces of speech in a recording, front to back.
 
@@ -178,7 +168,7 @@ class LanguageFollower:
         self._base = base_prior(codes, self._codes, transcriber.options.language_prior)
         self._features = features
         self._state = state
-        self._detections: dict[SpeechSpan, _Detection] = {}
+        self._detections: dict[SpeechSpan, ProbedPiece] = {}
         self._text = TextLikelihood(transcriber, features)
         self._is_beginning = self._was_beginning = True
         self._spoken_s: Array = np.zeros(len(self._codes))
@@ -209,7 +199,7 @@ class LanguageFollower:
         if new:
             found = self._runtime.probe_spans(self._probe, encoded, [spans[i] for i in new])
             for index, probed in zip(new, found, strict=True):
-                self._detections[pieces[index]] = _Detection(probed, is_alone=False)
+                self._detections[pieces[index]] = ProbedPiece.of(pieces[index], probed, is_alone=False)
         before = None if is_beginning else self._place_of(current)
         model = self._spans(pieces, before, self._place_of(current or self._likeliest(pieces)))
         self._ask(model, pieces)
@@ -220,7 +210,8 @@ class LanguageFollower:
                 model.expect_several(before)
                 self._ask(model, pieces)
         for piece, own in zip(pieces, model.posterior, strict=True):
-            self._detections[piece].posterior = own
+            detection = self._detections[piece]
+            self._detections[piece] = replace(detection, posterior=tuple(own.tolist()))
         return [
             LanguageRun(self._codes[run.language], tuple(pieces[run.first : run.end]), run.probability)
             for run in model.runs()
@@ -300,26 +291,17 @@ class LanguageFollower:
         return bool(likelihood[self._codes.index(other)] >= likelihood[self._codes.index(language)])
 
     def state(self, frame: int) -> FollowerState:
-        pieces = []
-        for piece, one in self._detections.items():
-            if piece.end > frame:
-                shares = tuple(one.probed.probabilities.tolist())
-                posterior = () if one.posterior is None else tuple(one.posterior.tolist())
-                masses = one.probed.allowed_mass, one.probed.no_speech
-                pieces.append(ProbedPiece(piece.start, piece.end, shares, *masses, one.is_alone, posterior))
+        pieces = tuple(one for one in self._detections.values() if one.end > frame)
         seconds = zip(self._codes, self._spoken_before(frame).tolist(), strict=True)
         spoken = {code: spoken_s for code, spoken_s in seconds if spoken_s > 0.0}
         beginning, confirmed = self._is_beginning, self._confirmed
-        return FollowerState(self.is_several, beginning, spoken, self._n_one, confirmed, tuple(pieces))
+        return FollowerState(self.is_several, beginning, spoken, self._n_one, confirmed, pieces)
 
     def restore(self, state: FollowerState) -> None:
         self.is_several, self._is_beginning = state.is_several, state.is_beginning
         self._spoken_s = np.array([state.spoken_s.get(code, 0.0) for code in self._codes])
         self._n_one, self._confirmed = state.n_one, state.confirmed
-        for one in state.pieces:
-            probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
-            posterior = np.array(one.posterior) if one.posterior else None
-            self._detections[SpeechSpan(one.start, one.end)] = _Detection(probed, one.is_alone, posterior)
+        self._detections |= {SpeechSpan(one.start, one.end): one for one in state.pieces}
 
     def _spans(self, pieces: Sequence[SpeechSpan], before: int | None, expected: int | None) -> Spans:
         found = [self._detections[piece] for piece in pieces]
@@ -355,8 +337,9 @@ class LanguageFollower:
         if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
             log_mel = self._features.log_mel(piece.start, piece.end)
             (probed,) = self._runtime.probe_languages(self._probe, [log_mel])
-            posterior = None if detection is None else detection.posterior
-            detection = self._detections[piece] = _Detection(probed, is_alone=True, posterior=posterior)
+            posterior = () if detection is None else detection.posterior
+            detection = replace(ProbedPiece.of(piece, probed, is_alone=True), posterior=posterior)
+            self._detections[piece] = detection
             self._note_outside(piece, probed)
         return detection.probed
 
@@ -381,8 +364,8 @@ class LanguageFollower:
     def _spoken_before(self, frame: int) -> Array:
         spoken_s = self._spoken_s
         for piece, one in sorted(self._detections.items(), key=lambda item: item[0].end):
-            if piece.end <= frame and one.posterior is not None:
-                spoken_s = spoken_s + piece.duration_s * one.posterior
+            if piece.end <= frame and one.posterior:
+                spoken_s = spoken_s + piece.duration_s * np.array(one.posterior)
         return spoken_s
 
 
@@ -452,5 +435,5 @@ class WindowLanguages:
 
 
 def _span(window: Window, piece: SpeechSpan) -> tuple[int, int]:
-    start = window.window_frame(piece.start) // FRAMES_PER_TIMESTAMP
-    return start, max(start + 1, window.window_frame(piece.end) // FRAMES_PER_TIMESTAMP)
+    start = window.window_frame(piece.start) // MELS_PER_FRAME
+    return start, max(start + 1, window.window_frame(piece.end) // MELS_PER_FRAME)

@@ -8,9 +8,12 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError
-from sottovoce.offline.windows import Window
+from sottovoce.language.probe import ProbedLanguage
+from sottovoce.offline.windows import SpeechSpan, Window
 from sottovoce.types import Segment, Span, Turn
 
 Made = TypeVar("Made")
@@ -62,6 +65,15 @@ class ProbedPiece:
     no_speech: float
     is_alone: bool
     posterior: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, piece: SpeechSpan, probed: ProbedLanguage, *, is_alone: bool) -> ProbedPiece:
+        shares = tuple(probed.probabilities.tolist())
+        return cls(piece.start, piece.end, shares, probed.allowed_mass, probed.no_speech, is_alone)
+
+    @property
+    def probed(self) -> ProbedLanguage:
+        return ProbedLanguage(np.array(self.probabilities), self.allowed_mass, self.no_speech)
 
 
 @dataclass(frozen=True, slots=True)

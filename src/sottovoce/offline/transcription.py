@@ -21,7 +21,6 @@ from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechModel
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError, SottovoceError
-from sottovoce.models.backend import Backend
 from sottovoce.offline.pipeline import transcribe_recording
 from sottovoce.offline.regroup import clean_segment, segment_moved
 from sottovoce.offline.resume import (
@@ -95,7 +94,9 @@ class FileTranscription(Iterator[Segment]):
     ) -> None:
         options = transcriber.options
         self._transcriber, self._runtime = transcriber, transcriber.runtime
-        self._state = _state_at(transcriber, resume)
+        if resume is not None:
+            _check(transcriber, resume)
+        self._state = state_at(resume, transcriber.fixed_language)
         self._control = control or RunControl()
         self._model = model
         self._recording = None if keeps_open else recording
@@ -115,10 +116,6 @@ class FileTranscription(Iterator[Segment]):
 
     def _observed(self, runtime: Runtime) -> Runtime:
         return ObservedRuntime(runtime, self._control.check, self._report)
-
-    @property
-    def backend(self) -> Backend:
-        return self._runtime.backend
 
     def __next__(self) -> Segment:
         with self._busy:
@@ -279,12 +276,6 @@ def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOpt
         audio_track=options.audio_track,
         input_format=options.input_format,
     )
-
-
-def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> TranscriptionState:
-    if resume is not None:
-        _check(transcriber, resume)
-    return state_at(resume, transcriber.fixed_language)
 
 
 def _check(transcriber: Transcriber, resume: ResumePoint) -> None:
