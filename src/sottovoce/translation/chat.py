@@ -12,9 +12,9 @@ import urllib.request
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.client import HTTPException, HTTPMessage
+from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from sottovoce.errors import OptionError, TranslationError
@@ -108,15 +108,7 @@ class _AgainError(Exception): ...
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> None:
+    def redirect_request(self, *_: object, **__: object) -> None:
         return None  # urllib then raises an HTTPError
 
 
