@@ -233,7 +233,6 @@ def run_from(found: Mapping[str, Any]) -> LiveRun:
         duration_s=found["duration_s"],
         compute_s=found["compute_s"],
         cpu_s=found["cpu_s"],
-        closing_cpu_s=tuple(found["closing_cpu_s"]),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from sottovoce.errors import InputError
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.text.word_edits import align_words
-from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Samples, SpeechEnded, Word
+from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Samples, Word
 
 
 def laal(delays_s: Sequence[float], source_s: float, n_reference: int) -> float:
@@ -142,8 +142,7 @@ class LiveRun:
     """The result of a session over one recording.
 
     delays_s, elapsed_s: audio received and the clock when each word came. compute_s, cpu_s: time inside the
-    session. late_updates: share of updates that were unfinished when the next audio arrived. closing_cpu_s:
-    processor time of each push in which speech ended.
+    session. late_updates: share of updates that were unfinished when the next audio arrived.
     """
 
     words: tuple[Word, ...]
@@ -155,7 +154,6 @@ class LiveRun:
     compute_s: float
     cpu_s: float
     late_updates: float = 0.0
-    closing_cpu_s: tuple[float, ...] = ()
 
     @property
     def text(self) -> str:
@@ -178,7 +176,6 @@ def run_live(
     switches: list[FoundSwitch] = []
     clock = compute = cpu = 0.0
     late: list[bool] = []
-    closing: list[float] = []
     for start in range(0, len(audio) + step, step):
         piece = audio[start : start + step]
         clock = max(clock, min(start + step, len(audio)) / SAMPLE_RATE)
@@ -186,7 +183,6 @@ def run_live(
         events = session.push(piece) if start < len(audio) else session.close()
         spent, spent_cpu = time.perf_counter() - began, time.process_time() - began_cpu
         clock, compute, cpu = clock + spent, compute + spent, cpu + spent_cpu
-        closing += [spent_cpu] * any(isinstance(event, SpeechEnded) for event in events)
         late.append(clock > min(start + step, len(audio)) / SAMPLE_RATE + chunk_s)
         for event in events:
             if isinstance(event, Partial):
@@ -205,5 +201,4 @@ def run_live(
         compute_s=compute,
         cpu_s=cpu,
         late_updates=sum(late) / len(late),
-        closing_cpu_s=tuple(closing),
     )
