@@ -75,16 +75,6 @@ class EventEmitter:
         events, self._events = self._events, []
         return events
 
-    def speech_started(self, at_s: float, now_s: float) -> None:
-        self._utterance += 1
-        self.emit(SpeechStarted(at_s, now_s, utterance=self._utterance))
-
-    def speech_ended(self, at_s: float, now_s: float) -> None:
-        self.emit(SpeechEnded(at_s, now_s, utterance=self._utterance))
-
-    def turn_ended(self, at_s: float, probability: float, now_s: float) -> None:
-        self.emit(TurnEnded(at_s, probability, now_s, utterance=self._utterance))
-
     def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
         part: list[Word] = []
         for word in words:
@@ -104,7 +94,7 @@ class EventEmitter:
         self._words += words
         text = "".join(word.word for word in words)
         span = (words[0].start, words[-1].end)
-        self.emit(Partial(*span, text, language, tuple(words), now_s, utterance=self._utterance))
+        self.emit(Partial(*span, text, language, tuple(words), now_s))
 
     def emit_unstable(
         self, words: Sequence[Word], language: str, now_s: float, *, committed_s: float
@@ -114,7 +104,7 @@ class EventEmitter:
             return
         self._unstable = text
         span = (words[0].start, words[-1].end) if words else (committed_s, committed_s)
-        self.emit(Unstable(*span, text, language, now_s, utterance=self._utterance))
+        self.emit(Unstable(*span, text, language, now_s))
 
     def emit_final(self, language: str, now_s: float, *, goes_on: bool) -> None:
         """Emit a final of the words since the last final. goes_on: give the next words a new utterance id."""
@@ -127,11 +117,13 @@ class EventEmitter:
         most = Counter(word.language for word in words).most_common(1)[0][0] or language
         span = (words[0].start, words[-1].end)
         mass = self.allowed_mass(*span)
-        self.emit(Final(*span, text, most, words, now_s, mass, utterance=self._utterance))
+        self.emit(Final(*span, text, most, words, now_s, mass))
         self._utterance += goes_on
 
     def emit(self, event: Event) -> None:
-        self._events.append(replace(event, seq=self._n_emitted))
+        self._utterance += isinstance(event, SpeechStarted)
+        utterance = None if isinstance(event, LanguageChanged) else self._utterance
+        self._events.append(replace(event, seq=self._n_emitted, utterance=utterance))
         self._n_emitted += 1
 
 
@@ -401,7 +393,7 @@ class Session:
             last.resume(at / SAMPLE_RATE)
         else:
             self._decoder = self._new_decoder(at, None if last is None else last.utterance.history)
-        self._events.speech_started(at / SAMPLE_RATE, self._schedule.now_s)
+        self._events.emit(SpeechStarted(at / SAMPLE_RATE, self._schedule.now_s))
 
     def _new_decoder(self, sample: int, history: Mapping[str, tuple[int, ...]] | None) -> UtteranceDecoder:
         stream = self._options.stream
@@ -440,12 +432,11 @@ class Session:
         self._flush(self._decoder, sample, goes_on=False)
         self._decoder.is_open = False
         now_s = self._schedule.now_s
-        self._events.speech_ended(sample / SAMPLE_RATE, now_s)
+        self._events.emit(SpeechEnded(sample / SAMPLE_RATE, now_s))
         pause_s = self._schedule.pause_s
         if self._turns is not None and self._text_end is not None and pause_s is not None:
-            self._events.turn_ended(
-                sample / SAMPLE_RATE, self._turns.probability(self._text_end, pause_s), now_s
-            )
+            probability = self._turns.probability(self._text_end, pause_s)
+            self._events.emit(TurnEnded(sample / SAMPLE_RATE, probability, now_s))
 
     def _update(self, decoder: UtteranceDecoder, *, greedy: bool) -> None:
         if not decoder.is_long_enough or not (
