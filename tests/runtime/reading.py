@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.models.backend import AlignmentHeads, Backend, RunningRows, Span
+from sottovoce.runtime.calls import ContinuousDecodeCall
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttHypothesis, AlignAttRequest
 from sottovoce.types import EncoderOutput
 
 
@@ -53,3 +55,10 @@ def read(
 ) -> Read:
     """Read tokens (R, n_new), a row for each window."""
     return step(start(backend, encoded), tokens, vocabulary=vocabulary, capture=capture)
+
+
+def decoded(
+    decoder: AlignAttDecoder, encoded: Sequence[EncoderOutput], requests: Sequence[AlignAttRequest]
+) -> Sequence[AlignAttHypothesis]:
+    """The hypotheses of requests, each over its window, in one batch."""
+    return ContinuousDecodeCall(decoder, encoded, requests).run_alone(decoder.backend)

@@ -47,6 +47,7 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features, Samples
 from tests.models import tiny
 from tests.runtime.pretended import DEVICE, Counts, InThread, PretendedDevice, pretended_device
+from tests.runtime.reading import decoded
 
 N_LAYERS = tiny.dims().n_text_layer
 CLIP = "examples/clips/en.flac"
@@ -406,9 +407,10 @@ def test_sixteen_live_rows_at_once_are_the_processors(device: PretendedDevice, b
         rules = StopRules(frame_threshold=2, max_tokens=8)
         windows = windows_of(backend, 16)
         request = AlignAttRequest(prefix, rules, n_recomputed=1, measures_end=True)
-        first = decoder.decode(windows, [request] * 16)
+        first = decoded(decoder, windows, [request] * 16)
         grown = [DecoderPrefix((*prefix.tokens, *one.tokens[:2]), 0, len(one.tokens[:2])) for one in first]
-        again = decoder.decode(
+        again = decoded(
+            decoder,
             windows,
             [
                 replace(request, prefix=new, prefix_cache=one.prefix_cache)
@@ -439,8 +441,8 @@ def test_a_prefix_that_is_cached_but_for_one_token_is_read() -> None:
         )
         request = AlignAttRequest(prefix, StopRules(max_tokens=8, frame_threshold=2), n_recomputed=1)
         (window,) = windows_of(backend, 1)
-        (first,) = decoder.decode([window], [request])
-        (again,) = decoder.decode([window], [replace(request, prefix_cache=first.prefix_cache)])
+        (first,) = decoded(decoder, [window], [request])
+        (again,) = decoded(decoder, [window], [replace(request, prefix_cache=first.prefix_cache)])
         assert again.tokens == first.tokens != ()
         found.append(again)
     assert found[0].tokens == found[1].tokens
@@ -457,7 +459,7 @@ def test_a_live_update_has_a_budget(device: PretendedDevice) -> None:
     for n in (1, 16):
         windows = windows_of(backend, 16)[16 - n :]
         for _ in range(2):  # records, and again with room for beams
-            decoder.decode(windows, [request] * n)
+            decoded(decoder, windows, [request] * n)
         batch = decoder.new_batch()
         for window in windows:
             batch.admit(decoder, window, request)

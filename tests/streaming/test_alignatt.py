@@ -29,6 +29,7 @@ from sottovoce.streaming.alignatt import (
 )
 from sottovoce.types import EncoderOutput
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken
+from tests.runtime.reading import decoded
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, say
 
 SOT = TOKENIZER.sot_sequence_including_notimestamps
@@ -176,7 +177,7 @@ def read(
 ) -> AlignAttHypothesis:
     """One request alone."""
     request = AlignAttRequest(prefix, StopRules(frame_threshold=frame_threshold))
-    (reading,) = reader(beam_size).decode([states], [request])
+    (reading,) = decoded(reader(beam_size), [states], [request])
     return reading
 
 
@@ -273,7 +274,7 @@ def test_a_looping_model_is_stopped() -> None:
     looping = FakeBackend(Script(tuple(ScriptedToken(token, 3 * i) for i in range(40))))
     states = looping.encode(window_features([log_mel(say(["time"] * 8))], 400))
     request = AlignAttRequest(PREFIX, StopRules(frame_threshold=0))
-    (found,) = AlignAttDecoder(looping, TOKENIZER.eot, VOCABULARY).decode([states], [request])
+    (found,) = decoded(AlignAttDecoder(looping, TOKENIZER.eot, VOCABULARY), [states], [request])
     assert found.stop_reason is StopReason.REPEATED
     assert found.tokens == (token,)
 
@@ -291,10 +292,10 @@ def test_windows_of_different_length_are_decoded_as_alone(beam_size: int, is_sta
         for window in windows:
             model.rows().admit(window)
     decoder = AlignAttDecoder(model, TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [decoder.decode([one], [request])[0] for one, request in zip(windows, requests, strict=True)]
+    alone = [decoded(decoder, [one], [request])[0] for one, request in zip(windows, requests, strict=True)]
     assert [one.tokens[0] for one in alone] == [TOKEN_OF["time"], TOKEN_OF["way"]]
-    assert_same(decoder.decode(windows, requests), alone)
-    assert_same(decoder.decode(windows[::-1], requests[::-1]), alone[::-1])
+    assert_same(decoded(decoder, windows, requests), alone)
+    assert_same(decoded(decoder, windows[::-1], requests[::-1]), alone[::-1])
 
 
 def test_a_longer_window_is_decoded_after_many_shorter_ones() -> None:
@@ -308,7 +309,7 @@ def test_a_longer_window_is_decoded_after_many_shorter_ones() -> None:
             batch.admit(decoder, window, request)
         while batch.n_requests:
             found += [one for _, one in batch.step()]
-    alone = [decoder.decode([window], [request])[0] for window in windows]
+    alone = [decoded(decoder, [window], [request])[0] for window in windows]
     assert_same(found, [alone[0]] * 8 + [alone[1]])
 
 

@@ -28,6 +28,7 @@ from sottovoce.streaming.audio_window import MelBuffer
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import EncoderOutput, Samples
+from tests.runtime.reading import decoded
 from tests.streaming.sessions import Reading, changes_of, listen, said_words
 from tests.streaming.speech import say
 
@@ -114,8 +115,8 @@ def test_windows_encoded_in_any_way_are_decoded_together_as_alone(
         )
         for code in ("en", "de")
     ]
-    alone = [reader.decode([one], [request])[0] for one, request in zip(heard, requests, strict=True)]
-    for ours, theirs in zip(reader.decode(heard, requests), alone, strict=True):
+    alone = [decoded(reader, [one], [request])[0] for one, request in zip(heard, requests, strict=True)]
+    for ours, theirs in zip(decoded(reader, heard, requests), alone, strict=True):
         assert (ours.tokens, ours.frames, ours.stop_reason) == (
             theirs.tokens,
             theirs.frames,

@@ -23,6 +23,7 @@ from sottovoce.streaming.alignatt import (
 )
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import EncoderOutput, Samples
+from tests.runtime.reading import decoded
 from tests.streaming import sessions
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
@@ -50,7 +51,7 @@ def prefix_of(model: Model, committed: tuple[int, ...]) -> DecoderPrefix:
 
 
 def read(reader: AlignAttDecoder, heard: EncoderOutput, request: AlignAttRequest) -> AlignAttHypothesis:
-    (reading,) = reader.decode([heard], [request])
+    (reading,) = decoded(reader, [heard], [request])
     return reading
 
 

@@ -16,6 +16,7 @@ from sottovoce.streaming.alignatt import (
 )
 from sottovoce.types import Features
 from tests.runtime.fake import SURE, FakeBackend, Script, ScriptedToken
+from tests.runtime.reading import decoded
 from tests.streaming.speech import TOKENIZER
 
 SAID = (1000, 2000, 3000)
@@ -53,7 +54,7 @@ def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...]
     encoded = backend.encode(Features(torch.zeros(1, 80, 100), (100,)))
     reader = AlignAttDecoder(backend, TOKENIZER.eot, VOCABULARY, beam_size, fusion)
     prefix = DecoderPrefix((*SOT, *committed), 0, len(committed))
-    (reading,) = reader.decode([encoded], [AlignAttRequest(prefix, StopRules(frame_threshold=0))])
+    (reading,) = decoded(reader, [encoded], [AlignAttRequest(prefix, StopRules(frame_threshold=0))])
     return reading
 
 

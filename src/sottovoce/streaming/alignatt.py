@@ -560,17 +560,6 @@ class AlignAttDecoder:
     def new_batch(self) -> AlignAttBatch:
         return AlignAttBatch(self.backend, self.vocabulary)
 
-    def decode(
-        self, encoded: Sequence[EncoderOutput], requests: Sequence[AlignAttRequest]
-    ) -> list[AlignAttHypothesis]:
-        """Decode requests, each over its window (a batch of 1); results do not depend on the batch."""
-        batch = self.new_batch()
-        tickets = [batch.admit(self, one, request) for one, request in zip(encoded, requests, strict=True)]
-        found: dict[int, AlignAttHypothesis] = {}
-        while batch.n_requests:
-            found.update(batch.step())
-        return [found[ticket] for ticket in tickets]
-
     def lm_rows(self, committed: Sequence[int]) -> FusedRowScores | None:
         if self.fusion is None:
             return None
@@ -581,7 +570,7 @@ class AlignAttDecoder:
 
 
 class AlignAttBatch:
-    """Requests that are decoded together (continuous batching).
+    """Requests, each over its window (a batch of 1), that are decoded together (continuous batching).
 
     A step computes the prefixes of new requests and the newest token of all other beams in one pass.
     """
