@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from sottovoce.api import Model, load_model
+
 N_THREADS = os.environ.get("OMP_NUM_THREADS") or str(min(2, os.cpu_count() or 1))
 torch.set_num_threads(int(N_THREADS))
 # openai-whisper's word times are compiled to run in parallel: at the first of them numba gives PyTorch, too,
@@ -29,6 +31,12 @@ def shared_dir() -> Path:
     if not (folder / "data" / "manifest.jsonl").exists():
         pytest.skip("the data folder `shared` does not lie beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def model() -> Model:
+    """The bundled model."""
+    return load_model("nano", device="cpu", dtype="float32")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.alignment.given_text import lines_of, units_of
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
 from sottovoce.options.transcribe import AlignMethod, AlignOptions
@@ -22,11 +22,6 @@ ROWS = {
     for row in map(json.loads, (CLIPS / "manifest.jsonl").read_text(encoding="utf-8").splitlines())
 }
 METHODS: tuple[AlignMethod, ...] = ("attention", "ctc")
-
-
-@pytest.fixture(scope="module")
-def nano() -> Model:
-    return load_model("nano", device="cpu")
 
 
 def long_recording(n_times: int) -> tuple[Samples, list[str], list[tuple[float, float]]]:
@@ -44,10 +39,10 @@ def long_recording(n_times: int) -> tuple[Samples, list[str], list[tuple[float, 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("language", ["en", "de", "es", "fr"])
-def test_a_sentence_is_found_where_it_is(nano: Model, language: str, method: AlignMethod) -> None:
+def test_a_sentence_is_found_where_it_is(model: Model, language: str, method: AlignMethod) -> None:
     row = ROWS[language]
     (part,) = row["segments"]
-    result = nano.align(
+    result = model.align(
         CLIPS / row["file"], part["text"], language=language, options=AlignOptions(method=method)
     )
     (segment,) = result.segments
@@ -61,17 +56,17 @@ def test_a_sentence_is_found_where_it_is(nano: Model, language: str, method: Ali
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_long_recording_is_searched_for_its_text(nano: Model, method: AlignMethod) -> None:
+def test_a_long_recording_is_searched_for_its_text(model: Model, method: AlignMethod) -> None:
     clip, silence = load_audio(CLIPS / "en.flac"), np.zeros(20 * SAMPLE_RATE, np.float32)
     (part,) = ROWS["en"]["segments"]
     samples = np.concatenate([silence, clip, silence])
-    result = nano.align(samples, part["text"], language="en", options=AlignOptions(method=method))
+    result = model.align(samples, part["text"], language="en", options=AlignOptions(method=method))
     (segment,) = result.segments
     assert segment.start == pytest.approx(20 + part["start"], abs=0.5)
     assert segment.end == pytest.approx(20 + part["end"], abs=0.8)
 
 
-def test_the_times_of_a_transcript_are_refined(nano: Model) -> None:
+def test_the_times_of_a_transcript_are_refined(model: Model) -> None:
     samples, texts, spans = long_recording(5)
     rough = Transcript(
         tuple(
@@ -82,7 +77,7 @@ def test_the_times_of_a_transcript_are_refined(nano: Model) -> None:
         len(samples) / SAMPLE_RATE,
         "other",
     )
-    result = nano.align(samples, rough)
+    result = model.align(samples, rough)
     assert result.language == "en"
     for segment, (start, end) in zip(result.segments, spans, strict=True):
         assert segment.start == pytest.approx(start, abs=0.4)
@@ -90,10 +85,10 @@ def test_the_times_of_a_transcript_are_refined(nano: Model) -> None:
         assert segment.speaker == "A"
 
 
-def test_another_recordings_text_is_told(nano: Model) -> None:
+def test_another_recordings_text_is_told(model: Model) -> None:
     samples, _, _ = long_recording(5)
     with pytest.raises(OptionError, match=r"expected what is said in .*, but \d of its 8 words were heard"):
-        nano.align(
+        model.align(
             samples,
             "Wholly unrelated vocabulary concerning astronomy, jurisprudence and bookkeeping.",
             language="en",
@@ -102,15 +97,15 @@ def test_another_recordings_text_is_told(nano: Model) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_text_that_is_hardly_said_is_doubted(
-    nano: Model, method: AlignMethod, caplog: pytest.LogCaptureFixture
+    model: Model, method: AlignMethod, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In one window any text gets times."""
     options = AlignOptions(method=method)
     for row in (ROWS["en"], ROWS["de"]):
         (part,) = row["segments"]
-        nano.align(CLIPS / row["file"], part["text"], language=part["language"], options=options)
+        model.align(CLIPS / row["file"], part["text"], language=part["language"], options=options)
     assert not caplog.records
-    nano.align(CLIPS / "en.flac", "Bookkeepers quarrel over oxygen.", language="en", options=options)
+    model.align(CLIPS / "en.flac", "Bookkeepers quarrel over oxygen.", language="en", options=options)
     (record,) = caplog.records
     assert re.fullmatch(
         r"text: expected what is said in .*en\.flac, but its words are improbable there "
@@ -119,27 +114,27 @@ def test_a_text_that_is_hardly_said_is_doubted(
     )
 
 
-def test_letters_that_a_head_does_not_know_are_told(nano: Model) -> None:
+def test_letters_that_a_head_does_not_know_are_told(model: Model) -> None:
     with pytest.raises(OptionError, match=r"in the letters of the model's head \(abc.*\), got none"):
-        nano.align(CLIPS / "en.flac", "Доброе утро", language="en", options=AlignOptions(method="ctc"))
+        model.align(CLIPS / "en.flac", "Доброе утро", language="en", options=AlignOptions(method="ctc"))
 
 
 @pytest.mark.parametrize("text", ["", "  \n ", "...", []])
-def test_a_text_without_words_is_told(nano: Model, text: str | list[str]) -> None:
+def test_a_text_without_words_is_told(model: Model, text: str | list[str]) -> None:
     with pytest.raises(OptionError, match="expected words to align, got none"):
-        nano.align(CLIPS / "en.flac", text, language="en")
+        model.align(CLIPS / "en.flac", text, language="en")
 
 
-def test_a_model_without_a_ctc_head_is_told(nano: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nano, "ctc_head", None)
+def test_a_model_without_a_ctc_head_is_told(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "ctc_head", None)
     with pytest.raises(OptionError, match="expected a model with a CTC head, nano has none"):
-        nano.align(CLIPS / "en.flac", "The garden", language="en", options=AlignOptions(method="ctc"))
+        model.align(CLIPS / "en.flac", "The garden", language="en", options=AlignOptions(method="ctc"))
 
 
-def test_a_text_too_long_for_its_recording_is_told(nano: Model) -> None:
+def test_a_text_too_long_for_its_recording_is_told(model: Model) -> None:
     samples = load_audio(CLIPS / "en.flac")[: SAMPLE_RATE // 2]
     with pytest.raises(OptionError, match=r"expected what can be said in 0\.\d s"):
-        nano.align(
+        model.align(
             samples, "The garden is quiet in the morning.", language="en", options=AlignOptions(method="ctc")
         )
 
@@ -151,14 +146,14 @@ def test_lines_and_sentences_become_segments() -> None:
     assert [line.text for line in lines_of(["One. Two.", "Three."])] == ["One. Two.", "Three."]
 
 
-def test_units_spell_the_line(nano: Model) -> None:
+def test_units_spell_the_line(model: Model) -> None:
     (line,) = lines_of("«Tut mir leid», sagte sie.")
-    units = units_of([line], nano.tokenizer.with_language("de"))
+    units = units_of([line], model.tokenizer.with_language("de"))
     assert "".join(unit.text for unit in units).strip() == line.text
     assert [unit.letters for unit in units if unit.letters] == ["tut", "mir", "leid", "sagte", "sie"]
 
 
-def test_a_phrase_is_found_in_a_recording(nano: Model) -> None:
-    (match,) = nano.find(CLIPS / "en.flac", "quite in the mornings", language="en")
+def test_a_phrase_is_found_in_a_recording(model: Model) -> None:
+    (match,) = model.find(CLIPS / "en.flac", "quite in the mornings", language="en")
     assert "morning" in match.text
     assert 0.6 < match.start < match.end < 2.5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
 from sottovoce.evaluation import encoder_mode
@@ -22,18 +22,13 @@ CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 
 
 @pytest.fixture(scope="module")
-def nano() -> Model:
-    return load_model("nano", device="cpu", dtype="float32")
-
-
-@pytest.fixture(scope="module")
 def speech() -> Samples:
     return np.tile(load_audio(CLIP), 8)[: 25 * SAMPLE_RATE]
 
 
 @pytest.fixture(scope="module")
-def pieces(nano: Model, speech: Samples) -> list[ReferencePiece]:
-    return list(encoder_mode.speech_pieces(nano.backend, nano.tokenizer.with_language("en"), speech))
+def pieces(model: Model, speech: Samples) -> list[ReferencePiece]:
+    return list(encoder_mode.speech_pieces(model.backend, model.tokenizer.with_language("en"), speech))
 
 
 def piece(n_frames: int, low: Sequence[int]) -> ReferencePiece:
@@ -49,23 +44,23 @@ def test_anchors_are_padding_of_low_norm_in_a_fifth_of_the_pieces() -> None:
     assert find_anchors([short] * 3 + [long] * 13) == (300, 1200, 1490), "700 in less than a fifth"
 
 
-def test_the_full_window_is_its_own_measure(nano: Model, pieces: list[ReferencePiece]) -> None:
-    exact = measure(nano.backend, pieces, EXACT)
+def test_the_full_window_is_its_own_measure(model: Model, pieces: list[ReferencePiece]) -> None:
+    exact = measure(model.backend, pieces, EXACT)
     assert exact.mean == pytest.approx(0.0, abs=1e-5)
     n_frames = sum(one.n_frames for one in pieces)
     n_updates = sum(-(-one.n_frames // 25) for one in pieces)
-    assert exact.work == pytest.approx(n_updates * nano.backend.dims.n_audio_ctx / n_frames)
-    whole, kept = (measure(nano.backend, pieces, mode) for mode in (DENSE.whole(), DENSE))
+    assert exact.work == pytest.approx(n_updates * model.backend.dims.n_audio_ctx / n_frames)
+    whole, kept = (measure(model.backend, pieces, mode) for mode in (DENSE.whole(), DENSE))
     assert 0.0 < whole.mean <= whole.worst
     assert kept.work < whole.work < exact.work
 
 
 def test_what_is_found_is_as_near_as_dense_padding(
-    nano: Model, speech: Samples, pieces: list[ReferencePiece]
+    model: Model, speech: Samples, pieces: list[ReferencePiece]
 ) -> None:
-    found = find_encoder_mode(nano.backend, nano.tokenizer.with_language("en"), speech)
-    assert measure(nano.backend, pieces, found.mode) == found
-    whole = measure(nano.backend, pieces, DENSE.whole())
+    found = find_encoder_mode(model.backend, model.tokenizer.with_language("en"), speech)
+    assert measure(model.backend, pieces, found.mode) == found
+    whole = measure(model.backend, pieces, DENSE.whole())
     if found.mode != EXACT:
         assert found.mean <= encoder_mode.TOLERANCE * whole.mean
         assert found.worst < encoder_mode.LOOP
@@ -89,7 +84,7 @@ def test_the_cheapest_mode_that_is_near_enough_is_kept(
     dense: tuple[float, float],
     whole: tuple[float, float],
     chosen: str,
-    nano: Model,
+    model: Model,
     speech: Samples,
     pieces: list[ReferencePiece],
     monkeypatch: pytest.MonkeyPatch,
@@ -100,14 +95,14 @@ def test_the_cheapest_mode_that_is_near_enough_is_kept(
 
     monkeypatch.setattr(encoder_mode, "speech_pieces", lambda *_: iter(pieces))
     monkeypatch.setattr(encoder_mode, "measure", measured)
-    mode = find_encoder_mode(nano.backend, nano.tokenizer.with_language("en"), speech).mode
+    mode = find_encoder_mode(model.backend, model.tokenizer.with_language("en"), speech).mode
     name = {DENSE: "dense", DENSE.whole(): "whole", EXACT: "exact"}.get(mode, "sparse")
     assert name == chosen
     assert name != "sparse" or (mode.stride, mode.recompute_s) == encoder_mode.SPARSE[0]
 
 
 @pytest.mark.parametrize("seconds", [0.5, 20.0])
-def test_too_little_speech_is_refused(seconds: float, nano: Model, speech: Samples) -> None:
+def test_too_little_speech_is_refused(seconds: float, model: Model, speech: Samples) -> None:
     samples = speech[: int(seconds * SAMPLE_RATE)]
     with pytest.raises(OptionError, match=rf"expected at least 24 s of speech, got {seconds} s of audio"):
-        find_encoder_mode(nano.backend, nano.tokenizer.with_language("en"), samples)
+        find_encoder_mode(model.backend, model.tokenizer.with_language("en"), samples)

@@ -8,14 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.speed import STEPS, Timing, forget_peak, model_parts, peak_bytes, timed
-
-
-@pytest.fixture(scope="module")
-def nano() -> Model:
-    return load_model("nano", device="cpu", dtype="float32")
 
 
 def test_warm_ups_are_not_counted() -> None:
@@ -34,17 +29,17 @@ def test_the_median_of_repeats_and_of_their_pieces() -> None:
 
 
 @pytest.mark.parametrize(("n_rows", "last"), [(1, "decoder, a token"), (3, "decoder, a token of 3 rows")])
-def test_every_part_of_a_window_is_measured(nano: Model, n_rows: int, last: str) -> None:
-    found = dict(model_parts(nano.backend, n_rows, 1))
+def test_every_part_of_a_window_is_measured(model: Model, n_rows: int, last: str) -> None:
+    found = dict(model_parts(model.backend, n_rows, 1))
     assert list(found)[:3] == ["spectrogram, 30 s", "encoder, 30 s", "decoder, 100 tokens at once"]
     assert list(found)[-1] == last
     assert all(timing.median_s > 0 for timing in found.values())
     assert found["decoder, a token"].median_s * STEPS > 0
 
 
-def test_a_search_needs_a_row(nano: Model) -> None:
+def test_a_search_needs_a_row(model: Model) -> None:
     with pytest.raises(OptionError, match="rows: expected at least 1, got 0"):
-        next(model_parts(nano.backend, 0, 1))
+        next(model_parts(model.backend, 0, 1))
 
 
 N_BYTES = 200_000_000

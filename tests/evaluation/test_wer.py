@@ -139,13 +139,6 @@ def test_a_report_is_json() -> None:
     assert found["options"]["normalization"] == "plain"
 
 
-def test_wrong_options_are_refused() -> None:
-    with pytest.raises(OptionError, match="confidence: expected between 0 and 1, got 95"):
-        ScoreOptions(confidence=95)
-    with pytest.raises(OptionError, match="n_resamples"):
-        ScoreOptions(n_resamples=-1)
-
-
 def test_without_jiwer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__
 

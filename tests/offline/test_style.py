@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.decoding.decode import context_tokens
-from sottovoce.errors import OptionError
 from sottovoce.offline.regroup import clean_segment
 from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.transcriber import Segments
@@ -133,27 +132,8 @@ def test_english_only_models_have_the_english_prompt() -> None:
     assert Tokenizer.for_model(51864).decode(found).strip() == VERBATIM_PROMPTS["en"]
 
 
-@pytest.mark.parametrize(
-    ("wish", "error"),
-    [
-        ({"language": "fi"}, r"verbatim: expected a language that was measured \(en, de, es, fr\), got 'fi'"),
-        ({"task": "translate"}, "verbatim: needs task 'transcribe'"),
-        ({"no_repeat_ngram_size": 3}, "verbatim: .*no_repeat_ngram_size"),
-        ({"repetition_penalty": 1.1}, "verbatim: .*repetition_penalty"),
-    ],
-)
-def test_what_excludes_verbatim(wish: dict[str, str], error: str) -> None:
-    with pytest.raises(OptionError, match=error):
-        DecodingOptions(verbatim=True, **wish)  # type: ignore[arg-type]
-
-
 def test_verbatim_text_is_tried_again_where_it_ends_in_a_loop() -> None:
     assert VERBATIM.fallback_of_window == replace(FallbackOptions(), max_loops=VERBATIM_LOOPS)
     own = FallbackOptions(max_loops=9)
     assert replace(VERBATIM, fallback=own).fallback_of_window == own
     assert TranscribeOptions().fallback_of_window == FallbackOptions()
-
-
-def test_what_excludes_clean() -> None:
-    with pytest.raises(OptionError, match=r"clean: expected a language .*got 'fi'"):
-        TranscribeOptions(decoding=DecodingOptions(language="Finnish"), clean=True)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from tests.offline.transcribing import HELLO, TOKENIZER, WORLD, at, run, rustle
 from tests.runtime.fake import Script, ScriptedToken, SpokenLanguage
 
@@ -38,10 +35,3 @@ def test_the_token_is_not_written_unless_asked_for() -> None:
     segments, _ = run(SAID, rustle(8.0), replace(OPTIONS, decoding=DecodingOptions(language="en")))
     assert {segment.speaker for segment in segments} == {None}
     assert all(TURN not in segment.tokens for segment in segments)
-
-
-def test_what_excludes_each_other() -> None:
-    with pytest.raises(OptionError, match="speaker_turns: expected neither"):
-        replace(OPTIONS, speakers=SpeakerOptions())
-    with pytest.raises(OptionError, match="speaker_turns: expected neither"):
-        replace(OPTIONS, channels="energy")

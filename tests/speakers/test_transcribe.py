@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import sottovoce
 from sottovoce import FallbackOptions, Model, TranscribeOptions
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
@@ -33,11 +32,6 @@ class Known:
     def turns(self, recording: Recording) -> list[Turn]:
         self.n_asked += 1
         return list(self._turns)
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return sottovoce.load_model("nano", device="cpu", dtype="float32")
 
 
 @pytest.fixture(scope="module")

@@ -259,10 +259,6 @@ def test_languages_are_checked() -> None:
         session(["en", "klingon"])
     with pytest.raises(OptionError, match="once"):
         session(["en", "english"])
-    with pytest.raises(OptionError, match="string"):
-        SessionOptions(languages="en")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="switching"):
-        SessionOptions(switching="maybe")  # type: ignore[arg-type]
     english = Tokenizer.for_model(51864)
     with pytest.raises(OptionError, match="English-only"):
         Session(backend(), english, SessionOptions(("en", "de")))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource, load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
@@ -81,8 +81,7 @@ def test_what_words_are_asked_for_is_no_matter_of_the_english(tmp_path: Path) ->
     assert segment["words"]
 
 
-def test_what_is_english_stays() -> None:
-    model = load_model("nano", device="cpu")
+def test_what_is_english_stays(model: Model) -> None:
     segments = [Segment(0, 0.0, 1.0, " It is so.", "en")]
     (one,) = with_english(model, CLIP, segments, TranscribeOptions())
     assert one == segments[0]
@@ -115,15 +114,16 @@ DECODED = DecodingOptions(sample_len=20)
     ],
     ids=["apart", "follow", "tinydiarize", "prefix"],
 )
-def test_the_english_is_heard_whatever_was_asked_for_of_the_transcript(options: TranscribeOptions) -> None:
-    model = load_model("nano", device="cpu")
+def test_the_english_is_heard_whatever_was_asked_for_of_the_transcript(
+    model: Model, options: TranscribeOptions
+) -> None:
     segments = [Segment(0, 0.5, 4.0, " Das ist so.", "de")]
     plain = TranscribeOptions(DECODED)
     assert with_english(model, CLIP, segments, options) == with_english(model, CLIP, segments, plain)
 
 
-def test_nobody_tells_speakers_apart_again() -> None:
-    model, nobody = load_model("nano", device="cpu"), Nobody()
+def test_nobody_tells_speakers_apart_again(model: Model) -> None:
+    nobody = Nobody()
     segments = [Segment(0, 0.5, 2.0, " Das ist so.", "de"), Segment(1, 2.0, 4.0, " Ja.", "fr")]
     with_english(model, CLIP, segments, TranscribeOptions(DECODED, speakers=nobody))
     assert nobody.n_asked == 0
@@ -141,8 +141,7 @@ def test_channels_are_translated_to_the_end(channels: list[str], tmp_path: Path)
     assert segment["text"].strip()
 
 
-def test_an_english_only_model_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_model("nano", device="cpu")
+def test_an_english_only_model_cannot(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(model.tokenizer), "is_multilingual", property(lambda _: False))
     with pytest.raises(OptionError, match="English-only model"):
         with_english(model, CLIP, [], TranscribeOptions())

@@ -144,17 +144,26 @@ def test_a_wrong_glossary_is_told(tmp_path: Path, content: str) -> None:
         Glossary.read(path)
 
 
+def written(name: str, segments: Sequence[Segment], translation: str) -> str:
+    """A document as a reader sees it."""
+    writer, info = writer_for(name), TranscriptInfo("nano", "de", 3.0, translation=translation)
+    pieces = [writer.begin(info), *map(writer.segment, segments), writer.end(info)]
+    return shown(b"".join(map(as_bytes, pieces)))
+
+
+EVERY_FORMAT = pytest.mark.parametrize("name", [name for name in FORMATS if name != "rttm"])
+"""That holds text."""
+
+
 @pytest.mark.parametrize("with_words", [True, False])
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "rttm"])  # it holds no text
+@EVERY_FORMAT
 def test_every_format_holds_both(name: str, with_words: bool) -> None:
     words = (Word(" Guten", 0.0, 0.4, 0.9), Word(" Tag.", 0.4, 1.0, 0.9)) if with_words else None
     segments = [
         Segment(0, 0.0, 1.0, " Guten Tag.", "de", words=words, translation="Bonjour."),
         Segment(1, 1.0, 2.0, " Ja.", "de", words=(Word(" Ja.", 1.0, 2.0, 0.9),), translation="Oui."),
     ]
-    writer, info = writer_for(name), TranscriptInfo("nano", "de", 2.0, translation="fr")
-    pieces = [writer.begin(info), *map(writer.segment, segments), writer.end(info)]
-    text = shown(b"".join(map(as_bytes, pieces)))
+    text = written(name, segments, "fr")
     assert "Bonjour." in text
     assert "Oui." in text
     assert text.index("Bonjour.") < text.index("Oui.")
@@ -162,7 +171,7 @@ def test_every_format_holds_both(name: str, with_words: bool) -> None:
 
 
 @pytest.mark.parametrize("with_words", [True, False])
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "rttm"])
+@EVERY_FORMAT
 def test_in_every_format_what_needs_no_translation_stands_once(name: str, with_words: bool) -> None:
     words = (Word(" It", 1.0, 1.5, 0.9), Word(" is.", 1.5, 2.0, 0.9)) if with_words else None
     segments = [
@@ -170,14 +179,8 @@ def test_in_every_format_what_needs_no_translation_stands_once(name: str, with_w
         Segment(1, 1.0, 2.0, " It is.", "en", words=words),
         Segment(2, 2.0, 3.0, " Nein.", "de", words=(Word(" Nein.", 2.0, 3.0, 0.9),), translation="No."),
     ]
-
-    def written(segments: Sequence[Segment]) -> str:
-        writer, info = writer_for(name), TranscriptInfo("nano", "de", 3.0, translation="en")
-        pieces = [writer.begin(info), *map(writer.segment, segments), writer.end(info)]
-        return shown(b"".join(map(as_bytes, pieces)))
-
-    twice = written([segments[0], replace(segments[1], translation="It is."), segments[2]])
-    once = written(segments)
+    twice = written(name, [segments[0], replace(segments[1], translation="It is."), segments[2]], "en")
+    once = written(name, segments, "en")
     assert once.count("is.") < twice.count("is.")
     assert "No." in once
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
 from sottovoce.text.tokenizer import Tokenizer
@@ -49,58 +49,55 @@ def said(start: float, end: float, language: str = "de", *, is_whole: bool = Tru
 
 
 @pytest.fixture
-def model() -> Listening:
+def listening() -> Listening:
     return Listening()
 
 
 @pytest.fixture
-def translator(model: Listening) -> WhisperTranslator:
-    return WhisperTranslator(model)  # type: ignore[arg-type]
+def translator(listening: Listening) -> WhisperTranslator:
+    return WhisperTranslator(listening)  # type: ignore[arg-type]
 
 
 def test_the_words_audio_alone_is_read_in_its_language(
-    model: Listening, translator: WhisperTranslator
+    listening: Listening, translator: WhisperTranslator
 ) -> None:
     for second in range(8):
         translator.push(counting(1.0, second))
     assert translator.translate(said(2.0, 5.0)) == "heard again"
-    ((heard, language, task),) = model.asked
+    ((heard, language, task),) = listening.asked
     assert (language, task) == ("de", "translate")
     np.testing.assert_allclose(heard[[0, -1]] * 1000, [1.5, 5.5], atol=1e-3)
     assert translator.translate(SourceText(5.0, 7.0, " It is so.", "en", True)) == "It is so."
-    assert len(model.asked) == 1
+    assert len(listening.asked) == 1
 
 
 @pytest.mark.parametrize(("is_whole", "start_s"), [(True, 5.0), (False, 4.6)])
 def test_audio_is_kept_until_the_utterance_has_ended(
-    is_whole: bool, start_s: float, model: Listening, translator: WhisperTranslator
+    is_whole: bool, start_s: float, listening: Listening, translator: WhisperTranslator
 ) -> None:
     translator.push(counting(8.0))
     translator.translate(said(2.0, 5.0, is_whole=is_whole))
     translator.translate(said(5.1, 7.0))
-    assert model.asked[1][0][0] * 1000 == pytest.approx(start_s, abs=1e-3)
+    assert listening.asked[1][0][0] * 1000 == pytest.approx(start_s, abs=1e-3)
 
 
 def test_audio_of_a_minute_is_kept_and_of_a_long_push_all(
-    model: Listening, translator: WhisperTranslator
+    listening: Listening, translator: WhisperTranslator
 ) -> None:
     for second in range(100):
         translator.push(counting(1.0, second))
     assert translator.translate(said(2.0, 5.0)) == ""
-    assert model.asked == []
+    assert listening.asked == []
     translator.push(counting(100.0, 100.0))
     translator.translate(said(102.0, 105.0))
     translator.translate(said(192.0, 195.0))
-    assert [len(heard) / SAMPLE_RATE for heard, _, _ in model.asked] == pytest.approx([4.0, 4.0], abs=0.01)
+    assert [len(heard) / SAMPLE_RATE for heard, _, _ in listening.asked] == pytest.approx(
+        [4.0, 4.0], abs=0.01
+    )
 
 
-@pytest.fixture(scope="module")
-def nano() -> Model:
-    return load_model("nano", device="cpu")
-
-
-def test_in_the_library_each_final_has_its_translation(nano: Model) -> None:
-    session, translator = nano.session("de"), WhisperTranslator(nano)
+def test_in_the_library_each_final_has_its_translation(model: Model) -> None:
+    session, translator = model.session("de"), WhisperTranslator(model)
     live = LiveTranslator(translator)
     audio = load_audio(str(CLIPS / "de.flac"))
     finals, told = [], []
