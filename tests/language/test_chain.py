@@ -10,7 +10,6 @@ import pytest
 from sottovoce.language.chain import (
     Array,
     Emission,
-    Numbers,
     base_prior,
     best_path,
     fitted,
@@ -144,9 +143,3 @@ def test_evidence_grows_with_duration_and_falls_with_silence() -> None:
     assert nats(probed(no_speech=0.9, de=0.9), 3.0) == pytest.approx(0.1 * nats(german, 3.0))
     assert nats(german, 1.0, masked=True) == nats(german, 9.0, masked=True)
     assert nats(probed(ru=0.9), 3.0) < 0.0, "base detects Russian in Polish"
-
-
-def test_the_numbers_are_those_of_the_file() -> None:
-    numbers = fitted().numbers
-    assert isinstance(numbers, Numbers)
-    assert numbers.weight_a_second > 0.0

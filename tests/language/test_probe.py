@@ -79,10 +79,6 @@ def test_wrong_use_is_refused() -> None:
         LanguageProbe(backend, TOKENIZER, ("xx",))
     with pytest.raises(OptionError, match="English-only"):
         LanguageProbe(backend, Tokenizer.for_model(51864), ("en",))
-    with pytest.raises(OptionError, match="width_s"):
-        ProbeOptions(width_s=0.2, min_width_s=0.5)
-    with pytest.raises(OptionError, match="opening_s"):
-        ProbeOptions(opening_s=31.0)
 
 
 def test_a_stretch_holds_the_whole_opening_and_then_the_newest_part() -> None:

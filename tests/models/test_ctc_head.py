@@ -57,12 +57,13 @@ def test_states_that_exist_are_not_computed_again() -> None:
     assert torch.equal(head.emissions_of(encoded).log_probs, head.emissions(features).log_probs)
 
 
-def convolutional() -> CtcWeights:
+def convolutional(d: int = 32) -> CtcWeights:
+    """A head with two convolutions."""
     layers = (
-        Convolution(torch.randn(8, 32, 1) / 4, torch.randn(8)),
+        Convolution(torch.randn(8, d, 1) / 4, torch.randn(8)),
         Convolution(torch.randn(6, 8, 5) / 4, torch.randn(6)),
     )
-    return CtcWeights(torch.randn(5, 6), torch.randn(5), WEIGHTS.labels, 0, layers)
+    return CtcWeights(torch.randn(4, 6), torch.randn(4), ("<blank>", " ", "a", "ß"), 0, layers)
 
 
 def test_convolutions_hear_a_few_frames_to_both_sides_and_no_others() -> None:
@@ -86,9 +87,6 @@ def test_padding_behind_the_audio_changes_nothing_of_it() -> None:
     torch.testing.assert_close(padded[1:], whole, atol=1e-5, rtol=0)
 
 
-THREE_LABELS = CtcWeights(torch.randn(3, 32), torch.randn(3), ("-", "a", "b"), 0)
-
-
 @pytest.mark.parametrize("n_frames", [0, 1, 999, 1000, 1001, 2345, 12_345])
 def test_parts_follow_one_another_away_from_edges(n_frames: int) -> None:
     windows = list(ctc_windows(n_frames, 1000))
@@ -100,7 +98,7 @@ def test_parts_follow_one_another_away_from_edges(n_frames: int) -> None:
 
 
 def test_a_short_recording_is_one_window_with_its_padding() -> None:
-    head = CtcHead(THREE_LABELS, tiny.backend().encode)
+    head = CtcHead(WEIGHTS, tiny.backend().encode)
     mel = torch.randn(80, 31)
     found = emissions_of_recording(head, mel, n_audio_ctx=40, n_tail_frames=10)
     expected = head.emissions(window_features([mel], 52)).log_probs[0, :16]
@@ -114,27 +112,16 @@ def test_a_long_recording_has_all_its_frames() -> None:
         seen.append((features.mel.shape[2], features.n_content_frames[0]))
         return tiny.backend().encode(features)
 
-    head = CtcHead(THREE_LABELS, encode)
+    head = CtcHead(WEIGHTS, encode)
     found = emissions_of_recording(head, torch.randn(80, 151), n_audio_ctx=40, n_tail_frames=10)
-    assert found.shape == (76, 3)
+    assert found.shape == (76, 5)
     assert max(content for _, content in seen) == 60
     assert all(n <= 80 and n - content >= 20 - 1 for n, content in seen)
 
 
 def test_nothing_gives_nothing() -> None:
-    head = CtcHead(THREE_LABELS, tiny.backend().encode)
-    assert emissions_of_recording(head, torch.zeros(80, 0), n_audio_ctx=40, n_tail_frames=0).shape == (0, 3)
-
-
-LABELS = ("<blank>", " ", "a", "ß")
-
-
-def head(d: int = 32) -> CtcWeights:
-    layers = (
-        Convolution(torch.randn(8, d, 1), torch.randn(8)),
-        Convolution(torch.randn(6, 8, 5), torch.randn(6)),
-    )
-    return CtcWeights(torch.randn(4, 6), torch.randn(4), LABELS, 0, layers)
+    head = CtcHead(WEIGHTS, tiny.backend().encode)
+    assert emissions_of_recording(head, torch.zeros(80, 0), n_audio_ctx=40, n_tail_frames=0).shape == (0, 5)
 
 
 def tensors_of(weights: CtcWeights) -> list[torch.Tensor]:
@@ -158,7 +145,7 @@ def saved(tmp_path: Path) -> tuple[Checkpoint, Path]:
 
 
 def test_a_round_trip_keeps_everything_in_half_precision(tmp_path: Path) -> None:
-    written = CtcFile(head(), "0123456789abcdef")
+    written = CtcFile(convolutional(), "0123456789abcdef")
     save_ctc_file(written, tmp_path / "x.ctc.safetensors")
     found = read_ctc_file(tmp_path / "x.ctc.safetensors", tiny.dims())
     assert found.encoder == written.encoder
@@ -177,14 +164,14 @@ def test_a_fingerprint_bears_half_precision_and_tells_encoders_apart() -> None:
 def test_a_head_beside_the_weights_is_found(saved: tuple[Checkpoint, Path]) -> None:
     checkpoint, path = saved
     assert load_checkpoint(path).ctc_head is None
-    own = head()
+    own = convolutional()
     save_ctc_file(CtcFile(own, fingerprint(checkpoint.tensors)), path_beside(path))
     assert same(load_checkpoint(path).ctc_head, own)
 
 
 def test_a_head_of_another_encoder_is_refused(saved: tuple[Checkpoint, Path]) -> None:
     _, path = saved
-    save_ctc_file(CtcFile(head(), fingerprint(tiny.checkpoint(seed=1).tensors)), path_beside(path))
+    save_ctc_file(CtcFile(convolutional(), fingerprint(tiny.checkpoint(seed=1).tensors)), path_beside(path))
     with pytest.raises(CheckpointError, match="of the encoder"):
         load_checkpoint(path)
 
@@ -194,13 +181,13 @@ def test_damaged_files_are_named(saved: tuple[Checkpoint, Path]) -> None:
     path_beside(path).write_bytes(b"no head")
     with pytest.raises(CheckpointError, match=r"own\.ctc\.safetensors: expected a CTC head"):
         load_checkpoint(path)
-    save_ctc_file(CtcFile(head(d=31), fingerprint(checkpoint.tensors)), path_beside(path))
+    save_ctc_file(CtcFile(convolutional(d=31), fingerprint(checkpoint.tensors)), path_beside(path))
     with pytest.raises(CheckpointError, match="CTC convolution"):
         load_checkpoint(path)
 
 
 def test_a_head_that_came_with_the_weights_wins() -> None:
-    own = head()
+    own = convolutional()
     checkpoint = dataclasses.replace(tiny.checkpoint(), ctc_head=own)
     assert ctc_head_of(checkpoint, Path("nowhere.pt")) is own
 

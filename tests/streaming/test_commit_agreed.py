@@ -69,28 +69,24 @@ def test_words_that_were_read_once_are_given_up(switching: Switching) -> None:
     assert words_of(events + live.close()) == []
 
 
-def test_a_lost_update_between_takes_nothing_back() -> None:
-    model, audio = Losing(hear), say(WORDS)
+@pytest.mark.parametrize(
+    ("n_words", "lost", "n_said"),
+    [
+        (20, [(3.0, 3.5, True), (3.5, 4.0, False), (4.0, 4.5, True)], TWICE + ONCE),
+        (10, [(3.0, 4.0, True), (4.0, 4.0, False)], 10),
+    ],
+    ids=["the readings at 3.0 and 4.0 s had them", "an end that finds its way decides"],
+)
+def test_a_lost_update_takes_nothing_back_and_no_word_comes_twice(
+    n_words: int, lost: list[tuple[float, float, bool]], n_said: int
+) -> None:
+    model, audio = Losing(hear), say(WORDS[:n_words])
     live = waiting(model)
     push(live, audio, 0.0, 3.0)
-    model.is_lost = True
-    push(live, audio, 3.0, 3.5)
-    model.is_lost = False
-    push(live, audio, 3.5, 4.0)
-    model.is_lost = True
-    push(live, audio, 4.0, 4.5)
-    assert words_of(live.close()) == WORDS[: TWICE + ONCE], "the readings at 3.0 and 4.0 s had them"
-
-
-def test_an_end_that_finds_its_way_decides() -> None:
-    """Agreed words come no second time."""
-    model, audio = Losing(hear), say(WORDS[:10])
-    live = waiting(model)
-    push(live, audio, 0.0, 3.0)
-    model.is_lost = True
-    push(live, audio, 3.0, 4.0)
-    model.is_lost = False
-    assert words_of(live.close()) == WORDS[:10]
+    for from_s, until_s, is_lost in lost:
+        model.is_lost = is_lost
+        push(live, audio, from_s, until_s)
+    assert words_of(live.close()) == WORDS[:n_said]
 
 
 @pytest.mark.parametrize("commit_prob", [0.7, 2.0])

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sottovoce.formats.document import event_line
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import EventEmitter
+from sottovoce.streaming.session import EventEmitter, Session, SessionOptions
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (
     Event,
@@ -24,8 +25,9 @@ from sottovoce.types import (
     Word,
 )
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken
-from tests.streaming.sessions import TOKENIZER, finals_of, listen, session, spoken, words_of
-from tests.streaming.speech import TOKEN_OF, hear, say, silence
+from tests.speakers.somebody import one_speaker
+from tests.streaming.sessions import ALIGNATT, TOKENIZER, finals_of, listen, session, spoken, words_of
+from tests.streaming.speech import TOKEN_OF, WORDS, backend, hear, say, silence
 
 
 def word(text: str, start: float, length: float = 0.4) -> Word:
@@ -34,7 +36,7 @@ def word(text: str, start: float, length: float = 0.4) -> Word:
 
 def new_emitter(sentence_s: float = 10.0, longest_s: float = 30.0) -> EventEmitter:
     emitter = EventEmitter(sentence_s=sentence_s, longest_s=longest_s)
-    emitter.speech_started(0.0, 0.3)
+    emitter.emit(SpeechStarted(0.0, 0.3))
     return emitter
 
 
@@ -47,9 +49,9 @@ def test_numbers_count_up_by_one_whatever_happens(calls: Sequence[str]) -> None:
     events: list[Event] = []
     for at, call in enumerate(calls):
         if call == "started":
-            emitter.speech_started(at, at)
+            emitter.emit(SpeechStarted(at, at))
         elif call == "ended":
-            emitter.speech_ended(at, at)
+            emitter.emit(SpeechEnded(at, at))
         elif call == "said":
             emitter.emit_words([word(" a", at)], "en", at + 1)
         elif call == "may_say":
@@ -104,14 +106,14 @@ def test_words_are_parted_where_a_final_is_due() -> None:
 def test_a_final_sums_up_and_what_follows_has_a_new_number() -> None:
     masses = {(0.0, 0.9): 0.5}
     emitter = EventEmitter(10.0, 30.0, allowed_mass=lambda start_s, end_s: masses.get((start_s, end_s)))
-    emitter.speech_started(0.0, 0.3)
+    emitter.emit(SpeechStarted(0.0, 0.3))
     emitter.emit_words([word(" a", 0.0), word(" b", 0.5)], "en", 1.0)
     emitter.emit_final("en", 1.0, goes_on=True)
     emitter.emit_final("en", 1.0, goes_on=True)  # nothing was said since
     emitter.emit_words([word(" c", 1.0)], "en", 2.0)
     emitter.emit_final("en", 2.0, goes_on=False)
-    emitter.speech_ended(2.0, 2.0)
-    emitter.speech_started(3.0, 3.0)
+    emitter.emit(SpeechEnded(2.0, 2.0))
+    emitter.emit(SpeechStarted(3.0, 3.0))
     events = emitter.take()
     kinds = [SpeechStarted, Partial, Final, Partial, Final, SpeechEnded, SpeechStarted]
     assert [type(event) for event in events] == kinds
@@ -182,3 +184,18 @@ def test_speech_without_a_pause_and_sentences_is_told_by_time() -> None:
     assert all(final.end - final.start <= 7.0 for final in finals)
     assert " ".join(final.text for final in finals).split() == words == words_of(events)
     assert [event.seq for event in events] == list(range(len(events)))
+
+
+def test_words_have_speakers_and_finals_have_them_all() -> None:
+    audio = say(WORDS["en"][:8])
+
+    def events_of(chunk: int) -> list[Event]:
+        options = SessionOptions(languages=("en",), switching="off", stream=ALIGNATT)
+        return listen(Session(backend(), TOKENIZER, options, speakers=one_speaker()), audio, chunk)
+
+    events = events_of(8000)
+    partials = [event for event in events if isinstance(event, Partial)]
+    assert partials[-1].words[-1].speaker == "A"
+    assert {word.speaker for final in finals_of(events) for word in final.words} == {"A"}
+    assert '"speaker":"A"' in event_line(finals_of(events)[-1]).replace(" ", "")
+    assert events == events_of(3001) == events_of(len(audio))
