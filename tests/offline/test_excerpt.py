@@ -11,7 +11,6 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.container import ContainerDecoder
 from sottovoce.audio.io import load_audio
-from sottovoce.errors import AudioError
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
@@ -128,9 +127,3 @@ def test_a_part_of_channels(model: Model) -> None:
     assert found.turns
     assert all(turn.start >= 11.5 for turn in found.turns)
     assert {word.speaker for one in found.segments for word in one.words or ()} == {"A", "B"}
-
-
-def test_a_part_behind_the_end(model: Model, long: bytes) -> None:
-    for mode in MODES:
-        with pytest.raises(AudioError, match=r"start before its end at 200\.00 s, got 300\.0 s"):
-            model.transcribe(long, options=replace(GREEDY, mode=mode, offset_s=300.0)).collect()

@@ -30,7 +30,6 @@ from tests.offline.transcribing import (
     rustle,
     script,
     transcribe,
-    voice,
 )
 from tests.runtime.fake import FakeBackend
 
@@ -70,13 +69,6 @@ def test_a_part_of_a_recording_keeps_its_times() -> None:
         run(MINUTE, rustle(9.0), replace(ENGLISH, offset_s=50.0))
     with pytest.raises(AudioError, match="expected a start before its end"):
         run(MINUTE, rustle(9.0), replace(ENGLISH, mode="vad", offset_s=50.0))
-
-
-def test_a_part_of_packed_speech_keeps_its_times() -> None:
-    options = replace(ENGLISH, mode="vad", offset_s=50.0, duration_s=10.0)
-    said = read(PAIRS, voice(150.0, (20, 140)), options)
-    assert said[0].start == pytest.approx(50.0, abs=0.02)
-    assert all(50.0 <= one.start < one.end <= 60.02 for one in said)
 
 
 def opened(backend: FakeBackend, samples: Samples, control: RunControl | None = None) -> FileTranscription:

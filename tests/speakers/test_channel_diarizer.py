@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import sottovoce
 from sottovoce import FallbackOptions, Model, TranscribeOptions
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
-from sottovoce.errors import AudioError, OptionError
-from sottovoce.options.transcribe import SpeakerOptions
+from sottovoce.errors import AudioError
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer, leaks, levels_db
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 from tests.audio.media import wav_bytes
@@ -74,11 +71,6 @@ def test_levels_do_not_depend_on_blocks() -> None:
     whole = levels_db([samples])
     pieces = levels_db([samples[:, :37], samples[:, 37:3000], samples[:, 3000:]])
     np.testing.assert_allclose(whole, pieces, atol=1e-3)
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return sottovoce.load_model("nano", device="cpu", dtype="float32")
 
 
 def two_channels() -> Samples:
@@ -148,29 +140,8 @@ def test_a_file_object_serves_two_readers(model: Model) -> None:
     np.testing.assert_allclose(right, both[1], atol=1e-3)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "call.wav").write_bytes(wav_bytes(two_channels()))
-    command = ["transcribe", str(tmp_path / "call.wav"), *FAST, "-f", "json", "-o", "-"]
-    assert run([*command, "--channels", "energy"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    speakers = [segment["speaker"] for segment in document["segments"]]
-    assert speakers[0] == "A"
-    assert speakers[-1] == "B"
-    assert speakers == sorted(speakers)
-    assert all(segment["words"] for segment in document["segments"])
-
-
 @pytest.mark.parametrize("channels", ["apart", "energy"])
 def test_one_channel_is_one_line(channels: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transcribe", str(CLIPS / "de.flac"), *FAST, "--channels", channels]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "expected a channel for each speaker, got 1 channel" in line
-
-
-def test_what_excludes_each_other() -> None:
-    with pytest.raises(OptionError, match="expected no speakers beside"):
-        TranscribeOptions(channels="energy", speakers=SpeakerOptions())
-    with pytest.raises(OptionError, match="need mode 'vad'"):
-        TranscribeOptions(channels="apart")
-    with pytest.raises(OptionError, match="expected 'mixed', 'apart' or 'energy'"):
-        TranscribeOptions(channels="left")  # type: ignore[arg-type]

@@ -9,14 +9,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sottovoce.errors import OptionError
 from sottovoce.models.backend import EXACT, EncoderMode
-from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.dims import BASE, DENSE
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import encoder_mode
 from sottovoce.types import SAMPLE_RATE, Unstable
-from tests.models import tiny
 from tests.streaming.sessions import (
     ALIGNATT,
     TOKENIZER,
@@ -169,23 +166,11 @@ def test_a_tail_of_its_own_is_not_thinned_as_a_full_window_is() -> None:
     assert found == DENSE
 
 
-def test_a_tail_beside_the_full_window_is_refused() -> None:
-    with pytest.raises(OptionError, match="tail_s: expected none where encoder is the full window"):
-        StreamOptions(encoder=EXACT, tail_s=5.0)
-
-
 @pytest.mark.parametrize("max_len_s", [1.0, 6.0, 10.0, 30.0])
 def test_a_cut_suits_what_is_held(max_len_s: float) -> None:
     options = StreamOptions(audio_max_len_s=max_len_s)
     assert options.trim_step_s == min(10.0, max_len_s / 3)
     assert replace(options, audio_trim_s=0.5).trim_step_s == 0.5
-
-
-def test_whisper_asks_for_padding_and_nano_for_none() -> None:
-    for checkpoint, tail_s in ((tiny.checkpoint(), 5.0), (read_compact(), 0.0)):
-        model = tiny.backend(checkpoint)
-        assert model.tail_s == tail_s
-        assert model.encoder_mode.tail_s == tail_s
 
 
 def test_audio_without_words_is_cut_too() -> None:
