@@ -112,6 +112,9 @@ EXCLUSIVE = {
 class _DecodeByDefault(click.Group):
     """Makes `ctc FILE` an alias of `ctc decode FILE`."""
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, "decode")
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
             args = ["decode", *args]
