@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from sottovoce.options.schema import Api, ApiField, Kind, Option
 
@@ -13,20 +13,8 @@ LANGUAGE_EXAMPLES = ("en", "german", "auto")
 WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
 """Of whisper.cpp."""
 MOST_COUNT = 100_000
-
-
-def requested(
-    key: str,
-    kind: Kind,
-    default: object = None,
-    *,
-    openai: ApiField | None = None,
-    whisper_cpp: ApiField | None = None,
-    sottovoce: ApiField | None = None,
-) -> Option:
-    help = next(one.help for one in (openai, whisper_cpp, sottovoce) if one is not None)
-    option = Option(help, key=key, kind=kind, default=default)
-    return replace(option, openai=openai, whisper_cpp=whisper_cpp, sottovoce=sottovoce)
+requested = partial(Option, "")
+"""Declares an option of requests; each `ApiField` has its own help."""
 
 
 def _of_api(
@@ -43,7 +31,8 @@ def _of_api(
     examples: tuple[str, ...] = (),
 ) -> Option:
     field = ApiField(name, help, least, most, none_upto=none_upto, choices=choices, examples=examples)
-    return requested(key or name.removesuffix("[]"), kind, **{api: field})
+    declared: dict[str, Any] = {"key": key or name.removesuffix("[]"), "kind": kind, api: field}
+    return requested(**declared)
 
 
 _openai = partial(_of_api, "openai")
@@ -53,15 +42,15 @@ _live = partial(_of_api, "sottovoce")
 
 REQUEST = (
     requested(
-        "file",
-        "file",
+        key="file",
+        kind="file",
         openai=ApiField("file", "any format of FFmpeg; files that a playlist names are not opened"),
         whisper_cpp=ApiField("file", "the recording"),
     ),
     _openai("model", "text", "one of `/v1/models`; default: the server's"),
     requested(
-        "language",
-        "text",
+        key="language",
+        kind="text",
         openai=ApiField(
             "language",
             "a code (pt, por), tag (pt-BR) or name; without it, detected once",
@@ -89,8 +78,8 @@ REQUEST = (
         examples=("auto", '{"type": "server_vad"}'),
     ),
     requested(
-        "response_format",
-        "choice",
+        key="response_format",
+        kind="choice",
         openai=ApiField(
             "response_format",
             "`json`, `text`, `srt`, `vtt`, `verbose_json`, `diarized_json`: segments with "

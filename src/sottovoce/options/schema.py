@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, replace
 from functools import cache, partial
 from numbers import Real
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from sottovoce.errors import OptionError
 
@@ -76,16 +76,18 @@ class ApiField:
 class Option:
     """One option.
 
-    unset: meaning of None. key: unique name; "": the field's. flag: "": from the key, None: none. negated:
-    the flag negates the field. switch: also has a `--no-` flag. many: repeatable. reads: converts the command
-    line's value. above: exclusive. may_be_infinite: in Python. expected, called: words of the error message.
-    openai, whisper_cpp, sottovoce: see `Api`. field, owner, default: set by the dataclass.
+    unset: meaning of None. key: unique name; "": `prefix` and the field's. flag: "": from the key, None:
+    none. negated: the flag negates the field. switch: also has a `--no-` flag. many: repeatable. reads:
+    converts the command line's value. above: exclusive. may_be_infinite: in Python. expected, called: words
+    of the error message. openai, whisper_cpp, sottovoce: see `Api`. field, owner, default: set by the
+    dataclass.
     """
 
     help: str
     unset: str = ""
     group: str = ""
     key: str = ""
+    prefix: str = ""
     flag: str | None = ""
     short: str = ""
     kind: Kind | Literal[""] = ""
@@ -116,12 +118,7 @@ class Option:
     @property
     def apis(self) -> Mapping[Api, ApiField]:
         """Names and ranges in the requests of the APIs that have this option."""
-        declared: Mapping[Api, ApiField | None] = {
-            "openai": self.openai,
-            "whisper_cpp": self.whisper_cpp,
-            "sottovoce": self.sottovoce,
-        }
-        return {api: one for api, one in declared.items() if one is not None}
+        return {api: one for api in get_args(Api) if (one := getattr(self, api)) is not None}
 
     @property
     def flags(self) -> str | None:
@@ -193,7 +190,7 @@ def _completed(option: Option, declared: dataclasses.Field[object], owner: type)
     kind = option.kind or ("choice" if option.choices else annotated)
     made = declared.default_factory
     default = declared.default if made is MISSING else made()
-    key = option.key or declared.name
+    key = option.key or option.prefix + declared.name
     return replace(option, kind=kind, key=key, field=declared.name, owner=owner.__name__, default=default)
 
 

@@ -12,7 +12,7 @@ from sottovoce.types import SAMPLE_RATE
 
 WINDOW_SAMPLES = 512
 """Samples of one speech probability (32 ms)."""
-_of_recording = partial(Option, group="Speech", cli_default=None)
+_of_recording = partial(Option, group="Speech", prefix="vad_", cli_default=None)
 _of_stream = partial(Option, group="Edges")
 
 
@@ -41,36 +41,28 @@ class VadOptions:
     threshold: float = _of_recording(
         "Probability at which speech begins.",
         unset="0.5",
-        key="vad_threshold",
         least=0.0,
         most=1.0,
         whisper_cpp=ApiField("vad_threshold", least=0.0, most=1.0),
     ).as_field(0.5)
     neg_threshold: float | None = _of_recording(
-        "Probability below which speech ends.",
-        unset="threshold - 0.15",
-        key="vad_neg_threshold",
-        least=0.0,
-        most=1.0,
+        "Probability below which speech ends.", unset="threshold - 0.15", least=0.0, most=1.0
     ).as_field(None)
     min_speech_ms: float = _of_recording(
         "Shorter speech is dropped.",
         unset="0",
-        key="vad_min_speech_ms",
         least=0.0,
         whisper_cpp=ApiField("vad_min_speech_duration_ms", least=0.0, most=60_000.0),
     ).as_field(0.0)
     min_silence_ms: float = _of_recording(
         "Shorter pauses do not end speech.",
         unset="160",
-        key="vad_min_silence_ms",
         least=0.0,
         whisper_cpp=ApiField("vad_min_silence_duration_ms", least=0.0, most=60_000.0),
     ).as_field(2000.0)
     max_speech_s: float = _of_recording(
         "Longer speech is split at a pause.",
         unset="30",
-        key="vad_max_speech_s",
         above=0.0,
         may_be_infinite=True,
         whisper_cpp=ApiField(
@@ -83,15 +75,11 @@ class VadOptions:
     ).as_field(math.inf)
     """At the longest pause of `min_silence_at_max_speech_ms`, else at the limit."""
     min_silence_at_max_speech_ms: float = _of_recording(
-        "Shortest pause at which long speech is split.",
-        unset="98",
-        key="vad_min_silence_at_max_speech_ms",
-        least=0.0,
+        "Shortest pause at which long speech is split.", unset="98", least=0.0
     ).as_field(98.0)
     speech_pad_ms: float = _of_recording(
         "Padding at both ends of speech.",
         unset="200",
-        key="vad_speech_pad_ms",
         least=0.0,
         whisper_cpp=ApiField("vad_speech_pad_ms", least=0.0, most=5_000.0),
     ).as_field(400.0)
@@ -99,7 +87,6 @@ class VadOptions:
     overlap_s: float = _of_recording(
         "Overlap with the next piece, after the padding.",
         unset="0",
-        key="vad_overlap_s",
         least=0.0,
         whisper_cpp=ApiField("vad_samples_overlap", least=0.0, most=5.0),
     ).as_field(0.0)
