@@ -25,6 +25,7 @@ from rich.text import Text
 from sottovoce.cli.invocation import Interrupts, invocation_of
 from sottovoce.cli.options import (
     BEAM_SIZE,
+    BY_KEY,
     FUSION,
     MODEL,
     TASK,
@@ -68,11 +69,8 @@ class StreamFlags:
         "Real-time input: of several late updates only the newest is done (default of real-time pipes)."
     ).as_field(False)
     unaware: bool = Option("Do all updates, however late (default of files).").as_field(False)
-    input_format: str | None = Option(
-        "Format of samples without a header: FFmpeg's name, rate and channels, such as mulaw "
-        "or s16le:44100:2.",
-        unset="a container, or s16le at 16 kHz",
-        metavar="NAME[:RATE[:CHANNELS]]",
+    input_format: str | None = replace(
+        BY_KEY["input_format"], unset="a container, or s16le at 16 kHz"
     ).as_field(None)
     chunk_ms: int = Option("Audio between two updates.", least=10).as_field(250)
     encoder: Literal["auto", "whole", "exact"] = Option(
