@@ -169,7 +169,7 @@ def test_speech_without_words_is_read_by_the_second() -> None:
         transcriber = transcriber_for(
             DirectRuntime(FakeBackend(Script())), TOKENIZER, replace(ENGLISH, read_again=True), None, other
         )
-        transcription = FileTranscription(transcriber, recording, speech_model=Loud())
+        transcription = FileTranscription(replace(transcriber, speech_model=Loud()), recording)
         assert [one.start for one in transcription] == [0.0]
     assert transcription.unread == ()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -75,7 +77,7 @@ def transcribe(
     speech_model: SpeechModel | None = None,
 ) -> FileTranscription:
     transcriber = transcriber_for(DirectRuntime(backend), tokenizer, options, None)
-    return FileTranscription(transcriber, recording, speech_model=speech_model)
+    return FileTranscription(replace(transcriber, speech_model=speech_model), recording)
 
 
 def run(

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad import SpeechFinder, SpeechModel
+from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import Attempt
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import AudioError
@@ -315,10 +315,8 @@ LEAST_FRAMES = 100
 """Log-mel frames that must be transcribed, and left, before the rest of a window is decoded."""
 
 
-def packed_speech(
-    transcriber: Transcriber, recording: Recording, speech_model: SpeechModel | None
-) -> tuple[Iterator[Window], SpeechFinder]:
-    finder = SpeechFinder(transcriber.options.vad or WINDOW_VAD, model=speech_model)
+def packed_speech(transcriber: Transcriber, recording: Recording) -> tuple[Iterator[Window], SpeechFinder]:
+    finder = SpeechFinder(transcriber.options.vad or WINDOW_VAD, model=transcriber.speech_model)
     pieces = finder.beside(PIECE_VAD)
     with recording.open() as reader:
         for chunk in reader:
@@ -435,7 +433,6 @@ def transcribe_recording(
     transcriber: Transcriber,
     recording: Recording,
     state: TranscriptionState,
-    speech_model: SpeechModel | None = None,
     resume: ResumePoint | None = None,
 ) -> Segments:
     """Transcribe the requested part of a recording, from `resume` on if given.
@@ -445,9 +442,9 @@ def transcribe_recording(
     """
     options = transcriber.options
     start_s, _ = options.clips[0]
-    packed, speech = None, SpeechFinder(PIECE_VAD, model=speech_model)
+    packed, speech = None, SpeechFinder(PIECE_VAD, model=transcriber.speech_model)
     if options.mode == "vad":
-        packed, speech = packed_speech(transcriber, recording, speech_model)
+        packed, speech = packed_speech(transcriber, recording)
     observes = packed is None and (options.read_again or transcriber.may_follow)
     with transcriber.features(recording, speech if observes else None) as features:
         state.duration = features.declared_duration_s

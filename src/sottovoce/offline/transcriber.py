@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad import SpeechFinder
+from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.decoding.alignment import WindowText, place_words
 from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, opening_tokens, select_windows
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
@@ -138,6 +138,8 @@ class Transcriber:
     options: TranscribeOptions
     fusion: Fusion | None = None
     second: SecondModel | None = None
+    speech_model: SpeechModel | None = None
+    """None: Silero."""
 
     @property
     def backend(self) -> Backend:

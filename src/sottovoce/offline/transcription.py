@@ -18,7 +18,6 @@ from typing import TypeAlias, TypeVar
 
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad import SpeechModel
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.offline.pipeline import transcribe_recording
@@ -73,8 +72,7 @@ class FileTranscription(Iterator[Segment]):
 
     Iterate once; the other properties grow with the iteration.
 
-    recording: closed at the end, unless keeps_open. speech_model: for mode "vad", Silero if None. resume: of
-    the same recording, model and options.
+    recording: closed at the end, unless keeps_open. resume: of the same recording, model and options.
 
     Raises:
         OptionError: a resume point of another mode.
@@ -88,7 +86,6 @@ class FileTranscription(Iterator[Segment]):
         control: RunControl | None = None,
         *,
         model: str = "",
-        speech_model: SpeechModel | None = None,
         resume: ResumePoint | None = None,
         keeps_open: bool = False,
     ) -> None:
@@ -112,7 +109,7 @@ class FileTranscription(Iterator[Segment]):
             second=None if second is None else replace(second, runtime=self._observed(second.runtime)),
             options=replace(options, offset_s=0.0, duration_s=None),
         )
-        self._generator = _segments(observed, self._part or recording, self._state, speech_model, resume)
+        self._generator = _segments(observed, self._part or recording, self._state, resume)
 
     def _observed(self, runtime: Runtime) -> Runtime:
         return ObservedRuntime(runtime, self._control.check, self._report)
@@ -298,15 +295,14 @@ def _segments(
     transcriber: Transcriber,
     recording: Recording,
     state: TranscriptionState,
-    speech_model: SpeechModel | None,
     resume: ResumePoint | None,
 ) -> Segments:
     options, runtime = transcriber.options, transcriber.runtime
 
     def begin(one: Recording, own: TranscriptionState, point: ResumePoint | None) -> Segments:
         if transcriber.second is None:
-            return transcribe_recording(transcriber, one, own, speech_model, point)
-        return transcribe_with_both(transcriber, transcriber.second, one, own, speech_model, point)
+            return transcribe_recording(transcriber, one, own, point)
+        return transcribe_with_both(transcriber, transcriber.second, one, own, point)
 
     if options.channels == "apart":
         return in_style(
@@ -333,18 +329,17 @@ def transcribe_with_both(
     second: SecondModel,
     recording: Recording,
     state: TranscriptionState,
-    speech_model: SpeechModel | None = None,
     resume: ResumePoint | None = None,
 ) -> Segments:
     """Yield the segments of a first model, with uncertain ones decoded again by a second model.
 
     state: updated for both.
     """
-    draft = _Draft(second, first, recording, state, speech_model, resume)
+    draft = _Draft(second, first, recording, state, resume)
     if second.deferral.min_word_prob > 0.0:
         first = replace(first, options=replace(first.options, word_timestamps=True))
     first, own = replace(first, runtime=ObservedRuntime(first.runtime, after=draft.note)), draft.own
-    with closing(transcribe_recording(first, recording, own, speech_model, resume)) as segments:
+    with closing(transcribe_recording(first, recording, own, resume)) as segments:
         for segment in segments:
             draft.note()
             yield from numbered(draft.take(segment), state)
@@ -360,7 +355,6 @@ class _Draft:
     first: Transcriber
     recording: Recording
     state: TranscriptionState
-    speech_model: SpeechModel | None
     resume: InitVar[ResumePoint | None]
 
     def __post_init__(self, resume: ResumePoint | None) -> None:
@@ -416,9 +410,11 @@ class _Draft:
             decoding = replace(decoding, language=language, allowed_languages=())
             options = replace(options, follow_languages=None)
         options = replace(options, decoding=decoding)
-        reader = Transcriber(second.runtime, second.tokenizer, options, second.fusion)
+        reader = Transcriber(
+            second.runtime, second.tokenizer, options, second.fusion, speech_model=self.first.speech_model
+        )
         own, part = TranscriptionState(language=language), self._recording.part(start_s, end_s - start_s)
-        with closing(transcribe_recording(reader, part, own, self.speech_model)) as segments:
+        with closing(transcribe_recording(reader, part, own)) as segments:
             found = list(segments)
         self.state.unread += tuple((start_s + start, start_s + end) for start, end in own.unread)
         return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
