@@ -5,20 +5,18 @@ SOTTOVOCE_AXE names its axe.min.js (`npm install axe-core`, anywhere).
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.server.browser_captions import share, tell
-from tests.server.browser_page import ALL, AXE, CHROMIUM, browser, microphone, state
+from tests.server.browser_page import ALL, AXE, browser, state
+from tests.server.browser_page import pytestmark as on_chromium
 from tests.server.conversation import utterance
 from tests.server.servers import ServerThread
 
-__all__ = ["microphone"]
-
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+    *on_chromium,
     pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: SOTTOVOCE_AXE names its axe.min.js"),
 ]
 SCHEMES = ("light", "dark")
@@ -46,8 +44,8 @@ def findings(page: Any) -> list[str]:
     return sorted(found)
 
 
-def test_the_page_in_all_its_states(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone, server.url + ALL) as page:
+def test_the_page_in_all_its_states(server: ServerThread) -> None:
+    with browser(server.url + ALL) as page:
         assert findings(page) == []
         page.evaluate(LATE)
         assert findings(page) == []
@@ -77,7 +75,7 @@ def test_the_page_in_all_its_states(server: ServerThread, microphone: Path) -> N
         assert findings(page) == []
 
 
-def test_the_pages_of_readers(server: ServerThread, microphone: Path) -> None:
+def test_the_pages_of_readers(server: ServerThread) -> None:
     said = [
         utterance(
             0, "Good evening", "en", translation={"text": "Guten Abend", "language": "de"}, speaker="A"
@@ -85,7 +83,7 @@ def test_the_pages_of_readers(server: ServerThread, microphone: Path) -> None:
         utterance(1, "Wie geht es", "de", unstable={"text": " Ihnen", "language": "de"}, speaker="B"),
     ]
     for path in ("/read", "/captions?speakers=true", "/captions?box=none&background=000"):
-        with browser(microphone, f"{server.url}/read") as page:
+        with browser(f"{server.url}/read") as page:
             view = page.context.new_page()
             view.goto(f"{server.url}{path}")
             tell(page, clear=True, utterances=said[:1], now=said[1], names={"A": "Anna"})

@@ -6,18 +6,17 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from sottovoce.server.apis.captions import MAX_MESSAGE_CHARACTERS, read_publication
-from tests.server.browser_page import ALL, SPOKEN, browser, microphone, picture, pytestmark, state
+from tests.server.browser_page import ALL, SPOKEN, browser, picture, pytestmark, state
 from tests.server.conversation import SentencesModel, utterance
 from tests.server.servers import KEY, LOCKED, ServerThread, SlowModel, serving, wait_until
 
-__all__ = ["microphone", "pytestmark"]
+__all__ = ["pytestmark"]
 
 N_READERS = 10
 WITHIN_MS = 300
@@ -49,9 +48,9 @@ def tell(page: Any, **parts: object) -> None:
 
 
 @contextmanager
-def view_of(server: ServerThread, microphone: Path, query: str = "") -> Iterator[tuple[Any, Any]]:
+def view_of(server: ServerThread, query: str = "") -> Iterator[tuple[Any, Any]]:
     """A caption view, and another page of the same browser, to tell it things."""
-    with browser(microphone, f"{server.url}/read") as page:
+    with browser(f"{server.url}/read") as page:
         view = page.context.new_page()
         view.set_viewport_size({"width": 1280, "height": 720})
         view.goto(f"{server.url}/captions{query}")
@@ -82,11 +81,9 @@ def lines(view: Any) -> list[str]:
     return found
 
 
-def test_much_text_is_shared_in_messages_that_the_server_takes(
-    fake_server: ServerThread, microphone: Path
-) -> None:
+def test_much_text_is_shared_in_messages_that_the_server_takes(fake_server: ServerThread) -> None:
     """Of letters that fill a line with few of them, and times in full precision."""
-    with browser(microphone, fake_server.url) as page:
+    with browser(fake_server.url) as page:
         messages = page.evaluate(
             """async () => {
                 const { LocalSharing } = await import("/static/sharing.js");
@@ -107,9 +104,9 @@ def test_much_text_is_shared_in_messages_that_the_server_takes(
     assert '"start":0.333,"end":0.667' in messages[0]
 
 
-def test_readers_see_all_that_is_said_and_corrected(microphone: Path) -> None:
+def test_readers_see_all_that_is_said_and_corrected() -> None:
     faults: list[str] = []
-    with serving(SentencesModel()) as server, browser(microphone, server.url + ALL) as page:
+    with serving(SentencesModel()) as server, browser(server.url + ALL) as page:
         link = share(page)
         page.click("#toggle")
         page.wait_for_selector("#log .utterance:nth-child(2)")
@@ -138,7 +135,7 @@ def test_readers_see_all_that_is_said_and_corrected(microphone: Path) -> None:
     assert faults == []
 
 
-def test_ten_readers_in_a_browser_see_a_word_soon(microphone: Path) -> None:
+def test_ten_readers_in_a_browser_see_a_word_soon() -> None:
     watch = """(selector) => {
         window.seen = {};
         const look = () => {
@@ -148,7 +145,7 @@ def test_ten_readers_in_a_browser_see_a_word_soon(microphone: Path) -> None:
         const all = { childList: true, subtree: true, characterData: true };
         new MutationObserver(look).observe(document.body, all);
     }"""
-    with serving(SlowModel(word_s=0.25)) as server, browser(microphone, server.url) as page:
+    with serving(SlowModel(word_s=0.25)) as server, browser(server.url) as page:
         link = share(page)
         readers = [page.context.new_page() for _ in range(N_READERS)]
         for reader in readers:
@@ -168,10 +165,10 @@ def test_ten_readers_in_a_browser_see_a_word_soon(microphone: Path) -> None:
         assert np.median(delays.max(axis=1)) < WITHIN_MS
 
 
-def test_a_reader_needs_no_key(microphone: Path) -> None:
+def test_a_reader_needs_no_key() -> None:
     with (
         serving(SlowModel(), access=LOCKED) as server,
-        browser(microphone, server.url, allowed=("401", "WebSocket")) as page,
+        browser(server.url, allowed=("401", "WebSocket")) as page,
     ):
         page.click("#share-open")
         page.click("#share-start")
@@ -189,10 +186,8 @@ def test_a_reader_needs_no_key(microphone: Path) -> None:
         reader.wait_for_selector("#now .words")
 
 
-def test_a_view_has_as_many_lines_as_it_should_and_the_newest(
-    fake_server: ServerThread, microphone: Path
-) -> None:
-    with view_of(fake_server, microphone, "?size=60") as (view, page):
+def test_a_view_has_as_many_lines_as_it_should_and_the_newest(fake_server: ServerThread) -> None:
+    with view_of(fake_server, "?size=60") as (view, page):
         tell(page, clear=True, utterances=[utterance(0, SPOKEN[0]), utterance(1, SPOKEN[0])])
         view.wait_for_selector("#roll p:nth-child(2)")
         for n in (1, 2, 3):
@@ -208,8 +203,8 @@ def test_a_view_has_as_many_lines_as_it_should_and_the_newest(
         wait_until(lambda: lines(view)[-1] == "And now for sure.")
 
 
-def test_a_view_is_seen_through_but_for_its_text(fake_server: ServerThread, microphone: Path) -> None:
-    with view_of(fake_server, microphone, "?color=ffee00&lines=1&size=80") as (view, page):
+def test_a_view_is_seen_through_but_for_its_text(fake_server: ServerThread) -> None:
+    with view_of(fake_server, "?color=ffee00&lines=1&size=80") as (view, page):
         tell(page, clear=True, utterances=[utterance(0, "Good evening")])
         view.wait_for_selector("#roll .said")
         view.wait_for_timeout(500)
@@ -235,14 +230,14 @@ VIEWS = {
 """What an address shows."""
 
 
-def test_a_view_shows_the_languages_that_it_should(fake_server: ServerThread, microphone: Path) -> None:
+def test_a_view_shows_the_languages_that_it_should(fake_server: ServerThread) -> None:
     said = [
         utterance(
             0, "Good evening", "en", translation={"text": "Guten Abend", "language": "de"}, speaker="A"
         ),
         utterance(1, "Wie geht es", "de", translation={"text": "How are you", "language": "en"}, speaker="B"),
     ]
-    with view_of(fake_server, microphone) as (view, page):
+    with view_of(fake_server) as (view, page):
         for query, wanted in VIEWS.items():
             view.goto(f"{fake_server.url}/captions{query}")
             tell(page, clear=True, utterances=said, names={"A": "Anna"})
@@ -251,7 +246,7 @@ def test_a_view_shows_the_languages_that_it_should(fake_server: ServerThread, mi
             assert [" ".join(p.locator(".line > span").all_inner_texts()) for p in found] == wanted, query
 
 
-def test_a_view_that_is_asked_for_nonsense_is_as_usual(fake_server: ServerThread, microphone: Path) -> None:
+def test_a_view_that_is_asked_for_nonsense_is_as_usual(fake_server: ServerThread) -> None:
     nonsense = (
         "?lines=99&size=-1&color=red;x&box=url(x)&background=%22&font=%7D*%7B&position=left&hold=soon&x=y"
     )
@@ -263,15 +258,13 @@ def test_a_view_that_is_asked_for_nonsense_is_as_usual(fake_server: ServerThread
     }"""
     found = []
     for query in ("", nonsense):
-        with view_of(fake_server, microphone, query) as (view, _):
+        with view_of(fake_server, query) as (view, _):
             found.append(json.dumps(view.evaluate(look)))
     assert found[0] == found[1]
 
 
-def test_text_of_a_session_is_no_markup_and_goes_after_a_while(
-    fake_server: ServerThread, microphone: Path
-) -> None:
-    with view_of(fake_server, microphone, "?hold=1") as (view, page):
+def test_text_of_a_session_is_no_markup_and_goes_after_a_while(fake_server: ServerThread) -> None:
+    with view_of(fake_server, "?hold=1") as (view, page):
         tell(page, clear=True, utterances=[utterance(0, "<img src=x onerror=alert(1)>")])
         view.wait_for_selector("#roll .said")
         assert view.locator("#roll img").count() == 0
@@ -281,8 +274,8 @@ def test_text_of_a_session_is_no_markup_and_goes_after_a_while(
         view.wait_for_selector("body:not(.quiet)", state="attached")
 
 
-def test_a_view_fills_the_screen(fake_server: ServerThread, microphone: Path) -> None:
-    with view_of(fake_server, microphone) as (view, _):
+def test_a_view_fills_the_screen(fake_server: ServerThread) -> None:
+    with view_of(fake_server) as (view, _):
         view.mouse.move(300, 300)
         view.click("#full")
         view.wait_for_function("document.fullscreenElement !== null")

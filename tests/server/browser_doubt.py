@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.server.browser_editor import correct, hear, heard
-from tests.server.browser_page import browser, downloaded, microphone, pictures, pytestmark
+from tests.server.browser_page import browser, downloaded, pictures, pytestmark
 from tests.server.conversation import SentencesModel, SentencesSession
 from tests.server.servers import CLIPS, ServerThread, post, serving
 
-__all__ = ["microphone", "pytestmark"]
+__all__ = ["pytestmark"]
 
 FOUND = "[...(CSS.highlights.get('found') ?? [])].map(String)"
 
@@ -51,10 +51,8 @@ def line(page: Any) -> str:
     return style
 
 
-def test_doubtful_words_are_underlined_until_somebody_corrects_them(
-    doubtful: ServerThread, microphone: Path
-) -> None:
-    with browser(microphone, doubtful.url) as page:
+def test_doubtful_words_are_underlined_until_somebody_corrects_them(doubtful: ServerThread) -> None:
+    with browser(doubtful.url) as page:
         assert page.is_hidden("#doubts")
         hear(page, doubtful)
         assert marked(page) == ["river", "Zeit.", "verano."]
@@ -82,8 +80,8 @@ def test_doubtful_words_are_underlined_until_somebody_corrects_them(
         assert page.is_hidden("#doubts")
 
 
-def test_the_underlines_can_be_switched_off_and_stay_so(doubtful: ServerThread, microphone: Path) -> None:
-    with heard(microphone, doubtful) as page:
+def test_the_underlines_can_be_switched_off_and_stay_so(doubtful: ServerThread) -> None:
+    with heard(doubtful) as page:
         page.uncheck("#doubtful")
         assert line(page).startswith("none ")
         hear(page, doubtful)
@@ -93,9 +91,9 @@ def test_the_underlines_can_be_switched_off_and_stay_so(doubtful: ServerThread, 
         assert line(page) == "underline dotted"
 
 
-def test_an_uploaded_recording_is_marked_as_its_document(server: ServerThread, microphone: Path) -> None:
+def test_an_uploaded_recording_is_marked_as_its_document(server: ServerThread) -> None:
     clip = CLIPS / "mixed.flac"
-    with browser(microphone, server.url) as page:
+    with browser(server.url) as page:
         page.check('input[value="upload"]', force=True)
         page.set_input_files("#file", clip)
         page.wait_for_selector("#log .utterance")

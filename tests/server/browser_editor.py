@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from tests.server.browser_page import (
     SPOKEN,
     browser,
     downloaded,
-    microphone,
     partial,
     picture,
     pictures,
@@ -43,7 +41,7 @@ from tests.speakers.somebody import one_speaker
 
 docx = pytest.importorskip("docx", reason="python-docx is not installed")
 
-__all__ = ["microphone", "pytestmark"]
+__all__ = ["pytestmark"]
 
 PLAYING = "[...(CSS.highlights.get('playing') ?? [])].map(String).join()"
 WATCH_PLAYING = f"""() => {{
@@ -81,9 +79,9 @@ def hear(page: Any, server: ServerThread) -> None:
 
 
 @contextmanager
-def heard(microphone: Path, server: ServerThread) -> Iterator[Any]:
+def heard(server: ServerThread) -> Iterator[Any]:
     """A page that shows what its microphone heard."""
-    with browser(microphone) as page:
+    with browser() as page:
         hear(page, server)
         yield page
 
@@ -95,8 +93,8 @@ def sentences() -> Iterator[ServerThread]:
         yield running
 
 
-def test_text_is_corrected_while_the_rest_goes_on(sentences: ServerThread, microphone: Path) -> None:
-    with browser(microphone, sentences.url + ALL) as page:
+def test_text_is_corrected_while_the_rest_goes_on(sentences: ServerThread) -> None:
+    with browser(sentences.url + ALL) as page:
         page.keyboard.press("Space")
         page.wait_for_selector("#log .utterance:nth-child(1)")
         correct(page, 1, "We walked along the stream.")
@@ -118,9 +116,9 @@ def test_text_is_corrected_while_the_rest_goes_on(sentences: ServerThread, micro
         pictures(page, "corrected")
 
 
-def test_a_click_into_text_edits_it_there(sentences: ServerThread, microphone: Path) -> None:
+def test_a_click_into_text_edits_it_there(sentences: ServerThread) -> None:
     """With a recording that could be played, too; Space is a letter, and never starts the microphone."""
-    with heard(microphone, sentences) as page:
+    with heard(sentences) as page:
         box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
         page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 12)
         field = page.locator("#log textarea.said")
@@ -143,8 +141,8 @@ def test_a_click_into_text_edits_it_there(sentences: ServerThread, microphone: P
         assert page.get_attribute("#status", "data-state") == "ended"
 
 
-def test_text_in_one_language_is_not_coloured(sentences: ServerThread, microphone: Path) -> None:
-    with browser(microphone, sentences.url) as page:
+def test_text_in_one_language_is_not_coloured(sentences: ServerThread) -> None:
+    with browser(sentences.url) as page:
         shown(page, [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}])
         colours = "[...document.querySelectorAll('#log .words')].map((one) => getComputedStyle(one).color)"
         ink = page.evaluate("getComputedStyle(document.body).color")
@@ -156,15 +154,15 @@ def test_text_in_one_language_is_not_coloured(sentences: ServerThread, microphon
         assert page.locator("#log .label").first.is_visible()
 
 
-def test_settings_leave_room_for_the_text_on_a_phone(sentences: ServerThread, microphone: Path) -> None:
-    with browser(microphone, sentences.url, viewport={"width": 375, "height": 667}) as page:
+def test_settings_leave_room_for_the_text_on_a_phone(sentences: ServerThread) -> None:
+    with browser(sentences.url, viewport={"width": 375, "height": 667}) as page:
         page.click("#settings summary")
         picture(page, "phone-settings")
         assert page.locator("#captions").bounding_box()["height"] >= 150
 
 
-def test_every_format_has_what_stands_on_the_page(sentences: ServerThread, microphone: Path) -> None:
-    with heard(microphone, sentences) as page:
+def test_every_format_has_what_stands_on_the_page(sentences: ServerThread) -> None:
+    with heard(sentences) as page:
         correct(page, 1, "We <walked> & *talked*.")
         wanted = ["We <walked> & *talked*.", *SPOKEN[1:]]
         assert downloaded(page, "txt").splitlines() == wanted
@@ -187,11 +185,11 @@ def test_every_format_has_what_stands_on_the_page(sentences: ServerThread, micro
         assert times == sorted(times)
 
 
-def test_speakers_get_names_that_stay(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speakers_get_names_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given while they speak; the correction of a speaker at the end of the utterance does not undo them."""
     monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
     n_words = sum(len(text.split()) for _, _, text in TALK)
-    with serving(talk_model()) as server, browser(microphone, f"{server.url}/?speakers=true") as page:
+    with serving(talk_model()) as server, browser(f"{server.url}/?speakers=true") as page:
         page.click("#toggle")
         page.wait_for_selector("#voices button.name")
         page.click("#voices button.name")
@@ -210,8 +208,8 @@ def test_speakers_get_names_that_stay(microphone: Path, monkeypatch: pytest.Monk
         assert page.locator("#log .speaker").all_inner_texts() == list("ABCA")
 
 
-def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, sentences: ServerThread) -> None:
-    with browser(microphone, sentences.url + ALL) as page:
+def test_a_word_is_replaced_everywhere_and_in_what_comes(sentences: ServerThread) -> None:
+    with browser(sentences.url + ALL) as page:
         page.keyboard.press("Space")
         page.wait_for_selector("#log .utterance:nth-child(1)")
         page.locator("body").press("Control+f")
@@ -233,8 +231,8 @@ def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, sente
         assert page.is_hidden("#finder")
 
 
-def test_the_size_of_the_text_stays(sentences: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as page:
+def test_the_size_of_the_text_stays(sentences: ServerThread) -> None:
+    with browser() as page:
         size = "parseFloat(getComputedStyle(document.querySelector('#log .said')).fontSize)"
         said_once = [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}]
         page.goto(sentences.url)
@@ -249,8 +247,8 @@ def test_the_size_of_the_text_stays(sentences: ServerThread, microphone: Path) -
         assert page.evaluate(size) == larger
 
 
-def test_a_session_is_kept_opened_again_and_played(sentences: ServerThread, microphone: Path) -> None:
-    with heard(microphone, sentences) as page:
+def test_a_session_is_kept_opened_again_and_played(sentences: ServerThread) -> None:
+    with heard(sentences) as page:
         correct(page, 2, "Wir haben viel Zeit.")
         page.click("#saved-open")
         page.fill("#keep-title", "Tuesday <b>")
@@ -281,10 +279,8 @@ def test_a_session_is_kept_opened_again_and_played(sentences: ServerThread, micr
         page.wait_for_selector("#saved-none:visible")
 
 
-def test_what_was_said_after_a_session_was_kept_is_not_replaced_unasked(
-    sentences: ServerThread, microphone: Path
-) -> None:
-    with heard(microphone, sentences) as page:
+def test_what_was_said_after_a_session_was_kept_is_not_replaced_unasked(sentences: ServerThread) -> None:
+    with heard(sentences) as page:
         page.click("#saved-open")
         page.click("#keep-now")
         page.wait_for_selector("#saved-list li")
@@ -315,8 +311,8 @@ def test_what_was_said_after_a_session_was_kept_is_not_replaced_unasked(
         assert "sound of what is said from here on is not kept" in page.inner_text("#notice")
 
 
-def test_a_recording_is_uploaded_and_edited(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone, server.url + ALL) as page:
+def test_a_recording_is_uploaded_and_edited(server: ServerThread) -> None:
+    with browser(server.url + ALL) as page:
         page.evaluate(
             """() => {
                 window.shown = new Set();
@@ -347,9 +343,9 @@ def test_a_recording_is_uploaded_and_edited(server: ServerThread, microphone: Pa
         assert waiting.value.suggested_filename == "mixed.srt"
 
 
-def test_a_recording_is_dropped_on_the_page(microphone: Path) -> None:
+def test_a_recording_is_dropped_on_the_page() -> None:
     model = QuietModel()
-    with serving(model) as server, browser(microphone, server.url) as page:
+    with serving(model) as server, browser(server.url) as page:
         page.evaluate(
             """async (bytes) => {
                 const data = new DataTransfer();
@@ -363,10 +359,10 @@ def test_a_recording_is_dropped_on_the_page(microphone: Path) -> None:
         assert page.text_content("#upload-name") == "en.flac"
 
 
-def test_an_upload_that_is_refused_or_cancelled_says_so(microphone: Path) -> None:
+def test_an_upload_that_is_refused_or_cancelled_says_so() -> None:
     with (
         serving(SlowModel(lambda: time.sleep(0.2)), access=LOCKED) as server,
-        browser(microphone, server.url, allowed=("401",)) as page,
+        browser(server.url, allowed=("401",)) as page,
     ):
         page.check('input[value="upload"]', force=True)
         for key in ("", KEY):
@@ -386,7 +382,7 @@ def test_an_upload_that_is_refused_or_cancelled_says_so(microphone: Path) -> Non
         wait_until(lambda: server.services.n_requests == 0)
 
 
-def test_captions_that_are_late_say_so_and_what_helps(sentences: ServerThread, microphone: Path) -> None:
+def test_captions_that_are_late_say_so_and_what_helps(sentences: ServerThread) -> None:
     sockets: list[Any] = []
 
     def watch(socket: Any) -> None:
@@ -394,7 +390,7 @@ def test_captions_that_are_late_say_so_and_what_helps(sentences: ServerThread, m
         server_side = socket.connect_to_server()
         server_side.on_message(lambda text: None if '"status"' in text else socket.send(text))
 
-    with browser(microphone) as page:
+    with browser() as page:
         page.route_web_socket("**/v1/live?*", watch)
         page.goto(f"{sentences.url}/?languages=en")
         page.keyboard.press("Space")
@@ -441,10 +437,8 @@ CORRECTIONS = [
 """What was said, what it is corrected to, and the words that keep their times."""
 
 
-def test_corrected_words_keep_their_times_and_new_ones_share_the_rest(
-    sentences: ServerThread, microphone: Path
-) -> None:
-    with browser(microphone, sentences.url) as page:
+def test_corrected_words_keep_their_times_and_new_ones_share_the_rest(sentences: ServerThread) -> None:
+    with browser(sentences.url) as page:
         for before, after, kept in CORRECTIONS:
             words = [
                 {"word": f" {word}", "start": i, "end": i + 1, "language": "en", "speaker": "A"}
@@ -458,12 +452,12 @@ def test_corrected_words_keep_their_times_and_new_ones_share_the_rest(
             assert not times or (times[0] >= 0 and times[-1] <= len(words))
 
 
-def test_text_without_spaces_is_corrected_letter_by_letter(sentences: ServerThread, microphone: Path) -> None:
+def test_text_without_spaces_is_corrected_letter_by_letter(sentences: ServerThread) -> None:
     words = [
         {"word": word, "start": i, "end": i + 1, "language": "ja", "speaker": None}
         for i, word in enumerate("真っ昼間なのに")
     ]
-    with browser(microphone, sentences.url) as page:
+    with browser(sentences.url) as page:
         found = page.evaluate(RETIMED, [words, "真っ白間なのに"])
     assert "".join(word["word"] for word in found) == "真っ白間なのに"
     assert next(word for word in found if word not in words)["start"] >= 1
@@ -488,9 +482,9 @@ ANNOUNCED = """async () => {
 }"""
 
 
-def test_what_is_said_is_announced_once(sentences: ServerThread, microphone: Path) -> None:
+def test_what_is_said_is_announced_once(sentences: ServerThread) -> None:
     """The log is read aloud as it grows: a replacement and a translation do not have it read again."""
-    with browser(microphone, sentences.url) as page:
+    with browser(sentences.url) as page:
         added, said_then, translation = page.evaluate(ANNOUNCED)
         assert (said_then, translation) == ("two", "eins")
         assert added == ["utterance", "translation"]

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.browser_page import browser, microphone, pytestmark, state
+from tests.server.browser_page import browser, pytestmark, state
 from tests.server.servers import ServerThread, wait_until
 
-__all__ = ["microphone", "pytestmark"]
+__all__ = ["pytestmark"]
 
 WATCHED = """
 window.asked = [];
@@ -53,9 +52,9 @@ def becomes(page: Any, condition: str) -> None:
 
 
 @contextmanager
-def opened(server: ServerThread, microphone: Path, *scripts: str, **context: Any) -> Iterator[Any]:
+def opened(server: ServerThread, *scripts: str, **context: Any) -> Iterator[Any]:
     """A page with scripts of its own, in which nothing may go wrong."""
-    with browser(microphone, **context) as page:
+    with browser(**context) as page:
         for script in scripts:
             page.add_init_script(script)
         page.goto(f"{server.url}/?languages=en")
@@ -67,8 +66,8 @@ def start(page: Any) -> None:
     state(page, "live")
 
 
-def test_the_microphone_that_was_chosen_is_asked_for(fake_server: ServerThread, microphone: Path) -> None:
-    with opened(fake_server, microphone, WATCHED) as page:
+def test_the_microphone_that_was_chosen_is_asked_for(fake_server: ServerThread) -> None:
+    with opened(fake_server, WATCHED) as page:
         start(page)
         becomes(page, "document.querySelectorAll('#device option').length > 1")
         page.click("#toggle")
@@ -82,8 +81,8 @@ def test_the_microphone_that_was_chosen_is_asked_for(fake_server: ServerThread, 
         assert chosen
 
 
-def test_the_screen_stays_awake_as_long_as_it_listens(fake_server: ServerThread, microphone: Path) -> None:
-    with opened(fake_server, microphone, WATCHED) as page:
+def test_the_screen_stays_awake_as_long_as_it_listens(fake_server: ServerThread) -> None:
+    with opened(fake_server, WATCHED) as page:
         start(page)
         becomes(page, "locks === 1")
         page.click("#toggle")
@@ -91,8 +90,8 @@ def test_the_screen_stays_awake_as_long_as_it_listens(fake_server: ServerThread,
         becomes(page, "locks === 0")
 
 
-def test_audio_waits_here_while_the_network_is_slow(fake_server: ServerThread, microphone: Path) -> None:
-    with opened(fake_server, microphone, WATCHED) as page:
+def test_audio_waits_here_while_the_network_is_slow(fake_server: ServerThread) -> None:
+    with opened(fake_server, WATCHED) as page:
         start(page)
         becomes(page, "sent > 2")
         before = page.evaluate("waits = 1e9, sent")
@@ -102,8 +101,8 @@ def test_audio_waits_here_while_the_network_is_slow(fake_server: ServerThread, m
         becomes(page, f"sent > {before + 5}")
 
 
-def test_the_sound_of_a_tab_is_heard(fake_server: ServerThread, microphone: Path) -> None:
-    with opened(fake_server, microphone, WATCHED, TAB) as page:
+def test_the_sound_of_a_tab_is_heard(fake_server: ServerThread) -> None:
+    with opened(fake_server, WATCHED, TAB) as page:
         page.check('input[name="source"][value="tab"]', force=True)
         page.click("#toggle")
         state(page, "live")
@@ -113,10 +112,8 @@ def test_the_sound_of_a_tab_is_heard(fake_server: ServerThread, microphone: Path
 
 
 @pytest.mark.parametrize(("wish", "moves"), [("no-preference", True), ("reduce", False)])
-def test_nothing_moves_where_that_is_not_wanted(
-    fake_server: ServerThread, microphone: Path, wish: str, moves: bool
-) -> None:
-    with opened(fake_server, microphone, reduced_motion=wish) as page:
+def test_nothing_moves_where_that_is_not_wanted(fake_server: ServerThread, wish: str, moves: bool) -> None:
+    with opened(fake_server, reduced_motion=wish) as page:
         start(page)
         n_moving = page.evaluate(
             "[...document.querySelectorAll('*')].map((one) => getComputedStyle(one)).filter("

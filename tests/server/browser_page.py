@@ -1,7 +1,7 @@
 """The live page in a real browser, whose microphone is a recording.
 
 `test_page` runs these in a process of their own: playwright switches stacks inside the process, and a browser
-that hangs is ended with that process. The tests of a file share the browser, each in a context of its own.
+that hangs is ended with that process. The tests share the browser, each in a context of its own.
 
 SOTTOVOCE_SCREENSHOTS names a folder to keep pictures in.
 """
@@ -13,7 +13,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,10 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = Path(os.environ.get("SOTTOVOCE_AXE", "node_modules/axe-core/axe.min.js"))
 """Of `browser_axe`, from the root of the checkout."""
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+    pytest.mark.usefixtures("chromium"),
+]
 LANGUAGES, SPOKEN = zip(*SENTENCES, strict=True)
 ALL = f"/?languages={','.join(LANGUAGES)}"
 SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -44,22 +46,15 @@ WAIT_MS = 60_000
 WIDE = {"width": 1200, "height": 800}
 
 
-@pytest.fixture(scope="module")
-def microphone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the browser's microphone hears, anew each time: at a rate that has to be converted."""
-    path = tmp_path_factory.mktemp("microphone") / "mixed.wav"
-    path.write_bytes(wav(load_audio(CLIPS / "mixed.flac")))
-    yield path
-    if chromium_of.cache_info().currsize:
-        running, chromium = chromium_of(path)
-        chromium.close()
-        running.stop()
-        chromium_of.cache_clear()
+_chromium: Any = None
+"""The one browser that is open in this process."""
 
 
-@cache
-def chromium_of(microphone: Path) -> tuple[Any, Any]:
-    """The one browser of a file of tests, begun where the first needs it; what ends it, and itself."""
+@contextmanager
+def launched(microphone: Path) -> Iterator[None]:
+    """Start the browser. microphone: a file for what it hears anew each time, at a rate to be converted."""
+    global _chromium
+    microphone.write_bytes(wav(load_audio(CLIPS / "mixed.flac")))
     arguments = [
         "--use-fake-device-for-media-stream",
         "--use-fake-ui-for-media-stream",
@@ -67,21 +62,20 @@ def chromium_of(microphone: Path) -> tuple[Any, Any]:
         "--autoplay-policy=no-user-gesture-required",
         "--no-sandbox",
     ]
-    running = playwright.sync_playwright().start()
-    return running, running.chromium.launch(executable_path=CHROMIUM, args=arguments)
+    with playwright.sync_playwright() as running:
+        _chromium = running.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield
+        _chromium.close()
 
 
 @contextmanager
-def browser(
-    microphone: Path, url: str = "", *, allowed: tuple[str, ...] = (), **context: Any
-) -> Iterator[Any]:
+def browser(url: str = "", *, allowed: tuple[str, ...] = (), **context: Any) -> Iterator[Any]:
     """A page that is allowed to listen; nobody else's is open beside it, and nothing may go wrong in it.
 
     allowed: words of errors that a test makes.
     """
-    _, chromium = chromium_of(microphone)
     granted = ["microphone", "clipboard-read", "clipboard-write"]
-    opened = chromium.new_context(**{"permissions": granted, "accept_downloads": True, **context})
+    opened = _chromium.new_context(**{"permissions": granted, "accept_downloads": True, **context})
     faults: list[str] = []
     hosts: list[str] = []
     opened.on("weberror", lambda found: faults.append(str(found.error)))
@@ -98,7 +92,7 @@ def browser(
         assert [url for url in others if not url.startswith(("blob:", "data:"))] == []
         assert [fault for fault in faults if not any(word in fault for word in allowed)] == []
     finally:
-        for one in chromium.contexts:
+        for one in _chromium.contexts:
             one.close()
 
 
@@ -136,10 +130,8 @@ def saved(page: Any, kind: str) -> Path:
     return Path(waiting.value.path())
 
 
-def test_what_the_microphone_hears_is_written_coloured_and_saved(
-    server: ServerThread, microphone: Path
-) -> None:
-    with browser(microphone, server.url + ALL) as page:
+def test_what_the_microphone_hears_is_written_coloured_and_saved(server: ServerThread) -> None:
+    with browser(server.url + ALL) as page:
         pictures(page, "empty")
         assert page.is_visible("#hint")
         page.keyboard.press("Space")
@@ -171,8 +163,8 @@ def test_what_the_microphone_hears_is_written_coloured_and_saved(
         assert page.inner_text("#log") == ""
 
 
-def test_a_file_is_played_and_written_and_ends_by_itself(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone, f"{server.url}/?languages=en") as page:
+def test_a_file_is_played_and_written_and_ends_by_itself(server: ServerThread) -> None:
+    with browser(f"{server.url}/?languages=en") as page:
         page.check('input[value="file"]', force=True)
         with page.expect_file_chooser() as choosing:
             page.click("#toggle")
@@ -181,9 +173,7 @@ def test_a_file_is_played_and_written_and_ends_by_itself(server: ServerThread, m
         assert "garden" in page.inner_text("#log")
 
 
-def test_a_server_that_comes_back_gets_what_it_missed(
-    nano: Model, microphone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_comes_back_gets_what_it_missed(nano: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost and nothing twice: the page says again what had no words yet, and who spoke so far."""
     handed: list[list[str]] = []
 
@@ -197,7 +187,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(
         lambda wish: Told(Somebody(), OneVoice()),
     )
     away = ("WebSocket", "ERR_CONNECTION_REFUSED")  # the longer, the busier the machine is
-    with browser(microphone, allowed=away) as page:
+    with browser(allowed=away) as page:
         with serving(nano) as first:
             port = int(first.address.split(":")[1])
             page.goto(f"{first.url}{ALL}&speakers=true")
@@ -219,10 +209,10 @@ def test_a_server_that_comes_back_gets_what_it_missed(
         assert ["A"] in handed
 
 
-def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_server_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "RETRY_S", 1.5)
     work = Work(forecast=False, engines=1)
-    with serving(SlowModel(), work=work) as server, browser(microphone, allowed=("429",)) as page:
+    with serving(SlowModel(), work=work) as server, browser(allowed=("429",)) as page:
         forecast = server.services.registry.schedulers[0].forecast
         forecast.set_cost(50.0)
         load = forecast.enter()
@@ -239,10 +229,10 @@ def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch
         state(page, "live")
 
 
-def test_a_key_is_asked_for_where_one_is_needed(microphone: Path) -> None:
+def test_a_key_is_asked_for_where_one_is_needed() -> None:
     with (
         serving(SlowModel(), access=LOCKED) as server,
-        browser(microphone, server.url, allowed=("401", "WebSocket")) as page,
+        browser(server.url, allowed=("401", "WebSocket")) as page,
     ):
         page.click("#toggle")
         state(page, "refused")
@@ -259,8 +249,8 @@ def test_a_key_is_asked_for_where_one_is_needed(microphone: Path) -> None:
         assert downloaded(page, "txt").startswith("word")
 
 
-def test_a_browser_that_may_not_listen_says_so(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone, server.url) as page:
+def test_a_browser_that_may_not_listen_says_so(server: ServerThread) -> None:
+    with browser(server.url) as page:
         page.evaluate(
             "() => { navigator.mediaDevices.getUserMedia = "
             "() => Promise.reject(new DOMException('no', 'NotAllowedError')); }"
@@ -292,9 +282,7 @@ def partial(words: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "partial", "language": words[0]["language"], "words": words}
 
 
-def test_scripts_of_both_directions_and_text_that_is_no_markup(
-    server: ServerThread, microphone: Path
-) -> None:
+def test_scripts_of_both_directions_and_text_that_is_no_markup(server: ServerThread) -> None:
     events = [
         partial([word(" <b>Guten</b>", "de", 0.0), word(" Morgen", "de", 0.5)]),
         {"type": "final"},
@@ -303,7 +291,7 @@ def test_scripts_of_both_directions_and_text_that_is_no_markup(
         partial([word("真", "ja", 5.0), word("っ昼間", "ja", 5.2)]),
         {"type": "unstable", "text": "なのに", "language": "ja"},
     ]
-    with browser(microphone, server.url) as page:
+    with browser(server.url) as page:
         shown(page, events)
         pictures(page, "scripts")
         assert page.inner_text("#log .utterance:nth-child(1) .words") == "<b>Guten</b> Morgen"
@@ -341,12 +329,10 @@ def lane_colours(page: Any, n: int) -> list[list[str]]:
     return found
 
 
-def test_every_speaker_has_a_lane_and_keeps_the_colour(
-    microphone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_speaker_has_a_lane_and_keeps_the_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", one_speaker)
     n_words = sum(len(text.split()) for _, _, text in TALK)
-    with serving(talk_model()) as server, browser(microphone) as page:
+    with serving(talk_model()) as server, browser() as page:
         page.set_viewport_size(WIDE)
         page.goto(f"{server.url}/?speakers=true")
         low = height(page)
@@ -367,12 +353,12 @@ def test_every_speaker_has_a_lane_and_keeps_the_colour(
         assert height(page) == low
 
 
-def test_a_translation_stands_under_what_was_said(microphone: Path) -> None:
+def test_a_translation_stands_under_what_was_said() -> None:
     with stand_in(upper) as chat:
         translation = TranslationSettings(ChatServer(chat.url, "some"))
         with (
             serving(SentencesModel(word_s=0.25), translation=translation) as server,
-            browser(microphone) as page,
+            browser() as page,
         ):
             page.set_viewport_size(WIDE)
             page.goto(server.url + ALL)
@@ -420,9 +406,9 @@ def colours_of(page: Any) -> list[str]:
     return found
 
 
-def test_colours_are_told_apart_and_read(server: ServerThread, microphone: Path) -> None:
+def test_colours_are_told_apart_and_read(server: ServerThread) -> None:
     """Speakers are greys with a tint, languages are colours; letters on both can be read."""
-    with browser(microphone, server.url) as page:
+    with browser(server.url) as page:
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             *spoken, panel = colours_of(page)
@@ -436,8 +422,8 @@ def test_colours_are_told_apart_and_read(server: ServerThread, microphone: Path)
             assert apart.min() >= 25
 
 
-def test_every_control_has_a_name_and_is_reached_by_keyboard(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone, server.url) as page:
+def test_every_control_has_a_name_and_is_reached_by_keyboard(server: ServerThread) -> None:
+    with browser(server.url) as page:
         page.click("#settings summary")
         pictures(page, "settings")
         nameless = page.evaluate(
@@ -473,10 +459,8 @@ def tone(page: Any, hz: float, rate: int) -> Any:
     )
 
 
-def test_the_resampler_keeps_speech_and_lets_nothing_fold_back(
-    server: ServerThread, microphone: Path
-) -> None:
-    with browser(microphone, server.url) as page:
+def test_the_resampler_keeps_speech_and_lets_nothing_fold_back(server: ServerThread) -> None:
+    with browser(server.url) as page:
         for rate in (48_000, 44_100, 96_000, 16_000, 8_000):
             kept = tone(page, 1_000.0, rate)
             seconds = len(kept) / 16_000

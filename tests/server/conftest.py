@@ -44,6 +44,14 @@ def gate() -> Iterator[Gate]:
     made.open()
 
 
+@pytest.fixture(scope="module")  # while it is open, no other loop runs in its thread
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    from tests.server.browser_page import launched
+
+    with launched(tmp_path_factory.mktemp("microphone") / "mixed.wav"):
+        yield
+
+
 @pytest.fixture(scope="session")
 def client(server: ServerThread) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:

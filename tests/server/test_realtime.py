@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,106 +242,67 @@ class TurnSession(SlowSession):
         return [*events, SpeechEnded(1.0, 1.5)] if before < 24_000 <= after else events
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """What a client says after its session is updated, and the answers in their order, without deltas.
-
-    An answer is a type, "error CODE", or "TYPE TEXT" of a transcript.
-    """
-
-    name: str
-    turns: Message
-    said: tuple[Any, ...]
-    answers: tuple[str, ...]
+NOTHING, CLEARED = f"error {EMPTY}", f"{BUFFER}.cleared"
+STARTED, STOPPED = f"{BUFFER}.speech_started", f"{BUFFER}.speech_stopped"
+SILENCE = (f"{BUFFER}.committed", "conversation.item.added", COMPLETED, "conversation.item.done")
+"""The answers to a turn without words."""
+WORD = tuple(f"{kind} word" if kind == COMPLETED else kind for kind in SILENCE)
 
 
-TURN_STARTED = (f"{BUFFER}.speech_started", f"{BUFFER}.speech_stopped")
+def with_id(kind: object, **more: object) -> Message:
+    return {"type": kind, "event_id": "mine", **more}
 
 
-def turn(text: str) -> tuple[str, ...]:
-    return (
-        f"{BUFFER}.committed",
-        "conversation.item.added",
-        f"{COMPLETED} {text}".strip(),
-        "conversation.item.done",
-    )
-
-
-TABLE = [
-    Exchange("commit of nothing", BY_CLIENT, (COMMIT,), (f"error {EMPTY}",)),
-    Exchange("commit of nothing, with turns", BY_SERVER, (COMMIT,), (f"error {EMPTY}",)),
-    Exchange("commit of too little", BY_CLIENT, (seconds(0.09), COMMIT), (f"error {EMPTY}",)),
-    Exchange("commit of just enough", BY_CLIENT, (seconds(0.1), COMMIT), turn("")),
-    Exchange("commit", BY_CLIENT, (seconds(2), COMMIT), turn("word")),
-    Exchange(
-        "too little stays in the buffer",
-        BY_CLIENT,
-        (seconds(0.05), COMMIT, seconds(1), COMMIT),
-        (f"error {EMPTY}", *turn("word")),
-    ),
-    Exchange("commit twice", BY_CLIENT, (seconds(1), COMMIT, COMMIT), (*turn("word"), f"error {EMPTY}")),
-    Exchange(
-        "commit after clear", BY_CLIENT, (seconds(2), CLEAR, COMMIT), (f"{BUFFER}.cleared", f"error {EMPTY}")
-    ),
-    Exchange(
-        "commit after clear, with turns",
+TABLE: dict[str, tuple[Message, tuple[Any, ...], tuple[str, ...]]] = {
+    "commit of nothing": (BY_CLIENT, (COMMIT,), (NOTHING,)),
+    "commit of nothing, with turns": (BY_SERVER, (COMMIT,), (NOTHING,)),
+    "commit of too little": (BY_CLIENT, (seconds(0.09), COMMIT), (NOTHING,)),
+    "commit of just enough": (BY_CLIENT, (seconds(0.1), COMMIT), SILENCE),
+    "commit": (BY_CLIENT, (seconds(2), COMMIT), WORD),
+    "too little stays": (BY_CLIENT, (seconds(0.05), COMMIT, seconds(1), COMMIT), (NOTHING, *WORD)),
+    "commit twice": (BY_CLIENT, (seconds(1), COMMIT, COMMIT), (*WORD, NOTHING)),
+    "commit after clear": (BY_CLIENT, (seconds(2), CLEAR, COMMIT), (CLEARED, NOTHING)),
+    "commit after clear in speech": (
         BY_SERVER,
         (seconds(0.5), CLEAR, COMMIT),
-        (f"{BUFFER}.speech_started", f"{BUFFER}.cleared", f"error {EMPTY}"),
+        (STARTED, CLEARED, NOTHING),
     ),
-    Exchange(
-        "clear forgets the audio before it",
-        BY_CLIENT,
-        (seconds(2), CLEAR, seconds(3), COMMIT, COMMIT),
-        (f"{BUFFER}.cleared", *turn("word"), f"error {EMPTY}"),
-    ),
-    Exchange("clear of nothing", BY_CLIENT, (CLEAR, CLEAR), (f"{BUFFER}.cleared",) * 2),
-    Exchange(
-        "commit right after the server's",
-        BY_SERVER,
-        (seconds(1.5), COMMIT),
-        (*TURN_STARTED, *turn("word"), f"error {EMPTY}"),
-    ),
-    Exchange(
-        "commit of the silence after the server's commit",
+    "clear forgets": (BY_CLIENT, (seconds(2), CLEAR, seconds(3), COMMIT, COMMIT), (CLEARED, *WORD, NOTHING)),
+    "clear of nothing": (BY_CLIENT, (CLEAR, CLEAR), (CLEARED,) * 2),
+    "commit after the server's": (BY_SERVER, (seconds(1.5), COMMIT), (STARTED, STOPPED, *WORD, NOTHING)),
+    "commit of the silence after the server's commit": (
         BY_SERVER,
         (seconds(1.5), seconds(2), COMMIT, COMMIT),
-        (*TURN_STARTED, *turn("word"), *turn(""), f"error {EMPTY}"),
+        (STARTED, STOPPED, *WORD, *SILENCE, NOTHING),
     ),
-    Exchange(
-        "commit within speech, with turns",
-        BY_SERVER,
-        (seconds(1), COMMIT, COMMIT),
-        (f"{BUFFER}.speech_started", *turn("word"), f"error {EMPTY}"),
-    ),
-    Exchange("update twice", BY_CLIENT, (BY_CLIENT, BY_CLIENT), ("session.updated",) * 2),
-    *(
-        Exchange(f"no message: {text[:3]}", BY_CLIENT, (text,), ("error invalid_message",))
-        for text in ("hello", "[1]", "[" * 50_000)
-    ),
-    Exchange("no type", BY_CLIENT, ({"event_id": "mine"},), ("error invalid_message",)),
-    Exchange(
-        "a type that is no text", BY_CLIENT, ({"type": 5, "event_id": "mine"},), ("error invalid_message",)
-    ),
-    *(
-        Exchange(name, BY_CLIENT, ({**message, "event_id": "mine"},), ("error invalid_value",))
-        for name, message in (
-            ("another type", {"type": "response.create"}),
-            ("audio that is none", {"type": f"{BUFFER}.append", "audio": "?"}),
-            ("a session that cannot be", {"type": "session.update", "session": {"type": "realtime"}}),
+    "commit within speech": (BY_SERVER, (seconds(1), COMMIT, COMMIT), (STARTED, *WORD, NOTHING)),
+    "update twice": (BY_CLIENT, (BY_CLIENT, BY_CLIENT), ("session.updated",) * 2),
+    **{
+        f"no message: {str(message)[:9]}": (BY_CLIENT, (message,), ("error invalid_message",))
+        for message in ("hello", "[1]", "[" * 50_000, {"event_id": "mine"}, with_id(5))
+    },
+    **{
+        f"impossible: {message['type']}": (BY_CLIENT, (message,), ("error invalid_value",))
+        for message in (
+            with_id("response.create"),
+            with_id(f"{BUFFER}.append", audio="?"),
+            with_id("session.update", session={"type": "realtime"}),
         )
-    ),
-    *(
-        Exchange(
-            f"{action} of no item",
+    },
+    **{
+        f"{action} of no item: {item}": (
             BY_CLIENT,
-            ({"type": f"conversation.item.{action}", "item_id": given, "event_id": "mine"},),
+            (with_id(f"conversation.item.{action}", item_id=item),),
             (f"error item_{action}_invalid_item_id",),
         )
         for action in ("retrieve", "delete")
-        for given in ("item_of_nobody", None, ["x"])
-    ),
-]
+        for item in ("item_of_nobody", None, ["x"])
+    },
+}
+"""What a client says after its session is updated, and the answers in their order, without deltas.
+
+An answer is a type, "error CODE", or "TYPE TEXT" of a transcript.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -356,8 +317,10 @@ def shown(message: Message) -> str:
     return f"{message['type']} {message.get('transcript', '')}".strip()
 
 
-@pytest.mark.parametrize("exchange", TABLE, ids=lambda exchange: exchange.name)
-def test_every_message_has_its_answer(turn_server: ServerThread, exchange: Exchange) -> None:
+@pytest.mark.parametrize(("turns", "said", "expected"), TABLE.values(), ids=TABLE)
+def test_every_message_has_its_answer(
+    turn_server: ServerThread, turns: Message, said: tuple[Any, ...], expected: tuple[str, ...]
+) -> None:
     heard: list[Message] = []
     with connected(turn_server, URL) as socket:
 
@@ -365,14 +328,14 @@ def test_every_message_has_its_answer(turn_server: ServerThread, exchange: Excha
             while not (heard and mark in json.dumps(heard[-1])):
                 heard.append(received(socket))
 
-        say(socket, exchange.turns)
+        say(socket, turns)
         hear_until("session.updated")  # what cannot be read is answered before what waits in the queue
-        say(socket, *exchange.said, update(transcription={"prompt": THE_END}))
+        say(socket, *said, update(transcription={"prompt": THE_END}))
         hear_until(THE_END)
     answers = [shown(message) for message in heard if not message["type"].endswith(".delta")]
-    assert answers == ["session.created", "session.updated", *exchange.answers, "session.updated"]
+    assert answers == ["session.created", "session.updated", *expected, "session.updated"]
     about = [message["error"]["event_id"] for message in of(heard, "error")]
-    assert about == ["mine" if isinstance(exchange.said[-1], dict) else None] * len(about)
+    assert about == ["mine" if isinstance(said[-1], dict) else None] * len(about)
 
 
 def test_a_turn_is_as_long_as_all_its_audio(turn_server: ServerThread) -> None:
