@@ -1,10 +1,14 @@
-"""What is uploaded: taken within limits, read through its bytes alone, gone afterwards."""
+"""What is uploaded: taken within limits, decoded in turn, read through its bytes alone, gone afterwards."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import itertools
 import json
+import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,17 +16,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.runtime import batching
-from sottovoce.runtime.batching import Priority
+from sottovoce.server import uploads
 from sottovoce.server.services import UPLOADS_PER_REQUEST
 from sottovoce.server.settings import ServerLimits
+from sottovoce.server.worker import DecodePool, Slices
 from tests.audio.test_input_format import encoded
 from tests.server.servers import (
     CLIPS,
@@ -34,10 +41,8 @@ from tests.server.servers import (
     opened,
     post,
     serving,
-    submit,
     wait_until,
     wav,
-    working,
 )
 
 BOUNDARY = "----part"
@@ -319,20 +324,6 @@ def test_an_error_inside_a_stream_is_its_last_event() -> None:
     assert "secret" not in answer.text
 
 
-def test_live_calls_go_before_those_of_recordings(gate: Gate) -> None:
-    done: list[str] = []
-    with working() as worker:
-        first = submit(worker, gate, Priority.FILE)
-        wait_until(lambda: gate.n_waiting == 1)
-        file = submit(worker, lambda: done.append("file"), Priority.FILE)
-        live = submit(worker, lambda: done.append("live"), Priority.LIVE)
-        wait_until(lambda: len(worker.runtime.waiting) == 2)
-        gate.open()
-        for one in (first, file, live):
-            one.result(10)
-    assert done == ["live", "file"]
-
-
 def test_recordings_sent_at_once_have_the_text_that_each_has_alone(
     nano: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,3 +353,115 @@ def test_an_upload_is_known_by_its_ending(
     assert "in the morning" in known.json()["text"]
     assert unknown.status_code == 400
     assert "input format" in error_of(unknown)["message"]
+
+
+CHUNK = SimpleNamespace(samples=np.zeros(16_000, np.float32))
+BODY = wav(16_000)
+
+
+def counted(pool_log: list[str], name: str, n_slices: int) -> Slices[str]:
+    for _ in range(n_slices):
+        pool_log.append(name)
+        yield
+    return name
+
+
+def test_those_who_wait_take_turns() -> None:
+    pool, log = DecodePool(1), []
+
+    async def run() -> list[str]:
+        return await asyncio.gather(pool.run(counted(log, "long", 20)), pool.run(counted(log, "short", 3)))
+
+    assert asyncio.run(run()) == ["long", "short"]
+    assert log.index("short") <= 1
+    assert "".join(name[0] for name in log[:6]) in ("lslsls", "slslsl")
+    pool.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux alone")
+def test_its_threads_are_of_low_priority() -> None:
+    pool = DecodePool(1)
+
+    async def niceness() -> int:
+        return await pool.call(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    assert asyncio.run(niceness()) > os.getpriority(os.PRIO_PROCESS, 0)
+    pool.close()
+
+
+def test_who_leaves_is_worked_for_no_longer() -> None:
+    pool, log = DecodePool(1), []
+
+    async def run() -> None:
+        task = asyncio.create_task(pool.run(counted(log, "long", 1_000_000)))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    n_done = len(log)
+    time.sleep(0.05)
+    assert 0 < n_done == len(log) < 1_000_000
+    pool.close()
+
+
+class Endless:
+    """A recording whose decoding never ends; it counts how many there are, and their chunks."""
+
+    def __init__(self) -> None:
+        self.n_chunks = 0
+        self.n_open = 0
+        self.at_once: set[str] = set()
+
+    def open(self, source: object, input_format: str | None) -> Endless:
+        return self
+
+    def __enter__(self) -> Endless:
+        self.n_open += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.n_open -= 1
+
+    def __iter__(self) -> Iterator[SimpleNamespace]:
+        for _ in itertools.count():
+            self.at_once.add(threading.current_thread().name)
+            self.n_chunks += 1
+            time.sleep(0.002)
+            yield CHUNK
+
+
+def test_decoding_ends_when_its_client_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = Endless()
+    monkeypatch.setattr(uploads, "open_audio", endless.open)
+    begun = head("/v1/listen", f"content-length: {len(BODY)}\r\n", method="POST") + BODY
+    with serving(SlowModel(), limits=ServerLimits(duration_s=1e9)) as server, ExitStack() as stack:
+        clients = [stack.enter_context(opened(server, begun)) for _ in range(6)]
+        wait_until(lambda: endless.n_open == len(clients))
+        assert len(endless.at_once) <= max(1, (os.cpu_count() or 1) // 4)
+        for client in clients:
+            client.close()
+        wait_until(lambda: endless.n_open == 0)
+        n_chunks = endless.n_chunks
+        time.sleep(0.05)
+        assert endless.n_chunks == n_chunks
+        wait_until(lambda: server.services.n_requests == 0)
+
+
+def test_all_uploads_together_have_a_limit(gate: Gate) -> None:
+    """One that waits for its answer keeps another out that is small enough alone."""
+    body_mb = len(BODY) / 1e6
+    limits = ServerLimits(upload_mb=1.2 * body_mb, uploads_mb=1.5 * body_mb)
+    begun = head("/v1/listen", f"content-length: {len(BODY)}\r\n", method="POST") + BODY
+    with serving(SlowModel(gate), limits=limits) as server:
+        with opened(server, begun):
+            wait_until(lambda: server.services.upload_bytes == len(BODY))
+            for answer in (
+                post(server, data=BODY),
+                httpx.post(f"{server.url}/v1/listen", content=BODY),
+            ):
+                assert answer.status_code == 429
+                assert int(answer.headers["retry-after"]) > 0
+        gate.open()
+        wait_until(lambda: server.services.upload_bytes == 0)

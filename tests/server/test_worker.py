@@ -103,6 +103,20 @@ def test_a_recording_has_its_turn_however_much_live_work_there_is(
             one.join(10)
 
 
+def test_live_calls_go_before_those_of_recordings(gate: Gate) -> None:
+    done: list[str] = []
+    with working() as worker:
+        first = submit(worker, gate, Priority.FILE)
+        wait_until(lambda: gate.n_waiting == 1)
+        file = submit(worker, lambda: done.append("file"), Priority.FILE)
+        live = submit(worker, lambda: done.append("live"), Priority.LIVE)
+        wait_until(lambda: len(worker.runtime.waiting) == 2)
+        gate.open()
+        for one in (first, file, live):
+            one.result(10)
+    assert done == ["live", "file"]
+
+
 def test_work_under_way_at_the_end_is_told_so(gate: Gate) -> None:
     with working() as model:
         first = submit(model, gate)
