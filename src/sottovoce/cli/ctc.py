@@ -8,7 +8,6 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -479,8 +478,11 @@ def streamed(
 
 def _together(decode: Decode, sources: Sequence[EmissionSource]) -> Iterator[Lines | SottovoceError]:
     if len({(source.values.shape[1], len(source.networks)) for source in sources}) == 1 < len(sources):
-        with suppress(InputError):  # which one it is shows below
+        try:
             lists = _decode(decode, sources)
+        except InputError:  # which one it is shows below
+            pass
+        else:
             yield from (_lines(source.name, found) for source, found in zip(sources, lists, strict=True))
             return
     for source in sources:
