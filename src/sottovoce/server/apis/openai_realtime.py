@@ -415,7 +415,10 @@ class RealtimeConnection(WebSocketConnection):
 
     async def _fail_turn(self, error: Exception) -> None:
         fault = self.logged(error)
-        self.session.reset() if self.is_open else self.queue.drop()
+        if self.is_open:
+            self.session.reset()
+        else:
+            self.queue.drop()
         await self.send(*self._items.fail(fault, self.processed_s))
 
     async def _time_out(self) -> None:
