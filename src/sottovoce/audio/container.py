@@ -817,7 +817,6 @@ class ContainerDecoder(BlockSource):
             )
 
     def _check_length(self, n_samples: int) -> None:
-        """Refuse a source without samples; note one that is shorter than its own track declares."""
         if self._sought is not None:
             return
         if n_samples == 0:

@@ -185,7 +185,6 @@ def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMo
 
 
 def _live(model: Model, samples: Samples, language: str, encoder: EncoderMode | None) -> Measured:
-    """Measure a live session at the shortest interval of updates that keeps up."""
     from sottovoce.evaluation.latency import run_live
     from sottovoce.runtime.update_interval import BUSY, INTERVALS_S
     from sottovoce.streaming.options import StreamOptions

@@ -78,7 +78,6 @@ def merge_rescored(found: Sequence[Ending], more: Sequence[Ending], n_best: int)
 
 
 def _joined_lists(lists: Sequence[Sequence[Hypothesis]], shares: Sequence[float]) -> list[Hypothesis]:
-    """Join lists by text, ranked by the weighted means of posteriors."""
     posteriors: dict[str, float] = {}
     best: dict[str, tuple[float, Hypothesis]] = {}
     for share, found in zip(shares, lists, strict=True):
@@ -138,7 +137,6 @@ class HistoryAdjuster:
     def _histories(
         self, state: PrefixState, places: Sequence[Sequence[int]], marks: Sequence[int] | None = None
     ) -> list[WordHistory]:
-        """Return the words of beams that no token can change, or all, with the marks of endings."""
         found = []
         for i, symbols in enumerate(histories_of(state, places)):
             committed = state.committed[places[i][0]]

@@ -472,7 +472,6 @@ def mix_seed(*parts: int) -> int:
 
 
 def _choose(tried: Sequence[DecodingResult], fallback: FallbackOptions) -> DecodingResult:
-    """Return the last result if it is good, else the most probable one without repetition."""
     if not fallback.fails(tried[-1]):
         return tried[-1]
     fresh = [result for result in tried if not fallback.repeats(result)]

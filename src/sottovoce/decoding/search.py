@@ -416,7 +416,6 @@ class BeamSearch(Search):
 
 
 def _on_host(tokens: Tensor, logprobs: Tensor, fused: Tensor | None) -> BestTokens:
-    """Return tokens (R, n) with their scores, given those of all tokens (R, n_vocab)."""
     scores = [logprobs] if fused is None else [logprobs, fused]
     found = torch.stack([tokens.float(), *(one.gather(1, tokens) for one in scores)]).cpu()
     return BestTokens(found[0].long(), *found[1:])

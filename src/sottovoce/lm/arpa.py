@@ -180,7 +180,6 @@ class _ArpaReader:
         return Ngrams(words[:n_kept], log10[:n_kept], backoff[:n_kept]), title
 
     def _block(self) -> tuple[list[str], list[int], str]:
-        """Read lines and their numbers up to a title or the end of a block ("")."""
         lines: list[str] = []
         numbers: list[int] = []
         while len(lines) < _BLOCK_LINES:

@@ -117,7 +117,6 @@ def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[s
 
 
 def _levels(tokens: Sequence[array[int]], numbers: Sequence[array[int]], n_words: int) -> list[Counts]:
-    """Sort n-grams of orders 1, 2, …, and add those within longer ones."""
     sums: list[tuple[SmallInts, Ints]] = []
     for order in range(len(tokens), 0, -1):
         rows = np.frombuffer(tokens[order - 1], np.int32).reshape(-1, order)

@@ -470,7 +470,6 @@ class _Sorter:
         return self._levels
 
     def _add(self, contexts: SmallInts) -> None:
-        """Add contexts without a probability, and forget the level of their order."""
         self._levels.pop()
         old = self._orders[contexts.shape[1] - 1]
         self._orders[contexts.shape[1] - 1] = Ngrams(
@@ -545,7 +544,6 @@ class _Sorter:
 
 
 def _sorting(keys: Ints, folder: Path | None) -> Ints:
-    """Return the indices that sort keys (n,), about `SORTED_AT_ONCE` at once."""
     n_parts = -(-len(keys) // SORTED_AT_ONCE)
     if n_parts <= 1:
         return keys.argsort()

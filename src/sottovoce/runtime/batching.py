@@ -474,7 +474,6 @@ class CallBatcher:
         return self._decode(Priority.LIVE) or was_called or was_encoded
 
     def _encode(self) -> bool:
-        """Encode the earliest windows and others of similar length, up to the budget."""
         batching = self.batching
         chosen: list[PendingCall] = []
         first = n_frames = 0
@@ -754,7 +753,6 @@ class _Engine(threading.Thread):
             runtime.on_live_round(now_s - began_s)
 
     def _use_threads(self) -> None:
-        """Set PyTorch's number of threads to this engine's share among the busy ones."""
         n_threads = self._runtime.n_threads
         if n_threads is None:
             return

@@ -258,7 +258,6 @@ def _caches(
 
 
 def _frame_of_padding(encoder: AudioEncoder) -> Tensor:
-    """Return the output (1, d) of the convolutions far from any audio."""
     nothing = encoder.conv1.weight.new_zeros(1, encoder.conv1.in_channels, 5 * MELS_PER_FRAME)
     x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(nothing)))).transpose(1, 2)
     return x[0, 2:3]

@@ -291,7 +291,6 @@ class NativeRows:
         wanted: Sequence[Sequence[int]],
         spans: Sequence[Span] | None,
     ) -> list[int]:
-        """Check a step; return the frames of each row's window."""
         cached = [one.row.n_tokens for one in self._rows]
         n_frames = [one.window.n_frames for one in self._rows]
         check_step(tokens, wanted, cached, longest=self._decoder.dims.n_text_ctx, name=self._name)

@@ -165,7 +165,6 @@ def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, own: WindowFrames)
 
 
 def _frame_of_padding(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the output (d,) of the convolutions for padding far from any audio."""
     first, bias = (floats(tensors[f"encoder.conv{which}.bias"]) for which in (1, 2))
     table = floats(tensors["encoder.conv2.weight"]).sum(2)
     return gelu(table @ gelu(first) + bias).contiguous()

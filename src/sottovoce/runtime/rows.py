@@ -195,7 +195,6 @@ class RowsAttention:
         return _merged(attention, parts)
 
     def _queries(self, attention: MultiHeadAttention, x: Tensor) -> Iterator[tuple[Run, Tensor]]:
-        """Yield each run with its queries (n_recordings, H, n_queries, d_head)."""
         queries = attention.query(x)
         for run in self.runs:
             own = queries if len(self.runs) == 1 else queries[run.tokens]

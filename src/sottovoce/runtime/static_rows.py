@@ -510,7 +510,6 @@ class StaticRows(TorchRows):
 
 
 def _in_order(places: Sequence[Ints], parts: Sequence[Tensor], dim: int) -> Tensor:
-    """Join parts along a dimension, each with the places of its entries in the whole."""
     if len(parts) == 1:
         return parts[0]
     return selected(torch.cat(list(parts), dim=dim), np.argsort(np.concatenate(places)), dim)

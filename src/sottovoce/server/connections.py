@@ -430,7 +430,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return not self.http.is_in_message and self._n_answered < self.http.n_requests
 
     def _n_next(self) -> int:
-        """Return the bytes that can be passed on: a whole head, or part of its body."""
         if not self._data or self._is_paused or self._is_unanswered or self.is_closing():
             return 0
         if self._frames is not None or self.http.is_in_message:
@@ -496,7 +495,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Ends
 
     def _refuse(self, status: str, reason: str) -> None:
-        """End the connection, with the reason unless an answer has begun."""
         logger.warning("a connection was closed", extra={"cause": reason, "client": self._address})
         text = reason.encode()
         if self._frames is not None:

@@ -474,7 +474,6 @@ class Session:
         self._emit_unstable(decoder, ())
 
     def _finish_language(self, decoder: UtteranceDecoder, change: LanguageChange) -> float:
-        """Commit and drop the audio before a change; return the start (s) of the new language."""
         utterance = decoder.utterance
         if change.source is None:
             return utterance.start_sample / SAMPLE_RATE

@@ -501,7 +501,6 @@ class UtteranceDecoder:
             self.utterance.drop_before(window.end_s - STALL_KEEP_S)
 
     def _restart_after_last_word(self, window: AudioWindow) -> None:
-        """Drop the audio up to the end of the last committed word, and the prompt."""
         committed_s = self.utterance.committed.until_s
         self.utterance.drop_before(window.quietest_s(committed_s, committed_s + REST_OF_WORD_S))
         self.utterance.clear_prompt()
