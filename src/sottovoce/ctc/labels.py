@@ -61,6 +61,8 @@ class Labels:
             raise OptionError(f"labels: expected a blank and at least one more, got {len(self.names)}")
         if not 0 <= self.blank < len(self.names):
             raise OptionError(f"blank: expected an index from 0 to {len(self.names) - 1}, got {self.blank}")
+        if self.separator is not None and not 0 <= self.separator < len(self.names):
+            raise OptionError(f"separator: expected a label's index, got {self.separator}")
         seen = set(self.names)
         if len(seen) < len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)

@@ -21,6 +21,8 @@ class Replicas:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if not self.cpus > 0:
+            raise OptionError(f"processes: expected more than 0 CPUs of each, got {self.cpus:g}")
         if not 1 <= self.n_min <= self.n_max:
             raise OptionError(
                 f"processes: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
