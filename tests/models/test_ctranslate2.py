@@ -345,7 +345,7 @@ def test_weights_are_read_as_ctranslate2_dequantises_them(number: str, tmp_path:
         ({f"{QKV}/weight_zero": torch.zeros(3)}, f"'{QKV}/weight_zero' belongs to no Whisper"),
         (
             {f"{QKV}/weight": torch.zeros(96, 32, dtype=torch.int8)},
-            "expected 96 float32 scales beside it",
+            "expected 96 float32 scales in another variable",
         ),
         ({"encoder/layer_999/ffn/linear_0/bias": torch.zeros(3)}, "n_audio_layer is 1000, expected 1 to 256"),
         ({"encoder/layer_1/ffn/linear_0/bias": torch.zeros(128)}, "encoder.blocks.1"),

@@ -17,7 +17,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.expected import n_parameters
+from sottovoce.models.load import n_parameters
 from sottovoce.server import models
 from sottovoce.server.apis.wyoming import info_document
 from sottovoce.server.errors import ApiError

@@ -1,5 +1,6 @@
-"""Load models by name or path, and write them in the formats of other programs; published alignment heads.
+"""Load models by name or path, and write them in the formats of other programs.
 
+Also published alignment heads, and the size and languages of a named model before it is loaded.
 Encoder modes that the self-test found are in the cache folder, a small file for each set of weights.
 
 Source of the heads, as (decoder layer, head) pairs: the masks in openai-whisper 20250625,
@@ -10,19 +11,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.base import LONG, Checkpoint, QuantizationLoss, write_json
+from sottovoce.models.checkpoint.base import LONG, Checkpoint, QuantizationLoss, expected_shapes, write_json
+from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.checkpoint.formats import BY_NAME, format_of
 from sottovoce.models.ctc_head import ctc_head_of
 from sottovoce.models.dims import PUBLISHED_MODES, AlignmentHeads, EncoderMode, ModelDims
 from sottovoce.models.sources.find import Sources, local_path, resolve
+from sottovoce.models.sources.names import NANO
 from sottovoce.models.sources.package_index import cache_root
 from sottovoce.text.files import whole_file, writing
+from sottovoce.text.languages import language_codes
 
 # fmt: off
 TINY_EN: AlignmentHeads = (
@@ -92,6 +97,40 @@ def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
     size = (dims.n_text_layer, dims.n_text_head, dims.n_vocab)
     heads = BY_SIZE.get(size)
     return LARGE_V1 if heads is LARGE_V2 and FIRST_LARGE.search(name) else heads
+
+
+FLOAT32_BYTES = 4
+N_PARAMETERS_BY_NAME = (
+    (r"nano", 20.4e6),
+    (r"distil-small", 166e6),
+    (r"distil-medium", 394e6),
+    (r"distil-large", 756e6),
+    (r"tiny", 39e6),
+    (r"base", 74e6),
+    (r"small", 244e6),
+    (r"medium", 769e6),
+    (r"turbo", 809e6),
+    (r"large", 1550e6),
+)
+"""By parts of names. Source: the model cards of Whisper and distil-whisper."""
+
+
+def expected_bytes(name: str) -> int:
+    """Return the bytes of the float32 weights of a named model, before it is loaded; 0: unknown."""
+    found = (n for pattern, n in N_PARAMETERS_BY_NAME if re.search(pattern, name))
+    return round(next(found, 0.0) * FLOAT32_BYTES)
+
+
+def n_parameters(dims: ModelDims) -> int:
+    return sum(math.prod(shape) for shape in expected_shapes(dims).values())
+
+
+def expected_languages(name: str) -> tuple[str, ...]:
+    if name == NANO:
+        return compact_languages() or language_codes()
+    if re.search(r"\.en\b", name):
+        return ("en",)
+    return language_codes(100 if re.search(r"large-v3|turbo", name) else 99)
 
 
 MODES_VERSION = 1

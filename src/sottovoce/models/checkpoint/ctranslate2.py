@@ -124,7 +124,7 @@ class ModelFile:
             what = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
             raise CheckpointError(
                 f"{self.source}: {variable.name} holds {variable.dtype}, "
-                f"expected {n_rows} float32 scales beside it, found {what}"
+                f"expected {n_rows} float32 scales in another variable, got {what}"
             )
         scale = read_values(self.cursor, found)
         if not (torch.isfinite(scale) & (scale > 0)).all():

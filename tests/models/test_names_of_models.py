@@ -9,7 +9,7 @@ import pytest
 from sottovoce.api import load_model
 from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.expected import expected_bytes, expected_languages, n_parameters
+from sottovoce.models.load import expected_bytes, expected_languages, n_parameters
 
 LARGE = ModelDims(128, 1500, 1280, 20, 32, 51866, 448, 1280, 20, 32)
 
