@@ -18,6 +18,9 @@ torch.set_num_threads(int(N_THREADS))
 # openai-whisper's word times are compiled to run in parallel: at the first of them numba gives PyTorch, too,
 # a thread a core, and with a test process a core these wait for each other, five times as slow.
 os.environ.setdefault("NUMBA_NUM_THREADS", N_THREADS)
+# Commands in processes of their own run the source of this checkout too.
+SOURCE = str(Path(__file__).parents[1] / "src")
+os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
