@@ -8,8 +8,10 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -268,6 +270,21 @@ def test_a_hub_that_never_answers_does_not_hang(monkeypatch: pytest.MonkeyPatch)
         assert time.monotonic() - began < 5
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"{address}/closed")
     assert not find.is_reachable()
+
+
+def test_a_hub_that_was_silent_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    downloads = Downloads(tmp_path)
+    downloads.files = ["config.json", "model.safetensors"]
+    monkeypatch.setattr("huggingface_hub.snapshot_download", downloads)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
+    with pytest.raises(ModelNotFoundError, match="the hub cannot be reached"):
+        resolve("small")
+    with HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler) as answering:
+        threading.Thread(target=answering.handle_request).start()
+        assert resolve("small") == tmp_path
 
 
 def test_a_fetched_model_goes_by_the_name_it_was_asked_for(hub: Downloads) -> None:

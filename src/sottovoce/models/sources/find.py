@@ -12,7 +12,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -131,24 +130,19 @@ def fetch_from_hub(repository: str, sources: Sources) -> Path:
 
 
 def is_reachable() -> bool:
-    """Return whether the hub answers within seconds; tried once a process, never with HF_HUB_OFFLINE."""
-    from huggingface_hub import constants
+    """Return whether the hub answers within seconds; False with HF_HUB_OFFLINE."""
+    from huggingface_hub import constants, get_session
 
-    return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
-
-
-@cache
-def _answers(endpoint: str) -> bool:
-    """Connect in a thread that may be abandoned: look-ups of host names have no timeout."""
-    from huggingface_hub import get_session
-
+    if constants.HF_HUB_OFFLINE:
+        return False
     answered = threading.Event()
 
     def request() -> None:
         with suppress(Exception):  # httpx or requests, by version; any answer will do
-            get_session().head(endpoint, timeout=CONNECT_S)
+            get_session().head(constants.ENDPOINT, timeout=CONNECT_S)
             answered.set()
 
+    # It may be abandoned: look-ups of host names have no timeout.
     thread = threading.Thread(target=request, daemon=True)
     thread.start()
     thread.join(CONNECT_S)
