@@ -1,10 +1,10 @@
-# sottovoce: make demo | test | check | check-docs | docs | sanitize | clips | clean
+# sottovoce: make demo | test | test-all | check | check-docs | docs | sanitize | clips | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-fast check check-docs docs clips clean sanitize
+.PHONY: demo test test-all check check-docs docs clips clean sanitize
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,38 +20,43 @@ $(VENV)/demo: $(VENV)/base $(VENV)/kernels
 	$(PIP) --editable '.[demo]'
 	touch $@
 
-# The references of the parity tests. openai-whisper goes without its dependencies: it asks for
-# triton, and all else that it needs is here already. OpenAI's client of the second generation lies by itself.
-# Of rapidocr-onnxruntime the weights alone are read, whatever its program asks for.
 $(VENV)/test: $(VENV)/base $(VENV)/kernels
-	$(PIP) --editable '.[test,check,reference]'
+	$(PIP) --editable '.[test,check]'
+	$(BIN)/sottovoce models download base || echo "tests with real weights will skip"
+	touch $@
+
+# What long tests need: a browser's driver, Ray, the site, and the references of the parity tests. openai-whisper goes
+# without its dependencies: it asks for triton, and all else that it needs is here already. OpenAI's client of the
+# second generation lies by itself. Of rapidocr-onnxruntime the weights alone are read, whatever its program asks for.
+$(VENV)/test-all: $(VENV)/test
+	$(PIP) --editable '.[test,check,reference,long]'
 	$(PIP) --no-deps openai-whisper
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/openai-2 openai==2.54.0 distro sniffio
 	$(PIP) --no-deps --ignore-requires-python rapidocr-onnxruntime==1.4.4 || echo "the example of text lines will skip"
 	$(PIP) kenlm || echo "kenlm could not be built: the tests that compare with it will skip"
-	$(BIN)/sottovoce models download base tiny.en || echo "tests with real weights will skip"
+	$(BIN)/sottovoce models download tiny.en || echo "tests with its weights will skip"
 	touch $@
 
-# One process a core, each with one thread; a file's tests stay together, as they share models, and files with slow
-# ones begin (tests/conftest.py): by their number of tests they would come last, and leave a core with nothing to do.
+# One process a core, each with one thread; a file's tests stay together, as they share models.
 # A process that crashes ends the run: begun anew, it would crash at the same test again, and the run may never end.
 # Commands in processes of their own load bytecode, even where the environment says that none is written.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+SHORT := not long and not reference
 
 demo: $(VENV)/demo  ## transcribe the bundled clips with the bundled model, into demo/
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/test  ## every test
-	$(PYTEST)
+test: $(VENV)/test  ## the tests of a change: minutes
+	$(PYTEST) -m "$(SHORT)"
 
-test-fast: $(VENV)/test  ## the tests of an edit loop: nothing slow
-	$(PYTEST) -m "not slow"
+test-all: test $(VENV)/test-all  ## those and the long ones
+	$(PYTEST) -m "not ($(SHORT))"
 
 check: $(VENV)/test  ## format, lint, types, tests, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST)
+	$(PYTEST) -m "$(SHORT)"
 
 $(VENV)/docs: $(VENV)/base
 	$(PIP) --editable '.[docs]'

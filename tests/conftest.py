@@ -49,9 +49,7 @@ def kernels() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with files that hold slow tests; leave out what takes many minutes, unless it is asked for."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    """Leave out what takes many minutes, unless it is asked for."""
     if os.environ.get("SOTTOVOCE_LARGE"):
         return
     for item in items:

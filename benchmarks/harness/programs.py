@@ -2,7 +2,7 @@
 
 Every program keeps its own defaults (timestamps, thresholds, draws at higher temperatures where a text
 looks wrong); only language, beam size and threads are given. whisper.cpp reads a ggml file, CTranslate2
-and transformers a folder, that are written here from our checkpoint. Needs `make test`'s environment.
+and transformers a folder, that are written here from our checkpoint. Needs `make test-all`'s environment.
 """
 
 from __future__ import annotations

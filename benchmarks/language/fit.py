@@ -16,7 +16,7 @@ several and understood separate recordings in one language from those in several
 the largest margin. It prints the curvature: the factor by which each number changes until the log-likelihood
 falls by 2. `show` reports seconds in a wrong language, what asking costs for several values of `chain.ASK`,
 and the calibration of pieces and of stretches of clips.
-Needs `make test`'s environment and base.
+Needs `make test-all`'s environment and base.
 """
 
 from __future__ import annotations

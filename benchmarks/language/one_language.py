@@ -7,7 +7,8 @@ Clips of people of every set, and long recordings joined from clips of one langu
 default; `openai` is openai-whisper with the same weights; `plain` is --no-follow-languages --no-read-again.
 All greedy (openai-whisper's default as a library), in float32, one thread; `native auto` and `native plain`
 are the same in the runtime that is the default on processors. Shown are false switches, every place where the
-text is not openai-whisper's, or not `native plain`'s, and processor seconds. Needs `make test`'s environment.
+text is not openai-whisper's, or not `native plain`'s, and processor seconds. Needs `make test-all`'s
+environment.
 """
 
 from __future__ import annotations

@@ -66,7 +66,6 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_every_part_says_its_sentence_at_its_time(recording: Path) -> None:
     model = LOAD()
     options = model.options("en", None, None, None, TranscribeOptions())
@@ -93,7 +92,6 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_what_several_processes_read_is_what_one_reads(sentences: Path) -> None:
     """Speech is found first, and a window is shorter than two sentences: both cut alike."""
     model = LOAD()
@@ -120,7 +118,6 @@ def words_of(segments: list[Segment]) -> list[Word]:
     return [word for segment in segments for word in segment.words or ()]
 
 
-@pytest.mark.slow
 def test_the_command_and_its_language(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["-m", "nano", "--beam-size", "1", "--processors", "2", "--threads", "1"]
     assert run(["transcribe", str(recording), *words]) == 0
@@ -133,7 +130,6 @@ def broken() -> Model:
     raise OptionError("model: expected a model, got a fault")
 
 
-@pytest.mark.slow
 def test_what_a_process_says_is_said_here_and_none_is_left(recording: Path) -> None:
     model = LOAD()
     options = model.options("en", None, None, None, TranscribeOptions())

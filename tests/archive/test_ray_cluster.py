@@ -25,7 +25,7 @@ from sottovoce.archive.ray_cluster import (  # noqa: E402
     transcribe_on_ray,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 
 

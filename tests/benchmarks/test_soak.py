@@ -17,7 +17,7 @@ from benchmarks.server import soak
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="memory is read from /proc")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="the script needs asyncio.TaskGroup")
 def test_a_soak_leaves_the_server_as_it_was() -> None:

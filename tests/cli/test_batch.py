@@ -76,7 +76,6 @@ def test_speakers_are_told_apart(archive: Path, monkeypatch: pytest.MonkeyPatch)
         assert row["segments"][-1]["speaker"] == "B"
 
 
-@pytest.mark.slow
 def test_ctrl_c_keeps_the_rows_that_are_there(
     archive: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

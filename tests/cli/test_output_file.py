@@ -148,7 +148,6 @@ def test_text_is_shown_on_a_terminal_while_documents_go_to_files(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_terminal_shows_text_or_a_bar_and_never_both(quiet: bool, clip: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()

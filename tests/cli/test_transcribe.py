@@ -229,7 +229,6 @@ def sottovoce(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "sottovoce", *arguments]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
@@ -250,7 +249,6 @@ def test_an_end_from_outside_leaves_nothing_half_written(
     assert [path.name for path in tmp_path.iterdir()] == ["long.wav"]
 
 
-@pytest.mark.slow
 def test_standard_input(clip: Path, call: Call) -> None:
     command = sottovoce("transcribe", "-", *FAST)
     given = subprocess.run(command, input=clip.read_bytes(), capture_output=True, check=True)

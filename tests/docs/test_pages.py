@@ -67,7 +67,7 @@ def python_blocks() -> Iterator[object]:
         if match[1] == "python":
             needs = [name for name in match[2].split(",") if name and not find_spec(name)]
             skip = pytest.mark.skipif(bool(needs), reason=f"{', '.join(needs)}: not installed")
-            yield pytest.param(match[3], id=name, marks=skip)
+            yield pytest.param(match[3], id=name, marks=[skip, pytest.mark.long] if match[2] else [])
 
 
 def commands() -> Iterator[object]:
@@ -127,13 +127,11 @@ def assert_runs(code: str, folder: Path, output: Path) -> None:
     assert result == 0, output.read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("code", [*python_blocks()])
 def test_python_examples_run(code: str, examples: Path, tmp_path: Path) -> None:
     assert_runs(code, examples.parent, tmp_path / "said")
 
 
-@pytest.mark.slow
 def test_the_example_with_a_nemo_file_runs(kernels: None, tmp_path: Path) -> None:
     config = b"decoder: {vocabulary: [' ', a, b]}"
     with tarfile.open(tmp_path / "stt_en_conformer_ctc.nemo", "w") as file:
@@ -171,7 +169,6 @@ def test_blocks_of_json_are_json() -> None:
             assert json.loads(match[3]), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_keeps_nothing_printed(notebook: Path, examples: Path, tmp_path: Path) -> None:
     cells: list[dict[str, Any]] = json.loads(text(notebook))["cells"]
@@ -380,7 +377,7 @@ def test_what_is_ours_beside_other_projects_has_its_test() -> None:
             assert found["test"] in names_of(ROOT / found["file"]), f"{row[0]}: no {found['test']}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="the extra docs is not installed")
     pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")

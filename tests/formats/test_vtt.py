@@ -86,7 +86,7 @@ def test_several_voices_of_a_cue_are_nobodys() -> None:
     assert (segment.text, segment.speaker) == (" Hi. Hello.", None)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_a_browser_shows_what_was_said(tmp_path: Path) -> None:
     """Chromium's parser is one of those that the specification was written by."""

@@ -116,6 +116,7 @@ LIKE_SMALL = {
 """Files that KenLM reads: what is replaced in `SMALL`."""
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("name", LIKE_SMALL)
 def test_odd_files_score_as_in_kenlm(small: Path, name: str) -> None:
     kenlm = pytest.importorskip("kenlm", reason="KenLM's package is not installed")

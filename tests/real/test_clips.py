@@ -18,7 +18,7 @@ pytest.importorskip("whisper", reason="openai-whisper is not installed")
 from benchmarks.files.parity import Engines, Report, compare_clip, rows
 from benchmarks.harness.programs import openai_model
 
-pytestmark = [pytest.mark.real_weights, pytest.mark.reference, pytest.mark.slow]
+pytestmark = [pytest.mark.real_weights, pytest.mark.reference, pytest.mark.long]
 
 WORDS_WITHIN = 0.98
 

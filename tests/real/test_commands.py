@@ -15,7 +15,7 @@ from sottovoce.api import Model
 from sottovoce.cli.main import run
 from tests.real.conftest import EXAMPLES
 
-pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
+pytestmark = [pytest.mark.real_weights]
 
 Command: TypeAlias = Callable[..., str]
 DE = "Das erschien mir nicht sinnvoll; es war ganz gewiss nicht fair."

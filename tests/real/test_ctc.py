@@ -13,7 +13,7 @@ from sottovoce.evaluation.wer import count_edits
 from sottovoce.text.normalize import plain
 from tests.real.conftest import people
 
-pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
+pytestmark = [pytest.mark.real_weights, pytest.mark.long]
 
 
 def letters_wrong(text: str, said: str) -> float:

@@ -13,7 +13,7 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.types import Samples
 from tests.real.conftest import model_of, people
 
-pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
+pytestmark = [pytest.mark.real_weights, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslat
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged
 from tests.real.conftest import EXAMPLES, people, usual_model
 
-pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
+pytestmark = [pytest.mark.real_weights]
 
 MOST_DIFFERENT = 0.2
 """Of the words of these clips, against the file's: a tenth is usual. Tables are in docs/streaming.md."""
@@ -89,6 +89,7 @@ def test_nothing_is_said_where_nobody_speaks(model: Model, kind: str) -> None:
     assert run_live(model.session("en"), sound.astype(np.float32), chunk_s=0.5).text == ""
 
 
+@pytest.mark.long
 def test_an_english_model_says_nothing_in_noise(tiny_en: Checkpoint) -> None:
     noise = np.random.default_rng(1).normal(0.0, 0.05, 10 * SAMPLE_RATE).astype(np.float32)
     assert run_live(usual_model(tiny_en).session(vad=False), noise, chunk_s=0.5).text == ""

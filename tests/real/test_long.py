@@ -14,7 +14,7 @@ pytest.importorskip("whisper", reason="openai-whisper is not installed")
 from benchmarks.files.parity import Engines, Report, compare_long, rows
 from benchmarks.harness.programs import openai_model
 
-pytestmark = [pytest.mark.real_weights, pytest.mark.reference, pytest.mark.slow, pytest.mark.shared]
+pytestmark = [pytest.mark.real_weights, pytest.mark.reference, pytest.mark.long, pytest.mark.shared]
 
 SECONDS = 65.0
 """Three windows: text goes on over two borders."""

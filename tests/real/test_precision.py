@@ -26,7 +26,7 @@ from sottovoce.runtime.registry import BACKENDS
 from sottovoce.types import Samples
 from tests.real.conftest import CPU, model_of, people
 
-pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
+pytestmark = [pytest.mark.real_weights, pytest.mark.long]
 
 ALLOWED = 2
 """Word errors more than float32's, of some 40 words in each language."""

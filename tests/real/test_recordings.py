@@ -24,7 +24,7 @@ from sottovoce.types import SAMPLE_RATE, Samples
 from tests.audio.stamped import stamped_bytes
 from tests.real.conftest import EXAMPLES, usual_model
 
-pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
+pytestmark = [pytest.mark.real_weights, pytest.mark.long]
 
 
 def test_the_text_of_a_film_begins_where_its_sound_does(base_model: Model) -> None:

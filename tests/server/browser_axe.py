@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.server.browser_captions import share, tell
-from tests.server.browser_page import ALL, AXE, browser, state
+from tests.server.browser_page import ALL, browser, state
 from tests.server.browser_page import pytestmark as on_chromium
 from tests.server.conversation import utterance
 from tests.server.servers import ServerThread
+from tests.server.test_page import AXE
 
 pytestmark = [
     *on_chromium,

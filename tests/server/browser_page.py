@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,15 +25,13 @@ from sottovoce.server.settings import TranslationSettings, Work
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.networks import Floats
 from sottovoce.translation.chat import ChatServer
+from tests.formats.transcripts import CHROMIUM
 from tests.server.conversation import SENTENCES, TALK, SentencesModel, talk_model
 from tests.server.servers import CLIPS, KEY, LOCKED, ServerThread, SlowModel, serving, wav
 from tests.speakers.somebody import OneVoice, Somebody, one_speaker
 from tests.translation.server import stand_in, upper
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-AXE = Path(os.environ.get("SOTTOVOCE_AXE", "node_modules/axe-core/axe.min.js"))
-"""Of `browser_axe`, from the root of the checkout."""
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
     pytest.mark.usefixtures("chromium"),

@@ -45,7 +45,6 @@ def started(*words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[
         process.stderr.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_and_requests_are_answered_first(number: signal.Signals, code: int) -> None:
     with started() as (process, url):
@@ -68,7 +67,6 @@ def test_a_signal_ends_it_and_requests_are_answered_first(number: signal.Signals
     assert "Traceback" not in logged
 
 
-@pytest.mark.slow
 def test_keys_of_the_environment_lock_it(tmp_path: Path) -> None:
     with started(SOTTOVOCE_SERVE_API_KEYS="a-key-of-the-environment") as (_, url):
         assert httpx.get(f"{url}/v1/models").status_code == 401

@@ -77,7 +77,6 @@ def turns_of_client(server: ServerThread, audio: bytes, **options: object) -> li
     return found
 
 
-@pytest.mark.slow
 def test_their_client_hears_turns(server: ServerThread) -> None:
     english = pcm_of(CLIPS / "en.flac")
     audio = SECOND + english + 2 * SECOND + english + 2 * SECOND
@@ -93,7 +92,6 @@ def test_their_client_hears_turns(server: ServerThread) -> None:
     assert all(one["transcript"] for one in starts)
 
 
-@pytest.mark.slow
 def test_a_short_pause_is_an_eager_end_and_resumed(server: ServerThread) -> None:
     english = pcm_of(CLIPS / "en.flac")
     audio = SECOND + english + SECOND + english + 3 * SECOND

@@ -192,7 +192,6 @@ def test_the_file_is_read_again_when_it_changes_and_a_wrong_one_changes_nothing(
     assert status("anything-else") == 401
 
 
-@pytest.mark.slow
 def test_a_hangup_reads_the_file_again_and_ends_nothing(keys_file: Path) -> None:
     """Also where nothing shows that it has changed: its size and time are those of before."""
     headers = bearer("newsroom-key-2")

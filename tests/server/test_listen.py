@@ -81,7 +81,6 @@ def heard_by_client(
     return messages
 
 
-@pytest.mark.slow
 def test_their_client_hears_a_recording(server: ServerThread) -> None:
     audio = pcm_of(CLIPS / "mixed.flac")
     messages = heard_by_client(

@@ -19,10 +19,10 @@ FILES = ("test_openai.py", "test_realtime.py")
 BY_THE_CLIENT = "(test_openai.py or client) and not (srt or vtt or gpt or times_are_given or among_which)"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_second_generation_of_the_client_works_unchanged() -> None:
     if not (FOLDER / "openai" / "_version.py").exists():
-        pytest.skip("openai 2 does not lie in the environment's folder openai-2 (`make test` puts it there)")
+        pytest.skip("openai 2 is not in the environment's folder openai-2: `make test-all` puts it there")
     paths = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH")]))
     call = [
         sys.executable,

@@ -61,7 +61,7 @@ def operations() -> list[Any]:
     return [found.ok() for found in schema.get_all_operations()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_requests_made_from_it_find_no_fault(quiet_server: ServerThread) -> None:
     """No status, content type or document that it does not tell of, and no 5xx."""
     found = operations()

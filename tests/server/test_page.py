@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.server.browser_page import AXE, CHROMIUM
+from tests.formats.transcripts import CHROMIUM
 from tests.server.servers import ServerThread
+
+AXE = Path(os.environ.get("SOTTOVOCE_AXE", "node_modules/axe-core/axe.min.js"))
+"""Of `browser_axe`, from the root of the checkout."""
 
 CASES = (
     ["browser_page.py", "browser_machine.py", "browser_doubt.py"],
@@ -28,8 +32,9 @@ NO_TESTS = 5
 """Of pytest: all tests were left out, as where python-docx is not there."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.skipif(find_spec("playwright") is None, reason="playwright is not installed")
 @pytest.mark.parametrize("names", CASES, ids=" ".join)
 def test_the_page_in_a_browser(names: list[str]) -> None:
     """A crash or a hang there is one failed test here, and nothing of it runs on."""

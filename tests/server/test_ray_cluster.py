@@ -32,7 +32,7 @@ from sottovoce.server.ray_cluster import (  # noqa: E402
     serving_on_ray,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 KEY = "the-key-of-the-server"
 LOCAL = {"trust_env": False, "timeout": 60.0}
 
