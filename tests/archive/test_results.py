@@ -67,6 +67,14 @@ def test_a_second_run_does_what_is_left_and_one_of_two_equal_rows_stays(table: P
     assert [row["id"] for row in rows_in(table)] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("error", [OptionError("b:\nno sound"), MemoryError(), IndexError("9")], ids=repr)
+def test_a_recording_that_failed_has_a_row_of_one_line(error: Exception) -> None:
+    row = row_of(item("b"), error, "nano")
+    assert row["segments"] == []
+    assert isinstance(row["error"], str)
+    assert len(row["error"].splitlines()) == 1
+
+
 def test_failed_ones_are_done_again_only_when_asked(table: Path) -> None:
     items = [item("a"), item("b")]
     with open_results(table) as results:

@@ -32,7 +32,10 @@ def code_of(error: Exception, files: list[str], done: list[str]) -> int:
     return for_each_file(files, failing(error, done), invocation=Invocation(), advice="--dtype int8")
 
 
-@pytest.mark.parametrize("error", [*LACKS, AudioError("bad: no sound")], ids=lambda error: str(error)[:30])
+OTHERS = [AudioError("bad: no sound"), RuntimeError("shape mismatch"), KeyError("x"), ZeroDivisionError()]
+
+
+@pytest.mark.parametrize("error", [*LACKS, *OTHERS], ids=lambda error: repr(error)[:30])
 def test_one_file_fails_in_one_line_and_the_next_is_done(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,11 +47,6 @@ def test_one_file_fails_in_one_line_and_the_next_is_done(
     assert "bad" in line
     assert ("--dtype int8" in line) == is_out_of_memory(error)
     assert code_of(error, ["bad"], done) == 2
-
-
-def test_a_fault_of_the_program_is_no_bad_file() -> None:
-    with pytest.raises(RuntimeError, match="shape"):
-        code_of(RuntimeError("shape mismatch"), ["bad", "a"], [])
 
 
 def test_nothing_more_is_done_where_nothing_can_be_written() -> None:

@@ -17,7 +17,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
-from sottovoce.errors import OptionError, SottovoceError
+from sottovoce.errors import OptionError
 from sottovoce.offline.transcription import spoken_most
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD
@@ -233,7 +233,7 @@ def _read(
         transcription = load().transcribe(source, options=options)
         segments = list(transcription)
         answer = _ReadPart(segments, transcription.unread, dict(transcription.outside_languages))
-    except (SottovoceError, MemoryError, RuntimeError) as error:
+    except Exception as error:  # the parent raises it
         answer = error
     with suppress(OSError):  # the parent has gone
         pipe.send(answer)

@@ -143,15 +143,9 @@ def failed_row(item: Item, model: str, why: str) -> Row:
 
 
 def reason(error: Exception) -> str:
-    """Describe an error in one line.
-
-    Raises: the error itself, if it is a bug.
-    """
-    if isinstance(error, SottovoceError):
-        return str(error)
-    if isinstance(error, MemoryError | RuntimeError):
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    raise error
+    """Describe an error in one line."""
+    text = " ".join(str(error).split())[:300]
+    return text if isinstance(error, SottovoceError) else f"{type(error).__name__}: {text}"
 
 
 PART_ROWS = 512

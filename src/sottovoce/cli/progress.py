@@ -14,7 +14,7 @@ from rich.progress import Progress as RichProgress
 
 from sottovoce.cli.invocation import Invocation, invocation_of, one_line
 from sottovoce.cli.options import ModelOptions, open_model
-from sottovoce.errors import AudioError, OutputError, SottovoceError, is_out_of_memory
+from sottovoce.errors import AudioError, OutputError, SottovoceError, cause_of, is_out_of_memory
 from sottovoce.formats.paragraphs import clock
 from sottovoce.options.schema import made
 from sottovoce.types import Segment
@@ -87,9 +87,9 @@ def for_each_file(
             progress.begin(name)
             try:
                 work(name)
-            except OutputError:
+            except (OutputError, click.exceptions.Exit):
                 raise
-            except (SottovoceError, MemoryError, RuntimeError) as error:
+            except Exception as error:
                 progress.failed(failure_line(error, name, advice), invocation.trace())
                 n_failed += 1
                 if "torch" in sys.modules:  # else nothing was allocated
@@ -115,7 +115,8 @@ def failure_line(error: Exception, name: str, advice: str) -> str:
         return f"input '{name}': memory ran out; try {advice}"
     if isinstance(error, SottovoceError):
         return str(error)
-    raise error
+    kind = type(error).__name__
+    return f"input '{name}': failed with {kind}: {cause_of(error)}; --debug shows where"
 
 
 def progress_bar(*columns: ProgressColumn, quiet: bool = False, auto_refresh: bool = True) -> RichProgress:

@@ -19,7 +19,7 @@ from typing import TypeAlias, TypeVar
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
 from sottovoce.decoding.detect import LanguageDetection
-from sottovoce.errors import OptionError, SottovoceError
+from sottovoce.errors import OptionError
 from sottovoce.offline.pipeline import transcribe_recording
 from sottovoce.offline.regroup import clean_segment, segment_moved
 from sottovoce.offline.resume import (
@@ -481,8 +481,6 @@ Outcome: TypeAlias = Transcript | Exception
 
 AHEAD = 4
 """Batches of finished recordings that may wait for an earlier one."""
-FAILURES = (SottovoceError, MemoryError, RuntimeError)
-"""Errors of one recording that leave the others running; RuntimeError: PyTorch is out of memory."""
 
 
 def transcribe_batch(
@@ -493,7 +491,10 @@ def transcribe_batch(
     batch_size: int,
     model: str,
 ) -> Iterator[tuple[Source, Outcome]]:
-    """Transcribe recordings, batch_size at a time, and yield transcripts, or errors, in input order."""
+    """Transcribe recordings, batch_size at a time, and yield transcripts, or errors, in input order.
+
+    Any exception of a recording is its outcome and leaves the others running.
+    """
     limits = Batching(files=batch_size, files_together=True)
     runtime = BatchingRuntime(transcriber.backend, limits, waits_for_all=True)
     stopped = Event()
@@ -512,7 +513,7 @@ def transcribe_batch(
             while runs and runs[0][1].done():
                 source, run = runs.popleft()
                 error = run.exception()
-                if error is not None and not isinstance(error, FAILURES):
+                if error is not None and not isinstance(error, Exception):
                     raise error
                 yield source, error or run.result()
             open_runs = [run for _, run in runs if not run.done()]
