@@ -6,6 +6,7 @@ import io
 import subprocess
 import wave
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -140,19 +141,19 @@ def pipe(data: bytes, *, at_most: int = 1000) -> BinaryIO:
 
 def from_live(data: bytes, piece: int = 3000) -> list[Samples]:
     """Decode bytes that come live, cut into pieces: the samples of each piece, and of the end."""
-    container, found = LiveContainer(), []
-    for bytes_of_piece in [*(data[start : start + piece] for start in range(0, len(data), piece)), None]:
-        if bytes_of_piece is None:
-            container.end()
-        else:
-            container.feed(bytes_of_piece)
-        parts, is_more = [], True
-        while is_more:
-            samples, is_more = container.take()
-            parts.append(samples)
-        found.append(np.concatenate(parts))
-    container.close()
-    return found
+    pieces = []
+    with closing(LiveContainer()) as container:
+        for bytes_of_piece in [*(data[start : start + piece] for start in range(0, len(data), piece)), None]:
+            if bytes_of_piece is None:
+                container.end()
+            else:
+                container.feed(bytes_of_piece)
+            parts, is_more = [], True
+            while is_more:
+                samples, is_more = container.take()
+                parts.append(samples)
+            pieces.append(np.concatenate(parts))
+    return pieces
 
 
 def ffmpeg(arguments: str, data: bytes = b"") -> bytes:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import av
 import numpy as np
 import pytest
 
 from sottovoce.audio.container import MOST_AT_ONCE_S, THREAD_NAME, LiveContainer
+from sottovoce.audio.downmix import Pcm16Resampler
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -68,7 +74,56 @@ def test_hours_of_silence_in_few_bytes_come_in_parts() -> None:
         if n == 3:
             break
     container.close()  # in the middle: nothing is left
-    assert not [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+    assert is_alone()
+
+
+def is_alone() -> bool:
+    """Whether the threads of all containers end."""
+    for thread in threading.enumerate():
+        if thread.name == THREAD_NAME:
+            thread.join(10.0)
+    return not any(thread.name == THREAD_NAME for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("fault", [MemoryError("too much"), ValueError("no"), av.FFmpegError(1, "broken")])
+def test_a_fault_of_the_decoder_is_no_end_of_the_audio(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resampled = Pcm16Resampler.resampled
+
+    def faulty(self: Pcm16Resampler, frames: Iterable[av.AudioFrame]) -> Iterator[Any]:
+        yield from islice(resampled(self, frames), 3)
+        raise fault
+
+    data = recorded(load_audio(CLIP), "ogg")
+    monkeypatch.setattr(Pcm16Resampler, "resampled", faulty)
+    with pytest.raises(type(fault), match=re.escape(str(fault))):
+        from_live(data)
+    assert is_alone()
+
+
+def test_close_waits_neither_for_the_decoder_nor_leaves_a_reader_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = recorded(load_audio(CLIP), "ogg")
+    is_decoding, may_end = threading.Event(), threading.Event()
+
+    def stuck(self: Pcm16Resampler, frames: Iterable[av.AudioFrame]) -> Iterator[Any]:
+        is_decoding.set()
+        may_end.wait(10.0)
+        yield from ()
+
+    monkeypatch.setattr(Pcm16Resampler, "resampled", stuck)
+    container = LiveContainer()
+    container.feed(data)
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(container.take)
+        assert is_decoding.wait(10.0)
+        container.close()
+        assert not may_end.is_set()
+        assert len(reader.result(timeout=10.0)[0]) == 0
+        may_end.set()
+    assert is_alone()
 
 
 @pytest.mark.parametrize("data", [b"no audio at all" * 1000, b"#EXTM3U\n/etc/passwd\n", b"OggS" + bytes(99)])

@@ -23,6 +23,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, BinaryIO, TypeAlias, cast
@@ -911,7 +912,7 @@ MOST_AT_ONCE_S = 5.0
 MOST_BLOCKS = 32
 THREAD_NAME = "sottovoce-container"
 LIVE_NAME = "live audio"
-_Decoded: TypeAlias = "Samples | AudioError | bool"
+_Decoded: TypeAlias = "Samples | Exception | bool"
 """True: more input is needed; False: the container has ended."""
 
 
@@ -945,17 +946,17 @@ class LiveContainer:
     def take(self) -> tuple[Samples, bool]:
         """Return samples (n,) float32, and whether the fed bytes hold more.
 
-        Raises: AudioError for data that is no container, or has no audio.
+        Raises: AudioError for data that is no container, or has no audio; any other error of the decoder.
         """
         parts: list[Samples] = [np.zeros(0, np.float32)]
         while self._is_pending and sum(map(len, parts)) < MOST_AT_ONCE_S * SAMPLE_RATE:
-            found = self._decoded.get()
-            if isinstance(found, AudioError):
-                raise found
-            if isinstance(found, bool):
-                self._is_pending, self._is_over = False, not found
+            decoded = self._decoded.get()
+            if isinstance(decoded, Exception):
+                raise decoded
+            if isinstance(decoded, bool):
+                self._is_pending, self._is_over = False, not decoded
             else:
-                parts.append(found)
+                parts.append(decoded)
         return np.concatenate(parts), self._is_pending
 
     def end(self) -> None:
@@ -964,12 +965,13 @@ class LiveContainer:
             self._fed.put(b"")
 
     def close(self) -> None:
+        """Tell the thread to end, and a waiting `take` to return; waits for neither."""
         self._is_dropped = True
         self._fed.put(b"")
-        while not self._decoded.empty():  # the thread may wait for a free slot
-            self._decoded.get()
-        if self._thread is not None:
-            self._thread.join()
+        with suppress(queue.Empty):  # the thread may wait for a free slot
+            while True:
+                self._decoded.get_nowait()
+        self._decoded.put(False)
 
     def read(self, n_bytes: int) -> bytes:
         if not self._rest and not self._is_read and not self._is_dropped:
@@ -992,7 +994,7 @@ class LiveContainer:
                     logger.warning("%s: %s", LIVE_NAME, warning)
             finally:
                 decoder.close()
-        except AudioError as error:
+        except Exception as error:
             self._hand(error)
         finally:
             self._hand(False)
