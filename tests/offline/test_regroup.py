@@ -48,6 +48,29 @@ def test_rules(rules: str, expected: list[str]) -> None:
     assert texts([spoken(TEXT)], rules) == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "rules", "expected"),
+    [
+        (
+            "今|日|は|、|「|海|へ|」|。|行|く|。",
+            "split words=3",
+            ["今日", "は、", "「海", "へ」。", "行く。"],
+        ),
+        ("今|日|は|、|海|へ|。", "split pause=0.01", ["今", "日", "は、", "海", "へ。"]),
+        ("た|。|」|ま", "split after=。", ["た。」", "ま"]),
+        ("อ|ร|่|อ|ย|ๆ|ท|ี|่", "split words=2", ["อ", "ร่", "อ", "ยๆ", "ที่"]),
+        (" Quoi| ?| Rien| !", "split words=1", ["Quoi ?", "Rien !"]),
+        (" स्वामी| स्वामी| अक्सर", "split letters=5", ["स्वामी स्वामी", "अक्सर"]),
+    ],
+)
+def test_no_segment_begins_with_a_closing_mark_or_inside_a_cluster(
+    words: str, rules: str, expected: list[str]
+) -> None:
+    timed = tuple(Word(word, 0.1 * at, 0.1 * at + 0.05, 0.9) for at, word in enumerate(words.split("|")))
+    segment = Segment(0, 0.0, timed[-1].end, words.replace("|", ""), "ja", words=timed)
+    assert texts([segment], rules) == expected
+
+
 def test_segments_are_joined_across_windows_and_counted_anew() -> None:
     segments = [spoken("One two", 0.0, 0), spoken("three.", 0.7, 1), spoken("Four", 5.0, 2)]
     found = list(regrouped(segments, parse_rules("merge pause=1")))

@@ -2,7 +2,8 @@
 
     split pause=0.5 after=.?!; split letters=80; merge pause=0.2 letters=80
 
-Each rule takes the output of the one before. Cuts are between words; words and their times do not change.
+Each rule takes the output of the one before. Cuts are between words, never before a closing mark or inside a
+grapheme cluster; words and their times do not change.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from typing import TypeAlias
 from sottovoce.errors import OptionError
 from sottovoce.speakers.labels import part_of
 from sottovoce.text.disfluency import DISFLUENCIES, PIECE, DisfluencyRules, clean_pieces
-from sottovoce.text.normalize import shared_out, width
+from sottovoce.text.languages import CLOSING_MARKS
+from sottovoce.text.normalize import n_clusters, shared_out, unbreakable, width
 from sottovoce.types import Segment, Word
 
-CLOSING = "\"'”’»)]）」』"
-"""Signs that may follow the end of a sentence."""
 FORM = "split or merge with pause=, after=, letters=, words= or seconds=, as 'split pause=0.5; merge words=9'"
 N_HALVINGS = 24
 
@@ -51,7 +51,7 @@ def segment_retimed(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Maximum length of a segment in letters (without the leading space), words and seconds.
+    """Maximum length of a segment in letters (clusters, without the leading space), words and seconds.
 
     Raises:
         OptionError: a limit is not positive.
@@ -67,9 +67,13 @@ class Limits:
                 raise OptionError(f"regroup: {name}: expected more than 0, got {getattr(self, name)}")
 
     def excess(self, words: Sequence[Word]) -> float:
-        letters = len("".join(word.word for word in words).strip())
+        letters = n_clusters("".join(word.word for word in words).strip())
         seconds = words[-1].end - words[0].start
         return max(letters / self.letters, len(words) / self.words, seconds / self.seconds)
+
+
+Unit: TypeAlias = list[Word]
+"""Words that stay together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,34 +88,34 @@ class Split:
         for segment in segments:
             yield from cut(segment, [part for whole in self._runs(segment) for part in self._fitting(whole)])
 
-    def _runs(self, segment: Segment) -> list[list[Word]]:
-        runs: list[list[Word]] = []
-        for word in words_of(segment):
+    def _runs(self, segment: Segment) -> list[list[Unit]]:
+        runs: list[list[Unit]] = []
+        for unit in unbreakable(words_of(segment), lambda word: word.word):
             last = runs[-1][-1] if runs else None
-            if last is None or word.start - last.end >= self.pause or self._ends(last):
+            if last is None or unit[0].start - last[-1].end >= self.pause or self._ends(last):
                 runs.append([])
-            runs[-1].append(word)
+            runs[-1].append(unit)
         return runs
 
-    def _ends(self, word: Word) -> bool:
-        text = word.word.strip().rstrip(CLOSING)
+    def _ends(self, unit: Unit) -> bool:
+        text = "".join(word.word for word in unit).strip().rstrip(CLOSING_MARKS)
         return bool(self.after) and text.endswith(tuple(self.after))
 
-    def _fitting(self, words: list[Word]) -> list[list[Word]]:
-        fewest = self._filled(words, 1.0)
+    def _fitting(self, units: list[Unit]) -> list[list[Word]]:
+        fewest = self._filled(units, 1.0)
         low, high = 0.0, 1.0
         for _ in range(N_HALVINGS if len(fewest) > 1 else 0):
             middle = (low + high) / 2
-            is_enough = len(self._filled(words, middle)) <= len(fewest)
+            is_enough = len(self._filled(units, middle)) <= len(fewest)
             low, high = (low, middle) if is_enough else (middle, high)
-        return self._filled(words, high)
+        return self._filled(units, high)
 
-    def _filled(self, words: Sequence[Word], most: float) -> list[list[Word]]:
+    def _filled(self, units: Sequence[Unit], most: float) -> list[list[Word]]:
         parts: list[list[Word]] = [[]]
-        for word in words:
-            if parts[-1] and self.limits.excess([*parts[-1], word]) > most:
+        for unit in units:
+            if parts[-1] and self.limits.excess([*parts[-1], *unit]) > most:
                 parts.append([])
-            parts[-1].append(word)
+            parts[-1] += unit
         return parts
 
 

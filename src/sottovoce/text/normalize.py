@@ -1,4 +1,4 @@
-"""Unicode forms of equal text, display widths, and normalisation for scores.
+"""Unicode forms of equal text, display widths, line breaks, and normalisation for scores.
 
 Words are compared in NFC ("é" is one character), but spelled in the form of a model's labels, such as NFD
 ("e" and a combining accent). Scores also ignore letter case, punctuation and spelling variants.
@@ -12,7 +12,9 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
+
+import regex
 
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.text.languages import UNSPACED_LETTERS, find_language
@@ -113,10 +115,45 @@ def _cells(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+_CLUSTER = regex.compile(r"\X")
+_MARK = r"[\p{LB=CL}\p{LB=CP}\p{LB=EX}\p{LB=IS}\p{LB=IN}\p{LB=NS}\p{LB=CJ}\p{Lm}[\p{LB=BA}--[\p{Pd}\s]]]"
+"""A closing mark, small kana or repetition sign: no break before it. Source: Unicode's UAX 14."""
+_CONTINUES = regex.compile(rf"{_MARK}|\p{{Pf}}|\s+{_MARK}+\s*$|\s*$", regex.V1)
+_OPENS = regex.compile(r"[\p{Ps}\p{Pi}]$")
+
+T = TypeVar("T")
+
+
+def n_clusters(text: str) -> int:
+    """Count what readers take for one character: grapheme clusters (Unicode's UAX 29)."""
+    return len(_CLUSTER.findall(text))
+
+
+def unbreakable(pieces: Iterable[T], text_of: Callable[[T], str]) -> list[list[T]]:
+    """Group consecutive words or letters that no line break may part, such as a word and its full stop."""
+    groups: list[list[T]] = []
+    for piece in pieces:
+        if groups and not _may_break(text_of(groups[-1][-1]), text_of(piece)):
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+    return groups
+
+
+def _may_break(before: str, after: str) -> bool:
+    if _CONTINUES.match(after):
+        return False
+    if before[-1:].isspace() or after[:1].isspace():
+        return True
+    is_one_cluster = n_clusters(before) + n_clusters(after) > n_clusters(before + after)
+    return not is_one_cluster and not _OPENS.search(before)
+
+
 def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
     """Divide a text at its words into parts with widths in proportion to `widths`; a part may be empty."""
     parts: list[list[str]] = [[] for _ in widths]
-    pieces = _BREAKABLE.findall(" ".join(text.splitlines()).strip())
+    letters = _BREAKABLE.findall(" ".join(text.splitlines()).strip())
+    pieces = ["".join(group) for group in unbreakable(letters, str)]
     ends = list(itertools.accumulate(widths))
     total, done = max(1, width("".join(pieces))), 0
     for piece in pieces:
