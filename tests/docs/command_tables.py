@@ -38,7 +38,7 @@ SHOWN_BY = {
 CALL_OPTIONS = ("verbose", "debug")
 MODEL = (
     *("--model", "--device", "--dtype", "--backend", "--gpu-memory", "--threads"),
-    *("--model-dir", "--revision", "--local-only"),
+    *("--model-dir", "--revision", "--source", "--local-only"),
 )
 """The model options: commands that have all of them name them so."""
 Row: TypeAlias = tuple[str, str]

