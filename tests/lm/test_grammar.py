@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from sottovoce.api import Model, load_model
+from sottovoce.audio.io import load_audio
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.grammar import BROKEN, START, Grammar, GrammarModel
+from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.grammar import CACHE_SIZE, Grammar, GrammarModel
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.types import SAMPLE_RATE
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
 LETTERS = [b" ", b"a", b"b", b"c", b"ab", b"\xc3", b"\xbc"]
@@ -78,25 +81,48 @@ def test_a_penalty_is_paid_once_and_then_nothing_is_asked() -> None:
     assert scored(model, (1, 1)) == 0
     assert scored(model, (1, 2, 3, 3)) == -3.0
     assert scored(model, (1,)) == -3.0
-    _, states = model.score(model.start(1), torch.tensor([2]))
-    assert states.tolist() == [BROKEN]
+    _, broken = model.score(model.start(1), torch.tensor([2]))
+    assert not model.score(broken)[0].any()
 
 
 def test_silence_needs_no_grammar() -> None:
     model = model_of('root ::= "a"')
-    assert model.finish(torch.tensor([START])).tolist() == [0.0]
+    assert model.finish(model.start(1)).tolist() == [0.0]
 
 
-def test_rows_are_independent_and_old_prefixes_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.lm.grammar.CACHE_SIZE", 2)
-    model = model_of('root ::= [a-b]+ "c"')
-    states = model.start(2)
-    for tokens in ((1, 2), (2, 1), (1, 1)):
-        _, states = model.score(states, torch.tensor(tokens))
-    swapped = states.flip(0)
-    assert torch.equal(model.score(swapped)[0], model.score(states)[0].flip(0))
-    assert model.finish(states).tolist() == [-torch.inf, -torch.inf]
-    assert model.finish(model.score(states, torch.tensor([3, 3]))[1]).tolist() == [0.0, 0.0]
+def test_states_stay_valid_while_other_searches_begin_and_go_on() -> None:
+    """Windows that share a grammar keep more prefixes than the cache, and begin after one another."""
+    fusion = ShallowFusion([(model_of('root ::= "a"? "b"? [a-c]* "c"'), 1.0)])
+    early = fusion.start(3)
+    for tokens in ((1, 1, 7), (2, 2, 2)):  # 7: no text
+        _, early = fusion.score(early, torch.tensor(tokens))
+    rows, ends = fusion.score(early)[0], fusion.finish(early)
+    n_rows, n_steps = 64, 2 * CACHE_SIZE // 64
+    late = [fusion.start(n_rows)]
+    picked = torch.randint(1, 4, (n_steps, n_rows), generator=torch.Generator().manual_seed(0))
+    for tokens in picked:
+        late.append(fusion.score(late[-1], tokens)[1])
+    fusion.start(1)
+    assert torch.equal(fusion.score(early)[0], rows)
+    assert torch.equal(fusion.finish(early), ends)
+    assert torch.equal(fusion.score(early.flip(0))[0], rows.flip(0))
+    for step in (1, n_steps // 2, n_steps):
+        ended = picked[step - 1] == 3
+        assert torch.equal(fusion.finish(late[step]) == 0, ended)
+
+
+def test_recordings_that_share_a_grammar_are_read_as_each_alone(
+    nano: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sottovoce.lm.grammar.CACHE_SIZE", 8)
+    grammar = Grammar('root ::= [A-Za-z ,.]+ "."')
+    speech = load_audio(CLIPS / "en.flac")
+    clips = [speech[: int(seconds * SAMPLE_RATE)] for seconds in (1.5, 3.0, 2.0)]
+    options = TranscribeOptions(decoding=DecodingOptions(beam_size=2, language="en"))
+    fusion = nano.fusion(grammar=grammar)
+    alone = [nano.transcribe(clip, options=options, fusion=fusion).text for clip in clips]
+    together = nano.transcribe_files(clips, batch_size=2, options=options, fusion=fusion)
+    assert [transcript.text for _, transcript in together] == alone  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ class Candidate:
 class Fusion(Protocol):
     """Weighted scores of language models over text tokens (natural logs), as in `lm.base.LanguageModel`.
 
-    The states of R rows are (R, n_models) int64. A row with a token that is not among the n_tokens (a
-    timestamp) keeps its state.
+    The states of R rows are (R, n_models) int64, or more columns if the models are not static. A row with a
+    token that is not among the n_tokens (a timestamp) keeps its state.
     """
 
     @property

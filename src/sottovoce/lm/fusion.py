@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.lm.base import LanguageModel
 from sottovoce.lm.boosting import Edges, Hotwords, Phrase, WholeWordBooster, listed_phrases, usable
-from sottovoce.lm.grammar import Grammar, GrammarModel
+from sottovoce.lm.grammar import SKIPPED, Grammar, GrammarModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.text.normalize import forms_of
 from sottovoce.text.tokenizer import Tokenizer
@@ -146,9 +146,10 @@ def _with_capital(text: str) -> str:
 
 
 class ShallowFusion:
-    """A weighted sum of language models over the same tokens; states are (N, n_models) int64.
+    """A weighted sum of language models over the same tokens.
 
-    A token that a model scores -inf is forbidden, whatever the weight.
+    models: with their weights, a grammar last. A token that a model scores -inf is forbidden, whatever the
+    weight. States (N, n_models) int64 have a column for each model; those of a grammar are all that follow.
 
     Raises:
         OptionError: no models, or different numbers of tokens.
@@ -165,21 +166,26 @@ class ShallowFusion:
         self.is_static = all(isinstance(model, TokenNgram | WholeWordBooster) for model, _ in models)
 
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
-        return torch.stack([model.start(n).to(device) for model, _ in self._models], dim=1)
+        return _columns([model.start(n).to(device) for model, _ in self._models])
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Score as `LanguageModel.score`; tokens above n_tokens score 0 and keep their row's state."""
         in_range = None if tokens is None else tokens < self.n_tokens
         known = None if tokens is None or in_range is None else tokens.masked_fill(~in_range, 0)
-        found = [model.score(states[:, i], known) for i, (model, _) in enumerate(self._models)]
-        total = self._weighted([scores for scores, _ in found])
+        scored = [model.score(each, known) for (model, _), each in self._each(states)]
+        total = self._weighted([scores for scores, _ in scored])
         if in_range is None:
             return total, states
-        after = torch.stack([moved for _, moved in found], dim=1)
-        return total.masked_fill(~in_range, 0.0), torch.where(in_range[:, None], after, states)
+        after = _columns([moved for _, moved in scored])
+        before = torch.nn.functional.pad(states, (0, after.shape[1] - states.shape[1]), value=SKIPPED)
+        return total.masked_fill(~in_range, 0.0), torch.where(in_range[:, None], after, before)
 
     def finish(self, states: Tensor) -> Tensor:
-        return self._weighted([model.finish(states[:, i]) for i, (model, _) in enumerate(self._models)])
+        return self._weighted([model.finish(each) for (model, _), each in self._each(states)])
+
+    def _each(self, states: Tensor) -> Iterator[tuple[tuple[LanguageModel, float], Tensor]]:
+        for i, (model, weight) in enumerate(self._models):
+            yield (model, weight), states[:, i:] if isinstance(model, GrammarModel) else states[:, i]
 
     def _weighted(self, scores: Sequence[Tensor]) -> Tensor:
         total = torch.zeros_like(scores[0])
@@ -187,3 +193,7 @@ class ShallowFusion:
             # -inf stays -inf, which a weight of 0 would make NaN.
             total += each if weight == 1.0 else torch.where(each.isneginf(), each, each * weight)
         return total
+
+
+def _columns(states: Sequence[Tensor]) -> Tensor:
+    return torch.cat([each[:, None] if each.ndim == 1 else each for each in states], dim=1)

@@ -1,7 +1,7 @@
 """Grammars in a search: text has the form of a GBNF file, or is penalised.
 
 GBNF is the notation of llama.cpp and whisper.cpp. `llguidance` computes the tokens that may follow a prefix.
-States are numbers of prefixes.
+A state is the prefix itself.
 """
 
 from __future__ import annotations
@@ -45,39 +45,28 @@ def endless_rules(text: str) -> set[str]:
     plain = _COMMENT.sub(lambda piece: piece[1] or "", text)
     _, *parts = RULE.split(plain)
     bodies = {name: _SYMBOL.findall(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    before: set[str] = set()
     endless = set(bodies)
-    while True:
-        found = {name for name in endless if not _can_end(bodies[name], endless)}
-        if found == endless:
-            return found
-        endless = found
+    while endless != before:
+        before, endless = endless, {name for name in endless if not _can_end(bodies[name], endless)}
+    return endless
 
 
 def _can_end(symbols: list[str], endless: set[str]) -> bool:
-    signs = (
-        ("?" if symbol[1] in "0," else "")
-        if symbol[0] == "{"
-        else symbol
-        if symbol in "()|?*+"
-        else "F"
-        if symbol in endless
-        else "T"
-        for symbol in symbols
-    )
-    body, reduced = "", f"({''.join(signs).replace('+', '')})"
-    while body != reduced:
-        body = reduced
-        optional = re.sub("[TF][?*]+", "T", body)
-        reduced = re.sub(
-            r"\(([TF|]*)\)", lambda group: "FT"[any("F" not in way for way in group[1].split("|"))], optional
-        )
-    return body != "F"
+    """Match a rule as a regular expression in which endless rules fail and all other symbols are empty."""
+    empty = ("(?!)" if each in endless else each if each[0] in "()|?*+{" else "()" for each in symbols)
+    try:
+        return re.match("".join(empty), "") is not None
+    except re.error:  # no GBNF
+        return True
 
 
-START, BROKEN = 0, -1
-"""The empty prefix, and one outside the grammar, after which nothing is penalised."""
+BROKEN, SKIPPED = -1, -2
+"""In a state instead of tokens: the end of what the grammar allows, after which nothing is penalised, and a
+token that is no text.
+"""
 CACHE_SIZE = 4096
-"""Prefixes whose place in the grammar is kept."""
+"""Prefixes whose matchers are kept, to save time alone."""
 _PIECE = re.compile(rf"{QUOTED}|#[^\n]*|{NAME}")
 
 
@@ -121,7 +110,9 @@ class Grammar:
 
 
 class GrammarModel:
-    """A grammar as a language model over text tokens; states are (N,) int64. Text may be empty.
+    """A grammar as a language model over text tokens. Text may be empty.
+
+    States (N, L) int64 are the L tokens so far, with `BROKEN` and `SKIPPED`.
 
     token_bytes: of every token. encode: for text that the grammar forces. penalty: cost of a token that the
     grammar does not allow (nats); None: forbidden.
@@ -147,10 +138,7 @@ class GrammarModel:
         self._refused = -float("inf") if penalty is None else -penalty
         self._device = device or torch.device("cpu")
         self._first = _matcher(grammar, token_bytes, encode)
-        self._prefixes: list[tuple[int, int]] = [(BROKEN, BROKEN)]
-        """The prefix before each, and its last token."""
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._place = lru_cache(CACHE_SIZE)(self._make_place)
+        self._matchers: dict[tuple[int, ...], LLMatcher] = {(): self._first}
         self._row = lru_cache(64)(self._make_row)
         if not self._allows_something(token_bytes):
             raise LanguageModelError("grammar: expected one with texts, got one that allows nothing")
@@ -160,61 +148,55 @@ class GrammarModel:
         return self._n_tokens
 
     def start(self, n: int) -> Tensor:
-        if len(self._prefixes) > CACHE_SIZE:  # a new search: prefixes of the old one are not continued
-            self._prefixes = self._prefixes[:1]
-            self._numbers.clear()
-            self._place.cache_clear()
-            self._row.cache_clear()
-        return torch.full((n,), START, dtype=torch.int64, device=self._device)
+        return torch.empty((n, 0), dtype=torch.int64, device=self._device)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        before = states.tolist()
+        """Score as `LanguageModel.score`; the states after tokens are (N, L + 1)."""
+        prefixes = _prefixes(states)
         if tokens is None:
-            return torch.stack([self._row(state) for state in before]).to(states.device), states
-        new = tokens.tolist()
-        scores = [float(self._row(state)[token]) for state, token in zip(before, new, strict=True)]
-        after = [
-            self._after(state, token) if score == 0 and state != BROKEN else BROKEN
-            for state, token, score in zip(before, new, scores, strict=True)
-        ]
-        return torch.tensor(scores, device=states.device), torch.tensor(after, device=states.device)
+            return torch.stack([self._row(prefix) for prefix in prefixes]).to(states.device), states
+        rows = zip(prefixes, tokens.tolist(), strict=True)
+        scores = torch.tensor([float(self._row(prefix)[token]) for prefix, token in rows]).to(states.device)
+        return scores, torch.cat((states, tokens.masked_fill(scores != 0, BROKEN)[:, None]), dim=1)
 
     def finish(self, states: Tensor) -> Tensor:
         """Return the scores (N,) of ending: 0 after complete or no text, else the penalty."""
         ends = [
-            0.0 if state in (START, BROKEN) or self._place(state).is_accepting() else self._refused
-            for state in states.tolist()
+            0.0 if not prefix or self._matcher(prefix).is_accepting() else self._refused
+            for prefix in _prefixes(states)
         ]
         return torch.tensor(ends, device=states.device)
 
     def _allows_something(self, token_bytes: Sequence[bytes]) -> bool:
-        firsts = (self._row(START) == 0).nonzero()[:, 0].tolist()
+        firsts = (self._row(()) == 0).nonzero()[:, 0].tolist()
         if firsts and all(token_bytes[token] == b" " for token in firsts):
-            return bool((self._row(self._after(START, firsts[0])) == 0).any())
+            return bool((self._row((firsts[0],)) == 0).any())
         return bool(firsts)
 
-    def _make_row(self, state: int) -> Tensor:
-        if state == BROKEN:
+    def _make_row(self, prefix: tuple[int, ...] | None) -> Tensor:
+        if prefix is None:
             return torch.zeros(self._n_tokens)
-        packed = np.frombuffer(self._place(state).compute_bitmask(), np.uint8)
+        packed = np.frombuffer(self._matcher(prefix).compute_bitmask(), np.uint8)
         allowed = np.unpackbits(packed, bitorder="little")[: self._n_tokens].astype(bool)
         return torch.where(torch.from_numpy(allowed), 0.0, self._refused)
 
-    def _after(self, state: int, token: int) -> int:
-        number = self._numbers.get((state, token))
-        if number is None:
-            number = self._numbers[state, token] = len(self._prefixes)
-            self._prefixes.append((state, token))
-        return number
-
-    def _make_place(self, state: int) -> LLMatcher:
+    def _matcher(self, prefix: tuple[int, ...]) -> LLMatcher:
         """Return the matcher after a prefix, which must not be advanced."""
-        if state == START:
-            return self._first
-        before, token = self._prefixes[state]
-        place = self._place(before).deep_copy()
-        place.consume_token(token)
-        return place
+        matchers = self._matchers
+        if prefix not in matchers:
+            before = matchers.get(prefix[:-1])
+            matcher = (before or self._first).deep_copy()
+            matcher.consume_tokens(list(prefix if before is None else prefix[-1:]))
+            if len(matchers) >= CACHE_SIZE:
+                self._matchers = matchers = {(): self._first}
+            matchers[prefix] = matcher
+        return matchers[prefix]
+
+
+def _prefixes(states: Tensor) -> list[tuple[int, ...] | None]:
+    """Return the tokens of states (N, L); None after the end of what the grammar allows."""
+    rows = states.tolist()
+    return [None if BROKEN in row else tuple(token for token in row if token != SKIPPED) for row in rows]
 
 
 class _Tokens:
