@@ -174,6 +174,23 @@ def test_speech_without_words_is_read_by_the_second() -> None:
     assert transcription.unread == ()
 
 
+def test_skipped_speech_that_the_second_does_not_read_is_reported() -> None:
+    """Between two certain segments lie 0.04 s, too little to read; the skipped speech reaches into both."""
+    tokens = ((at(0), 0), (HELLO, 25), (at(4), 50), (at(4.04), 300), (WORLD, 325), (at(8), 350))
+    said = Script(tuple(ScriptedToken(*each) for each in tokens), SECOND.languages)
+    second = FakeBackend(SECOND)
+    other = SecondModel(DirectRuntime(second), TOKENIZER, NEVER)
+    first = FakeBackend(in_order(said, Script()))
+    with Recording(np.full(8 * 16000, 0.1, np.float32)) as recording:
+        transcriber = transcriber_for(
+            DirectRuntime(first), TOKENIZER, replace(ENGLISH, read_again=True), None, other
+        )
+        transcription = FileTranscription(replace(transcriber, speech_model=Loud()), recording)
+        assert [one.text for one in transcription] == [" hello", " world"]
+    assert second.n_encoded == 0
+    assert transcription.unread == (pytest.approx((1.2, 4.8), abs=0.1), pytest.approx((6.7, 8.0), abs=0.1))
+
+
 def test_it_goes_neither_with_clips_nor_on_from_one_model() -> None:
     second = SecondModel(DirectRuntime(FakeBackend(SECOND)), TOKENIZER)
     first = FakeBackend(PAIRS)

@@ -394,11 +394,16 @@ class _Draft:
 
     def read(self, end_s: float) -> list[Segment]:
         start_s, held = self._until_s, self._held
-        gaps = [gap for gap in self.own.unread if gap[0] < end_s and gap[1] > start_s]
-        self.own.unread = tuple(gap for gap in self.own.unread if gap not in gaps)
+        has_gaps = any(start < end_s and end > start_s for start, end in self.own.unread)
         self._held, self._until_s = [], max(start_s, end_s)
-        if not (held or gaps) or end_s - start_s < LEAST_S:
+        if not (held or has_gaps) or end_s - start_s < LEAST_S:
             return held
+        self.own.unread = tuple(
+            part
+            for start, end in self.own.unread
+            for part in ((start, min(end, start_s)), (max(start, end_s), end))
+            if part[0] < part[1]
+        )
         self.state.second_s += end_s - start_s
         language = held[0].language if held else self.own.language
         return self._read_by_second(start_s, end_s, language)
