@@ -10,10 +10,12 @@ import pytest
 from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.runtime.calls import ContinuousDecodeCall, DirectRuntime, LanguageProbeCall
+from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import Event, SpeechEnded, SpeechStarted
 from tests.runtime.noting import ExhaustedError, Noting
+from tests.speakers.somebody import OneVoice, Somebody, one_speaker
 from tests.streaming.sessions import (
     ALIGNATT,
     TOKENIZER,
@@ -90,6 +92,25 @@ def test_a_failure_while_languages_are_followed_loses_no_more(failing: int) -> N
     rest = iter(whole)
     assert all(word in rest for word in found), "in order, and none twice"
     assert {change.target for change in changes_of(events)} == {"en", "de"}
+
+
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [(Somebody, "activity"), (OneVoice, "embed"), (LiveSpeakers, "label"), (LiveSpeakers, "relabel")],
+)
+def test_a_speaker_labeller_that_never_works_costs_labels_only(
+    part: type, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ExhaustedError
+
+    monkeypatch.setattr(part, method, fail)
+    vad, options = VadStream(model=ToneDetector()), SessionOptions(("en",), stream=ALIGNATT)
+    session = Session(backend(), TOKENIZER, options, vad=vad, speakers=one_speaker())
+    events, n_failed = listen(session, AUDIO)
+    assert n_failed >= 1
+    assert_sound(events)
+    assert words_of(events) == FIRST + SECOND
 
 
 def test_what_went_before_a_failure_comes_with_the_next_call() -> None:

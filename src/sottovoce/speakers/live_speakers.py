@@ -72,15 +72,20 @@ class LiveSpeakers:
         self._windows: deque[tuple[int, DiarizedWindow]] = deque()
 
     def push(self, pcm: Samples, *, is_speech: bool) -> None:
-        """Append samples (n,) float32; without speech only time advances."""
-        size = self._local.window_samples
+        """Append samples (n,) float32; without speech only time advances.
+
+        If the networks fail, the windows that end in these samples are left out.
+        """
+        size, step = self._local.window_samples, STEP_FRAMES * self._local.frame_samples
         self._held = np.concatenate((self._held, pcm))
         self.n_samples += len(pcm)
-        while self._next_end <= self.n_samples:
-            if is_speech:
-                self._diarize_window(self._next_end)
-            self._next_end += STEP_FRAMES * self._local.frame_samples
-        self._held = self._held[-(size + STEP_FRAMES * self._local.frame_samples) :]
+        ends = range(self._next_end, self.n_samples + 1, step)
+        self._next_end += len(ends) * step
+        try:
+            for end in ends if is_speech else ():
+                self._diarize_window(end)
+        finally:
+            self._held = self._held[-(size + step) :]
 
     @property
     def voices(self) -> dict[str, Floats]:

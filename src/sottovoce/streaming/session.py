@@ -13,7 +13,7 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, cast
@@ -57,10 +57,13 @@ class EventEmitter:
     """Makes events and numbers them; times are seconds of the recording.
 
     Without a pause, a final comes at the first end of a sentence after sentence_s, or after longest_s.
+
+    attempt: holds back an error of the speaker labeller; the words come without labels.
     """
 
     sentence_s: float
     longest_s: float
+    attempt: Callable[[], AbstractContextManager[None]]
     speakers: LiveSpeakers | None = None
     allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None
 
@@ -90,7 +93,8 @@ class EventEmitter:
 
     def _emit_partial(self, words: Sequence[Word], language: str, now_s: float) -> None:
         if self.speakers is not None:
-            words = self.speakers.label(words)
+            with self.attempt():
+                words = self.speakers.label(words)
         self._words += words
         text = "".join(word.word for word in words)
         span = (words[0].start, words[-1].end)
@@ -112,7 +116,8 @@ class EventEmitter:
             return
         words, self._words = tuple(self._words), []
         if self.speakers is not None:
-            words = tuple(self.speakers.relabel(words))
+            with self.attempt():
+                words = tuple(self.speakers.relabel(words))
         text = "".join(word.word for word in words).strip()
         most = Counter(word.language for word in words).most_common(1)[0][0] or language
         span = (words[0].start, words[-1].end)
@@ -286,7 +291,7 @@ class Session:
         vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
         self._aligner = AlignAttDecoder(backend, tokenizer.eot, vocabulary, stream.beam_size, stream.fusion)
         self._events = EventEmitter(
-            stream.sentence_s, stream.longest_final_s, speakers, self.timeline.allowed_mass
+            stream.sentence_s, stream.longest_final_s, self._attempt, speakers, self.timeline.allowed_mass
         )
         self._speakers = speakers
         self._decoder: UtteranceDecoder | None = None
@@ -355,8 +360,8 @@ class Session:
             elif point.kind == "end":
                 self._end_speech(point.sample)
             elif self._decoder is not None and self._decoder.is_open:
-                self._feed(self._decoder, point.sample)
                 with self._attempt():
+                    self._feed(self._decoder, point.sample)
                     self._update(self._decoder, greedy=greedy)
         self._diarize()
         taken = None
@@ -377,8 +382,9 @@ class Session:
 
     def _diarize(self) -> None:
         if self._speakers is not None:
-            pcm = self._schedule.buffer.view(self._speakers.n_samples, self._schedule.now)
-            self._speakers.push(pcm, is_speech=self._decoder is not None and self._decoder.is_open)
+            with self._attempt():
+                pcm = self._schedule.buffer.view(self._speakers.n_samples, self._schedule.now)
+                self._speakers.push(pcm, is_speech=self._decoder is not None and self._decoder.is_open)
 
     def _feed(self, decoder: UtteranceDecoder, until: int) -> None:
         end = decoder.utterance.end_sample
@@ -420,9 +426,9 @@ class Session:
         """Predict how the text goes on, which decides how long a pause ends the turn."""
         assert self._decoder is not None
         assert self._turns is not None
-        self._feed(self._decoder, self._schedule.now)
         self._text_end = None
         with self._attempt():
+            self._feed(self._decoder, self._schedule.now)
             self._text_end = self._decoder.text_end()
         pause_s = USUAL_PAUSE_S if self._text_end is None else self._turns.pause_s(self._text_end)
         self._schedule.end_after(pause_s)
@@ -449,8 +455,8 @@ class Session:
             self._emit_unstable(decoder, decoder.policy.unstable)
 
     def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> None:
-        self._feed(decoder, min(sample, self._schedule.buffer.end))
         with self._attempt():
+            self._feed(decoder, min(sample, self._schedule.buffer.end))
             self._follow_language(decoder, sample, final=True)
         with self._attempt():
             self._commit_rest(decoder, sample)
