@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.alignment.given_text import lines_of, units_of
+from sottovoce.alignment.given_text import Unit, lines_of, units_of
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
@@ -53,6 +53,20 @@ def test_a_sentence_is_found_where_it_is(model: Model, language: str, method: Al
     times = [time for word in segment.words for time in (word.start, word.end)]
     assert times == sorted(times)
     assert "".join(word.word for word in segment.words) == segment.text
+
+
+def test_the_words_of_all_lines_are_gone_through_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, reads = vars(Unit)["line"], list[Unit]()
+
+    def read(unit: Unit) -> int:
+        reads.append(unit)
+        return int(line.__get__(unit))
+
+    monkeypatch.setattr(Unit, "line", property(read, line.__set__))
+    words = ROWS["en"]["segments"][0]["text"].split()
+    result = model.align(CLIPS / "en.flac", words, language="en")
+    assert [segment.text.strip() for segment in result.segments] == words
+    assert len(reads) <= 2 * len(words)
 
 
 @pytest.mark.parametrize("method", METHODS)

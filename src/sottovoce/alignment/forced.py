@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -495,10 +495,11 @@ class TextAligner:
         self, lines: Sequence[Line], units: Sequence[Unit], words: Sequence[TimedWord]
     ) -> Iterator[Segment]:
         usual = usual_duration(words)
-        for number, line in enumerate(lines):
-            own = [word for word, unit in zip(words, units, strict=True) if unit.line == number]
-            merged = merge_punctuation(cut_at_sentence_ends(own, 2 * usual), PREPENDED, APPENDED)
-            yield self._segment(number, line, merged)
+        by_line = groupby(zip(units, words, strict=True), key=lambda pair: pair[0].line)
+        for number, pairs in by_line:
+            ended = cut_at_sentence_ends([word for _, word in pairs], 2 * usual)
+            merged = merge_punctuation(ended, PREPENDED, APPENDED)
+            yield self._segment(number, lines[number], merged)
 
     def _segment(self, number: int, line: Line, words: Sequence[TimedWord]) -> Segment:
         language = self.tokenizer.language or "en"
