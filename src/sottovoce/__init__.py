@@ -34,7 +34,7 @@ _HOMES = {
     "Session": "sottovoce.streaming.session",
     "SottovoceError": "sottovoce.errors",
     "TranscribeOptions": "sottovoce.options.transcribe",
-    "Transcript": "sottovoce.formats.files",
+    "Transcript": "sottovoce.types",
     "Word": "sottovoce.types",
     "load_model": "sottovoce.api",
 }

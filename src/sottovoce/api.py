@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import sottovoce.formats.files  # noqa: F401  # reads and writes transcripts
 from sottovoce.audio.io import check_reading
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:  # only for annotations, so that `--help` is fast
     import numpy as np
@@ -188,14 +188,6 @@ Span: TypeAlias = tuple[float, float]
 """Start and end in seconds."""
 
 
-class TranscriptFiles(Protocol):
-    """Reads and writes files of transcripts."""
-
-    def load(self, path: str | Path) -> Transcript: ...
-
-    def save(self, transcript: Transcript, path: str | Path) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Transcript:
     """The transcript of a whole recording.
@@ -214,24 +206,26 @@ class Transcript:
     turns: tuple[Turn, ...] = ()
     unread: tuple[Span, ...] | None = None
     token_texts: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
-    files: ClassVar[TranscriptFiles]
-    """Set by `sottovoce.formats`."""
 
     @property
     def text(self) -> str:
         return "".join(segment.text for segment in self.segments).strip()
 
-    @classmethod
-    def load(cls, path: str | Path) -> Transcript:
+    @staticmethod
+    def load(path: str | Path) -> Transcript:
         """Read a transcript: JSON, or subtitles (srt, vtt). Raises: OptionError."""
-        return cls.files.load(path)
+        from sottovoce.formats.files import load_transcript
+
+        return load_transcript(path)
 
     def save(self, path: str | Path) -> None:
         """Write the transcript in the format of the name's ending; the file appears whole or not at all.
 
         `.json` keeps everything but the tokens of words, which `.full.json` keeps too. Raises: OptionError.
         """
-        self.files.save(self, path)
+        from sottovoce.formats.files import save_transcript
+
+        save_transcript(self, path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

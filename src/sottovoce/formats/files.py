@@ -203,11 +203,3 @@ def _transcript(text: str, name: str, *, is_json: bool) -> Transcript:
         return transcript_of_json(document) if is_json else transcript_of_cues(text)
     except ValueError as error:
         raise OptionError(f"{name}: {error}") from error
-
-
-class _Files:
-    load = staticmethod(load_transcript)
-    save = staticmethod(save_transcript)
-
-
-Transcript.files = _Files()

@@ -1,3 +1,0 @@
-"""Former name of `sottovoce.runtime.torch`."""
-
-from sottovoce.runtime.torch import TorchBackend as TorchBackend
