@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from importlib import import_module
 from math import inf, nan
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+import sottovoce
+from sottovoce.cli.main import cli
+from sottovoce.cli.options import SectionedCommand
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.wer import ScoreOptions
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.dims import EXACT, EncoderMode
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.schema import Option, options_of
 from sottovoce.options.transcribe import SpeakerOptions, Speakers, TranscribeOptions, parse_speakers
 from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.batching import Batching
@@ -22,43 +29,84 @@ from sottovoce.speakers.diarize import ClusteringDiarizer, make_diarizer
 from sottovoce.streaming.options import CommitOptions, SessionOptions, StreamOptions
 from tests.speakers.tones import ToneSpeakers, ToneVoices
 
-OUT_OF_RANGE: Mapping[type, Mapping[str, tuple[float, ...]]] = {
-    StreamOptions: {
-        "chunk_s": (0.0, nan, inf),
-        "audio_max_len_s": (nan, 31.0),
-        "audio_trim_s": (nan, 30.0),
-        "no_speech_threshold": (nan, -3.0, 1.5),
-        "logprob_threshold": (nan,),
-        "beam_size": (0, 2.5, nan),
-        "max_repeats": (1.5,),
-        "recompute_tokens": (0, 1.5),
-        "max_context_tokens": (0.5, 224),
-        "frame_threshold": (-1, nan),
-        "max_pause_s": (-1.0,),
-        "stall_timeout_s": (0.5,),
-        "sentence_s": (0.0,),
-        "longest_final_s": (nan,),
-        "tail_s": (-1.0,),
-    },
-    CommitOptions: {"commit_prob": (-0.1,), "agreed_s": (-1.0, nan)},
-    SessionOptions: {"switch_certainty": (0.4, 1.1, nan), "first_language_s": (-1.0, nan)},
-    Batching: {"encoder_frames": (0,), "max_length_ratio": (1.5,), "rows": (0,)},
-    TranscribeOptions: {
-        "batch_size": (0,),
-        "language_windows": (0,),
-        "offset_s": (-1.0, inf),
-        "duration_s": (0.0, nan),
-    },
-}
+SOURCE = Path(sottovoce.__file__).parent
+NEEDED = {"folder": "jobs", "model": "nano"}
+"""Fields without a default."""
+
+
+def declared() -> Iterator[tuple[type, Option]]:
+    """Classes of Python's interface with each option that has a range."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = ".".join(("sottovoce", *path.relative_to(SOURCE).with_suffix("").parts))
+        if ".as_field(" in path.read_text(encoding="utf-8") and not name.startswith("sottovoce.cli."):
+            for owner in vars(import_module(name)).values():
+                if isinstance(owner, type) and is_dataclass(owner) and owner.__module__ == name:
+                    yield from ((owner, option) for option in options_of(owner) if option.is_ranged)
+
+
+def outside(option: Option) -> Iterator[object]:
+    """Values that an option does not have, on each side of those that it has."""
+    if option.choices:
+        yield "another"
+        return
+    if option.least is not None:
+        yield option.least - 1
+    if option.above is not None:
+        yield option.above
+    if option.most is not None:
+        yield 2 * option.most + 1
+    yield from (nan, -inf) if option.may_be_infinite else (nan, -inf, inf)
+    if option.kind == "integer":
+        yield (option.least or option.above or 0) + 0.5
+
+
+def test_every_declared_option_refuses_what_is_outside_its_range() -> None:
+    tried = 0
+    for owner, option in declared():
+        (field,) = (one for one in fields(owner) if one.name == option.field)
+        needed = {one.name: NEEDED[one.name] for one in fields(owner) if one.name in NEEDED}
+        for value in outside(option):
+            given = (value,) if "tuple[" in str(field.type) else value
+            with pytest.raises(OptionError, match="expected"):
+                owner(**{**needed, option.field: given})
+            tried += 1
+    assert tried > 300
+
+
+def commands(group: click.Group) -> Iterator[tuple[click.Context, SectionedCommand]]:
+    context = click.Context(group, info_name=group.name, **group.context_settings)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command)
+        elif isinstance(command, SectionedCommand):
+            yield context, command
+
+
+def test_every_flag_refuses_what_is_outside_its_range() -> None:
+    tried = 0
+    for context, command in commands(cli):
+        for option in command.declared:
+            kinds = ("integer", "number", "choice")
+            for value in outside(option) if option.is_ranged and option.kind in kinds else ():
+                with pytest.raises(click.BadParameter) as refused:
+                    command.make_context(command.name, [f"{option.flags}={value}"], parent=context)
+                assert str(option.flags) in refused.value.format_message()
+                tried += 1
+    assert tried > 300
+
+
 WORDS, VERBATIM = {"word_timestamps": True}, {"verbatim": True}
 TURNS = {"decoding": DecodingOptions(language="en", speaker_turns=True), "read_again": False}
 REFUSED: tuple[tuple[type, Mapping[str, object], str], ...] = (
-    *(
-        (kind, {name: value}, name)
-        for kind, own in OUT_OF_RANGE.items()
-        for name in own
-        for value in own[name]
-    ),
+    (CommitOptions, {"commit_prob": -0.1}, "commit_prob"),
+    (CommitOptions, {"agreed_s": nan}, "agreed_s"),
+    (SessionOptions, {"switch_certainty": 0.4}, "switch_certainty"),
+    (SessionOptions, {"switch_certainty": nan}, "switch_certainty"),
+    (SessionOptions, {"first_language_s": -1.0}, "first_language_s"),
+    (Batching, {"encoder_frames": 0}, "encoder_frames"),
+    (Batching, {"max_length_ratio": 1.5}, "max_length_ratio"),
+    (Batching, {"rows": 0}, "rows"),
     (StreamOptions, {"chunk_s": 6.0, "audio_max_len_s": 5.5, "audio_trim_s": 2.0}, "chunk_s"),
     (StreamOptions, {"encoder": EXACT, "tail_s": 5.0}, "tail_s: expected none where encoder is the full"),
     (SessionOptions, {"languages": "en"}, "string"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from sottovoce.errors import OptionError
-from sottovoce.options.schema import Option
+from sottovoce.options.schema import Option, check_options
 
 SHORTEST_S, LONGEST_S = 0.1, 30.0
 Panel: TypeAlias = Literal["mel", "speech", "language", "attention", "confidence"]
@@ -49,3 +49,6 @@ class PictureOptions:
     text: str | None = Option(
         "Text of the part; it is aligned instead of transcribed.", metavar="FILE"
     ).as_field(None)
+
+    def __post_init__(self) -> None:
+        check_options(self)

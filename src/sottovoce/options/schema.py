@@ -161,11 +161,12 @@ class Option:
         if self.choices:
             *others, last = (f"'{choice}'" for choice in self.choices)
             return f"{', '.join(others)} or {last}"
-        if self.above is not None:
-            return f"more than {self.above:g}"
-        if self.most is not None:
+        if self.least is not None and self.most is not None:
             return f"{self.least:g} to {self.most:g}"
-        return "0 or more" if (self.kind, self.least) == ("number", 0) else f"at least {self.least:g}"
+        if self.kind == "number" and self.least == 0:
+            return "0 or more"
+        bounds = (("more than", self.above), ("at least", self.least), ("at most", self.most))
+        return " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
 
 
 in_python = partial(Option, flag=None)

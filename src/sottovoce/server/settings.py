@@ -99,6 +99,7 @@ class ServerLimits:
     stall_s: float = 120.0
 
     def __post_init__(self) -> None:
+        check_options(self)
         for name in self.__slots__:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -225,6 +226,7 @@ class ModelSettings:
         key="model_memory_mb",
         metavar="MB",
         above=0.0,
+        called="model memory",
     ).as_field(None)
     preload: bool = True
     second: str | None = None
@@ -233,8 +235,7 @@ class ModelSettings:
     def __post_init__(self) -> None:
         if self.second == self.model:
             raise OptionError(f"second model: expected another one than '{self.model}', which drafts")
-        if self.memory_mb is not None and not 0 < self.memory_mb < math.inf:
-            raise OptionError(f"model memory: expected more than 0 MB, got {self.memory_mb}")
+        check_options(self)
         for alias, name in self.aliases.items():
             if name not in self.names:
                 raise OptionError(f"alias '{alias}': expected one of {', '.join(self.names)}, got '{name}'")
@@ -302,6 +303,7 @@ class Listening:
     key: str | None = None
 
     def __post_init__(self) -> None:
+        check_options(self)
         if (self.certificate is None) != (self.key is None):
             raise OptionError("TLS: expected a certificate and its key, got one of them")
 
