@@ -24,7 +24,7 @@ from sottovoce.cli.options import (
 )
 from sottovoce.cli.progress import for_each_file, source_of, with_model
 from sottovoce.errors import OptionError
-from sottovoce.formats.ass import check_video, write_karaoke
+from sottovoce.formats.ass import check_ffmpeg, check_video, write_karaoke
 from sottovoce.formats.base import info_of
 from sottovoce.formats.files import READABLE, load_text, load_transcript, parse_text
 from sottovoce.formats.output import STANDARD_OUTPUT, label_of
@@ -200,7 +200,7 @@ def karaoke(
         invocation.interrupts.check()
         write_karaoke(transcript, Path(name), output, size=size, background=background)
 
-    return with_model(context, [recording], work)
+    return with_model(context, [recording], work, check=check_ffmpeg)
 
 
 PICTURE = (

@@ -25,14 +25,24 @@ if TYPE_CHECKING:
 
 
 def with_model(
-    context: click.Context, names: Sequence[str], work: Callable[[Model, str], None], *, quiet: bool = False
+    context: click.Context,
+    names: Sequence[str],
+    work: Callable[[Model, str], None],
+    *,
+    check: Callable[[], None] | None = None,
+    quiet: bool = False,
 ) -> int:
-    """Process recordings with a model, loaded if one of them can be read. Return the exit code."""
+    """Process recordings with a model, loaded if one of them can be read. Return the exit code.
+
+    check: of this machine, after the inputs and before the model is loaded.
+    """
     invocation = invocation_of(context)
     headers = read_headers(names, invocation)
     readable = [name for name in names if name in headers]
     if not readable:
         return exit_code(len(names), len(names))
+    if check is not None:
+        check()
     model = open_model(made(ModelOptions, context.params))
     return for_each_file(
         readable,

@@ -99,7 +99,7 @@ FRAMES_A_SECOND = 25
 
 
 def check_video(path: Path, size: str, background: str, recording: Path | None = None) -> None:
-    """Raises: OptionError for a bad path, size or background, and without ffmpeg."""
+    """Raises: OptionError for a bad path, size or background."""
     if path.suffix.lower() not in ENDINGS:
         raise OptionError(f"video '{path}': expected a name that ends in {', '.join(ENDINGS)}")
     if path.is_dir() or not path.parent.is_dir():
@@ -116,6 +116,10 @@ def check_video(path: Path, size: str, background: str, recording: Path | None =
         )
     if not re.fullmatch(r"#[0-9a-fA-F]{6}", background):
         raise OptionError(f"background: expected a colour such as #101418, got '{background}'")
+
+
+def check_ffmpeg() -> None:
+    """Raises: OptionError where the program ffmpeg is not installed."""
     if shutil.which("ffmpeg") is None:
         raise OptionError("video: needs the program ffmpeg, which is not installed here")
 
@@ -130,6 +134,7 @@ def write_karaoke(
 ) -> None:
     """Write the video atomically. transcript: with word times. Raises: OptionError with ffmpeg's message."""
     check_video(path, size, background, recording)
+    check_ffmpeg()
     if not any(segment.words for segment in transcript.segments):
         raise OptionError(f"video '{path}': expected words with times, got none")
     with tempfile.TemporaryDirectory() as folder:
