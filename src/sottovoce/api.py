@@ -14,8 +14,7 @@ from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.load import load_checkpoint
-from sottovoce.models.sources.find import Source, Sources
-from sottovoce.models.sources.names import default_model
+from sottovoce.models.sources.find import Source, Sources, default_model
 from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
 from sottovoce.offline.transcriber import SecondModel, transcriber_for, with_arguments
 from sottovoce.offline.transcription import FileTranscription, RunControl, open_recording, transcribe_batch

@@ -31,8 +31,7 @@ from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import HEADS, LARGE_V1, LARGE_V3, TINY, load_checkpoint, published_heads
 from sottovoce.models.sources import find
-from sottovoce.models.sources.find import Sources, cached, resolve
-from sottovoce.models.sources.names import list_models
+from sottovoce.models.sources.find import Sources, cached, list_models, resolve
 from tests.models import tiny
 
 

@@ -62,11 +62,11 @@ SECTIONS = {
 
 
 @click.command(cls=SectionedCommand, sections=SECTIONS, exclusive=EXCLUSIVE)
-@click.argument("source", metavar="INPUT")
+@click.argument("recordings", metavar="INPUT")
 @click.argument("output", metavar="OUTPUT")
 @click.pass_context
 def batch(
-    context: click.Context, /, source: str, output: str, language: str, task: Task, **given: object
+    context: click.Context, /, recordings: str, output: str, language: str, task: Task, **given: object
 ) -> int:
     """Transcribe an archive into one table. After a crash the same command continues.
 
@@ -77,7 +77,7 @@ def batch(
     """
     from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
     from sottovoce.models.devices import choose_device
-    from sottovoce.models.sources.names import default_model
+    from sottovoce.models.sources.find import default_model
 
     fusion = made(FusionOptions, given)
     if fusion.hotwords or fusion.is_used:
@@ -88,7 +88,7 @@ def batch(
     model = made(ModelOptions, given)
     if model.model is None:
         model = replace(model, model=default_model(choose_device(model.device).type))
-    items = list_recordings(source)
+    items = list_recordings(recordings)
     table = made(TableOptions, given)
     actors = actors_of(table) if table.ray else None
     options = transcribe_options({**given, "language": language, "task": task})

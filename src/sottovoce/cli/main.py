@@ -28,7 +28,7 @@ COMMANDS = {
     "transcribe": ("transcribe", "transcribe", "Transcribe recordings into text files."),
     "batch": ("batch", "batch", "Transcribe an archive into one table."),
     "stream": ("stream", "stream", "Transcribe live: microphone, standard input, or a file."),
-    "detect-language": ("detect_language", "detect_language", "Detect the language, or languages over time."),
+    "detect-language": ("align", "detect_language", "Detect the language, or languages over time."),
     "align": ("align", "align", "Find the times of the words of a text."),
     "find": ("align", "find", "Find a spoken phrase."),
     "convert": ("convert", "convert", "Convert transcripts to other formats."),

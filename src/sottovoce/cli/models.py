@@ -14,8 +14,7 @@ from rich.table import Table
 
 from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand
 from sottovoce.models.checkpoint.formats import BY_NAME, WRITTEN, format_by_name, require_suffix
-from sottovoce.models.sources.find import Sources, cached, resolve
-from sottovoce.models.sources.names import LICENCE, NANO, REPOSITORIES, list_models
+from sottovoce.models.sources.find import LICENCE, NANO, REPOSITORIES, Sources, cached, list_models, resolve
 from sottovoce.options.schema import Option, made
 
 if TYPE_CHECKING:

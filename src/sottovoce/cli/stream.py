@@ -107,16 +107,16 @@ SECTIONS = {
 
 
 @click.command(cls=SectionedCommand, sections=SECTIONS, exclusive={"realtime": ("unaware",)})
-@click.argument("source", required=False, metavar="FILE|-")
+@click.argument("recording", required=False, metavar="FILE|-")
 @click.pass_context
-def stream(context: click.Context, /, source: str | None, **given: object) -> int:
+def stream(context: click.Context, /, recording: str | None, **given: object) -> int:
     """Transcribe live: a FILE as if it were spoken now, `-` for a sound file or s16le PCM at 16 kHz from a
     pipe, or --mic.
 
     Ctrl-C ends the recording; the audio received by then is still transcribed. SIGTERM and SIGHUP do the
     same, with the exit codes 143 and 129.
     """
-    return transcribe_live(source, given, invocation_of(context).interrupts)
+    return transcribe_live(recording, given, invocation_of(context).interrupts)
 
 
 def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -> int:

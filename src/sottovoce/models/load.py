@@ -23,8 +23,7 @@ from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.checkpoint.formats import BY_NAME, format_of
 from sottovoce.models.ctc_head import ctc_head_of
 from sottovoce.models.dims import PUBLISHED_MODES, AlignmentHeads, EncoderMode, ModelDims
-from sottovoce.models.sources.find import Sources, local_path, resolve
-from sottovoce.models.sources.names import NANO
+from sottovoce.models.sources.find import NANO, Sources, local_path, resolve
 from sottovoce.models.sources.package_index import cache_root
 from sottovoce.text.files import whole_file, writing
 from sottovoce.text.languages import language_codes

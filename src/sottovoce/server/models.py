@@ -19,7 +19,7 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.models.devices import empty_cache
 from sottovoce.models.load import expected_bytes, expected_languages, n_parameters
-from sottovoce.models.sources.names import REPOSITORIES, published_repository
+from sottovoce.models.sources.find import REPOSITORIES, published_repository
 from sottovoce.runtime.batching import EngineState
 from sottovoce.server.errors import RETRY_S, ApiError
 from sottovoce.server.scheduler import FileJob, Scheduler, TranscriptionRequest
