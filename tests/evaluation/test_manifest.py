@@ -33,10 +33,13 @@ def test_one_language_and_several(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "at least one"),
-        ("nonsense", "line 1"),
-        ('{"file": "a.wav"}\n[]', "line 2"),
-        ('{"id": 3}', "`file`"),
-        ('{"file": "a", "segments": [{"start": 0}]}', "start, end and language"),
+        ("nonsense", "line 1: expected JSON, got something else"),
+        ('{"file": "a.wav"}\n[]', "line 2: expected an object, got a list"),
+        ('{"id": 3}', "line 1: expected a field 'file'"),
+        ('{"file": 3}', "line 1: file: expected text, got a whole number"),
+        ('{"file": "a", "segments": [{"start": 0}]}', r"segments\[0\]: expected a field 'end'"),
+        ('{"file": "a", "language": 3}', "language: expected text or a list or null, got a whole number"),
+        ('{"file": "a", "segments": ["en"]}', r"segments\[0\]: expected an object, got text"),
     ],
 )
 def test_others_are_refused(tmp_path: Path, text: str, message: str) -> None:

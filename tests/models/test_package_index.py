@@ -372,7 +372,7 @@ def test_an_interrupted_download_leaves_nothing_that_counts(
     wheels.fill_index(index)
     process = started(start_new_session=True)
     until = time.monotonic() + 60
-    while not list(folder.parent.glob(".base.part-*")) and time.monotonic() < until:
+    while not list(folder.parent.glob(".base.*.part")) and time.monotonic() < until:
         time.sleep(0.01)
     process.send_signal(how)
     process.communicate(timeout=60)

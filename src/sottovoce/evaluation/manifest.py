@@ -6,12 +6,13 @@ A line has `file` (relative to the list), and optionally `id`, `language` (a cod
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from sottovoce.errors import ManifestError
-from sottovoce.text.files import read_lines
+from sottovoce.text.files import from_json, read_lines
 from sottovoce.text.languages import language_code
 
 
@@ -38,13 +39,28 @@ class ManifestEntry:
         return tuple(dict.fromkeys(span.language for span in self.spans))
 
 
+class _Span(msgspec.Struct):
+    start: float
+    end: float
+    language: str
+    text: str | None = None
+
+
+class _Line(msgspec.Struct):
+    file: str
+    id: str | int | None = None
+    language: str | list[_Span] | None = None
+    text: str | None = None
+    segments: list[_Span] | None = None
+
+
 def read_manifest(path: str | Path) -> list[ManifestEntry]:
     """Read a manifest.
 
     Raises: ManifestError naming the line.
     """
     entries = [
-        _entry(line, Path(path).parent, f"{path}, line {number}")
+        _entry(from_json(_Line, line, f"{path}, line {number}", ManifestError), Path(path).parent)
         for number, line in enumerate(read_lines(path, "a list of recordings", ManifestError), 1)
         if line.strip()
     ]
@@ -53,32 +69,16 @@ def read_manifest(path: str | Path) -> list[ManifestEntry]:
     return entries
 
 
-def _entry(line: str, folder: Path, where: str) -> ManifestEntry:
-    try:
-        fields = json.loads(line)
-    except ValueError as error:
-        raise ManifestError(f"{where}: expected a JSON object ({error})") from error
-    if not isinstance(fields, dict) or not isinstance(fields.get("file"), str):
-        raise ManifestError(f"{where}: expected a JSON object with a `file`")
-    language = fields.get("language")
-    spans = fields.get("segments") or (language if isinstance(language, list) else [])
+def _entry(line: _Line, folder: Path) -> ManifestEntry:
+    code = line.language if isinstance(line.language, str) else None
+    spans = line.segments or (line.language if isinstance(line.language, list) else [])
     return ManifestEntry(
-        id=str(fields.get("id", fields["file"])),
-        path=folder / fields["file"],
-        language=(language_code(language) or language) if isinstance(language, str) else None,
-        text=str(fields.get("text") or ""),
-        spans=tuple(_span(span, where) for span in spans if isinstance(span, dict)),
-    )
-
-
-def _span(fields: dict[str, object], where: str) -> LabelledSpan:
-    start, end, language = fields.get("start"), fields.get("end"), fields.get("language")
-    if (
-        not isinstance(start, int | float)
-        or not isinstance(end, int | float)
-        or not isinstance(language, str)
-    ):
-        raise ManifestError(f"{where}: expected spans with start, end and language, got {fields}")
-    return LabelledSpan(
-        float(start), float(end), language_code(language) or language, str(fields.get("text") or "")
+        id=line.file if line.id is None else str(line.id),
+        path=folder / line.file,
+        language=code and (language_code(code) or code),
+        text=line.text or "",
+        spans=tuple(
+            LabelledSpan(span.start, span.end, language_code(span.language) or span.language, span.text or "")
+            for span in spans
+        ),
     )

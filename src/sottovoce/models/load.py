@@ -10,10 +10,10 @@ Source of the heads, as (decoder layer, head) pairs: the masks in openai-whisper
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,7 +25,7 @@ from sottovoce.models.ctc_head import ctc_head_of
 from sottovoce.models.dims import PUBLISHED_MODES, AlignmentHeads, EncoderMode, ModelDims
 from sottovoce.models.sources.find import NANO, Sources, local_path, resolve
 from sottovoce.models.sources.package_index import cache_root
-from sottovoce.text.files import whole_file, writing
+from sottovoce.text.files import from_json, whole_file, writing
 from sottovoce.text.languages import language_codes
 
 # fmt: off
@@ -149,21 +149,24 @@ def weights_key(checkpoint: Checkpoint) -> str:
 
 def stored_mode(key: str) -> EncoderMode | None:
     """Return the mode stored for weights, or None: without an entry, or with a damaged or older one."""
-    try:
-        entry = json.loads(_mode_file(key).read_text(encoding="utf-8"))
-        if entry["version"] != MODES_VERSION:
-            return None
-        mode = entry["mode"]
-        return EncoderMode(**{**mode, "anchors": tuple(mode["anchors"])})
-    except (OSError, ValueError, TypeError, LookupError, OptionError):
-        return None
+    path = _mode_file(key)
+    with suppress(OSError, OptionError):
+        entry = from_json(_StoredMode, path.read_bytes(), str(path))
+        return entry.mode if entry.version == MODES_VERSION else None
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredMode:
+    version: int
+    mode: EncoderMode
 
 
 def store_mode(key: str, mode: EncoderMode) -> Path:
     """Store the mode of weights; return the file. Raises: OSError."""
     path = _mode_file(key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"version": MODES_VERSION, "mode": asdict(mode)}, indent=None)
+    write_json(path, asdict(_StoredMode(MODES_VERSION, mode)), indent=None)
     return path
 
 

