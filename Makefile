@@ -62,7 +62,7 @@ $(VENV)/docs: $(VENV)/base
 	$(PIP) --editable '.[docs]'
 	touch $@
 
-check-docs: $(VENV)/test  ## links, spelling, examples, tables and commands of the pages, and the site
+check-docs: $(VENV)/test $(VENV)/docs  ## links, spelling, examples, tables and commands of the pages, and the site
 	$(BIN)/python -m pytest -q tests/docs
 
 docs: $(VENV)/docs  ## the documentation site, into site/; fails on a link that leads nowhere

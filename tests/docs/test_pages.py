@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,11 +22,12 @@ import click
 import pytest
 import yaml
 
+import sottovoce
 from benchmarks.__main__ import benchmarks
+from sottovoce.api import Model
 from sottovoce.cli.main import cli
 from tests.docs.command_tables import MODEL, rewritten
 from tests.docs.command_tables import PAGES as TABLED
-from tests.fresh_process import run_code
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "sottovoce"
@@ -42,12 +43,6 @@ DISTRIBUTIONS = {"rapidocr_onnxruntime": "rapidocr-onnxruntime", "PIL": "pillow"
 """Names of packages in an index, where they differ."""
 FENCE = re.compile(r"^```(\w*)(?: needs=)?([\w,]*)(?: .*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """Blocks: their language, packages that they need and the project does not, and their text."""
-TEST = re.compile(r'^\[yes\]\(\.\./(?P<file>tests/[\w/]+\.py) "(?P<test>test_\w+)"\)$')
-GIVEN_UP = (
-    r"(?i)\b(?:mended|seams?|the house|misheard|unheard|(?:is|are) told|anew|in company|chose nothing|of now"
-    r"|believed of|by ear|sureness)\b"
-)
-"""Words of an earlier style (style: the field's terms)."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 REPOSITORY = "https://github.com/sottovoce/sottovoce"
 
@@ -68,13 +63,6 @@ def python_blocks() -> Iterator[object]:
             needs = [name for name in match[2].split(",") if name and not find_spec(name)]
             skip = pytest.mark.skipif(bool(needs), reason=f"{', '.join(needs)}: not installed")
             yield pytest.param(match[3], id=name, marks=[skip, pytest.mark.long] if match[2] else [])
-
-
-def commands() -> Iterator[object]:
-    for name, match in blocks():
-        for line in match[3].replace("\\\n", " ").splitlines():
-            if line.startswith("sottovoce "):
-                yield pytest.param(line, id=f"{name}: {line[:60]}")
 
 
 def rows(page: str) -> list[list[str]]:
@@ -120,19 +108,34 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assert_runs(code: str, folder: Path, output: Path) -> None:
-    result = run_code(code, folder, output)
-    if "needs the native kernels" in output.read_text():
-        pytest.skip("sottovoce-kernels is not installed")
-    assert result == 0, output.read_text()
+@pytest.fixture
+def run_example(
+    model: Model, examples: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """Run code in a folder, with the bundled model that is loaded once; returns what it prints."""
+    monkeypatch.setattr("sottovoce.api.load_model", lambda name, **_: model if name == "nano" else None)
+    monkeypatch.setattr(sottovoce, "load_model", lambda name, **_: model if name == "nano" else None)
+
+    def run(code: str, folder: Path = examples.parent) -> str:
+        monkeypatch.chdir(folder)
+        exec(compile(code, "example", "exec"), {"__name__": "__main__"})
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.mark.parametrize("code", [*python_blocks()])
-def test_python_examples_run(code: str, examples: Path, tmp_path: Path) -> None:
-    assert_runs(code, examples.parent, tmp_path / "said")
+def test_python_examples_run(
+    code: str, run_example: Callable[..., str], request: pytest.FixtureRequest
+) -> None:
+    if "CtcDecoder" in code:
+        request.getfixturevalue("kernels")
+    run_example(code)
 
 
-def test_the_example_with_a_nemo_file_runs(kernels: None, tmp_path: Path) -> None:
+def test_the_example_with_a_nemo_file_runs(
+    kernels: None, tmp_path: Path, run_example: Callable[..., str]
+) -> None:
     config = b"decoder: {vocabulary: [' ', a, b]}"
     with tarfile.open(tmp_path / "stt_en_conformer_ctc.nemo", "w") as file:
         entry = tarfile.TarInfo("model_config.yaml")
@@ -142,8 +145,7 @@ def test_the_example_with_a_nemo_file_runs(kernels: None, tmp_path: Path) -> Non
     (tmp_path / "words.arpa").write_text(f"\\data\\\nngram 1=5\n\n\\1-grams:\n{grams}\n\n\\end\\\n")
     (code,) = re.findall(r"^```py\n(.*?)^```$", text("docs/guides/ctc-model.md"), re.MULTILINE | re.DOTALL)
     code = f"import torch\nlogits = torch.eye(4)[[1, 2, 0, 1]] * 9\n{code}\nprint(hypotheses[0][0].text)"
-    assert run_code(code, tmp_path, tmp_path / "printed") == 0, (tmp_path / "printed").read_text()
-    assert (tmp_path / "printed").read_text() == "ab a\n"
+    assert run_example(code, tmp_path) == "ab a\n"
 
 
 def test_every_block_of_python_is_run() -> None:
@@ -170,12 +172,13 @@ def test_blocks_of_json_are_json() -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_keeps_nothing_printed(notebook: Path, examples: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_and_keeps_nothing_printed(
+    kernels: None, notebook: Path, examples: Path, run_example: Callable[..., str]
+) -> None:
     cells: list[dict[str, Any]] = json.loads(text(notebook))["cells"]
     sources = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell for cell in sources if cell["outputs"] or cell["execution_count"] is not None] == []
-    code = "\n".join("".join(cell["source"]) for cell in sources)
-    assert_runs(code, examples / "notebooks", tmp_path / "said")
+    run_example("\n".join("".join(cell["source"]) for cell in sources), examples / "notebooks")
 
 
 def test_what_examples_need_is_installed_by_make_test() -> None:
@@ -186,20 +189,30 @@ def test_what_examples_need_is_installed_by_make_test() -> None:
     assert {DISTRIBUTIONS.get(name, name) for name in needed} <= {name.lower() for name in installed}
 
 
-@pytest.mark.parametrize("line", [*commands()])
-def test_commands_are_understood(line: str) -> None:
-    words = shlex.split(line, comments=True)[1:]
-    for stop in ("|", ">", "<"):
-        words = words[: words.index(stop)] if stop in words else words
-    command: click.Command = cli
-    context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
-    while isinstance(command, click.Group):
-        name = words.pop(0)
-        found = command.get_command(context, name)
-        assert found is not None, f"no command {name}"
-        command = found
-        context = click.Context(command, parent=context, info_name=name)
-    command.make_parser(context).parse_args(words)
+def test_commands_are_understood() -> None:
+    lines = [
+        line
+        for _, match in blocks()
+        for line in match[3].replace("\\\n", " ").splitlines()
+        if line.startswith("sottovoce ")
+    ]
+    assert len(lines) > 100
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        for stop in ("|", ">", "<"):
+            words = words[: words.index(stop)] if stop in words else words
+        command: click.Command = cli
+        context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
+        while isinstance(command, click.Group):
+            name = words.pop(0)
+            named = command.get_command(context, name)
+            assert named is not None, f"{line}: no command {name}"
+            command = named
+            context = click.Context(command, parent=context, info_name=name)
+        try:
+            command.make_parser(context).parse_args(words)
+        except click.ClickException as error:
+            pytest.fail(f"{line}: {error.format_message()}")
 
 
 def benchmark_commands() -> Iterator[tuple[str, str, str]]:
@@ -275,27 +288,28 @@ def test_the_model_options_are_named() -> None:
     assert tuple(re.findall(r"`(--[\w-]+)`", sentence)) == MODEL
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def broken_links(page: Path) -> Iterator[str]:
+    """Links of a page to no file or anchor, and files of the source that it names and that are not there.
+
+    Those of a commit, and those that a reader writes, are no links.
+    """
     prose = FENCE.sub("", text(page))
-    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose)
-    targets += re.findall(r' (?:src|srcset|href)="([^"#]+)"', prose)
-    local = [target for target in targets if "://" not in target]
-    assert [target for target in local if not (page.parent / target).exists()] == []
-    anchors = [link for link in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", prose) if "://" not in link[0]]
-    places = [((page.parent / target) if target else page, anchor) for target, anchor in anchors]
-    assert [
-        anchor for path, anchor in places if path.suffix == ".md" and anchor not in anchors_of(path)
-    ] == []
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", prose)
+    links += [(target, "") for target in re.findall(r' (?:src|srcset|href)="([^"#]+)"', prose)]
+    for target, anchor in links:
+        path = page.parent / target if target else page
+        if "://" not in target and (
+            not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors_of(path))
+        ):
+            yield f"{page.name}: {target}#{anchor}"
+    named = set(re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", re.sub(r"git show [^`]*", "", prose)))
+    for name in named - {"src/sottovoce/runtime/yours.py"}:
+        if not any((root / name).exists() for root in (ROOT, SOURCE)):
+            yield f"{page.name}: {name}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_of_the_source_that_a_page_names_are_there(page: Path) -> None:
-    """But for those of a commit, and those that a reader writes."""
-    prose = re.sub(r"git show [^`]*", "", FENCE.sub("", text(page)))
-    named = set(re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", prose)) - {"src/sottovoce/runtime/yours.py"}
-    missing = [name for name in named if not any((root / name).exists() for root in (ROOT, SOURCE))]
-    assert missing == []
+def test_links_lead_somewhere_and_files_that_pages_name_are_there() -> None:
+    assert [link for page in PAGES for link in broken_links(page)] == []
 
 
 def test_spelling() -> None:
@@ -312,34 +326,6 @@ def test_spelling() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_words_that_were_given_up_stay_away(page: Path) -> None:
-    assert re.findall(GIVEN_UP, FENCE.sub("", text(page))) == []
-
-
-@pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs" / "research").glob("*.md")), ids=lambda page: page.name
-)
-def test_every_section_with_a_table_of_research_says_where_its_figures_are_from(page: Path) -> None:
-    whole = FENCE.sub(lambda block: block[3], text(page))
-    sections = [part for part in re.split(r"^#+ ", whole, flags=re.MULTILINE) if "\n|" in part]
-    source = (
-        r"python -m|git\s+show|git ls-files|pytest|sottovoce [a-z]|tests/|a script|by hand|[Bb]y arithmetic"
-    )
-    heads = {part.split("\n")[0] for part in sections if not re.search(source, part)}
-    assert heads <= {"Research", "Data", "Renamed in Python"}
-
-
-def test_every_table_of_figures_has_its_command() -> None:
-    sections = re.split(
-        r"^##+ ", FENCE.sub(lambda block: block[3], text("docs/benchmarks.md")), flags=re.MULTILINE
-    )
-    with_tables = [section for section in sections if "\n|" in section]
-    assert len(with_tables) > 8
-    heads = [section.split("\n")[0] for section in with_tables if "python -m benchmarks" not in section]
-    assert heads == []
-
-
 def test_a_task_of_a_newcomer_begins_where_it_says() -> None:
     tasks = [row for row in rows("architecture.md") if len(row) == 3 and row[0].endswith("?")]
     assert len(tasks) > 5
@@ -347,34 +333,6 @@ def test_a_task_of_a_newcomer_begins_where_it_says() -> None:
         path = ROOT / file.strip("`")
         assert path.exists(), f"{question} {file} is not there"
         assert name.strip("`") in names_of(path), f"{question} {file} has no {name}"
-
-
-def test_a_term_of_the_glossary_is_in_the_code() -> None:
-    paths = list(SOURCE.rglob("*.py"))
-    words = {word for path in paths for word in re.findall(r"\w+", text(path))}
-    files = {path.name for path in paths}
-    terms = [row for row in rows("glossary.md") if len(row) == 4 and row[0] != "term"]
-    assert terms
-    for term, meaning, place, _ in terms:
-        name = place.strip("`")
-        assert meaning, term
-        if name.endswith(".py"):
-            assert Path(name).name in files, f"{term}: there is no {name}"
-        elif name != "–":
-            assert name in words, f"{term}: the code has no {name}"
-
-
-def test_what_is_ours_beside_other_projects_has_its_test() -> None:
-    table = [[cell.strip() for cell in row] for row in rows("compared.md") if row[0].strip()]
-    assert len(table) > 20
-    assert {len(row) for row in table} == {7}
-    assert all(all(row) for row in table)
-    assert len({row[0] for row in table}) == len(table)
-    for row in table:
-        if row[-1] != "–":
-            found = TEST.match(row[-1])
-            assert found is not None, f'{row[0]}: expected [yes](../tests/file.py "test"), got {row[-1]}'
-            assert found["test"] in names_of(ROOT / found["file"]), f"{row[0]}: no {found['test']}"
 
 
 @pytest.mark.long
