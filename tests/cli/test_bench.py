@@ -57,6 +57,7 @@ def test_a_document_for_each_runtime(call: Call) -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_part")
 def test_a_recording_is_transcribed_and_heard_live(call: Call) -> None:
     arguments = ["-m", "nano", "--language", "en", "--seconds", "2", "--repeats", "1"]
@@ -90,6 +91,7 @@ def test_the_table_has_a_row_for_each_measure(call: Call) -> None:
     assert "…" not in "".join(rows)
 
 
+@pytest.mark.long
 def test_live_finds_the_encoder_mode_of_weights_and_stores_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:

@@ -124,6 +124,7 @@ NEVER = DeferralOptions(min_avg_logprob=-1e3, min_word_prob=0.0)
 SHORT = TranscribeOptions(audio_ctx=500)
 """Windows of ten seconds: more points for less work."""
 LANGUAGES = "en,de,es,fr"
+LONG = pytest.mark.long
 
 
 @pytest.mark.parametrize(
@@ -131,8 +132,8 @@ LANGUAGES = "en,de,es,fr"
     [
         (GERMAN, "de", SHORT),
         (SEVERAL, LANGUAGES, replace(SHORT, word_timestamps=True)),
-        (SEVERAL, None, replace(SHORT, normalization="running", offset_s=1.5)),
-        (SEVERAL, LANGUAGES, replace(SHORT, mode="vad")),
+        pytest.param(SEVERAL, None, replace(SHORT, normalization="running", offset_s=1.5), marks=LONG),
+        pytest.param(SEVERAL, LANGUAGES, replace(SHORT, mode="vad"), marks=LONG),
         (SEVERAL, LANGUAGES, replace(SHORT, mode="vad", batch_size=2, word_timestamps=True)),
     ],
     ids=["german", "several-words", "auto-part", "vad", "batched-words"],
@@ -148,7 +149,9 @@ def test_points_go_on_to_the_same_text(
 @pytest.mark.parametrize(
     ("samples", "language", "options"),
     [
-        (SEVERAL, LANGUAGES, replace(SHORT, word_timestamps=True, clean=True, offset_s=1.5)),
+        pytest.param(
+            SEVERAL, LANGUAGES, replace(SHORT, word_timestamps=True, clean=True, offset_s=1.5), marks=LONG
+        ),
         (SEVERAL, LANGUAGES, replace(SHORT, mode="vad", batch_size=2)),
     ],
     ids=["part", "batched"],
@@ -191,11 +194,11 @@ def in_two_channels(samples: Samples) -> Samples:
 @pytest.mark.parametrize(
     ("samples", "options", "has_second"),
     [
-        (SEVERAL, replace(SHORT, speakers=EverySecond()), False),
+        pytest.param(SEVERAL, replace(SHORT, speakers=EverySecond()), False, marks=LONG),
         (SEVERAL, replace(SHORT, speakers=EverySecond(), mode="vad", clean=True, offset_s=1.5), True),
-        (in_two_channels(SEVERAL), replace(SHORT, channels="energy"), False),
+        pytest.param(in_two_channels(SEVERAL), replace(SHORT, channels="energy"), False, marks=LONG),
         (in_two_channels(TWICE), replace(SHORT, channels="apart", mode="vad"), False),
-        (in_two_channels(TWICE), replace(SHORT, channels="apart", mode="vad"), True),
+        pytest.param(in_two_channels(TWICE), replace(SHORT, channels="apart", mode="vad"), True, marks=LONG),
     ],
     ids=["diarized", "diarized-second-model", "energy", "apart", "apart-second-model"],
 )
@@ -239,19 +242,20 @@ def test_a_point_of_another_mode_is_refused(model: Model) -> None:
         ResumePoint.of_json({"place": {}})
 
 
-KILLED = [
-    ("seek", SHORT, False),
-    ("speakers and a second model", replace(SHORT, speakers=EverySecond()), True),
-    ("channels", replace(SHORT, mode="vad", channels="apart"), False),
-    ("batched", replace(SHORT, mode="vad", batch_size=2), False),
-    ("seek and a second model", SHORT, True),
-    ("batched and a second model", replace(SHORT, mode="vad", batch_size=2), True),
-]
-
-
-@pytest.mark.parametrize(("name", "options", "has_second"), KILLED, ids=[row[0] for row in KILLED])
+@pytest.mark.parametrize(
+    ("options", "has_second"),
+    [
+        pytest.param(SHORT, False, marks=LONG),
+        pytest.param(replace(SHORT, speakers=EverySecond()), True, marks=LONG),
+        pytest.param(replace(SHORT, mode="vad", channels="apart"), False, marks=LONG),
+        (replace(SHORT, mode="vad", batch_size=2), False),
+        (SHORT, True),
+        pytest.param(replace(SHORT, mode="vad", batch_size=2), True, marks=LONG),
+    ],
+    ids=["seek", "speakers-second-model", "channels", "batched", "seek-second-model", "batched-second-model"],
+)
 def test_a_kill_at_any_call_of_the_model_costs_no_word(
-    model: Model, name: str, options: TranscribeOptions, has_second: bool
+    model: Model, options: TranscribeOptions, has_second: bool
 ) -> None:
     """The interrupted run and the one that goes on from its last point give the text of one run."""
     second = model.as_second(replace(NEVER, min_avg_logprob=-0.3)) if has_second else None
