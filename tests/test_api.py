@@ -190,7 +190,7 @@ STREAM_FIELDS = "whose fields are threshold, neg_threshold, onset_ms, hangover_m
 @pytest.mark.parametrize(
     ("bad", "expected"),
     [
-        ({"unstable": "foo"}, "unstable: expected True or False, got 'foo'"),
+        ({"switching": "parallel"}, "switching: expected off or restart, got 'parallel'"),
         ({"vad": 0.5}, f"vad: expected True, False or VadStreamOptions, {STREAM_FIELDS}, got 0.5"),
         (
             {"vad": {"min_silence_duration_ms": 500}},

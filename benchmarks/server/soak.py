@@ -100,7 +100,7 @@ class Chaos:
 
     async def _stall(self) -> None:
         """Sends, then neither sends nor reads."""
-        async with connect(f"ws://{self._address}/v1/live?unstable=true") as client:
+        async with connect(f"ws://{self._address}/v1/live?captions=revisable") as client:
             await client.send(SECOND * 3)
             await asyncio.sleep(5.0)
             client.transport.abort()

@@ -340,7 +340,6 @@ class Model:
         switching: Switching = "restart",
         vad: bool | VadStreamOptions = True,
         captions: Captions = "firm",
-        unstable: bool = False,
         stream: StreamOptions | None = None,
         following: SessionOptions | None = None,
         speakers: Speakers | LiveSpeakers | None = None,
@@ -349,9 +348,9 @@ class Model:
         """Open a live session: push 16 kHz mono float32 samples, get events.
 
         languages: one code, or several to follow among; None: all of the model.
-        switching: "off", or "restart", which "parallel" means too.
+        switching: "restart" follows changes of language, "off" does not.
         vad: decode only detected speech; or its options.
-        captions: "firm": committed words only; "revisable" (or unstable=True): also words that may change.
+        captions: "firm": committed words only; "revisable": also words that may change.
         stream: how speech is decoded. following: other options; the arguments override them.
         speakers: of each word: "auto", the most speakers, or those of an earlier session.
         runtime: as in `transcribe`.
@@ -372,14 +371,12 @@ class Model:
                 "`sottovoce bench FILE --live` finds it, once",
                 self.name,
             )
-        if not isinstance(unstable, bool):
-            raise OptionError(f"unstable: expected True or False, got {unstable!r}")
         options = replace(
             following or SessionOptions(),
             languages=self._allowed(languages),
             switching=switching,
             stream=stream or StreamOptions(),
-            captions="revisable" if unstable else captions,
+            captions=captions,
         )
         return Session(
             self.backend,

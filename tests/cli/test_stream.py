@@ -215,7 +215,7 @@ def test_unstable_text_is_shown_beside_the_committed(live: Live) -> None:
         return unstable, [event for event in heard if event["type"] != "unstable"]
 
     none, committed = events()
-    words, beside_words = events("--unstable")
+    words, beside_words = events("--captions", "revisable")
     assert none == []
     assert any(words)
     assert words[-1] == "", "nothing unstable is left at the end of an utterance"
@@ -234,18 +234,6 @@ def test_boosted_phrases_come_out(tmp_path: Path, live: Live) -> None:
     assert "quorl" not in said(live("--beam-size", "3"))
     assert "quorl" in said(live("--beam-size", "3", "--hotwords", phrases, "--hotword-weight", "60"))
     assert "quorl" not in said(live("--hotwords", "Gertrude"))
-
-
-def test_parallel_switching_means_restart_and_a_warning_says_so(
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    command = ["stream", str(CLIP), *QUICK, "--languages", "en,de", "--jsonl", "--switching"]
-    found = []
-    for switching, n_warnings in (("restart", 0), ("parallel", 1)):
-        assert run([*command, switching]) == 0
-        assert caplog.text.count("now means 'restart'") == n_warnings
-        found.append(capsys.readouterr().out)
-    assert found[0] == found[1]
 
 
 def test_an_ngram_model_takes_part(tmp_path: Path, live: Live) -> None:

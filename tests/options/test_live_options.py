@@ -56,13 +56,6 @@ def test_a_field_of_the_protocol_sets_the_same(option: Option) -> None:
 
 
 def test_a_choice_holds_and_live_decoding_is_part_of_a_stream() -> None:
-    with pytest.raises(OptionError, match="switching: expected 'off', 'restart' or 'parallel', got 'often'"):
+    with pytest.raises(OptionError, match="switching: expected 'off' or 'restart', got 'often'"):
         LiveOptions(switching="often")  # type: ignore[arg-type]
     assert StreamOptions.of(LiveDecodingOptions(frame_threshold=30)) == StreamOptions(frame_threshold=30)
-
-
-def test_the_name_of_earlier_versions_shows_captions_that_may_change() -> None:
-    request = with_changes(SessionRequest(), {"unstable": "true"})
-    assert request.options.captions == "revisable"
-    assert with_changes(request, {"unstable": False}).options.captions == "firm"
-    assert with_changes(request, {"unstable": True, "captions": "firm"}).options.captions == "firm"

@@ -79,7 +79,7 @@ def test_events_are_those_of_the_library_however_the_audio_is_cut(nano: Model, p
     with serving(
         nano, work=Work(forecast=False, longest_interval_s=0.25)
     ) as server:  # also on a busy machine
-        messages, code, _ = talk(server, audio, query="languages=en,de,es,fr&unstable=true", piece=piece)
+        messages, code, _ = talk(server, audio, query="languages=en,de,es,fr&captions=revisable", piece=piece)
     check_events(messages, nano, audio, "en", "de", "es", "fr", unstable=True)
     assert code == 1000
     assert messages[0]["type"] == "ready"
@@ -88,9 +88,8 @@ def test_events_are_those_of_the_library_however_the_audio_is_cut(nano: Model, p
     assert messages[-1]["received"] == pytest.approx(len(audio) / 32_000, abs=0.001)
 
 
-@pytest.mark.parametrize("more", ["", "&switching=parallel"])
-def test_events_are_numbered_and_share_the_utterance_of_their_final(server: ServerThread, more: str) -> None:
-    messages, _, _ = talk(server, clip("mixed"), query=f"languages=en,de,es,fr{more}")
+def test_events_are_numbered_and_share_the_utterance_of_their_final(server: ServerThread) -> None:
+    messages, _, _ = talk(server, clip("mixed"), query="languages=en,de,es,fr")
     events = events_of(messages)
     assert any(event["type"] == "final" for event in events)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
@@ -166,11 +165,11 @@ def encoded(audio: Any, law: str) -> Any:
     [
         ("languages=klingon", "languages", "klingon"),
         ("languages=pl", "languages", "this model knows: en, de, es, fr, zh"),
-        ("switching=often", "switching", "off, restart, parallel"),
+        ("switching=often", "switching", "off, restart"),
         ("encoding=mp3", "encoding", "s16le"),
         ("sample_rate=12", "sample_rate", "8000 to 96000"),
         ("sample_rate=high", "sample_rate", "whole number"),
-        ("unstable=maybe", "unstable", "true or false"),
+        ("vad=maybe", "vad", "true or false"),
         ("eagerness=extreme", "eagerness", "low, medium, high"),
         ("model=other", "model", "expected one of nano"),
     ],

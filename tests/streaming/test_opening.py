@@ -100,7 +100,7 @@ def test_the_first_session_computes_what_the_next_one_does(model: Model) -> None
 def test_live_speech_compiles_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first word would wait for it for seconds."""
     monkeypatch.setattr(torch, "compile", refuse)
-    listened = model.session(["en", "de"], unstable=True)
+    listened = model.session(["en", "de"], captions="revisable")
     audio = load_audio(CLIP, duration_s=3.0)
     assert words_of(listen(listened, audio))
 

@@ -235,16 +235,6 @@ def test_after_close_nothing_is_taken() -> None:
         live.push(silence(0.1))
 
 
-def test_parallel_means_restart_and_one_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    audio, _, _ = mixed(["de", "en"], 8, 0.2)
-    named_parallel = session(switching="parallel")
-    assert [record.getMessage() for record in caplog.records] == [
-        "switching: 'parallel' is no longer a mode of its own and now means 'restart'"
-    ]
-    assert listen(named_parallel, audio) == listen(session(switching="restart"), audio)
-    assert len(caplog.records) == 1
-
-
 def test_nothing_is_said_before_the_first_language_is_known() -> None:
     """Words of the language that stands first in the list would come in a language nobody speaks."""
     audio = np.concatenate([silence(0.5), say(spoken("de", 15)), silence(1.0)])

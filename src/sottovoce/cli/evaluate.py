@@ -17,7 +17,6 @@ from sottovoce.errors import ManifestError
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
 from sottovoce.formats.output import writable_folder
 from sottovoce.options.decoding import FallbackOptions
-from sottovoce.options.live import Switching, without_parallel
 from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.languages import UNSPACED, LanguageChoice
@@ -54,12 +53,6 @@ class EvalOptions:
         "Noise recording to mix in. Repeatable.", group="Probe", many=True, metavar="FILE"
     ).as_field(())
     snr_db: float = Option("Signal-to-noise ratio in dB.", group="Probe").as_field(10.0)
-    switching: Switching = Option(
-        "How changes of language are followed. `parallel` means `restart`.",
-        group="Switching",
-        choices=("restart", "parallel"),
-        metavar="[restart]",
-    ).as_field("restart")
     plots: str | None = Option(
         "Folder for pictures of the timelines.", group="Switching", metavar="DIRECTORY"
     ).as_field(None)
@@ -207,7 +200,7 @@ def stream_options(given: Values) -> StreamOptions:
 
 
 @measure("Live", "Switching")
-def switching(manifest: str, switching: Switching, plots: str | None, **given: object) -> None:
+def switching(manifest: str, plots: str | None, **given: object) -> None:
     """Measure change points, delays, false switches and mixed error rates of live sessions."""
     from sottovoce.audio.io import load_audio
     from sottovoce.evaluation.language_scores import NO_SCORES, score_switches
@@ -219,11 +212,11 @@ def switching(manifest: str, switching: Switching, plots: str | None, **given: o
         require_plots()
         writable_folder(Path(plots))
     model, entries, languages = set_up(manifest, given)
-    mode, stream = without_parallel(switching), stream_options(given)
+    stream = stream_options(given)
     wide = narrow = NO_SCORES
     utterances, parts = [], []
     for entry in entries:
-        session = model.session(languages, switching=mode, stream=stream)
+        session = model.session(languages, stream=stream)
         run = run_live(session, load_audio(str(entry.path)), chunk_s=stream.chunk_s)
         spans = [(span.start_s, span.end_s, span.language) for span in entry.spans]
         wide += score_switches(run.switches, spans, duration_s=run.duration_s)
@@ -245,7 +238,6 @@ def switching(manifest: str, switching: Switching, plots: str | None, **given: o
     say(
         {
             "model": model.name,
-            "mode": mode,
             "within_1_s": _shown(wide),
             "within_0.5_s": _shown(narrow),
             "errors": score(utterances, quick).to_dict() if utterances else None,

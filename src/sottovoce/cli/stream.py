@@ -79,10 +79,9 @@ class StreamFlags:
     ).as_field("auto")
     no_vad: bool = Option("Decode silence too, without voice activity detection.").as_field(False)
     jsonl: bool = Option("Print one JSON event a line.").as_field(False)
-    unstable: bool = Option("Same as --captions revisable.").as_field(False)
 
 
-MIC, REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, JSONL, UNSTABLE = options_of(StreamFlags)
+MIC, REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, JSONL = options_of(StreamFlags)
 SAVE_AUDIO = click.Option(
     ["--save-audio"], type=click.Path(dir_okay=False), help="Save the audio as a WAV file."
 )
@@ -102,7 +101,7 @@ SECTIONS = {
     "Speech": (NO_VAD, *grouped("Edges", of=LIVE)),
     "Speakers": (*grouped("Speakers", of=LIVE), VOICES),
     "Translation": TRANSLATION,
-    "Output": (JSONL, *grouped("Captions", of=LIVE), UNSTABLE, LOG),
+    "Output": (JSONL, *grouped("Captions", of=LIVE), LOG),
 }
 
 
@@ -190,7 +189,6 @@ def open_session(
         following=SessionOptions(switch_certainty=given["switch_certainty"]),
         vad=False if flags.no_vad else vad,
         captions=given["captions"],
-        unstable=flags.unstable,
         stream=stream,
         speakers=speakers,
     )

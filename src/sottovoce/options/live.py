@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,23 +12,14 @@ from sottovoce.options.schema import ApiField, Option, check_options, in_python
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.types import Task
 
-Switching: TypeAlias = Literal["off", "restart", "parallel"]
-"""How a change of language is followed; "parallel" means "restart"."""
+Switching: TypeAlias = Literal["off", "restart"]
+"""How a change of language is followed."""
 SWITCH_CERTAINTY = 0.8
 Captions: TypeAlias = Literal["firm", "revisable"]
 Latency: TypeAlias = Literal["low", "balanced", "sure"]
 Eagerness: TypeAlias = Literal["low", "medium", "high"]
 _in_policy = partial(Option, group="When words are said")
 _in_language = partial(Option, group="Language")
-log = logging.getLogger(__name__)
-
-
-def without_parallel(switching: Switching) -> Switching:
-    """Replace "parallel" by "restart", with a warning."""
-    if switching != "parallel":
-        return switching
-    log.warning("switching: 'parallel' is no longer a mode of its own and now means 'restart'")
-    return "restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +171,8 @@ class LiveOptions:
     ).as_field(())
     """Empty: all of the model."""
     switching: Switching = _in_language(
-        "restart: follow changes of language between sentences; off: do not. `parallel` means `restart`.",
-        choices=("off", "restart", "parallel"),
-        metavar="[off|restart]",
+        "restart: follow changes of language between sentences; off: do not.",
+        choices=get_args(Switching),
         sottovoce=ApiField(
             "switching", "`restart` (default): follow changes of language between sentences; `off`: do not"
         ),

@@ -151,7 +151,6 @@ REQUEST = (
 
 
 MODEL = _live("model", "text", "one of `/v1/models`; default: the server's")
-UNSTABLE = _live("unstable", "flag", "`true`: same as `captions=revisable`")
 LIVE_REQUEST = (
     _live(
         "translate_to",

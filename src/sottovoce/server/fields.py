@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from sottovoce.formats.document import Json
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
-from sottovoce.options.requests import LIVE_REQUEST, MODEL, REQUEST, UNSTABLE
+from sottovoce.options.requests import LIVE_REQUEST, MODEL, REQUEST
 from sottovoce.options.schema import Api, ApiField, Kind, Option, Values, options_of
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.options.vad import VadOptions, VadStreamOptions
@@ -282,7 +282,6 @@ LIVE: tuple[Option, ...] = (
     *options_of(LiveOptions),
     *options_of(LiveDecodingOptions),
     *options_of(VadStreamOptions),
-    UNSTABLE,
     *LIVE_REQUEST,
 )
 READERS: Mapping[Kind, Reader[object]] = {

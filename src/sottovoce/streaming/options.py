@@ -22,7 +22,6 @@ from sottovoce.options.live import (
     Latency,
     LiveDecodingOptions,
     Switching,
-    without_parallel,
 )
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.text.languages import find_language
@@ -179,8 +178,8 @@ class StreamOptions(LiveDecodingOptions):
 class SessionOptions:
     """How a session follows speech and languages.
 
-    languages: allowed codes; empty: all. switching: "off" detects the language once; "restart" (also
-    "parallel") follows changes. switch_certainty: posterior from which a session switches. first_language_s:
+    languages: allowed codes; empty: all. switching: "off" detects the language once; "restart"
+    follows changes. switch_certainty: posterior from which a session switches. first_language_s:
     seconds of speech after which the likeliest language is taken. captions: "revisable" also emits
     uncommitted words.
 
@@ -197,9 +196,8 @@ class SessionOptions:
     captions: Captions = "firm"
 
     def __post_init__(self) -> None:
-        if self.switching not in ("off", "restart", "parallel"):
-            raise OptionError(f"switching: expected off, restart or parallel, got '{self.switching}'")
-        object.__setattr__(self, "switching", without_parallel(self.switching))
+        if self.switching not in get_args(Switching):
+            raise OptionError(f"switching: expected off or restart, got '{self.switching}'")
         if isinstance(self.languages, str):
             raise OptionError(f"languages: expected a tuple of codes, got the string '{self.languages}'")
         object.__setattr__(self, "languages", tuple(map(find_language, self.languages)))

@@ -244,8 +244,6 @@ def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> Sess
         for name, value in changes.items()
         if name in FIELDS
     }
-    if "unstable" in values:  # the name of earlier versions
-        values.setdefault("captions", "revisable" if values.pop("unstable") else "firm")
     own: dict[str, Any] = {name: values.pop(name) for name in FIXED if name in values}
     request = replace(request, options=changed(request.options, values), **own)
     if request.translate_to and request.options.decoding.task == "translate":
