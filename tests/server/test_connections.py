@@ -139,7 +139,7 @@ def sent_before_it_blocks(client: socket.socket, piece: bytes) -> int:
 def test_little_stands_before_the_ping_of_a_client_that_is_slowed_down(gate: Gate) -> None:
     """What is not read lies in the buffers of two systems, and a ping behind it."""
     second = bytes([0x82, 0xFE, 0x7D, 0x00, 0, 0, 0, 0]) + SECOND
-    with serving(SlowModel(gate), limits=ServerLimits(pending_s=1.0)) as server:
+    with serving(SlowModel(gate), limits=ServerLimits(pending_s=1.0, message_kb=64)) as server:
         with opened(server, head("/v1/live", UPGRADE)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_000)
             wait_until(lambda: server.services.n_sessions == 1)
@@ -154,7 +154,7 @@ def test_a_client_whose_answer_stands_behind_audio_is_not_let_go(
     monkeypatch.setattr("sottovoce.server.server.PING_EVERY_S", 0.1)
     monkeypatch.setattr("sottovoce.server.server.PONG_WITHIN_S", 1.0)
     with (
-        serving(SlowModel(gate), limits=ServerLimits(pending_s=1.0)) as server,
+        serving(SlowModel(gate), limits=ServerLimits(pending_s=1.0, message_kb=64)) as server,
         connected(server) as client,
     ):
         say(client, *[2 * SECOND] * 4)

@@ -267,7 +267,7 @@ def test_clients_that_vanish_or_stay_silent_leave_nothing() -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
         with connection_to(server) as silent:
-            assert b"expected something within" in silent.recv(65_536)
+            assert b"expected a message within" in silent.recv(65_536)
         asyncio.run(text_of(server, SECOND))
         wait_until(lambda: server.services.n_sessions == 0)
 
@@ -345,7 +345,7 @@ def test_the_first_event_comes_soon_after_the_connection() -> None:
     with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(head_s=0.3)) as server:
         with connection_to(server) as connection:
             connection.sendall(b'{"type": "describe"')
-            assert b"expected something within 0.3 s" in connection.recv(65_536)
+            assert b"expected a message within 0.3 s" in connection.recv(65_536)
         asyncio.run(run())
 
 

@@ -6,8 +6,10 @@ No task of the event loop runs the model.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
@@ -59,7 +61,7 @@ class Transport(Protocol[M_co]):
     async def receive(self) -> M_co | None:
         """Return the next message; None at the end of input, when the client may still read.
 
-        Raises: ApiError after too long a silence, and for an invalid message.
+        Raises: ApiError for an invalid message.
         """
 
     def has_disconnected(self) -> bool:
@@ -87,16 +89,12 @@ class WebSocketTransport:
         with noticing_the_end():
             await self._socket.accept(subprotocol=subprotocol if subprotocol in offered else None)
 
-    async def receive(self) -> bytes | str | None:
-        with anyio.move_on_after(self.limits.idle_s):
-            message = await self._socket.receive()
-            if message["type"] == "websocket.disconnect":
-                raise ClientDisconnectedError
-            data: bytes | None = message.get("bytes")
-            text: str = message.get("text") or ""
-            return text if data is None else data
-        text = f"session: expected a message within {self.limits.idle_s:g} s"
-        raise ApiError(text, code="idle_timeout")
+    async def receive(self) -> bytes | str:
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise ClientDisconnectedError
+        data: bytes | None = message.get("bytes")
+        return (message.get("text") or "") if data is None else data
 
     async def send(self, document: dict[str, Json]) -> None:
         await self.send_text(json_text(document))
@@ -137,6 +135,10 @@ async def deny(socket: WebSocket, fault: ApiError) -> None:
     await socket.send_denial_response(error_answer(socket, fault))
 
 
+def silent_too_long(most_s: float) -> ApiError:
+    return ApiError(f"session: expected a message within {most_s:g} s", code="idle_timeout")
+
+
 def live_error(fault: ApiError) -> dict[str, Json]:
     return {"type": "error", "error": fault.live_details}
 
@@ -166,8 +168,53 @@ SLICE_BYTES = 64 * 1024
 """About 1 ms of work."""
 
 
+class MessageQueue(Generic[M]):
+    """Messages that were received and not handled, for one producer and one consumer; None: the last one.
+
+    max_bytes: above it the producer waits.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._messages: deque[tuple[M | None, int]] = deque()
+        self._n_bytes = 0
+        self._changed = anyio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._messages
+
+    async def put(self, message: M | None, n_bytes: int = 0) -> None:
+        self._messages.append((message, n_bytes))
+        self._add(n_bytes)
+        while self._n_bytes > self._max_bytes:
+            await self._changed.wait()
+
+    async def first(self) -> M | None:
+        """Return the first message, which stays until `remove`."""
+        while not self._messages:
+            await self._changed.wait()
+        return self._messages[0][0]
+
+    def remove(self) -> None:
+        self._add(-self._messages.popleft()[1])
+
+    def clear(self) -> None:
+        self._messages.clear()
+        self._add(-self._n_bytes)
+
+    def _add(self, n_bytes: int) -> None:
+        self._n_bytes += n_bytes
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
 class LiveConnection(ABC, Generic[M]):
-    """A client with messages of type M, and its session."""
+    """A client with messages of type M, and its session.
+
+    Messages are read while audio waits, up to the size of the largest message: only then the client is not
+    read, and its pings wait too. idle_s: longest time without a message and without work.
+    """
 
     def __init__(self, transport: Transport[M], services: Services) -> None:
         self.transport = transport
@@ -175,6 +222,9 @@ class LiveConnection(ABC, Generic[M]):
         self.limits = services.settings.limits
         self.key: ApiKey | None = None
         self.queue = InputQueue(round(self.limits.pending_s * SAMPLE_RATE))
+        self.messages: MessageQueue[M] = MessageQueue(self.limits.message_kb * 1024)
+        self.idle_s = self.limits.idle_s
+        self._last_active_s = time.monotonic()
         self._session: SessionHandle | None = None
         self.exit_stack = AsyncExitStack()
         self._is_closing = False
@@ -191,6 +241,14 @@ class LiveConnection(ABC, Generic[M]):
     @abstractmethod
     async def on_message(self, message: M) -> None:
         """Handle a message with `queue_audio` or `queue.put`. An ApiError ends the connection."""
+
+    @abstractmethod
+    def size_of(self, message: M) -> int:
+        """Return the bytes of memory that a message takes."""
+
+    async def answer_at_once(self, message: M) -> bool:
+        """Answer a message that need not wait for the audio before it; return whether it was one."""
+        return False
 
     @abstractmethod
     def render(self, events: Sequence[Event]) -> Iterable[dict[str, Json]]:
@@ -299,9 +357,10 @@ class LiveConnection(ABC, Generic[M]):
                 await self.queue_audio(samples)
 
     async def request_close(self, code: int = NORMAL_CLOSURE) -> None:
-        """Process the queue, then close with the code; nothing more is read."""
+        """Process the queue, then close with the code; further messages are dropped."""
         if not self._is_closing:
             self._is_closing = True
+            self.messages.clear()
             await self.queue.put(code)
 
     def count(self, audio_s: float) -> None:
@@ -332,14 +391,23 @@ class LiveConnection(ABC, Generic[M]):
             await task()
             await anyio.sleep_forever()
 
-        others = (self._receive, self._drain, self._wait_shed, self._report, self.background)
+        others = (self._receive, self._handle, self._drain, self._wait_shed, self._report, self.background)
         await run_until_first(self._process_queue, *(partial(keep_running, task) for task in others))
         reason = "the server is shutting down" if self._close_code == SERVICE_RESTART else ""
         await self.transport.close(self._close_code, reason)
 
     async def _receive(self) -> None:
-        while not self._is_closing and (message := await self.transport.receive()) is not None:
+        while (message := await self.transport.receive()) is not None:
+            self._last_active_s = time.monotonic()
+            if not (self._is_closing or await self.answer_at_once(message)):
+                await self.messages.put(message, self.size_of(message))
+        await self.messages.put(None)
+
+    async def _handle(self) -> None:
+        while not self._is_closing and (message := await self.messages.first()) is not None:
             await self.on_message(message)
+            if not self._is_closing:
+                self.messages.remove()
         await self.request_close()
 
     async def _drain(self) -> None:
@@ -355,22 +423,27 @@ class LiveConnection(ABC, Generic[M]):
             self._last_audio_s = time.monotonic()
 
     async def _report(self) -> None:
-        """While audio waits nothing is read, so that `receive` does not see a client go."""
+        """The client is not read once `messages` are full, so that `receive` may not see it go."""
         most_s = self.limits.keepalive_s
         while True:
-            await anyio.sleep(min(REPORT_EVERY_S, most_s))
+            await anyio.sleep(min(REPORT_EVERY_S, most_s, self.idle_s))
             if self.transport.has_disconnected():
                 raise ClientDisconnectedError
             await self.report()
-            if time.monotonic() - self._last_audio_s > most_s:
+            now_s = time.monotonic()
+            if now_s - self._last_active_s > self.idle_s:
+                raise silent_too_long(self.idle_s)
+            if now_s - self._last_audio_s > most_s:
                 text = f"session: expected audio within {most_s:g} s, whatever keeps it alive"
                 raise ApiError(text, code="idle_timeout")
 
     async def _process_queue(self) -> None:
         while True:
             command = await self.queue.next(lambda: self._session.n_due if self._session else 1)
+            self._last_active_s = time.monotonic()
             if command is None:
                 await self.on_audio()
+                self._mark_audio()
                 self.count(self.processed_s)
                 continue
             self.count(self.received_s)
@@ -389,6 +462,9 @@ class WebSocketConnection(LiveConnection[bytes | str]):
         self.websocket = WebSocketTransport(socket, services.settings.limits)
         super().__init__(self.websocket, services)
         self.key = key_of(socket)
+
+    def size_of(self, message: bytes | str) -> int:
+        return sys.getsizeof(message)
 
     @classmethod
     async def at(cls, socket: WebSocket) -> None:

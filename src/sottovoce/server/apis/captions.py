@@ -348,7 +348,11 @@ class Publisher(CaptionSocket):
         raise ApiError(message, status=409, code="another_publisher")
 
     async def _take(self, shared: SharedCaptions) -> None:
-        while (message := await self.transport.receive()) is not None:
+        while True:
+            with anyio.move_on_after(self.limits.idle_s) as waiting:
+                message = await self.transport.receive()
+            if waiting.cancelled_caught:
+                raise live.silent_too_long(self.limits.idle_s)
             if time.monotonic() - shared.began_s > self.limits.session_s:
                 text = f"captions: expected at most {self.limits.session_s:g} s of a session"
                 raise ApiError(text, code="session_too_long")
