@@ -8,8 +8,11 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
+from websockets.typing import Subprotocol
 
+from sottovoce.server.api import HttpRoute
 from sottovoce.server.apis.openai_files import transcription_request
+from sottovoce.server.app import APIS
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import Fields
 from tests.server.conversation import connected, exchanged, received, refusal, say
@@ -79,6 +82,64 @@ def test_forms(quiet_server: ServerThread, path: str, status: int) -> None:
     extra = ["language"] if path == "/v1/audio/translations" else []
     assert sorted(answer.headers[HEADER].split(", ")) == sorted([*told, *extra])
     assert HEADER not in post(quiet_server, path, response_format="json").headers
+
+
+ROUTES = [
+    (route.method, route.path.replace(":path", "").replace("{name}", "nano").replace("{id}", "job_1"))
+    for each in APIS
+    for route in each.routes
+    if isinstance(route, HttpRoute) and route.operation is not None
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_parameter_of_the_query_that_a_route_does_not_know_is_named(
+    quiet_server: ServerThread, method: str, path: str
+) -> None:
+    is_form = path in (TRANSCRIPTIONS, "/v1/audio/translations", "/inference", "/load", "/v1/jobs")
+    sent: dict[str, Any] = {"content": wav(16_000)} if path == "/v1/listen" else {}
+    if is_form and method == "POST":
+        sent = {"files": {"file": wav(16_000)}}
+    answer = httpx.request(method, f"{quiet_server.url}{path}?made_up=1", timeout=60, **sent)
+    if path == "/load":  # refused, as there is one model alone
+        assert answer.status_code == 403
+    else:
+        assert answer.headers[HEADER] == "made_up", answer.text
+
+
+@pytest.mark.parametrize("path", ["/v1/captions", "/v1/captions/read"])
+def test_sockets_of_captions(quiet_server: ServerThread, path: str) -> None:
+    with connected(quiet_server, "/v1/captions?made_up=1") as publisher:
+        token = received(publisher)["token"]
+        offers = [Subprotocol("sottovoce"), Subprotocol(f"sottovoce-captions.{token}")]
+        more = {"subprotocols": offers} if path.endswith("read") else {}
+        with connected(quiet_server, f"{path}?made_up=1", **more) as socket:
+            assert socket.response is not None
+            assert socket.response.headers[HEADER] == "made_up"
+
+
+@pytest.mark.parametrize("path", [TRANSCRIPTIONS, "/inference"])
+def test_a_field_of_a_form_may_be_in_the_query_and_counts_less(quiet_server: ServerThread, path: str) -> None:
+    answer = post(quiet_server, f"{path}?response_format=text&temperature=0&temperature=1", temperature="0")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.headers[HEADER] == "temperature"
+    assert post(quiet_server, f"{path}?language=klingon").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", f"{TRANSCRIPTIONS}?language=en&language=de"),
+        ("POST", "/v1/convert?format=srt&format=vtt"),
+        ("GET", "/v1/jobs?limit=1&limit=2"),
+        ("GET", "/v1/live?languages=en&languages=de"),
+    ],
+)
+def test_a_parameter_that_is_repeated_is_refused(quiet_server: ServerThread, method: str, path: str) -> None:
+    sent = {"files": {"file": wav(16_000)}} if path.startswith(TRANSCRIPTIONS) else {}
+    answer = httpx.request(method, quiet_server.url + path, **sent)
+    assert answer.status_code == 400
+    assert "expected one value, got '2'" in answer.text or "expected one value, got 2" in answer.text
 
 
 def test_a_stream(quiet_server: ServerThread) -> None:

@@ -41,13 +41,16 @@ class Auth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """A handler of requests; GET includes HEAD. path: a Starlette pattern."""
+    """A handler of requests; GET includes HEAD. path: a Starlette pattern. query: the parameters that it
+    reads; None: it reads the query, and names those without effect, by itself.
+    """
 
     path: str
     handler: HttpHandler
     method: str = "GET"
     auth: Auth = Auth.KEY
     operation: Schema | None = None
+    query: frozenset[str] | None = None
 
     @property
     def methods(self) -> frozenset[str]:
@@ -200,7 +203,7 @@ def an_object(*required: str, **properties: Json) -> Schema:
     return schema
 
 
-def parameter(name: str, schema: Schema, place: str = "query") -> Json:
+def parameter(name: str, schema: Schema, place: str = "query") -> Schema:
     described: Schema = {"name": name, "in": place, "schema": schema}
     return {**described, "required": True} if place == "path" else described
 
@@ -211,15 +214,17 @@ def http_route(
     handler: HttpHandler,
     summary: str,
     responses: Schema,
-    *parameters: Json,
+    *parameters: Schema,
     body: Schema | None = None,
     auth: Auth = Auth.KEY,
+    reads_query: bool = False,
 ) -> HttpRoute:
-    """Return a route with its operation of the OpenAPI document."""
-    operation: Schema = {"summary": summary, "parameters": list(parameters), "responses": responses}
+    """Return a route with its operation of the OpenAPI document. reads_query: as `HttpRoute.query`, None."""
+    operation: Schema = {"summary": summary, "parameters": [*parameters], "responses": responses}
     if body is not None:
         operation["requestBody"] = body
-    return HttpRoute(path, handler, method, auth, operation)
+    query = frozenset(str(one["name"]) for one in parameters if one["in"] == "query")
+    return HttpRoute(path, handler, method, auth, operation, None if reads_query else query)
 
 
 def form_schemas(api: FormApi, names: Iterable[str] = ()) -> dict[str, Schema]:

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container
 from contextlib import asynccontextmanager, nullcontext
 
 import starlette.routing
@@ -41,7 +41,7 @@ from sottovoce.server.apis import (
 )
 from sottovoce.server.auth import AccessControl
 from sottovoce.server.errors import ApiError, logged_api_error, shutting_down
-from sottovoce.server.fields import IGNORED_HEADER, ignored_header
+from sottovoce.server.fields import IGNORED_HEADER, ignored_header, note_ignored
 from sottovoce.server.live import deny
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.scheduler import Scheduler
@@ -120,7 +120,8 @@ def middleware(services: Services) -> list[Middleware]:
 def starlette_routes(route: api.Route) -> list[BaseRoute]:
     match route:
         case api.HttpRoute(path, handler, method):
-            return [starlette.routing.Route(path, error_boundary(handler), methods=[method])]
+            answer = error_boundary(handler, route.query)
+            return [starlette.routing.Route(path, answer, methods=[method])]
         case api.SocketRoute(path, serve):
             refusal = starlette.routing.Route(path, error_boundary(route.refuse))
             return [WebSocketRoute(path, serve), refusal]
@@ -128,8 +129,10 @@ def starlette_routes(route: api.Route) -> list[BaseRoute]:
             return [Mount(path, StaticFiles(directory=folder))]
 
 
-def error_boundary(handler: api.HttpHandler) -> api.HttpHandler:
+def error_boundary(handler: api.HttpHandler, query: Container[str] | None = None) -> api.HttpHandler:
     async def answer(request: Request) -> Response:
+        if query is not None:
+            note_ignored(request, (name for name in request.query_params if name not in query))
         try:
             return await cancel_when(services_of(request).aborted.wait, handler(request), shutting_down())
         except ClientDisconnect:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar, cast
 
@@ -256,6 +257,15 @@ def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:
     connection.scope["state"].setdefault(IGNORED_STATE, []).extend(names)
 
 
+def query_of(connection: HTTPConnection) -> dict[str, str]:
+    """Return the parameters of the query. Raises: ApiError 400 for one that is repeated."""
+    names = [name for name, _ in connection.query_params.multi_items()]
+    for name, n in Counter(names).items():
+        if n > 1:
+            raise invalid_value(name[:MAX_NAME_LETTERS], "one value", f"{n}")
+    return dict(connection.query_params)
+
+
 def ignored_header(state: Mapping[str, object]) -> dict[str, str]:
     names = state.get(IGNORED_STATE)
     return {IGNORED_HEADER: ", ".join(printable_names(names))} if isinstance(names, list) and names else {}
@@ -293,6 +303,11 @@ READERS: Mapping[Kind, Reader[object]] = {
     "speakers": read_speakers,
     "integer": read_int,
 }
+
+
+def field_name(name: str) -> str:
+    """Return `name` for `name[key]`."""
+    return name.partition("[")[0] or name
 
 
 class Fields:
@@ -353,7 +368,7 @@ class Fields:
     @property
     def unread(self) -> tuple[str, ...]:
         """Names of unread fields, `name` for `name[key]`."""
-        names = (name.partition("[")[0] or name for name, _ in self._pairs if name not in self._taken)
+        names = (field_name(name) for name, _ in self._pairs if name not in self._taken)
         return tuple(dict.fromkeys(names))
 
 

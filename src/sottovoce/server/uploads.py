@@ -24,7 +24,7 @@ from starlette.requests import Request
 
 from sottovoce.audio.io import open_audio
 from sottovoce.server.errors import ApiError
-from sottovoce.server.fields import RECORDINGS, Fields, note_ignored
+from sottovoce.server.fields import RECORDINGS, Fields, field_name, note_ignored
 from sottovoce.server.scheduler import FileJob, TranscriptionRequest
 from sottovoce.server.services import Services, cancel_when, key_of, services_of
 from sottovoce.server.settings import ServerLimits
@@ -141,7 +141,10 @@ def filename_of(disposition: bytes, headers: Iterable[tuple[bytes, bytes]]) -> s
 
 @asynccontextmanager
 async def received_form(request: Request) -> AsyncIterator[tuple[Fields, UploadedFile | None]]:
-    """Receive the fields of a form and the recording until the context ends. Raises: ApiError 4xx."""
+    """Receive the fields of a form and of the query, and the recording, until the context ends.
+
+    Raises: ApiError 4xx.
+    """
     services = services_of(request)
     limits = services.settings.limits
     kind = request.headers.get("content-type", "")
@@ -160,12 +163,13 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
             message = f"expected a form with one file, got '{error.message}'"
             raise ApiError(message, code="invalid_form") from error
         try:
-            yield split_form(form)
+            yield split_form(form, request)
         finally:
             await form.close()
 
 
-def split_form(form: FormData) -> tuple[Fields, UploadedFile | None]:
+def split_form(form: FormData, request: Request) -> tuple[Fields, UploadedFile | None]:
+    """Return the fields and the recording. A field of the form counts more than one of the query."""
     pairs: list[tuple[str, str]] = []
     recording: UploadedFile | None = None
     for name, value in form.multi_items():
@@ -176,7 +180,10 @@ def split_form(form: FormData) -> tuple[Fields, UploadedFile | None]:
         else:
             message = f"{name[:100]}: expected the recording as 'file'"
             raise ApiError(message, param=name[:100], code="invalid_form")
-    return Fields(pairs), recording
+    names = {field_name(name) for name, _ in pairs}
+    query = request.query_params.multi_items()
+    note_ignored(request, (name for name, _ in query if field_name(name) in names))
+    return Fields([*pairs, *(pair for pair in query if field_name(pair[0]) not in names)]), recording
 
 
 @asynccontextmanager

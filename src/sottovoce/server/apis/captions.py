@@ -296,6 +296,7 @@ class CaptionSocket(ABC):
         self.limits = self.services.settings.limits
         self.registry = captions_of(socket)
         self.socket = socket
+        fields.note_ignored(socket, socket.query_params)
         self.transport = live.WebSocketTransport(socket, self.limits)
 
     @classmethod

@@ -16,7 +16,7 @@ from sottovoce.options.schema import ApiField, Option, made, options_of
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.server import api
 from sottovoce.server.errors import ApiError, invalid_value, to_api_error
-from sottovoce.server.fields import TEXT, note_ignored, one_of, read_field, read_text, schema_of
+from sottovoce.server.fields import TEXT, one_of, query_of, read_field, read_text, schema_of
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import limited_stream, whole_body
 from sottovoce.server.worker import Slices
@@ -54,9 +54,7 @@ class Conversion:
 async def convert(request: Request) -> Response:
     """Answer with the document of the transcript. Raises: ApiError 400, 413."""
     services = services_of(request)
-    query = dict(request.query_params.items())
-    note_ignored(request, (name for name in query if name not in SCHEMAS))
-    wanted = conversion(query)
+    wanted = conversion(query_of(request))
     with services.upload():
         body = await whole_body(limited_stream(request, services.settings.limits), MAX_BYTES)
         document = await services.decoding.run(converted(body, wanted))

@@ -735,6 +735,7 @@ RECORDING = api.http_route(
     ),
     *(api.parameter(name, SCHEMAS[name]) for name in (*COMMON_PARAMS, *RECORDING_PARAMS)),
     body={"required": True, "content": BINARY},
+    reads_query=True,
 )
 API = api.Api(
     routes=(RECORDING, api.SocketRoute("/v1/listen", DeepgramConnection.at)),

@@ -41,7 +41,7 @@ from sottovoce.server.errors import (
     to_api_error,
     too_many_requests,
 )
-from sottovoce.server.fields import Fields, note_ignored, read_number
+from sottovoce.server.fields import Fields, query_of, read_number
 from sottovoce.server.services import Services, key_of, run_until_first, services_of
 from sottovoce.server.settings import JobSettings
 from sottovoce.server.uploads import FileRequest, UploadedFile, checked_request, received_form
@@ -425,8 +425,7 @@ def job_request(fields: Fields) -> FileRequest:
 
 
 async def job_list(request: Request) -> Response:
-    query = request.query_params
-    note_ignored(request, (name for name in query if name not in ("limit", "after")))
+    query = query_of(request)
     limit = int(read_number("limit", query.get("limit", DEFAULT_LISTED), 1, MOST_LISTED))
     runner, owner = jobs_and_owner(request)
     jobs = runner.jobs_of(owner)
@@ -478,7 +477,9 @@ AFTER = api.parameter("after", api.STRING)
 TAKEN, FOUND = api.json_answers(JOB, status="202"), api.json_answers(JOB)
 API = api.Api(
     routes=(
-        api.http_route("POST", "/v1/jobs", post_job, "A recording answered later", TAKEN, body=JOB_FORM),
+        api.http_route(
+            "POST", "/v1/jobs", post_job, "A recording answered later", TAKEN, body=JOB_FORM, reads_query=True
+        ),
         api.http_route(
             "GET", "/v1/jobs", job_list, "Jobs, newest first", api.json_answers(JOBS), LIMIT, AFTER
         ),

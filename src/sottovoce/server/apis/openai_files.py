@@ -460,6 +460,7 @@ API = api.Api(
             "Text in the language that is spoken, as OpenAI's API",
             api.answers({**api.TRANSCRIPT, "text/event-stream": api.STRING}),
             body=api.form(api.form_schemas("openai")),
+            reads_query=True,
         ),
         api.http_route(
             "POST",
@@ -468,6 +469,7 @@ API = api.Api(
             "Text in English, as OpenAI's API",
             api.answers(api.TRANSCRIPT),
             body=api.form(TRANSLATION_FIELDS),
+            reads_query=True,
         ),
     ),
 )

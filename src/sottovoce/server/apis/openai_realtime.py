@@ -313,7 +313,7 @@ class RealtimeConnection(WebSocketConnection):
             await super().on_close()
 
     def _initial_config(self) -> RealtimeSessionConfig:
-        query = dict(self.socket.query_params.items())
+        query = fields.query_of(self.socket)
         intent = query.pop("intent", "transcription")
         if intent != "transcription":
             raise invalid_value("intent", "'transcription'", fields.quoted(intent))

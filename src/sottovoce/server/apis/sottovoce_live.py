@@ -79,7 +79,7 @@ class SottovoceConnection(WebSocketConnection):
     async def begin(self) -> None:
         request, model = read_request(self.services, self.socket)
         ignored = self.services.registry.ignored(
-            request.model, fields.unknown_fields(query_of(self.socket), KNOWN)
+            request.model, fields.unknown_fields(fields.query_of(self.socket), KNOWN)
         )
         fields.note_ignored(self.socket, ignored)
         self._request, self._reader = request, PcmReader(request.encoding, request.sample_rate)
@@ -186,10 +186,6 @@ def ignored_field(names: Sequence[str]) -> dict[str, Json]:
     return {"ignored": [*fields.printable_names(names)]} if names else {}
 
 
-def query_of(connection: HTTPConnection) -> dict[str, object]:
-    return dict(connection.query_params.items())
-
-
 def read_message(text: str) -> tuple[str, Mapping[str, object]]:
     """Read the type and other fields of a text message, of `voices` the vectors by name."""
     message = fields.read_typed_message(text, "a JSON object with a type, or audio as binary")
@@ -227,7 +223,7 @@ def decoded_voices(voices: Mapping[str, object]) -> dict[str, Floats]:
 
 def read_request(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
     """Read an address: the request, and the name of its model."""
-    request = with_changes(SessionRequest(), query_of(connection))
+    request = with_changes(SessionRequest(), fields.query_of(connection))
     name = services.registry.resolve(request.model)
     supported = services.registry.languages(name)
     for language in request.options.languages:

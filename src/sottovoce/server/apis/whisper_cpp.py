@@ -228,6 +228,7 @@ API = api.Api(
             "Text, as whisper.cpp's server",
             api.answers(api.TRANSCRIPT, ERROR),
             body=api.form(api.form_schemas("whisper_cpp")),
+            reads_query=True,
         ),
         api.http_route(
             "POST",
@@ -236,6 +237,7 @@ API = api.Api(
             "Change the model of /inference, among those offered",
             api.answers({"text/plain": api.STRING}, ERROR),
             body=api.form({"model": TEXT}, required="model"),
+            reads_query=True,
         ),
     ),
     error=render_error,
