@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sottovoce.api import Model as Model
     from sottovoce.api import load_model as load_model
+    from sottovoce.audio.io import Source as Source
     from sottovoce.ctc.decoder import CtcDecoder as CtcDecoder
     from sottovoce.errors import SottovoceError as SottovoceError
     from sottovoce.options.decoding import DecodingOptions as DecodingOptions
@@ -33,6 +34,7 @@ _HOMES = {
     "Segment": "sottovoce.types",
     "Session": "sottovoce.streaming.session",
     "SottovoceError": "sottovoce.errors",
+    "Source": "sottovoce.audio.io",
     "TranscribeOptions": "sottovoce.options.transcribe",
     "Transcript": "sottovoce.types",
     "Word": "sottovoce.types",

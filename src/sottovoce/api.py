@@ -17,7 +17,7 @@ from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.find import Source, Sources, default_model
 from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
 from sottovoce.offline.transcriber import SecondModel, transcriber_for, with_arguments
-from sottovoce.offline.transcription import FileTranscription, RunControl, open_recording, transcribe_batch
+from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch
 from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions, parse_speakers
 from sottovoce.runtime.calls import DirectRuntime, Runtime
@@ -111,7 +111,7 @@ class Model:
         if speakers is not None:
             chosen = replace(chosen, speakers=parse_speakers(speakers))
         transcriber = transcriber_for(runtime or self.runtime, self.tokenizer, chosen, fusion, second)
-        recording = open_recording(source, sample_rate, chosen)
+        recording = Recording(source, chosen, sample_rate=sample_rate)
         control = RunControl(on_progress, abort)
         return FileTranscription(transcriber, recording, control, model=self.name, resume=resume)
 
@@ -157,7 +157,7 @@ class Model:
         return transcribe_batch(
             transcriber_for(self.runtime, self.tokenizer, chosen, fusion),
             sources,
-            lambda source: open_recording(source, sample_rate, chosen),
+            lambda source: Recording(source, chosen, sample_rate=sample_rate),
             batch_size=batch_size,
             model=self.name,
         )

@@ -13,7 +13,7 @@ import pytest
 
 from sottovoce.audio.container import ContainerDecoder, MediaFile
 from sottovoce.audio.downmix import Downmix
-from sottovoce.audio.io import load_audio
+from sottovoce.audio.io import Source, load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.types import Samples
 from tests.audio.media import encoded_bytes, from_live, load_channels, speechlike, wav_bytes
@@ -106,7 +106,7 @@ def test_arrays(dtype: type, rate: int) -> None:
     a = speechlike(3 * rate)
     a = a if dtype is np.float32 else (a * 32767).astype(np.int16)
     np.testing.assert_array_equal(
-        load_audio(np.stack([a, -a]), sample_rate=rate), load_audio(a, sample_rate=rate)
+        load_audio(Source(np.stack([a, -a]), sample_rate=rate)), load_audio(Source(a, sample_rate=rate))
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce import TranscribeOptions
 from sottovoce.api import load_model
-from sottovoce.audio.io import AudioFilter, check_reading, load_audio, open_audio
+from sottovoce.audio.io import AudioFilter, Source, check_reading, load_audio, open_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
@@ -40,7 +40,7 @@ def test_it_is_what_ffmpeg_makes_of_it(text: str, within: float) -> None:
     samples = speechlike(40_000)
     raw = "-f f32le -ar 16000 -ac 1"
     made = ffmpeg(f"{raw} -i - -af {text.replace(' ', '')} {raw} -", samples.tobytes())
-    found = load_audio(samples, audio_filter=text)
+    found = load_audio(Source(samples, audio_filter=text))
     expected = np.frombuffer(made, np.float32).clip(-1, 1)
     assert len(found) == len(expected) == len(samples)
     assert not np.array_equal(found, samples)
@@ -59,7 +59,7 @@ def test_pieces_make_no_difference(lengths: list[int], text: str) -> None:
 
 
 def test_what_is_too_loud_ends_at_full_scale() -> None:
-    assert np.abs(load_audio(speechlike(20_000), audio_filter="volume=1e30")).max() == 1.0
+    assert np.abs(load_audio(Source(speechlike(20_000), audio_filter="volume=1e30"))).max() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -93,19 +93,19 @@ def test_no_filter_is_refused_before_anything_is_read(text: str, message: str) -
 )
 def test_a_filter_that_would_alter_times_is_refused(text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        load_audio(speechlike(20_000), audio_filter=text)
+        load_audio(Source(speechlike(20_000), audio_filter=text))
 
 
 def test_every_reading_and_every_channel_is_filtered() -> None:
     channels = np.stack([speechlike(30_000), 0.5 * speechlike(30_000, seed=1)])
     data = wav_bytes(channels)
-    with Recording(data, audio_filter="volume=0.5") as recording:
+    with Recording(Source(data, audio_filter="volume=0.5")) as recording:
         for _ in range(2):
             np.testing.assert_allclose(recording.beginning(9.0), 0.5 * load_audio(data), atol=1e-6)
         for number, one in enumerate(recording.channels()):
             expected = 0.5 * load_audio(data, channel=number)
             np.testing.assert_allclose(one.beginning(9.0), expected, atol=1e-6)
-    with open_audio(data, audio_filter="afftdn", chunk_s=0.5) as reader:
+    with open_audio(Source(data, audio_filter="afftdn"), chunk_s=0.5) as reader:
         assert [len(chunk.samples) for chunk in reader] == [8_000, 8_000, 8_000, 6_000]
 
 
@@ -123,9 +123,9 @@ def test_what_is_written_was_heard_through_the_filter() -> None:
     assert clean == text(speech)
     assert text(speech, audio_filter="volume=0") != clean
     chain = ",".join(["highpass=f=60"] * 4)
-    assert text(spoilt, audio_filter=chain) == text(load_audio(spoilt, audio_filter=chain))
+    assert text(spoilt, audio_filter=chain) == text(load_audio(Source(spoilt, audio_filter=chain)))
     assert text(spoilt, audio_filter=chain, mode="vad") == text(
-        load_audio(spoilt, audio_filter=chain), mode="vad"
+        load_audio(Source(spoilt, audio_filter=chain)), mode="vad"
     )
     for _, found in model.transcribe_files(
         [spoilt], language="en", options=TranscribeOptions(audio_filter=chain)

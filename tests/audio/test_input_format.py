@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import is_container, no_sound, read_input_format
-from sottovoce.audio.io import check_reading, load_audio, open_audio, read_live
+from sottovoce.audio.io import Source, check_reading, load_audio, open_audio, read_live
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -123,9 +123,14 @@ def test_samples_without_a_header(name: str, codec: str, rate: int, tmp_path: Pa
     assert likeness(whole) > 0.9
     upload = io.BytesIO(data)
     upload.name = path.name  # type: ignore[attr-defined]
-    with Recording(pipe(data), input_format=name) as recording, recording.open() as reader:
+    with Recording(Source(pipe(data), input_format=name)) as recording, recording.open() as reader:
         spooled = np.concatenate([chunk.samples for chunk in reader])
-    for samples in (load_audio(upload), load_audio(data, input_format=name), piped(data, name), spooled):
+    for samples in (
+        load_audio(upload),
+        load_audio(Source(data, input_format=name)),
+        piped(data, name),
+        spooled,
+    ):
         np.testing.assert_array_equal(samples, whole)
     np.testing.assert_array_equal(load_audio(path, 1.0, 0.5), whole[16_000:24_000])
 
@@ -134,8 +139,8 @@ def test_rate_and_channels_of_samples_without_a_header() -> None:
     channels = np.stack([speech(), speech()[::-1]])
     data = (channels.T * 32767).astype("<i2").tobytes()
     wav = wav_bytes(channels, 44_100)
-    np.testing.assert_array_equal(load_audio(data, input_format="s16le:44100:2"), load_audio(wav))
-    with open_audio(data, input_format="s16le:44100:2", channel=1) as reader:
+    np.testing.assert_array_equal(load_audio(Source(data, input_format="s16le:44100:2")), load_audio(wav))
+    with open_audio(Source(data, input_format="s16le:44100:2"), channel=1) as reader:
         right = np.concatenate([chunk.samples for chunk in reader])
     np.testing.assert_array_equal(right, load_channels(wav)[1])
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.audio.io import load_audio, open_audio, probe_audio, read_pcm
+from sottovoce.audio.io import Source, load_audio, open_audio, probe_audio, read_pcm
 from sottovoce.errors import AudioError, OptionError
 from tests.audio.media import (
     encoded_bytes,
@@ -144,7 +144,7 @@ def test_arrays() -> None:
     integers = (floats * 32767).astype(np.int16)
     np.testing.assert_array_equal(load_audio(integers), integers / np.float32(32768))
     np.testing.assert_array_equal(load_audio(np.stack([floats, 0 * floats])), floats / 2)
-    resampled = load_audio(tones(48_000, 48_000)[0], sample_rate=48_000)
+    resampled = load_audio(Source(tones(48_000, 48_000)[0], sample_rate=48_000))
     assert len(resampled) == pytest.approx(16_000, abs=2)
     np.testing.assert_allclose(resampled[1_000:15_000], tones(16_000, 16_000)[0][1_000:15_000], atol=0.01)
 

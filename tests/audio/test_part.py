@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import ContainerDecoder
-from sottovoce.audio.io import load_audio, open_audio
+from sottovoce.audio.io import Source, load_audio, open_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE
@@ -100,8 +100,8 @@ def test_channels_stay_apart_in_a_part(decoded_s: list[float]) -> None:
 @pytest.mark.parametrize("rate", [16_000, 44_100, 48_000, 8_000])
 def test_a_part_of_samples(rate: int) -> None:
     samples = speechlike(20 * rate)
-    whole = load_audio(samples, sample_rate=rate)
-    part = load_audio(samples, 12.3456, 1.5, sample_rate=rate)
+    whole = load_audio(Source(samples, sample_rate=rate))
+    part = load_audio(Source(samples, sample_rate=rate), 12.3456, 1.5)
     first = round(12.3456 * SAMPLE_RATE)
     np.testing.assert_allclose(part, whole[first : first + 24_000], atol=1e-6)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.audio.io import load_audio, probe_audio
+from sottovoce.audio.io import Source, load_audio, probe_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -87,7 +87,7 @@ def test_a_track_that_begins_later_begins_with_silence(
     assert caplog.text.count("the audio begins at") == 1
     assert "truncated" not in caplog.text
     np.testing.assert_array_equal(load_audio(data, 5.0), found[5 * SAMPLE_RATE :])
-    np.testing.assert_array_equal(load_audio(data, audio_track=1), found)
+    np.testing.assert_array_equal(load_audio(Source(data, audio_track=1)), found)
 
 
 @pytest.mark.parametrize(("container", "codec"), [("matroska", "aac"), ("webm", "libopus"), ("mp4", "aac")])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import AudioTrack, track_named
-from sottovoce.audio.io import load_audio, probe_audio
+from sottovoce.audio.io import Source, load_audio, probe_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
 from tests.audio.media import Sound, load_channels, tones, write_tracks
@@ -30,8 +30,8 @@ def frequency(samples: np.ndarray) -> int:
 )
 def test_a_track_is_chosen(name: str, track: int | str | None, expected: int, tmp_path: Path) -> None:
     path = write_tracks(tmp_path / name, SOUNDS)
-    assert frequency(load_audio(path, audio_track=track)) == pytest.approx(expected, abs=10)
-    with Recording(path, audio_track=track) as recording:
+    assert frequency(load_audio(Source(path, audio_track=track))) == pytest.approx(expected, abs=10)
+    with Recording(Source(path, audio_track=track)) as recording:
         for _ in range(2):  # every reading takes the same one
             assert frequency(recording.beginning(2.0)) == pytest.approx(expected, abs=10)
         with recording.open_channels() as reader:
@@ -44,13 +44,13 @@ def test_a_part_of_a_track(tmp_path: Path) -> None:
     """The tracks are interleaved, or one after the other: the place is that of the track."""
     loud, quiet = np.tile(HIGH, 12), np.tile(LOW, 12)
     path = write_tracks(tmp_path / "film.mka", [(quiet, "eng", None), (loud, "fre", None)])
-    whole = load_audio(path, audio_track="fr")
-    part = load_audio(path, 40.0, 1.0, audio_track="fr")
+    whole = load_audio(Source(path, audio_track="fr"))
+    part = load_audio(Source(path, audio_track="fr"), 40.0, 1.0)
     np.testing.assert_allclose(part, whole[640_000:656_000], atol=1e-3)
 
 
 def test_the_tracks_are_told(tmp_path: Path) -> None:
-    info = probe_audio(write_tracks(tmp_path / "film.mka", SOUNDS), audio_track=2)
+    info = probe_audio(Source(write_tracks(tmp_path / "film.mka", SOUNDS), audio_track=2))
     assert info.tracks == (AudioTrack(1, "eng", "Original"), AudioTrack(2, "ger", None))
     assert info.track == AudioTrack(2, "ger", None)
     assert list(map(str, info.tracks)) == ["1 (eng, 'Original')", "2 (ger)"]
@@ -63,7 +63,7 @@ def test_a_track_that_is_not_there(track: int | str, tmp_path: Path) -> None:
     path = write_tracks(tmp_path / "film.mka", SOUNDS)
     told = re.escape(f"{path}: expected an audio track among 1 (eng, 'Original'), 2 (ger); got '{track}'")
     with pytest.raises(AudioError, match=told):
-        load_audio(path, audio_track=track)
+        load_audio(Source(path, audio_track=track))
 
 
 def test_a_track_that_is_none() -> None:
@@ -71,4 +71,4 @@ def test_a_track_that_is_none() -> None:
         with pytest.raises(OptionError, match="audio track: expected a number from 1 or a language"):
             track_named([AudioTrack(1)], track, "talk")
     with pytest.raises(AudioError, match="among 1; got '2'"):
-        load_audio(LOW, audio_track=2)
+        load_audio(Source(LOW, audio_track=2))

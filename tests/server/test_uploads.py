@@ -414,7 +414,7 @@ class Endless:
         self.n_open = 0
         self.at_once: set[str] = set()
 
-    def open(self, source: object, input_format: str | None) -> Endless:
+    def open(self, source: object) -> Endless:
         return self
 
     def __enter__(self) -> Endless:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sottovoce.api import Model
-from sottovoce.audio.io import AudioSource, load_audio
+from sottovoce.audio.io import AudioSource, Source, load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
@@ -59,7 +59,7 @@ def test_whisper_itself_is_asked_for_english(tmp_path: Path, monkeypatch: pytest
     def translating(self: Model, source: AudioSource, **wish: Any) -> Any:
         if wish.get("task") != "translate":
             return transcribe(self, source, **wish)
-        assert (source, wish["language"]) == (str(CLIP), "de")
+        assert (source, wish["language"]) == (Source(str(CLIP)), "de")
         return [
             Segment(0, start, start + 0.5, f" From {start:g} s on.", "de")
             for start in wish["options"].clip_timestamps[::2]

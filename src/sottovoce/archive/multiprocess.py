@@ -137,12 +137,7 @@ def _find_speech(source: str, options: TranscribeOptions) -> tuple[list[SpeechSe
             yield chunk
 
     start = options.offset_s
-    with Recording(
-        source,
-        audio_filter=options.audio_filter,
-        audio_track=options.audio_track,
-        input_format=options.input_format,
-    ) as recording:
+    with Recording(source, options) as recording:
         part = recording.part(start, options.duration_s)
         with part.open() as reader:
             speech = speech_segments(counted(reader), WINDOW_VAD)

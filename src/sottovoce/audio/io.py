@@ -11,7 +11,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
@@ -45,6 +45,8 @@ from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sottovoce.options.transcribe import TranscribeOptions
+
 logger = logging.getLogger(__name__)
 
 __all__ = [
@@ -52,59 +54,93 @@ __all__ = [
     "AudioReader",
     "AudioSource",
     "Microphone",
+    "Source",
     "load_audio",
     "open_audio",
     "probe_audio",
     "read_live",
     "read_pcm",
-    "source_name",
 ]
 
 PlainSource: TypeAlias = str | os.PathLike[str] | BinaryIO | bytes | npt.NDArray[np.generic]
-AudioSource: TypeAlias = "PlainSource | Tensor"
-"""A path ("-": standard input), an open binary file, the bytes of a file, or samples.
+AudioSource: TypeAlias = "PlainSource | Tensor | Source"
+"""A path ("-": standard input), an open binary file, the bytes of a file, samples, or a `Source` with any of
+them.
 
 Arrays and CPU tensors are (n,) or (channels, n): floats in [-1, 1], int16 or int32.
 """
 
 
-def plain_source(source: AudioSource) -> PlainSource:
-    """Return a source with a tensor as an array. Raises: AudioError for another type."""
-    if is_tensor(source):
-        return tensor_array(source, "audio")
-    if isinstance(source, str | os.PathLike | bytes | np.ndarray) or callable(getattr(source, "read", None)):
-        return cast(PlainSource, source)
-    raise AudioError(
-        f"expected a path, a binary file, bytes, an array or a tensor as audio, got {type(source).__name__}"
-    )
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A recording and how it is opened, for every reading of it.
 
+    audio_filter: see `AudioFilter`. audio_track: number from 1 or language ("de"); None: FFmpeg's choice.
+    input_format: of headerless samples (`read_input_format`); None: by extension. sample_rate: of an array.
 
-def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
-    """Open any AudioSource. sample_rate: of an array. Raises: AudioError, OptionError."""
-    name = source_name(source)
-    source = plain_source(source)
-    if isinstance(source, np.ndarray):
-        track_named((ONLY_TRACK,), request.audio_track or 1, name)
-        return ArraySource(source, name, request, sample_rate=sample_rate)
-    if isinstance(source, str | os.PathLike) and os.fspath(source) != "-":
-        return open_container(MediaFile(open_path(source), name, owned=True), request)
-    if isinstance(source, bytes):
-        return open_container(MediaFile(io.BytesIO(source), name), request)
-    if isinstance(source, str | os.PathLike):
-        return open_container(MediaFile(sys.stdin.buffer, name), request)
-    return open_container(MediaFile(source, name), request)
+    Raises: OptionError for filters and an input format that FFmpeg does not have.
+    """
 
+    place: PlainSource | Tensor
+    audio_filter: str | None = None
+    audio_track: int | str | None = None
+    input_format: str | None = None
+    sample_rate: int = SAMPLE_RATE
 
-def source_name(source: AudioSource) -> str:
-    source = plain_source(source)
-    if isinstance(source, str | os.PathLike):
-        return "standard input" if os.fspath(source) == "-" else _shown(os.fspath(source))
-    if isinstance(source, bytes):
-        return f"{len(source)} bytes of audio"
-    if isinstance(source, np.ndarray):
-        return f"array {source.dtype} {source.shape}"
-    name = getattr(source, "name", None)
-    return _shown(name) if isinstance(name, str) else "audio stream"
+    def __post_init__(self) -> None:
+        check_reading(self.audio_filter, self.input_format)
+
+    @classmethod
+    def of(
+        cls, source: AudioSource, options: TranscribeOptions | None = None, *, sample_rate: int = SAMPLE_RATE
+    ) -> Source:
+        """Return a source that is opened as these options say, and where they say nothing as before."""
+        names = ("audio_filter", "audio_track", "input_format")
+        given: dict[str, Any] = {name: getattr(options, name, None) for name in names}
+        given["sample_rate"] = None if sample_rate == SAMPLE_RATE else sample_rate
+        given = {name: value for name, value in given.items() if value is not None}
+        return replace(source if isinstance(source, Source) else cls(source), **given)
+
+    @property
+    def is_standard_input(self) -> bool:
+        return isinstance(self.place, str | os.PathLike) and os.fspath(self.place) == "-"
+
+    @property
+    def name(self) -> str:
+        if self.is_standard_input:
+            return "standard input"
+        place = self.plain()
+        if isinstance(place, str | os.PathLike):
+            return _shown(os.fspath(place))
+        if isinstance(place, bytes):
+            return f"{len(place)} bytes of audio"
+        if isinstance(place, np.ndarray):
+            return f"array {place.dtype} {place.shape}"
+        name = getattr(place, "name", None)
+        return _shown(name) if isinstance(name, str) else "audio stream"
+
+    def plain(self) -> PlainSource:
+        """Return the place; a tensor as an array, "-" as a file. Raises: AudioError for another type."""
+        place = sys.stdin.buffer if self.is_standard_input else self.place
+        if is_tensor(place):
+            return tensor_array(place, "audio")
+        is_file = callable(getattr(place, "read", None))
+        if is_file or isinstance(place, str | os.PathLike | bytes | np.ndarray):
+            return cast(PlainSource, place)
+        kind = type(place).__name__
+        raise AudioError(f"expected a path, a binary file, bytes, an array or a tensor as audio, got {kind}")
+
+    def blocks(self, request: SourceRequest) -> BlockSource:
+        """Raises: AudioError, OptionError."""
+        place, name = self.plain(), self.name
+        if isinstance(place, np.ndarray):
+            track_named((ONLY_TRACK,), request.audio_track or 1, name)
+            return ArraySource(place, name, request, sample_rate=self.sample_rate)
+        if isinstance(place, bytes):
+            return open_container(MediaFile(io.BytesIO(place), name), request)
+        if isinstance(place, str | os.PathLike):
+            return open_container(MediaFile(open_path(place), name, owned=True), request)
+        return open_container(MediaFile(place, name), request)
 
 
 def _shown(path: str) -> str:
@@ -152,7 +188,7 @@ class ArraySource(BlockSource):
 
 def open_path(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file. Raises: AudioError if it is missing, unreadable or empty."""
-    name = source_name(path)
+    name = Source(path).name
     try:
         file = open(path, "rb")  # noqa: SIM115 - the source owns it
         size = os.fstat(file.fileno()).st_size
@@ -389,35 +425,30 @@ def _filtered(blocks: Iterator[Samples], audio_filter: AudioFilter, channel: int
 def open_audio(
     source: AudioSource,
     *,
-    sample_rate: int = SAMPLE_RATE,
     channel: int | None = None,
     keep_channels: bool = False,
     chunk_s: float = CHUNK_S,
-    audio_filter: str | None = None,
-    audio_track: int | str | None = None,
-    input_format: str | None = None,
     start_s: float | None = None,
     duration_s: float | None = None,
     warned: set[str] | None = None,
 ) -> AudioReader:
     """Open a recording, or a part of it, for reading as 16 kHz mono chunks of chunk_s seconds.
 
-    start_s, duration_s: the part, exact to the sample. sample_rate: of an array. channel: the only one to
-    read, from 0; None mixes all (`audio.downmix`). keep_channels: do not mix, for `AudioReader.channels`.
-    audio_filter: see `AudioFilter`. audio_track: number from 1 or language ("de"); None: ffmpeg's choice.
-    input_format: of headerless samples (`read_input_format`); None: by extension. warned: warnings already in
-    the log. Samples of files are 16-bit values / 32768.
+    start_s, duration_s: the part, exact to the sample. channel: the only one to read, from 0; None mixes all
+    (`audio.downmix`). keep_channels: do not mix nor filter, for `AudioReader.channels`. warned: warnings
+    already in the log. Samples of files are 16-bit values / 32768.
 
     Raises: AudioError if it cannot be opened, has no such channel or track, or ends before the part;
     OptionError for bad options.
     """
     start, end = _span(start_s, duration_s)
     chunk_samples(chunk_s)
-    chain = None if audio_filter is None else AudioFilter(audio_filter)
+    source = Source.of(source)
+    chain = None if source.audio_filter is None or keep_channels else AudioFilter(source.audio_filter)
     warned = set() if warned is None else warned
     is_apart = keep_channels or channel is not None
-    request = SourceRequest(is_apart, audio_track, start, _raw_format(input_format), warned)
-    opened = open_source(source, request, sample_rate=sample_rate)
+    request = SourceRequest(is_apart, source.audio_track, start, _raw_format(source.input_format), warned)
+    opened = source.blocks(request)
     if channel is not None and not 0 <= channel < opened.info.n_channels:
         opened.close()
         raise AudioError(
@@ -433,33 +464,18 @@ def load_audio(
     start_s: float | None = None,
     duration_s: float | None = None,
     *,
-    sample_rate: int = SAMPLE_RATE,
     channel: int | None = None,
-    audio_filter: str | None = None,
-    audio_track: int | str | None = None,
-    input_format: str | None = None,
 ) -> Samples:
     """Read a recording, or the part from start_s of at most duration_s: (n,) float32 at 16 kHz.
 
-    Other arguments and errors: `open_audio`.
+    channel and errors: `open_audio`.
     """
-    with open_audio(
-        source,
-        sample_rate=sample_rate,
-        channel=channel,
-        audio_filter=audio_filter,
-        audio_track=audio_track,
-        input_format=input_format,
-        start_s=start_s,
-        duration_s=duration_s,
-    ) as reader:
+    with open_audio(source, channel=channel, start_s=start_s, duration_s=duration_s) as reader:
         return np.concatenate([np.zeros(0, np.float32), *(chunk.samples for chunk in reader)])
 
 
-def probe_audio(
-    source: AudioSource, *, audio_track: int | str | None = None, input_format: str | None = None
-) -> AudioInfo:
-    with open_audio(source, audio_track=audio_track, input_format=input_format) as reader:
+def probe_audio(source: AudioSource) -> AudioInfo:
+    with open_audio(source) as reader:
         return reader.info
 
 

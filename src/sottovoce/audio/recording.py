@@ -6,28 +6,21 @@ import errno
 import os
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Sequence
 from copy import copy
-from functools import partial
-from typing import BinaryIO, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
 
 from sottovoce.audio.container import is_seekable
-from sottovoce.audio.io import (
-    AudioReader,
-    AudioSource,
-    PlainSource,
-    Span,
-    open_audio,
-    open_path,
-    plain_source,
-    source_name,
-)
+from sottovoce.audio.io import AudioReader, AudioSource, PlainSource, Source, Span, open_audio, open_path
 from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE, Samples
+
+if TYPE_CHECKING:
+    from sottovoce.options.transcribe import TranscribeOptions
 
 _SPOOL_BYTES = 16 * 2**20
 
@@ -35,65 +28,51 @@ _SPOOL_BYTES = 16 * 2**20
 class Recording:
     """A source that can be opened repeatedly, one reading at a time. A context manager.
 
-    Arguments and errors: `open_audio`.
+    Arguments: `Source.of`. Errors: `open_audio`.
     """
 
     def __init__(
-        self,
-        source: AudioSource,
-        *,
-        sample_rate: int = SAMPLE_RATE,
-        audio_filter: str | None = None,
-        audio_track: int | str | None = None,
-        input_format: str | None = None,
+        self, source: AudioSource, options: TranscribeOptions | None = None, *, sample_rate: int = SAMPLE_RATE
     ) -> None:
-        source = plain_source(source)
-        self.name = source_name(source)
+        self._source = Source.of(source, options, sample_rate=sample_rate)
+        self.name = self._source.name
         self.declared_s: float | None = None
         """Declared duration of the whole recording, once opened, or None."""
-        self._open = partial(
-            open_audio,
-            sample_rate=sample_rate,
-            audio_track=audio_track,
-            input_format=input_format,
-            warned=set[str](),
-        )
+        self._warned: set[str] = set()
         self._start_s: float | None = None
         self._duration_s: float | None = None
         self._channel: int | None = None
-        self._audio_filter = audio_filter
         self._silent: Sequence[Span] = ()
         self._reader: AudioReader | None = None
         self._spool: BinaryIO | None = None
-        if is_pipe(source):
-            source = self._spool = _spooled(source, self.name)
-        self._source = source
+        place = self._source.plain()
+        if is_pipe(place):
+            place = self._spool = _spooled(place, self.name)
+        self._source = replace(self._source, place=place)
         # A file object is reread from its initial position.
         self._position: int | None = None
-        if not isinstance(source, str | os.PathLike | bytes | np.ndarray) and is_seekable(source):
-            self._position = source.tell()
+        if not isinstance(place, str | os.PathLike | bytes | np.ndarray) and is_seekable(place):
+            self._position = place.tell()
 
     def open(self) -> AudioReader:
         """Start a reading. Raises: AudioError as `open_audio`."""
-        self._reader = reader = self._opened(channel=self._channel, audio_filter=self._audio_filter)
+        self._reader = reader = self._opened(channel=self._channel)
         reader.silent = self._silent
         return reader
 
     def open_channels(self) -> AudioReader:
         return self._opened(keep_channels=True)
 
-    def _opened(
-        self, *, channel: int | None = None, audio_filter: str | None = None, keep_channels: bool = False
-    ) -> AudioReader:
+    def _opened(self, *, channel: int | None = None, keep_channels: bool = False) -> AudioReader:
         if self._position is not None:
-            cast(BinaryIO, self._source).seek(self._position)
-        reader = self._open(
+            cast(BinaryIO, self._source.place).seek(self._position)
+        reader = open_audio(
             self._source,
             channel=channel,
             keep_channels=keep_channels,
-            audio_filter=audio_filter,
             start_s=self._start_s,
             duration_s=self._duration_s,
+            warned=self._warned,
         )
         self.declared_s = reader.recording_s
         return reader
@@ -161,16 +140,15 @@ def is_pipe(source: PlainSource) -> bool:
 
 
 def _spooled(source: PlainSource, name: str) -> BinaryIO:
-    path = source if isinstance(source, str | os.PathLike) else "-"
-    if os.path.exists(path) and stat.S_ISCHR(os.stat(path).st_mode):
+    if isinstance(source, str | os.PathLike) and stat.S_ISCHR(os.stat(source).st_mode):
         raise AudioError(f"{name}: expected a file or a pipe, got a device, which may have no end")
     spool = cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES))  # noqa: SIM115 - kept open
     try:
-        if isinstance(source, str | os.PathLike) and os.fspath(source) != "-":
+        if isinstance(source, str | os.PathLike):
             with open_path(source) as file:
                 shutil.copyfileobj(file, spool)
         else:
-            shutil.copyfileobj(sys.stdin.buffer if isinstance(source, str) else cast(BinaryIO, source), spool)
+            shutil.copyfileobj(cast(BinaryIO, source), spool)
     except (OSError, TypeError) as error:
         spool.close()
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:

@@ -23,7 +23,7 @@ from sottovoce.cli.options import (
     grouped,
     output_file,
 )
-from sottovoce.cli.progress import for_each_file, source_of, with_model
+from sottovoce.cli.progress import for_each_file, with_model
 from sottovoce.errors import OptionError
 from sottovoce.formats.ass import check_ffmpeg, check_video, write_karaoke
 from sottovoce.formats.base import info_of
@@ -77,7 +77,7 @@ def align(context: click.Context, /, recording: str, text: str, language: str | 
 
     def work(model: Model, name: str) -> None:
         options = made(AlignOptions, given)
-        aligned = model.align(source_of(name), script, language=language, options=options)
+        aligned = model.align(name, script, language=language, options=options)
         invocation.interrupts.check()
         begun = documents.info(name, aligned.model)
         info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)
@@ -139,7 +139,7 @@ def find(context: click.Context, /, recording: str, phrase: str, language: str, 
             click.echo(f"{name}: no match for '{phrase}'", err=True)
 
     def in_recording(model: Model, name: str) -> None:
-        show(model.find(source_of(name), phrase, least_score=options.least_score, language=language), name)
+        show(model.find(name, phrase, least_score=options.least_score, language=language), name)
 
     def in_transcript(name: str) -> None:
         show(find_phrase(load_transcript(name), phrase, least_score=options.least_score), name)
@@ -227,7 +227,7 @@ def plot(
     check_picture(output)
     script = None if text is None else read_text(text)
     start_s = picture.offset or 0.0
-    samples = load_audio(source_of(recording), start_s, picture.duration or LONGEST_S)
+    samples = load_audio(recording, start_s, picture.duration or LONGEST_S)
     check_length(samples)
 
     def work(model: Model, name: str) -> None:
@@ -270,7 +270,7 @@ def detect_language(
 
 
 def detection(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    found = model.detect_language(source_of(name), languages=languages)
+    found = model.detect_language(name, languages=languages)
     likely = Counter(found.probabilities).most_common(5)
     return {
         "language": found.language,
@@ -282,7 +282,7 @@ def detection(model: Model, name: str, languages: str | None) -> dict[str, objec
 
 
 def languages_over_time(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    spans = list(model.language_spans(source_of(name), languages=languages))
+    spans = list(model.language_spans(name, languages=languages))
     seconds: dict[str, float] = defaultdict(float)
     for span in spans:
         seconds[span.language] += span.end - span.start

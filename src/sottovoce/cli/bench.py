@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sottovoce.cli.options import BEAM_SIZE, LANGUAGE, MODEL, ModelOptions, SectionedCommand, open_model
-from sottovoce.cli.progress import progress_bar, source_of
+from sottovoce.cli.progress import progress_bar
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.options.schema import Option, made, options_of
 from sottovoce.types import SAMPLE_RATE
@@ -228,7 +228,7 @@ def _print(found: Mapping[str, list[Measured]]) -> None:
 def _beginning(file: str, seconds: float) -> Samples:
     from sottovoce.audio.io import load_audio
 
-    samples = load_audio(source_of(file))[: round(seconds * SAMPLE_RATE)]
+    samples = load_audio(file)[: round(seconds * SAMPLE_RATE)]
     if len(samples) < LEAST_S * SAMPLE_RATE:
         raise OptionError(f"{file}: expected {LEAST_S} s of audio or more, got {len(samples)} samples")
     return samples

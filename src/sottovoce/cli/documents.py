@@ -32,7 +32,7 @@ from sottovoce.formats.output import (
 )
 from sottovoce.formats.paragraphs import clock
 from sottovoce.options.schema import made
-from sottovoce.options.transcribe import WriterOptions
+from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 
 
@@ -53,18 +53,23 @@ class Documents:
     embeds: bool = False
     terminal: TerminalWriter | None = None
 
-    def info(self, name: str, model: str) -> TranscriptInfo:
+    def info(self, name: str, model: str, options: TranscribeOptions | None = None) -> TranscriptInfo:
         if name == "-":
             return TranscriptInfo(model)
-        return self.with_recording(TranscriptInfo(model, source=label_of(Path(name).name)), Path(name))
+        info = TranscriptInfo(model, source=label_of(Path(name).name))
+        return self.with_recording(info, Path(name), options)
 
-    def with_recording(self, info: TranscriptInfo, recording: Path) -> TranscriptInfo:
+    def with_recording(
+        self, info: TranscriptInfo, recording: Path, options: TranscribeOptions | None = None
+    ) -> TranscriptInfo:
+        """Add the address and the spectrogram of a recording to a page. options: how it is opened."""
         if self.folder is None:
             return info
+        from sottovoce.audio.io import Source
         from sottovoce.formats.spectrogram import spectrogram_address  # imports PyTorch
 
         audio = embedded_audio(recording) if self.embeds else audio_link(recording, self.folder)
-        return replace(info, audio=audio, spectrogram=spectrogram_address(recording))
+        return replace(info, audio=audio, spectrogram=spectrogram_address(Source.of(recording, options)))
 
     def places(self, name: str) -> list[Path | str]:
         if self.paths is None:

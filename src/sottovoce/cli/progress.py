@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -22,6 +22,7 @@ from sottovoce.types import Segment
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.audio.io import AudioInfo
+    from sottovoce.options.transcribe import TranscribeOptions
 
 
 def with_model(
@@ -54,23 +55,17 @@ def with_model(
 
 
 def read_headers(
-    names: Sequence[str],
-    invocation: Invocation,
-    audio_track: int | str | None = None,
-    input_format: str | None = None,
+    names: Sequence[str], invocation: Invocation, options: TranscribeOptions | None = None
 ) -> Mapping[str, AudioInfo | None]:
     """Read the headers of recordings (None: a pipe). An unreadable one is an error line, and left out."""
-    from sottovoce.audio.io import probe_audio
+    from sottovoce.audio.io import Source, probe_audio
     from sottovoce.audio.recording import is_pipe
 
     progress = Progress(len(names))
     headers: dict[str, AudioInfo | None] = {}
     for name in dict.fromkeys(names):
         try:
-            if is_pipe(name):
-                headers[name] = None
-            else:
-                headers[name] = probe_audio(name, audio_track=audio_track, input_format=input_format)
+            headers[name] = None if is_pipe(name) else probe_audio(Source.of(name, options))
         except AudioError as error:
             progress.failed(str(error), invocation.trace())
     return headers
@@ -108,10 +103,6 @@ def for_each_file(
                     empty_cache()
             progress.end()
     return exit_code(n_failed + n_refused, len(files) + n_refused + n_skipped)
-
-
-def source_of(name: str) -> str | BinaryIO:
-    return sys.stdin.buffer if name == "-" else name
 
 
 def exit_code(n_failed: int, n_inputs: int) -> int:

@@ -147,7 +147,7 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
 
 def check(source: str | None, flags: StreamFlags, log_path: str | None, copy: str | None) -> None:
     """Check a call before its model is loaded. Raises: OptionError, AudioError."""
-    from sottovoce.audio.io import check_reading, probe_audio
+    from sottovoce.audio.io import Source, check_reading, probe_audio
 
     if bool(source) == flags.mic:
         raise OptionError("stream: expected one of FILE, - or --mic")
@@ -160,7 +160,7 @@ def check(source: str | None, flags: StreamFlags, log_path: str | None, copy: st
             raise OptionError(f"--log '{log}': cannot be written")
     check_reading(None, flags.input_format)
     if source and not is_pipe(source):
-        probe_audio(source, input_format=flags.input_format)
+        probe_audio(Source(source, input_format=flags.input_format))
 
 
 def open_session(
@@ -199,7 +199,7 @@ def is_pipe(source: str) -> bool:
 
 
 def source_pieces(source: str | None, flags: StreamFlags) -> Iterator[Samples]:
-    from sottovoce.audio.io import Microphone, load_audio, read_live
+    from sottovoce.audio.io import Microphone, Source, load_audio, read_live
 
     n_samples = round(flags.chunk_ms * SAMPLE_RATE / 1000)
     chunk_s = n_samples / SAMPLE_RATE
@@ -214,7 +214,7 @@ def source_pieces(source: str | None, flags: StreamFlags) -> Iterator[Samples]:
             pipe = stack.enter_context(open(source, "rb", buffering=0))
             chunks = read_live(pipe, input_format=flags.input_format, chunk_s=chunk_s, name=source)
         else:
-            audio = load_audio(source, input_format=flags.input_format)
+            audio = load_audio(Source(source, input_format=flags.input_format))
             yield from file_pieces(audio, n_samples, realtime=flags.realtime)
             return
         for chunk in chunks:

@@ -386,7 +386,7 @@ def transcribe_files(
         for name in skipped:
             logger.info("%s: skipped, its documents are there", name)
     wanted = [name for name in inputs if name not in skipped]
-    headers = read_headers(wanted, invocation, options.audio_track, options.input_format)
+    headers = read_headers(wanted, invocation, options)
     left = [name for name in wanted if name in headers]
     n_refused = len(wanted) - len(left)
     if not left:
@@ -474,10 +474,8 @@ def begin(
 
         load = partial(open_model, run.loaded)
         return transcribe_parts(run.model, load, name, run.options, run.files.processors)
-    from sottovoce.cli.progress import source_of
-
     return run.model.transcribe(
-        source_of(name), options=run.options, fusion=run.fusion, second=run.second, resume=resume
+        name, options=run.options, fusion=run.fusion, second=run.second, resume=resume
     )
 
 
@@ -494,7 +492,9 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         if part is not None and isinstance(transcription, FileTranscription):
             raw = chain(stored.segments, recorded(transcription, part))
         outputs = stack.enter_context(run.documents.opened(name))
-        begun = replace(run.documents.info(name, run.model.name), token_text=run.model.tokenizer.token_text)
+        begun = replace(
+            run.documents.info(name, run.model.name, run.options), token_text=run.model.tokenizer.token_text
+        )
         segments = regrouped(raw, run.rules) if run.rules else raw
         if run.translation is not None:
             begun = replace(begun, translation=run.translation.target)

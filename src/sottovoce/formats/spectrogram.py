@@ -6,13 +6,12 @@ import base64
 import struct
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.io import open_audio
+from sottovoce.audio.io import AudioSource, open_audio
 from sottovoce.audio.mel import DYNAMIC_RANGE, MelStream
 
 MOST_COLUMNS = 1600
@@ -23,7 +22,7 @@ COLOURS = ("000004", "2b115e", "721f81", "b73779", "f1605d", "feb078", "fcfdbf")
 Columns: TypeAlias = npt.NDArray[np.float32]
 
 
-def spectrogram_address(recording: Path) -> str:
+def spectrogram_address(recording: AudioSource) -> str:
     """Encode the spectrogram of a recording as a `data:` address: a PNG of at most 1600 by 40 pixels."""
     columns = np.concatenate(list(_columns(recording)))
     if len(columns) > MOST_COLUMNS:
@@ -35,7 +34,7 @@ def spectrogram_address(recording: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(png(shades.T[::-1])).decode("ascii")
 
 
-def _columns(recording: Path) -> Iterator[Columns]:
+def _columns(recording: AudioSource) -> Iterator[Columns]:
     waiting = np.zeros((0, 2 * N_ROWS), np.float32)
     for frames in _log_mel(recording):
         waiting = np.concatenate([waiting, frames])
@@ -46,7 +45,7 @@ def _columns(recording: Path) -> Iterator[Columns]:
         yield _pooled(np.resize(waiting, (FRAMES_A_COLUMN, 2 * N_ROWS)))
 
 
-def _log_mel(recording: Path) -> Iterator[Columns]:
+def _log_mel(recording: AudioSource) -> Iterator[Columns]:
     stream = MelStream(2 * N_ROWS)
     with open_audio(recording) as reader:
         for chunk in reader:

@@ -16,7 +16,6 @@ from itertools import islice
 from threading import Event, Lock
 from typing import TypeAlias, TypeVar
 
-from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError
@@ -263,16 +262,6 @@ class FileTranscription(Iterator[Segment]):
         None before the first window is done.
         """
         return self._state.resume_point
-
-
-def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOptions) -> Recording:
-    return Recording(
-        source,
-        sample_rate=sample_rate,
-        audio_filter=options.audio_filter,
-        audio_track=options.audio_track,
-        input_format=options.input_format,
-    )
 
 
 def _check(transcriber: Transcriber, resume: ResumePoint) -> None:

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from sottovoce.audio.downmix import FloatMixer
-from sottovoce.audio.io import load_audio
+from sottovoce.audio.io import Source, load_audio
 from sottovoce.server.errors import invalid_value
 from sottovoce.types import SAMPLE_RATE, Samples
 
@@ -59,4 +59,4 @@ class PcmReader:
 @cache
 def g711_table(encoding: str) -> Samples:
     """Return the samples (256,) of the bytes of mulaw or alaw (ITU-T G.711)."""
-    return load_audio(bytes(range(256)), input_format=f"{encoding}:{SAMPLE_RATE}")
+    return load_audio(Source(bytes(range(256)), input_format=f"{encoding}:{SAMPLE_RATE}"))

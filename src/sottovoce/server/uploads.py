@@ -22,7 +22,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from sottovoce.audio.io import open_audio
+from sottovoce.audio.io import Source, open_audio
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import RECORDINGS, Fields, field_name, note_ignored
 from sottovoce.server.scheduler import FileJob, TranscriptionRequest
@@ -260,14 +261,14 @@ def check_size(n_bytes: int, limits: ServerLimits) -> None:
         raise ApiError(message, status=413, param="file", code="file_too_large")
 
 
-def check_duration(upload: UploadedFile, input_format: str | None, most_s: float) -> Slices[float]:
+def check_duration(upload: UploadedFile, options: TranscribeOptions, most_s: float) -> Slices[float]:
     """Decode a recording and return its seconds. Raises: AudioError, ApiError 413.
 
     Durations in headers are not trusted: a small file may hold days of silence.
     """
     n_samples = 0
     upload.seek(0)
-    with open_audio(upload.source, input_format=input_format) as reader:
+    with open_audio(Source.of(upload.source, options)) as reader:
         for chunk in reader:
             n_samples += len(chunk.samples)
             if n_samples > most_s * SAMPLE_RATE:
@@ -317,8 +318,8 @@ async def checked_request(
         raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
     services.registry.resolve(file_request.model)
     note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
-    input_format = file_request.transcription.options.input_format
-    checked = check_duration(recording, input_format, services.settings.limits.duration_s)
+    options = file_request.transcription.options
+    checked = check_duration(recording, options, services.settings.limits.duration_s)
     audio_s = await cancel_on_disconnect(request, services.decoding.run(checked))
     services.key_limits.count_audio(key_of(request), audio_s)
     return file_request, recording, audio_s

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from sottovoce.api import Model
-from sottovoce.audio.io import AudioSource
+from sottovoce.audio.io import AudioSource, Source
 from sottovoce.audio.samples import AudioBuffer
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
@@ -41,7 +41,7 @@ def with_english(
 ) -> list[Segment]:
     """Translate the non-English sentences of a transcript by decoding the recording once more.
 
-    source: mixed to mono. options: those of the transcript.
+    source: mixed to mono. options: those of the transcript, which open the source too.
     Raises: AudioError; OptionError for a model that cannot translate.
     """
     require_multilingual(model)
@@ -63,10 +63,10 @@ def _translated(
         clip_timestamps=tuple(time for one in _apart(own) for time in one),
         condition_on_previous_text=False,
         audio_ctx=options.audio_ctx,
-        audio_filter=options.audio_filter,
         normalization=options.normalization,
     )
     found: dict[int, str] = {}
+    source = Source.of(source, options)
     for segment in model.transcribe(source, language=language, task="translate", options=chosen):
         middle = (segment.start + segment.end) / 2
         nearest = min(own, key=lambda one: max(one.start - middle, middle - one.end))

@@ -76,7 +76,7 @@ async def load(request: Request) -> Response:
 def with_voice_diarization(request: FileRequest, upload: UploadedFile) -> FileRequest:
     """Diarize by voice if both channels have the same sound."""
     options = request.transcription.options
-    if options.channels != "energy" or has_channels_apart(Recording(upload.source)):
+    if options.channels != "energy" or has_channels_apart(Recording(upload.source, options)):
         return request
     options = replace(options, channels="mixed", speakers=SpeakerOptions())
     return replace(request, transcription=replace(request.transcription, options=options))
