@@ -11,9 +11,9 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Literal, TextIO
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -135,68 +135,51 @@ def say_usage(error: click.ClickException) -> None:
 
 
 def prepare_standard_streams() -> None:
-    sys.stdin = sys.stdin or _stand_in(0, os.O_WRONLY, "r")
-    sys.stdout = _guarded(sys.stdout or _stand_in(1, os.O_RDONLY, "w"), _output_failed)
-    sys.stderr = _guarded(sys.stderr or _stand_in(2, os.O_WRONLY, "w"), lambda _, error: None)
+    if sys.stdin is None:
+        _occupy(0, os.O_WRONLY)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = _guarded(sys.stdout, 1, os.O_RDONLY)
+    sys.stderr = _guarded(sys.stderr, 2, os.O_WRONLY)
 
 
-class GuardedStream(io.BufferedWriter):
-    """The bytes of a standard stream. failed: called with its descriptor and an error of writing."""
-
-    def __init__(self, raw: io.RawIOBase, failed: Callable[[int, OSError], None]) -> None:
-        super().__init__(raw)
-        self._failed = failed
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        with self._guard():
-            super().write(data)
-        return memoryview(data).nbytes
-
-    def flush(self) -> None:
-        with self._guard():
-            super().flush()
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._failed(self.fileno(), error)
-
-
-def _output_failed(descriptor: int, error: OSError) -> None:
-    """Raise one error; if the reader has gone (`| head`), the call ends without one."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, descriptor)  # buffered output would fail again at exit
-    os.close(null)
-    if isinstance(error, BrokenPipeError):
-        raise click.exceptions.Exit(0) from None
-    raise OutputError(f"standard output: cannot be written ({cause_of(error)})") from error
-
-
-def _stand_in(descriptor: int, flags: int, mode: Literal["r", "w"]) -> TextIO:
-    """Replace a closed stream by one of the opposite mode, so that no opened file takes its descriptor.
+def _occupy(descriptor: int, flags: int) -> None:
+    """Open nothing, for the opposite use, as a closed descriptor: no opened file may take it.
 
     Source: `stdopen` of GNU coreutils.
     """
-    opened = os.open(os.devnull, flags)
-    if opened != descriptor:
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    return io.TextIOWrapper(open(descriptor, f"{mode}b", closefd=False))
+    null = os.open(os.devnull, flags)
+    if null != descriptor:
+        os.dup2(null, descriptor)
+        os.close(null)
 
 
-def _guarded(stream: TextIO, failed: Callable[[int, OSError], None]) -> TextIO:
-    if not isinstance(stream, io.TextIOWrapper):
+def _guarded(stream: TextIO | None, descriptor: int, flags: int) -> TextIO:
+    if stream is None:
+        _occupy(descriptor, flags)
+    is_terminal = stream is not None and stream.isatty()
+    if stream is not None and is_terminal and sys.platform == "win32":  # a console has its own calls
         return stream
-    line_buffering, write_through = stream.line_buffering, stream.write_through
-    encoding = stream.encoding if stream.isatty() else "utf-8"
-    below = stream.detach()
-    raw = below.detach() if isinstance(below, io.BufferedWriter) else below
     return io.TextIOWrapper(
-        GuardedStream(raw, failed),
-        encoding=encoding,
+        io.BufferedWriter(GuardedOutput(descriptor, "w", closefd=False)),
+        encoding=stream.encoding if stream is not None and is_terminal else "utf-8",
         errors="backslashreplace",
-        line_buffering=line_buffering,
-        write_through=write_through,
+        line_buffering=is_terminal or descriptor == 2,
     )
+
+
+class GuardedOutput(io.FileIO):
+    """Raises one error for standard output; if the reader has gone (`| head`), the call ends without one.
+
+    Errors of standard error are ignored.
+    """
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if self.fileno() == 2:
+                return memoryview(data).nbytes
+            _occupy(self.fileno(), os.O_WRONLY)  # buffered output would fail again at exit
+            if isinstance(error, BrokenPipeError):
+                raise click.exceptions.Exit(0) from None
+            raise OutputError(f"standard output: cannot be written ({cause_of(error)})") from error
