@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 
 import click
@@ -56,6 +57,16 @@ def test_no_two_options_share_a_name_and_short_ones_mean_one_thing(
     for name, option in names:
         if name.startswith("-") and not name.startswith("--"):
             assert SHORT[name] & set(option.opts)
+
+
+@pytest.mark.parametrize(("context", "command"), ALL)
+def test_the_help_of_an_option_names_no_option_that_the_command_lacks(
+    context: click.Context, command: click.Command
+) -> None:
+    options = [param for param in command.get_params(context) if isinstance(param, click.Option)]
+    flags = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+    helps = " ".join(option.help or "" for option in options)
+    assert set(re.findall(r"--[a-z-]*[a-z](?![\w-])", helps)) <= flags
 
 
 @pytest.mark.parametrize(("context", "command"), ALL)

@@ -268,7 +268,7 @@ def test_a_terminal_shows_colours_and_dims_what_may_change() -> None:
         view.show([Final(0.0, 0.4, "hello", "en", (word,), 1.0), Final(1.0, 1.4, "hallo", "de", (), 2.0)])
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[0m\x1b[36mhello" in shown
-    assert "\x1b[0m\x1b[32mhallo" in shown
+    assert "\x1b[0m\x1b[35mhallo" in shown
 
 
 def test_a_termination_ends_the_recording_and_what_was_heard_is_said(tmp_path: Path) -> None:

@@ -35,8 +35,7 @@ SECTIONS = {
         replace(COLOUR_CONFIDENCE, help="Colour words on the terminal by their probability, if known."),
     ),
     "Layout": (
-        replace(REGROUP, help=REGROUP.help.replace("(needs --word-timestamps)", "(needs words)")),
-        *LAYOUT,
+        *(REGROUP, *LAYOUT),
         Option(
             "html: the recording to play.", key="recording", metavar="FILE", unset="the page asks for a file"
         ),

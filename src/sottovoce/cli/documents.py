@@ -205,13 +205,21 @@ def terminal_writer(by_confidence: bool) -> TerminalWriter:
     return TerminalWriter(console, by_confidence=by_confidence)
 
 
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 CONFIDENCE = ((0.5, "red"), (0.7, "dark_orange"), (0.85, "yellow"), (0.95, "green_yellow"))
 
 
 def coloured(word: Word) -> str:
     colour = next((name for limit, name in CONFIDENCE if word.probability < limit), "green")
     return f"[{colour}]{escape(word.word)}[/{colour}]"
+
+
+class LanguageColours(dict[str, str]):
+    """Colours of languages on a terminal, in the order in which these come."""
+
+    order = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+    def __missing__(self, language: str) -> str:
+        return self.setdefault(language, self.order[len(self) % len(self.order)])
 
 
 class TerminalWriter(Writer):
@@ -222,12 +230,10 @@ class TerminalWriter(Writer):
     def __init__(self, console: Console, *, by_confidence: bool = False) -> None:
         self._console = console
         self._by_confidence = by_confidence
-        self._languages: list[str] = []
+        self._colours = LanguageColours()
 
     def segment(self, segment: Segment) -> str:
-        if segment.language not in self._languages:
-            self._languages.append(segment.language)
-        colour = COLOURS[self._languages.index(segment.language) % len(COLOURS)]
+        colour = self._colours[segment.language]
         times = f"[dim]{clock(segment.start):>7}-{clock(segment.end):<7}[/dim]"
         text = escape(segment.text.strip())
         if self._by_confidence and segment.words:

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from sottovoce.cli.documents import LanguageColours
 from sottovoce.cli.invocation import Interrupts, invocation_of
 from sottovoce.cli.options import (
     BEAM_SIZE,
@@ -432,9 +433,6 @@ def saved(pieces: Iterator[Samples], path: Path) -> Iterator[Iterator[Samples]]:
         raise faults[0]
 
 
-COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
-
-
 class LiveView:
     """Shows text as it grows; a context manager."""
 
@@ -444,7 +442,7 @@ class LiveView:
         self._live = Live(console=self._console, transient=True, auto_refresh=False)
         self._line = Text()
         self._unstable = Text()
-        self._colours: dict[str, str] = {}
+        self._colours = LanguageColours()
 
     def __enter__(self) -> LiveView:
         if self._console.is_terminal:
@@ -463,22 +461,19 @@ class LiveView:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Partial):
-            self._line.append(event.text, style=self._colour(event.language))
+            self._line.append(event.text, style=self._colours[event.language])
             self._unstable = Text()
         elif isinstance(event, Unstable):
-            self._unstable = Text(event.text, style=f"dim {self._colour(event.language)}")
+            self._unstable = Text(event.text, style=f"dim {self._colours[event.language]}")
         elif isinstance(event, Final):
             tag = f"[{event.language} {event.start:7.2f}-{event.end:7.2f}] "
             self._line, self._unstable = Text(), Text()
             if self._console.is_terminal:
                 self._live.update(self._line)
-            spoken = Text(spoken_text(event), self._colour(event.language))
+            spoken = Text(spoken_text(event), self._colours[event.language])
             self._console.print(Text.assemble((tag, "dim"), spoken), soft_wrap=True)
         elif isinstance(event, LanguageChanged) and event.source is not None:
             self._unstable = Text()
-
-    def _colour(self, language: str) -> str:
-        return self._colours.setdefault(language, COLOURS[len(self._colours) % len(COLOURS)])
 
 
 def spoken_text(event: Final) -> str:

@@ -464,7 +464,7 @@ class WriterOptions:
     """Layout of subtitles, as in openai-whisper; lines need word times. Raises: OptionError."""
 
     max_line_width: int | None = _layout(
-        "Characters in a subtitle line (needs --word-timestamps).", least=1
+        "Characters in a subtitle line (needs word times).", least=1
     ).as_field(None)
     max_line_count: int | None = _layout(
         "Lines in a subtitle (needs a line width or a reading speed).", least=1
@@ -474,7 +474,7 @@ class WriterOptions:
     """Only if subtitles end with their segments."""
     reading_speed: float | None = _layout(
         "Lay subtitles out for this many characters a second (usually 17): at most 2 lines of "
-        "42, split at sentences (needs --word-timestamps).",
+        "42, split at sentences (needs word times).",
         metavar="CHARACTERS",
         least=1.0,
         expected="at least 1 a second",
