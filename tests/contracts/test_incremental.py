@@ -19,6 +19,7 @@ from sottovoce.models.backend import (
     IncrementalResult,
     IncrementalWindow,
 )
+from sottovoce.types import EncoderOutput, Features
 from tests.contracts.subjects import NAMES, TOLERANCE, difference, short_backend
 from tests.runtime.fake import FakeBackend
 from tests.runtime.reading import read
@@ -112,6 +113,18 @@ def test_a_batch_gives_what_single_windows_give(backend: Backend, mode: EncoderM
         assert difference(grown.encoded.states, alone.encoded.states) <= TOLERANCE
         if not isinstance(backend, FakeBackend):  # whose rows are known by their place
             assert difference(logits(backend, grown), logits(backend, alone)) <= TOLERANCE
+
+
+def test_windows_that_are_joined_read_as_alone(backend: Backend) -> None:
+    """One of thin padding and one without weights, in any order and number."""
+    (thin,) = backend.encode_incremental([IncrementalWindow(audio(backend, 20), THIN)])
+    n_frames = thin.encoded.n_frames
+    plain = backend.encode(Features(audio(backend, n_frames, 1)[None], (2 * n_frames,)))
+    joined = EncoderOutput.joined([thin.encoded, plain])
+    alone = [read(backend, one, [[5, 9, 30]]).logits for one in (thin.encoded, plain)]
+    for order in ([0, 1], [1, 0], [1], [0, 0, 1]):
+        found = read(backend, joined.rows(order), [[5, 9, 30]] * len(order)).logits
+        assert difference(found, torch.cat([alone[window] for window in order])) <= TOLERANCE
 
 
 @pytest.mark.parametrize("mode", [INCREMENTAL, THIN])

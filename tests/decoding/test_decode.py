@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sottovoce.decoding.decode import compression_ratio, context_tokens, decode, select_windows, start_tokens
+from sottovoce.decoding.decode import compression_ratio, context_tokens, decode, start_tokens
 from sottovoce.decoding.detect import combine_detections, detect_language
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.openai import save_openai
@@ -105,13 +105,13 @@ def test_selected_windows_bring_their_keys_and_values() -> None:
     encoded = rig.encode(model, rig.mel(3))
     options = [DecodingOptions(language="en", sample_len=5)]
     all_three = decode(model, tokenizer, encoded, options * 3)
-    part = select_windows(encoded, [2, 0])
+    part = encoded.rows([2, 0])
     assert part.cross_kv is not None
     assert [one.tokens for one in decode(model, tokenizer, part, options * 2)] == [
         all_three[2].tokens,
         all_three[0].tokens,
     ]
-    assert select_windows(encoded, [0, 1, 2]) is encoded
+    assert encoded.rows([0, 1, 2]) is encoded
 
 
 def test_detection_reports_what_the_allow_list_left_out() -> None:
@@ -139,7 +139,7 @@ def test_a_language_that_is_not_given_is_detected() -> None:
         DecodingOptions(sample_len=3, allowed_languages=allowed, language="de"),
     ]
     unknown, known = decode(model, tokenizer, encoded, options)
-    detected = detect_language(model, tokenizer, select_windows(encoded, [0]), allowed=allowed)[0]
+    detected = detect_language(model, tokenizer, encoded.rows([0]), allowed=allowed)[0]
     assert (unknown.language, known.language) == (detected.language, "de")
     assert unknown.detection is not None
     assert known.detection is None

@@ -192,6 +192,16 @@ def test_batches_give_the_segments_of_single_windows() -> None:
     assert found[0] == found[1]
 
 
+def test_keys_and_values_of_a_batch_are_computed_once() -> None:
+    """Each window is probed alone, and decoded and aligned with the others."""
+    backend, several = FakeBackend(PAIRS), DecodingOptions(allowed_languages=("en", "de"))
+    options = TranscribeOptions(
+        decoding=several, follow_languages=True, mode="vad", batch_size=3, word_timestamps=True
+    )
+    assert len(read(backend, voice(100.0, (0, 25), (30, 55), (60, 85)), options)) > 3
+    assert backend.n_keyed == backend.n_encoded
+
+
 @pytest.mark.reference
 @pytest.mark.parametrize("words", [False, True])
 def test_transcripts_equal_openai_whispers(words: bool) -> None:

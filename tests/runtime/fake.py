@@ -159,6 +159,8 @@ class FakeBackend:
         self._tokenizer = Tokenizer.for_model(dims.n_vocab)
         self.n_encoded = 0
         """Windows encoded so far."""
+        self.n_keyed = 0
+        """Windows whose keys and values were computed so far."""
 
     def encode(self, features: Features) -> EncoderOutput:
         """Write each row's script into its states: channel 0 the token at a frame, 1 the language."""
@@ -271,6 +273,7 @@ class FakeRows:
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         check_admitted(encoded, prefix, type(None), self._backend.name)
         if encoded.cross_kv is None:
+            self._backend.n_keyed += encoded.batch_size
             encoded.cross_kv = [(encoded.states[:, None], encoded.states[:, None])]
         for states, n_content in zip(encoded.states, encoded.n_content_frames, strict=True):
             self._rows.append(_FakeRow(states, n_content, []))

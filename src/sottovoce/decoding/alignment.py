@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.decoding.decode import select_windows
 from sottovoce.models.backend import Backend
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
@@ -209,7 +208,7 @@ def align_stepwise(
     if not spoken:
         return words
     chosen = [texts[window] for window in spoken]
-    attention, probabilities = yield from _read(backend, select_windows(encoded, spoken), chosen)
+    attention, probabilities = yield from _read(backend, encoded.rows(spoken), chosen)
     onsets = _onsets(attention, chosen)
     for row, window in enumerate(spoken):
         words[window] = _timed_words(texts[window], onsets[row], probabilities[row])

@@ -143,20 +143,6 @@ def _as_tokens(text: str | Sequence[int] | None, tokenizer: Tokenizer) -> list[i
     return list(text)
 
 
-def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOutput:
-    """Select windows of an encoder output, with cached keys and values."""
-    if list(windows) == list(range(encoded.batch_size)):
-        return encoded
-    rows = torch.tensor(windows, dtype=torch.int64, device=encoded.states.device)
-    cross_kv = encoded.cross_kv
-    return EncoderOutput(
-        states=encoded.states[rows],
-        n_content_frames=tuple(encoded.n_content_frames[window] for window in windows),
-        cross_kv=None if cross_kv is None else [(keys[rows], values[rows]) for keys, values in cross_kv],
-        log_weights=None if encoded.log_weights is None else encoded.log_weights[rows],
-    )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowDecoder:
     """Decodes windows by greedy search, sampling or beam search, in continuous batches.
@@ -391,7 +377,7 @@ def _detections(
     detections: list[LanguageDetection | None] = [None] * len(options)
     unknown = [window for window, one in enumerate(options) if one.language is None]
     if unknown and tokenizer.is_multilingual:
-        windows = select_windows(encoded, unknown)
+        windows = encoded.rows(unknown)
         found = detect_language(backend, tokenizer, windows, allowed=options[0].allowed_languages)
         for window, detection in zip(unknown, found, strict=True):
             detections[window] = detection
@@ -446,7 +432,7 @@ def decode_with_fallback(
             fallback.at_temperature(options[window], temperature, mix_seed(options[window].seed, index))
             for window in open_windows
         ]
-        results = decode_once(select_windows(encoded, open_windows), chosen)
+        results = decode_once(encoded.rows(open_windows), chosen)
         for window, result in zip(open_windows, results, strict=True):
             tried[window].append(result)
             last[window] = temperature

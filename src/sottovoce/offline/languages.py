@@ -17,7 +17,6 @@ import numpy as np
 
 from sottovoce.audio.mel import MELS_PER_FRAME, RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
-from sottovoce.decoding.decode import select_windows
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.language.chain import (
     ONE_NATS,
@@ -109,7 +108,7 @@ class TextLikelihood:
                 DecodingOptions(language=code, without_timestamps=True, sample_len=sample_len)
                 for code in missing
             ]
-            rows, tokenizer = select_windows(encoded, [0] * len(missing)), self.transcriber.tokenizer
+            rows, tokenizer = encoded.rows([0] * len(missing)), self.transcriber.tokenizer
             attempts = self.transcriber.runtime.decode(tokenizer, rows, options, ONCE)
             for code, attempt in zip(missing, attempts, strict=True):
                 found[code] = attempt.result.avg_logprob * (len(attempt.result.tokens) + 1)

@@ -383,7 +383,7 @@ class PackedWindows(WindowOrder):
         states: dict[Window, EncoderOutput] = {}
         if full:
             together = self._encode(full, self.transcriber.window_frames)
-            states = {window: together.row(index) for index, window in enumerate(full)}
+            states = {window: together.rows([index]) for index, window in enumerate(full)}
         found: list[LanguageWindow] = []
         for window in windows:
             parts = [window] if window.language else self.languages.divided(window, states[window])
@@ -552,10 +552,10 @@ class _Pipeline:
             )
             for one in windows
         ]
-        encoded = _stacked([one.encoded for one in windows])
+        encoded = EncoderOutput.joined([one.encoded for one in windows])
         attempts = transcriber.decode(encoded, requests)
         decoded = [
-            self._cut(one.window, encoded.row(index), attempt)
+            self._cut(one.window, encoded.rows([index]), attempt)
             for index, (one, attempt) in enumerate(zip(windows, attempts, strict=True))
         ]
         if not self.options.needs_words or all(one.is_silent for one in decoded):
@@ -639,13 +639,6 @@ def _outside(one: _Timed, silence_start: float, silence_end: float) -> _Timed:
     if before_s < after_s:
         return replace(one, start=round(silence_end, 3))
     return replace(one, end=round(silence_start, 3))
-
-
-def _stacked(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
-    if len(encoded) == 1:
-        return encoded[0]
-    states = torch.cat([one.states for one in encoded])
-    return EncoderOutput(states, tuple(one.n_content_frames[0] for one in encoded))
 
 
 @dataclass(frozen=True, slots=True)

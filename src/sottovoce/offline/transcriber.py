@@ -10,7 +10,7 @@ from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.decoding.alignment import WindowText, place_words
-from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, opening_tokens, select_windows
+from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, opening_tokens
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
@@ -209,7 +209,7 @@ class Transcriber:
         for has_prefix in dict.fromkeys(prefixed):
             rows = [row for row, own in enumerate(prefixed) if own == has_prefix]
             some = [requests[row] for row in rows]
-            found = self._decode(select_windows(encoded, rows), some, has_prefix, is_retry)
+            found = self._decode(encoded.rows(rows), some, has_prefix, is_retry)
             attempts.update(zip(rows, found, strict=True))
         return [attempts[row] for row in range(len(requests))]
 

@@ -97,7 +97,7 @@ class EncodeCall(BatchedCall[EncoderOutput]):
         at = 0
         for call in calls:
             n_windows = len(call.features.n_content_frames)
-            results.append(encoded.rows(at, at + n_windows))
+            results.append(encoded.rows(range(at, at + n_windows)))
             at += n_windows
         return results
         yield
@@ -186,7 +186,7 @@ class AlignWordsCall(BatchedCall[list[list[TimedWord]]]):
 
     @classmethod
     def run(cls, backend: Backend, calls: Sequence[Self]) -> Stepwise[Sequence[list[list[TimedWord]]]]:
-        encoded = _in_one_batch([call.encoded for call in calls])
+        encoded = EncoderOutput.joined([call.encoded for call in calls])
         found = yield from align_stepwise(backend, encoded, [text for call in calls for text in call.texts])
         words = iter(found)
         return [list(islice(words, len(call.texts))) for call in calls]
@@ -386,17 +386,3 @@ class ObservedRuntime(Runtime):
 def torch_threads_of(backend: Backend) -> AbstractContextManager[None]:
     """Return the context that sets the number of PyTorch's threads for a backend."""
     return one_torch_thread() if backend.own_threads else all_torch_threads()
-
-
-def _in_one_batch(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
-    if len(encoded) == 1:
-        return encoded[0]
-    computed = [one.cross_kv for one in encoded if one.cross_kv is not None]
-    cross_kv = None
-    if len(computed) == len(encoded):
-        cross_kv = [
-            (torch.cat([keys for keys, _ in layer]), torch.cat([values for _, values in layer]))
-            for layer in zip(*computed, strict=True)
-        ]
-    states = torch.cat([one.states for one in encoded])
-    return EncoderOutput(states, tuple(n for one in encoded for n in one.n_content_frames), cross_kv)
