@@ -229,16 +229,19 @@ def test_what_is_no_event_is_told_and_ends_the_connection(
     assert expected in json.loads(rest)["text"]
 
 
-def test_events_that_are_not_known_are_passed_over(four: ServerThread) -> None:
-    async def run() -> str:
+def test_chunks_need_no_start_and_one_that_comes_after_them_begins_anew(four: ServerThread) -> None:
+    async def run() -> list[str]:
         async with client_of(four) as client:
+            for seconds in (1, 2):
+                await client.write_event(AudioChunk(48_000, 2, 2, bytes(seconds * 4 * 48_000)).event())
             await client.write_event(AudioStop().event())
+            texts = [(await told(client))[-1][1]["text"]]
+            assert (await client.read_event()).type == "transcript-stop"
             await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
-            client._writer.write(b'{"type": "select-program", "data": {"name": "other"}}\n')
             await say(client, SECOND)
-            return str((await told(client))[-1][1]["text"])
+            return [*texts, (await told(client))[-1][1]["text"]]
 
-    assert asyncio.run(run()) == "word"
+    assert asyncio.run(run()) == ["word word word", "word"]
 
 
 def test_too_many_are_refused_and_places_come_free(four: ServerThread) -> None:

@@ -180,7 +180,8 @@ class FluxConnection(deepgram.DeepgramSocket[FluxParams]):
         await self.send(*self._turns.force(await self.session.flush(), self.processed_s))
 
     async def _force(self) -> None:
-        await self.send(*self._turns.force(await self.session.finalize(), self.processed_s))
+        answer = list(self._turns.force(await self.session.finalize(), self.processed_s))
+        await self.send(*(answer or [self._turns.update(self.processed_s)]))
 
     def changed(self, message: Mapping[str, object]) -> FluxParams:
         return configured_flux(self.read, message)
@@ -256,7 +257,10 @@ class FluxTurns:
             yield from self._take(event)
         yield from self._end_if_over(received_s)
         if self._n_sent == n_before and received_s - self._updated_s >= UPDATE_S:
-            yield self._info("Update", received_s)
+            yield self.update(received_s)
+
+    def update(self, received_s: float) -> dict[str, Json]:
+        return self._info("Update", received_s)
 
     def force(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
         """Yield the messages of a turn that the client ends."""

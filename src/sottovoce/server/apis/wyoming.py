@@ -38,6 +38,7 @@ MAX_UNREAD = 1024 * 1024
 LINGER_S = 1.0
 logger = logging.getLogger(__name__)
 PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
+EVENTS = "transcribe, audio-start, audio-chunk, audio-stop, describe or ping"
 AHEAD_S = 2.0
 """Audio further ahead of real time is a recording."""
 CONNECTIONS_PER_SESSION = 4
@@ -239,14 +240,17 @@ class WyomingConnection(LiveConnection[Frame]):
         if message.kind == "transcribe":
             self._wanted = command_options(message)
         elif message.kind == "audio-start":
-            self._pcm = reader_of(message)
-            await self.queue.put(partial(self._start, *self._wanted))
-        elif message.kind == "audio-chunk" and self._pcm is not None:
-            await self.queue_bytes(self._pcm, message.payload)
-        elif message.kind == "audio-stop" and self._pcm is not None:
-            await self.queue_audio(self._pcm.flush())
+            await self._begin_command(message, is_announced=True)
+        elif message.kind == "audio-chunk":
+            pcm = self._pcm or await self._begin_command(message, is_announced=False)
+            await self.queue_bytes(pcm, message.payload)
+        elif message.kind == "audio-stop":
+            if self._pcm is not None:
+                await self.queue_audio(self._pcm.flush())
             self._pcm = None
-            await self.queue.put(self._stop)
+            await self.queue.put(self._answer)
+        else:
+            await self.send(error_document(invalid_value("event", EVENTS, fields.quoted(message.kind))))
 
     async def on_audio(self) -> None:
         command = self._command
@@ -263,20 +267,33 @@ class WyomingConnection(LiveConnection[Frame]):
         return self._command.render(events) if self._command else iter(())
 
     async def on_close(self) -> None:
-        await self._stop()
-
-    async def _start(self, model: str | None, options: LiveOptions) -> None:
         if self._command is not None:
-            raise invalid_value("audio-start", "an audio-stop before it", "none")
+            await self._stop(self._command)
+
+    async def _begin_command(self, message: Frame, *, is_announced: bool) -> PcmReader:
+        self._pcm = reader_of(message)
+        await self.queue.put(partial(self._start, *self._wanted, is_announced=is_announced))
+        return self._pcm
+
+    async def _start(self, model: str | None, options: LiveOptions, *, is_announced: bool) -> None:
+        if self._command is not None:
+            if self._command.is_announced:
+                raise invalid_value("audio-start", "an audio-stop before it", "none")
+            await self.release()
         self.acquire_slot()
         await self.open(self.services.registry.resolve(model), options)
-        self._command = SpokenCommand()
+        self._command = SpokenCommand(is_announced)
 
-    async def _stop(self) -> None:
+    async def _answer(self) -> None:
+        """Answer an `audio-stop`, also one without audio, for which the client waits."""
         if self._command is None:
-            return
-        if not self._command.is_done:
-            self._command.is_done = True
+            await self.send({"type": "transcript", "text": "", "language": None})
+        else:
+            await self._stop(self._command)
+
+    async def _stop(self, command: SpokenCommand) -> None:
+        if not command.is_done:
+            command.is_done = True
             await self.emit(await self.session.flush())
         self._command = None
         await self.release()
@@ -290,7 +307,10 @@ class WyomingConnection(LiveConnection[Frame]):
 
 
 class SpokenCommand:
-    def __init__(self) -> None:
+    """is_announced: by `audio-start`; without it the first `audio-chunk` begins one."""
+
+    def __init__(self, is_announced: bool) -> None:
+        self.is_announced = is_announced
         self.is_done = False
         self._text = ""
         self._language: str | None = None
