@@ -40,8 +40,8 @@ ANSWERS: list[tuple[str, Message | bytes, str]] = [
     (REALTIME, {"type": "other"}, "error"),
     ("/v1/captions", {"type": "other"}, "error"),
 ]
-"""By address and message: the type of the answer. Keepalives, audio and captions have none; the `CloseStream` of
-turns and the `close` of captions end the socket."""
+"""By address and message: the type of the answer. Keepalives, audio and captions have none; the `CloseStream`
+of turns and the `close` of captions end the socket."""
 
 
 @pytest.mark.parametrize(("path", "message", "kind"), ANSWERS)
