@@ -16,7 +16,15 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
+from sottovoce.audio.samples import (
+    MAX_CHANNELS,
+    MAX_RATE,
+    MIN_RATE,
+    as_channels,
+    channel_axis,
+    is_tensor,
+    tensor_array,
+)
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
 
@@ -234,6 +242,51 @@ def downmix_weights(layout: str) -> tuple[float, ...] | None:
     except av.FFmpegError:
         return None
     return tuple(mixed[:, 0] / 2**14)
+
+
+MAX_PUSH_S = 600.0
+PUSHED = "pushed audio"
+
+
+class PushedAudio:
+    """Mixes the pieces of a stream to 16 kHz mono. The first says the rate, the channels and their axis."""
+
+    def __init__(self) -> None:
+        self._mixer: FloatMixer | None = None
+        self._rate, self._n_channels = SAMPLE_RATE, 1
+        self._axis: int | None = None
+
+    def push(self, pcm: object, sample_rate: int = SAMPLE_RATE) -> Samples:
+        """Convert an array or a tensor to samples (n,) float32, which lag as those of `FloatMixer`.
+
+        Raises: AudioError for other samples than the first, or more than `MAX_PUSH_S`; nothing is changed.
+        """
+        array = tensor_array(pcm, PUSHED) if is_tensor(pcm) else pcm
+        if not isinstance(array, np.ndarray):
+            raise AudioError(f"{PUSHED}: expected an array or a tensor, got {type(pcm).__name__}")
+        if not array.size:
+            return np.zeros(0, np.float32)
+        axis = self._axis if self._axis is not None and array.ndim == 2 else channel_axis(array, PUSHED)
+        n_samples = array.shape[-1 if axis is None else 1 - axis]
+        if n_samples > MAX_PUSH_S * sample_rate:
+            seconds = n_samples / sample_rate
+            raise AudioError(f"{PUSHED}: expected at most {MAX_PUSH_S:.0f} s at once, got {seconds:.0f} s")
+        channels = as_channels(array, PUSHED, axis)
+        if self._mixer is None:
+            self._mixer = FloatMixer(sample_rate, len(channels), PUSHED)
+            self._rate, self._n_channels, self._axis = sample_rate, len(channels), axis
+        elif (sample_rate, len(channels)) != (self._rate, self._n_channels):
+            raise AudioError(
+                f"{PUSHED}: expected {self._rate} Hz and {self._n_channels} channels as at first, "
+                f"got {sample_rate} Hz and {len(channels)} channels"
+            )
+        samples: Samples = self._mixer.push(channels)[0]
+        return samples
+
+    def flush(self) -> Samples:
+        """Return the last samples (n,)."""
+        samples: Samples = np.zeros(0, np.float32) if self._mixer is None else self._mixer.flush()[0]
+        return samples
 
 
 class FloatMixer:

@@ -63,11 +63,12 @@ __all__ = [
 ]
 
 PlainSource: TypeAlias = str | os.PathLike[str] | BinaryIO | bytes | npt.NDArray[np.generic]
-AudioSource: TypeAlias = "PlainSource | Tensor | Source"
+Place: TypeAlias = "PlainSource | bytearray | memoryview | Tensor"
+AudioSource: TypeAlias = "Place | Source"
 """A path ("-": standard input), an open binary file, the bytes of a file, samples, or a `Source` with any of
 them.
 
-Arrays and CPU tensors are (n,) or (channels, n): floats in [-1, 1], int16 or int32.
+Arrays and CPU tensors are (n,), (channels, n) or (n, channels): floats in [-1, 1], int16 or int32.
 """
 
 
@@ -81,7 +82,7 @@ class Source:
     Raises: OptionError for filters and an input format that FFmpeg does not have.
     """
 
-    place: PlainSource | Tensor
+    place: Place
     audio_filter: str | None = None
     audio_track: int | str | None = None
     input_format: str | None = None
@@ -120,10 +121,16 @@ class Source:
         return _shown(name) if isinstance(name, str) else "audio stream"
 
     def plain(self) -> PlainSource:
-        """Return the place; a tensor as an array, "-" as a file. Raises: AudioError for another type."""
+        """Return the place; "-" as a file, buffers as bytes, or an array if their items are longer.
+
+        Raises: AudioError for another type.
+        """
         place = sys.stdin.buffer if self.is_standard_input else self.place
         if is_tensor(place):
             return tensor_array(place, "audio")
+        if isinstance(place, bytearray | memoryview):
+            view = memoryview(place)
+            return view.tobytes() if view.itemsize == 1 else np.asarray(view)
         is_file = callable(getattr(place, "read", None))
         if is_file or isinstance(place, str | os.PathLike | bytes | np.ndarray):
             return cast(PlainSource, place)
@@ -164,6 +171,8 @@ class ArraySource(BlockSource):
     def __init__(
         self, array: npt.NDArray[np.generic], name: str, request: SourceRequest, *, sample_rate: int
     ) -> None:
+        if not array.size:
+            raise AudioError(f"{name}: expected audio, got no samples")
         self._samples = as_channels(array, name)
         n_channels, n_samples = self._samples.shape
         # Whole seconds: there the grid of 16 kHz meets that of every other rate.

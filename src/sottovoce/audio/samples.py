@@ -29,7 +29,7 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
 
 
 def tensor_array(tensor: Tensor, name: str) -> Array:
-    """Return a tensor's samples as an array. Raises: AudioError for one outside the memory of the CPU."""
+    """Return a tensor as an array. Raises: AudioError for one outside the memory of the CPU."""
     if tensor.device.type != "cpu":
         raise AudioError(f"{name}: expected a tensor on the CPU (use .cpu()), got one on {tensor.device}")
     is_half = tensor.is_floating_point() and tensor.dtype.itemsize < 4  # NumPy has no bfloat16
@@ -41,7 +41,7 @@ LOUDEST = 2.0**7
 """Full scale of 8 bits, the fewest: louder float samples are integers that were not divided by theirs."""
 
 
-def check_floats(samples: Samples, name: str, *, start_sample: int = 0) -> None:
+def check_floats(samples: Samples, name: str) -> None:
     """Check float samples (..., n).
 
     Raises: AudioError for NaN or infinity, with number and first position, and for the scale of integers.
@@ -54,7 +54,7 @@ def check_floats(samples: Samples, name: str, *, start_sample: int = 0) -> None:
         raise AudioError(
             f"{name}: expected float samples from -1 to 1, got up to {peak:g}: divide by their full scale"
         )
-    first = start_sample + int(np.nonzero(bad.reshape(-1, bad.shape[-1]).any(axis=0))[0][0])
+    first = int(np.nonzero(bad.reshape(-1, bad.shape[-1]).any(axis=0))[0][0])
     raise AudioError(
         f"{name}: expected finite samples, got {int(bad.sum())} NaN or infinite of {bad.size}, "
         f"the first at sample {first} ({first / SAMPLE_RATE:.3f} s)"
@@ -71,7 +71,7 @@ def to_float32(array: Array, name: str) -> Samples:
             samples = np.ascontiguousarray(array, dtype=np.float32)
         check_floats(samples, name)
         return samples
-    if array.dtype in (np.int16, np.int32):
+    if array.dtype.kind == "i" and array.dtype.itemsize in (2, 4):
         full_scale = 2.0 ** (8 * array.dtype.itemsize - 1)
         return (array.astype(np.float64) / full_scale).astype(np.float32)
     raise AudioError(f"{name}: expected float, int16 or int32 samples, got {array.dtype}")
@@ -83,16 +83,22 @@ def as_samples(array: Array, name: str) -> Samples:
     return to_float32(array, name)
 
 
-def as_channels(array: Array, name: str) -> Samples:
-    """Return samples (n_channels, n) float32 of an array (n,) or (n_channels, n). Raises: AudioError."""
-    if array.ndim not in (1, 2) or (array.ndim == 2 and not 1 <= array.shape[0] <= MAX_CHANNELS):
-        raise AudioError(
-            f"{name}: expected samples of shape (n,) or (channels, n) with 1 to {MAX_CHANNELS} channels, "
-            f"got {array.shape}"
-        )
-    if array.shape[-1] == 0:
-        raise AudioError(f"{name}: expected audio, got no samples")
-    return np.atleast_2d(to_float32(array, name))
+def channel_axis(array: Array, name: str) -> int | None:
+    """Return the axis of channels, the shorter one; None for samples (n,). Raises: AudioError."""
+    if array.ndim == 1:
+        return None
+    if array.ndim == 2 and min(array.shape) <= MAX_CHANNELS and (len({*array.shape}) == 2 or array.size == 1):
+        return int(array.shape[0] > array.shape[1])
+    raise AudioError(
+        f"{name}: expected samples of shape (n,), (channels, n) or (n, channels) with at most {MAX_CHANNELS} "
+        f"channels, fewer than samples, got {array.shape}"
+    )
+
+
+def as_channels(array: Array, name: str, axis: int | None = None) -> Samples:
+    """Return samples (n_channels, n) float32. axis: of channels; None: `channel_axis`. Raises: AudioError."""
+    axis = channel_axis(array, name) if axis is None else axis
+    return np.atleast_2d(to_float32(array.T if axis == 1 else array, name))
 
 
 def chunk_samples(chunk_s: float) -> int:
@@ -102,7 +108,6 @@ def chunk_samples(chunk_s: float) -> int:
     return round(chunk_s * SAMPLE_RATE)
 
 
-MAX_PUSH_S = 600.0
 _MIN_CAPACITY = SAMPLE_RATE
 
 
@@ -122,11 +127,7 @@ class AudioBuffer:
         return self.end - self.start
 
     def append(self, samples: npt.NDArray[np.float32]) -> None:
-        """Append samples (n,) float32 at 16 kHz.
-
-        Raises: AudioError for other arrays or more than `MAX_PUSH_S`; the buffer is then unchanged.
-        """
-        self._check(samples)
+        """Append samples (n,) float32 at 16 kHz."""
         self._reserve(len(samples))
         position = self._first + len(self)
         self._data[position : position + len(samples)] = samples
@@ -153,22 +154,6 @@ class AudioBuffer:
         held = self._data[offset + first : offset + last]
         held.flags.writeable = False
         return held
-
-    def _check(self, samples: npt.NDArray[np.float32]) -> None:
-        if not isinstance(samples, np.ndarray):
-            raise AudioError(
-                f"pushed audio: expected a numpy array or a tensor, got {type(samples).__name__}"
-            )
-        if samples.dtype != np.float32 or samples.ndim != 1:
-            raise AudioError(
-                f"pushed audio: expected float32 samples of shape (n,), got {samples.dtype} {samples.shape}"
-            )
-        if len(samples) > MAX_PUSH_S * SAMPLE_RATE:
-            raise AudioError(
-                f"pushed audio: expected at most {MAX_PUSH_S:.0f} s at once, "
-                f"got {len(samples) / SAMPLE_RATE:.0f} s"
-            )
-        check_floats(samples, "pushed audio", start_sample=self.end)
 
     def _reserve(self, n_new: int) -> None:
         n_needed = len(self) + n_new

@@ -16,11 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, cast
+from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
-from sottovoce.audio.samples import AudioBuffer, is_tensor, tensor_array
+from sottovoce.audio.downmix import PushedAudio
+from sottovoce.audio.samples import AudioBuffer
 from sottovoce.audio.vad import SpeechEdge, VadStream
 from sottovoce.errors import SessionClosedError
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
@@ -282,6 +285,7 @@ class Session:
         stream, backend = self._options.stream, self._runtime.backend
         self._turns = stream.turn_rule
         self._text_end: TextEnd | None = None
+        self._pushed = PushedAudio()
         self._schedule = UpdateSchedule(
             vad, stream.chunk_s, stream.max_pause_s, with_pauses=self._turns is not None
         )
@@ -307,8 +311,18 @@ class Session:
         """The languages over time; read only."""
         return self._tracker.timeline
 
-    def push(self, pcm: Samples | Tensor, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
-        """Push samples (n,) float32, mono, 16 kHz, and return the resulting events.
+    def push(
+        self,
+        pcm: npt.NDArray[np.generic] | Tensor,
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        newest_only: bool = False,
+        greedy: bool = False,
+    ) -> list[Event]:
+        """Push samples (n,), (channels, n) or (n, channels), and return the resulting events.
+
+        pcm: floats in [-1, 1], int16 or int32. All pieces have the channels, which are mixed, and the
+        `sample_rate` of the first.
 
         If the model fails, its error is raised; the next call returns the events so far.
 
@@ -322,8 +336,7 @@ class Session:
         if self._closed:
             raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
         with self._runtime.torch_threads():
-            # The buffer raises the error for other types and shapes.
-            self._schedule.append(cast(Samples, tensor_array(pcm, "pushed audio") if is_tensor(pcm) else pcm))
+            self._schedule.append(self._pushed.push(pcm, sample_rate))
             self._advance(newest_only=newest_only, greedy=greedy)
         return self._take_events()
 
@@ -332,6 +345,7 @@ class Session:
         if not self._closed:
             self._closed = True
             with self._runtime.torch_threads():
+                self._schedule.append(self._pushed.flush())
                 self._schedule.stop()
                 self._advance()
         return self._take_events()

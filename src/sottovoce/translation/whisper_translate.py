@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from sottovoce.api import Model
+from sottovoce.audio.downmix import PushedAudio
 from sottovoce.audio.io import AudioSource, Source
 from sottovoce.audio.samples import AudioBuffer
 from sottovoce.errors import OptionError
@@ -15,6 +20,9 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import Runtime
 from sottovoce.translation.live_translator import SourceText, sentences, with_translation
 from sottovoce.types import SAMPLE_RATE, Samples, Segment
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TARGET = "en"
 N_NEW_WORDS = 4
@@ -94,6 +102,7 @@ class WhisperTranslator:
 
     model: Model
     runtime: Runtime | None = None
+    _pushed: PushedAudio = field(default_factory=PushedAudio, init=False)
     _audio: AudioBuffer = field(default_factory=AudioBuffer, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
@@ -104,8 +113,14 @@ class WhisperTranslator:
     def target(self) -> str:
         return TARGET
 
-    def push(self, pcm: Samples, *, worked_s: float | None = None) -> None:
-        """Append samples (n,) float32, mono, 16 kHz.
+    def push(
+        self,
+        pcm: npt.NDArray[np.generic] | Tensor,
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        worked_s: float | None = None,
+    ) -> None:
+        """Append samples as `Session.push` takes them.
 
         worked_s: seconds that the session has processed (None: all); audio more than a minute older is
         dropped.
@@ -114,7 +129,7 @@ class WhisperTranslator:
         with self._lock:
             worked = self._audio.end if worked_s is None else round(worked_s * SAMPLE_RATE)
             self._audio.drop_before(worked - round(HELD_S * SAMPLE_RATE))
-            self._audio.append(pcm)
+            self._audio.append(self._pushed.push(pcm, sample_rate))
 
     def tee(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
         for piece in pieces:

@@ -1,0 +1,132 @@
+"""Samples in memory as sounddevice, soundfile, scipy, torch and sockets have them, whole or in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sottovoce.api import Model
+from sottovoce.audio.downmix import PushedAudio
+from sottovoce.audio.io import AudioSource, Source, load_audio
+from sottovoce.errors import AudioError
+from sottovoce.types import Final, Samples
+from tests.audio.media import wav_bytes
+from tests.formats.transcripts import CLIPS
+
+FORMS: dict[str, Callable[[np.ndarray], Any]] = {
+    "float64": lambda ints: ints / 32768,
+    "float16": lambda ints: (ints / 32768).astype(np.float16).astype(np.float32),
+    "int16": lambda ints: ints,
+    ">i2": lambda ints: ints.astype(">i2"),
+    ">f4": lambda ints: (ints / 32768).astype(">f4"),
+    "int32": lambda ints: ints.astype(np.int32) << 16,
+    "tensor": torch.from_numpy,
+    "a column": lambda ints: ints[:, None],
+    "a row": lambda ints: ints[None],
+    "stereo in columns": lambda ints: np.stack([ints, ints], axis=1),
+    "stereo in rows": lambda ints: np.stack([ints, ints]),
+    "stereo tensor in columns": lambda ints: torch.from_numpy(np.stack([ints, ints], axis=1)),
+    "every other sample": lambda ints: np.repeat(ints, 2)[::2],
+    "read only": lambda ints: np.frombuffer(ints.tobytes(), np.int16),
+}
+
+
+@pytest.fixture(scope="module")
+def ints() -> np.ndarray:
+    return (np.random.default_rng(0).standard_normal(40_000) * 3000).astype(np.int16)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_arrays_are_read_whole_and_in_pieces(form: str, ints: np.ndarray) -> None:
+    array = FORMS[form](ints)
+    expected, tolerance = ints / 32768, 1e-3 if form == "float16" else 1e-7
+    np.testing.assert_allclose(load_audio(array), expected, atol=tolerance)
+    axis = int(np.argmax(array.shape))
+    reader, bounds = PushedAudio(), [0, 9000, 9000, 9300, 9301, 9303, 40_000]
+    pieces = [
+        reader.push(np.take(np.asarray(array), range(start, end), axis)) for start, end in pairwise(bounds)
+    ]
+    np.testing.assert_allclose(np.concatenate([*pieces, reader.flush()]), expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_of_a_file_are_read_from_any_buffer(kind: Callable[[bytes], AudioSource]) -> None:
+    samples = np.linspace(-0.5, 0.5, 4000, dtype=np.float32)
+    data = wav_bytes(samples)
+    np.testing.assert_array_equal(load_audio(kind(data)), load_audio(data))
+    np.testing.assert_array_equal(load_audio(memoryview(samples)), samples)
+
+
+def test_pieces_of_another_rate_are_those_of_the_whole(ints: np.ndarray) -> None:
+    reader = PushedAudio()
+    pieces = [reader.push(piece, 48_000) for piece in np.array_split(ints, 17)]
+    whole = load_audio(Source(ints, sample_rate=48_000))
+    np.testing.assert_allclose(np.concatenate([*pieces, reader.flush()]), whole, atol=1e-6)
+
+
+SHAPES = r"expected samples of shape \(n,\), \(channels, n\) or \(n, channels\) with at most 64 channels"
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((2, 2)), rf"{SHAPES}, fewer than samples, got \(2, 2\)"),
+        (np.zeros((100, 200)), rf"{SHAPES}, .*got \(100, 200\)"),
+        (np.zeros((1, 1, 9)), rf"{SHAPES}, .*got \(1, 1, 9\)"),
+        (np.zeros(9, np.uint8), "expected float, int16 or int32 samples, got uint8"),
+        (np.zeros(9, np.int64), "expected float, int16 or int32 samples, got int64"),
+        (np.zeros(9, np.complex64), "expected float, int16 or int32 samples, got complex64"),
+        (np.array([0.0, np.nan]), r"1 NaN or infinite of 2, the first at sample 1 \(0.000 s\)"),
+        (np.array([[0.0, 1.0], [0.0, 1.0], [np.inf, 1.0]]), "1 NaN or infinite of 6, the first at sample 2"),
+        (np.full(9, 20_000.0), "expected float samples from -1 to 1, got up to 20000"),
+        ([0.0, 1.0], "got list"),
+    ],
+)
+def test_what_is_no_audio_is_one_line(array: Any, message: str) -> None:
+    with pytest.raises(AudioError, match=message):
+        load_audio(array)
+    reader = PushedAudio()
+    with pytest.raises(AudioError, match=message):
+        reader.push(array)
+    assert len(reader.push(np.zeros((7, 2)))) + len(reader.flush()) == 7
+
+
+@pytest.mark.parametrize(
+    ("piece", "rate", "message"),
+    [
+        (
+            np.zeros((9, 2)),
+            16_000,
+            "expected 16000 Hz and 1 channels as at first, got .* 2 channels",
+        ),
+        (np.zeros(9), 8_000, "got 8000 Hz and 1 channels"),
+        (np.zeros(16_000 * 700, np.float32), 16_000, "expected at most 600 s at once, got 700 s"),
+        (b"abc", 16_000, "expected an array or a tensor, got bytes"),
+    ],
+)
+def test_a_piece_that_does_not_follow_changes_nothing(piece: Any, rate: int, message: str) -> None:
+    reader = PushedAudio()
+    reader.push(np.ones(5))
+    with pytest.raises(AudioError, match=message):
+        reader.push(piece, rate)
+    np.testing.assert_array_equal(reader.push(np.ones(3)), np.ones(3))
+
+
+def words_of(model: Model, pieces: list[Any], sample_rate: int = 16_000) -> list[str]:
+    session = model.session("de")
+    events = [event for piece in pieces for event in session.push(piece, sample_rate=sample_rate)]
+    return [event.text for event in [*events, *session.close()] if isinstance(event, Final)]
+
+
+def test_a_session_takes_what_a_transcription_takes(model: Model) -> None:
+    samples: Samples = load_audio(CLIPS / "de.flac")
+    ints = (samples * 32768).astype(np.int16)
+    expected = words_of(model, np.array_split(samples, 20))
+    assert expected == ["Wir haben heute viel Zeit."]
+    assert words_of(model, np.array_split(ints[:, None], 20)) == expected
+    assert words_of(model, np.array_split(np.repeat(samples, 3), 20), 48_000) == expected
