@@ -283,15 +283,16 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
 
     expected = "emissions as .npy, .npz or .csv"
     try:
-        if str(path) == "-":
-            whole = io.BytesIO(sys.stdin.buffer.read())
-            yield from _utterances("-", np.load(whole, allow_pickle=False))
+        if str(path) == "-" or path.suffix == ".npy":
+            with io.BytesIO(sys.stdin.buffer.read()) if str(path) == "-" else path.open("rb") as file:
+                values = np.load(file, allow_pickle=False)
+                if file.read(1):
+                    raise ValueError(f"bytes behind an array of shape {values.shape}")
+            yield from _utterances(str(path), values)
         elif path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as archive:
                 for name in archive.files:
                     yield from _utterances(f"{path}#{name}", archive[name])
-        elif path.suffix == ".npy":
-            yield from _utterances(str(path), np.load(path, allow_pickle=False))
         elif path.suffix == ".csv":
             lines = read_lines(path, expected, InputError)
             rows = csv.reader(lines, delimiter=";" if ";" in "".join(lines[:1]) else ",")
@@ -301,7 +302,7 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
             raise ValueError(f"a file that ends in {path.suffix!r}")
     except InputError:
         raise
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # NumPy raises errors of ten kinds for damaged files
         raise InputError(f"{path}: expected {expected}, got {cause_of(error)}") from error
 
 

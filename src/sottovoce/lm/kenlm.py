@@ -52,6 +52,10 @@ class KenlmBinary:
             raise self.error("another version of its format")
         if not has_words:
             raise self.error("one without")
+        most = 8 * len(self.content)  # an n-gram has a bit at least
+        is_plausible = self.counts and all(0 < n < most for n in self.counts) and 1 <= self.multiplier < most
+        if not is_plausible or self.kind >= _TRIE + _QUANTIZED + _ARRAY + 1:
+            raise self.error("a damaged one")
         self.start = counts + 8 * self.order + -(counts + 8 * self.order) % 8
         if self.kind >= _TRIE:
             self.start += 8 * (1 + self.counts[0])
@@ -78,9 +82,15 @@ class KenlmBinary:
             words = self.content[start:].decode().split("\0")[:-1]
         except UnicodeDecodeError as error:
             raise self.error("words that are not UTF-8") from error
-        if not words or words[0] != "<unk>" or len(words) not in (self.counts[0], self.counts[0] + 1):
+        n_distinct = len(dict.fromkeys(words))
+        if n_distinct < len(words) or n_distinct - self.counts[0] not in (0, 1) or words[0] != "<unk>":
             raise self.error("a damaged one")
         return words
+
+    def check_numbers(self, log10: Floats, *others: Floats) -> None:
+        """Raises: LanguageModelError: NaN, or other numbers that are not finite."""
+        if np.isnan(log10).any() or not all(np.isfinite(each).all() for each in others):
+            raise self.error("a damaged one")
 
     def error(self, reason: str) -> LanguageModelError:
         return LanguageModelError(f"{self.path}: expected a KenLM binary with its words, got {reason}")
@@ -95,7 +105,10 @@ def read_kenlm_trie(path: Path, folder: Path | None = None, report: Report = ign
     binary = KenlmBinary(path)
     if binary.is_probing:
         raise binary.error("a probing table, which can be searched but not listed")
-    return _TrieReader(binary, folder, report).read()
+    try:
+        return _TrieReader(binary, folder, report).read()
+    except (IndexError, OverflowError) as error:  # numbers that point outside the file
+        raise binary.error("a damaged one") from error
 
 
 class _TrieReader:
@@ -119,6 +132,7 @@ class _TrieReader:
         words = np.arange(counts[0], dtype=np.int32)[:, None]
         first = unigrams["next"][: counts[0] + 1].astype(np.int64)
         log10, backoff = (unigrams[name][: counts[0]].copy() for name in ("log10", "backoff"))
+        self._binary.check_numbers(log10, backoff)
         orders = [Ngrams(words, log10, backoff)]
         for order in range(2, len(counts) + 1):
             ngrams, first = self._read_order(order, orders[-1].words, first)
@@ -138,7 +152,7 @@ class _TrieReader:
     def _read_order(self, order: int, parents: npt.NDArray[np.int32], first: Ints) -> tuple[Ngrams, Ints]:
         counts = self._binary.counts
         n, is_last = counts[order - 1], order == len(counts)
-        if first[-1] != n or (np.diff(first) < 0).any():
+        if first[0] or first[-1] != n or (np.diff(first) < 0).any():
             raise self._binary.error("a damaged one")
         pointer_bits, high = (0, None) if is_last else self._pointers(n, counts[order])
         word_bits = counts[0].bit_length()
@@ -163,6 +177,9 @@ class _TrieReader:
             words[inside, 1:] = parents[context]
             values = self._values(packed, bits + word_bits, order)
             log10[inside], backoff[inside] = values[0], 0.0 if is_last else values[1]
+            self._binary.check_numbers(log10[inside], backoff[inside])
+            if words[inside, 0].max(initial=0) >= counts[0]:
+                raise self._binary.error("a damaged one")
             self._report(f"reading {order}-grams", inside.stop, n)
         return Ngrams(words, log10, backoff), following
 
@@ -224,19 +241,30 @@ class KenlmModel(WordModel):
             kernels = load_kernels("kenlm").kenlm
         except ImportError as error:
             raise OptionError(f"KenLM's probing tables need the native kernels: {error}") from error
-        self._content = np.frombuffer(binary.content, np.uint8)  # keeps the file mapped
-        start, size = self._content.ctypes.data, 12 if binary.kind == _REST_PROBING else 8
-        tables, at = [], binary.start + (binary.counts[0] + 1) * size
-        for order in range(1, binary.order):
-            entry = 8 + (4 if order + 1 == binary.order else size)
-            tables.append(kernels.Table(start + at, binary.buckets(order), entry))
-            at += binary.buckets(order) * entry
+        fields = [(name, "<f4") for name in ("log10", "backoff", "rest")]
+        fields = fields[: 3 if binary.kind == _REST_PROBING else 2]
+        unigrams = binary.array(binary.start, binary.counts[0] + 1, fields)
+        self._arrays = [unigrams]  # keep the file mapped
+        at = binary.start + unigrams.nbytes
+        for order, n in enumerate(binary.counts[1:], start=1):
+            values = fields[:1] if order + 1 == binary.order else fields
+            table = binary.array(at, binary.buckets(order), [("key", "<u8"), *values])
+            at += table.nbytes
+            self._arrays.append(table)
+            # An ARPA file without some contexts has more entries than it says; one bucket at least is free.
+            if not n <= sum(np.count_nonzero(table["key"][rows]) for rows in blocks(len(table))) < len(table):
+                raise binary.error("a damaged one")
         self._vocabulary = {word: i for i, word in enumerate(binary.words(at))}
+        for array in self._arrays:
+            for rows in blocks(len(array)):
+                binary.check_numbers(
+                    *(array[rows][name] for name in array.dtype.names or () if name != "key")
+                )
+        tables = [kernels.Table(each.ctypes.data, len(each), each.itemsize) for each in self._arrays[1:]]
         self.unknown = 0
-        end, begin = self._vocabulary.get("</s>", 0), self._vocabulary.get("<s>")
-        self._end = end
+        self._end, begin = self._vocabulary.get("</s>", 0), self._vocabulary.get("<s>")
         self._native: sottovoce_kernels.kenlm.Probing = kernels.Probing(
-            start + binary.start, size, tables, end
+            unigrams.ctypes.data, unigrams.itemsize, tables, self._end
         )
         self._start = 0 if begin is None else self._native.begin(begin)
 

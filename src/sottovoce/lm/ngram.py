@@ -165,6 +165,72 @@ class NgramModel(WordModel):
         words = self._tensors["text"].cpu().numpy().tobytes().decode().split("\n")
         return dict(zip(words, range(len(words)), strict=True)) | {"<unk>": self.unknown}
 
+    def check(self) -> None:
+        """Check the lengths, order and ranges that a search relies on; reads the whole model.
+
+        Raises:
+            KeyError, ValueError: the first that is wrong.
+        """
+        n, sizes = self.n_tokens, [self.n_tokens, *(each.n for each in self.records)]
+        lengths = {"root_weights": n, "root_backoff": n, "root_first": n + 1, "bounds": n}
+        for order, (each, start) in enumerate(zip(self.records, self.starts[1:], strict=True), start=2):
+            value_bits, low_bits, is_last = each.bits[1], each.bits[4], order == len(sizes)
+            links = 0 if is_last or order == 2 else (start - 1).bit_length()
+            bits = (_bits_of(n), value_bits, 0 if is_last else value_bits, links, 0 if is_last else low_bits)
+            if each.bits != bits or value_bits not in (8, 32) or low_bits > 32:
+                raise ValueError(f"records of order {order}: expected fields of {bits} bits, got {each.bits}")
+            lengths[f"words_{order}"] = _n_words(each.n, each.bits)
+            lengths[f"high_{order}"] = 1 if is_last else (sizes[order] >> low_bits) + 1
+            if value_bits == 8:
+                lengths |= {f"weights_{order}": _CODES} | ({} if is_last else {f"backoffs_{order}": _CODES})
+        numbers = {"text": torch.uint8, "words": torch.int32, "high": torch.int64, "root_first": torch.int64}
+        for name, tensor in self._tensors.items():
+            dtype = numbers.get(name, numbers.get(name.partition("_")[0], torch.float32))
+            length = len(tensor) if name == "text" and tensor.ndim else lengths.pop(name)
+            if tensor.dtype != dtype or tensor.shape != (length,):
+                got = f"{tensor.dtype} {tuple(tensor.shape)}"
+                raise ValueError(f"{name}: expected {dtype} ({length},), got {got}")
+        if lengths:
+            raise KeyError(next(iter(lengths)))
+        words = list(self.vocabulary)
+        if len(words) < n or _special(words[:n]) != {name: self.about[name] for name in _SPECIAL}:
+            raise ValueError(f"words: expected {n} and the places of {', '.join(_SPECIAL.values())}")
+        if not (self._roots < math.inf).all() or not self._tensors["root_backoff"].isfinite().all():
+            raise ValueError("unigrams: expected numbers, got others")
+        highest = self._roots.clone()
+        for level, each in enumerate(self.records):
+            self._check_records(level, sizes[level], each, highest)
+        if not (self._tensors["bounds"] >= highest).all():
+            raise ValueError("bounds: expected at least each word's highest log-probability, got less")
+
+    def _check_records(self, level: int, n_contexts: int, records: PackedRecords, highest: Tensor) -> None:
+        """Check the records below the contexts of a level; raise highest (n_tokens,) to their weights."""
+        begins, end = torch.zeros(records.n + 1, dtype=torch.bool), 0
+        if records.high[0] or (records.high.diff() < 0).any():
+            raise ValueError(f"high_{level + 2}: expected ascending numbers from 0, got others")
+        for rows in blocks(n_contexts + 1):
+            first = self._first(level, torch.arange(rows.start, rows.stop))
+            if first[0] < end or (first.diff() < 0).any() or first[-1] > records.n:
+                raise ValueError(f"order {level + 2}: expected the children of contexts in order, got others")
+            begins[first], end = True, int(first[-1])
+        if not begins[0] or end != records.n:
+            raise ValueError(f"order {level + 2}: expected {records.n} children, got {end}")
+        last = torch.tensor([-1])
+        for rows in blocks(records.n):
+            places = torch.arange(rows.start, rows.stop)
+            words, weights = records.word(places), records.weight(places)
+            if int(words.max()) >= len(highest) or not ((words.diff(prepend=last) > 0) | begins[rows]).all():
+                raise ValueError(f"order {level + 2}: expected words in order, got others")
+            is_valid = weights < math.inf
+            if level + 1 < len(self.records):
+                is_valid &= records.backoff(places).isfinite() & (
+                    records.link(places) < self.starts[level + 1]
+                )
+            if not is_valid.all():
+                raise ValueError(f"order {level + 2}: expected numbers and links to shorter contexts")
+            highest.scatter_reduce_(0, words, weights, "amax")
+            last = words[-1:]
+
     @property
     def n_tokens(self) -> int:
         return len(self._roots)
@@ -332,8 +398,10 @@ def _opened(path: Path) -> NgramModel:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            return NgramModel(tensors, file.metadata() or {})
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+            model = NgramModel(tensors, file.metadata() or {})
+        model.check()
+        return model
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
         reason = cause_of(error) if isinstance(error, OSError) else f"a damaged one ({error})"
         raise LanguageModelError(f"{path}: expected an n-gram trie, got {reason}") from error
 
@@ -426,11 +494,17 @@ def build_trie(
         rises += max(float(level.backoff.max(initial=0.0)), 0.0)
         report("packing", place + 1, len(levels))
     arrays["bounds"] = bounds + np.float32(rises)
-    ids = {word: place for place, word in enumerate(table.words) if word[:1] == "<"}
+    return arrays, {"kind": KIND, "records": json.dumps(bits_of)} | _special(table.words)
+
+
+_SPECIAL = {"unknown": "<unk>", "begin": "<s>", "end": "</s>"}
+
+
+def _special(words: Sequence[str]) -> dict[str, str]:
+    """Return the ids of special words for a file's metadata; -1: none."""
+    ids = {word: place for place, word in enumerate(words) if word[:1] == "<"}
     ids = {"<unk>": ids.get("<UNK>", -1)} | ids
-    special = {"unknown": "<unk>", "begin": "<s>", "end": "</s>"}
-    about = {"kind": KIND, "records": json.dumps(bits_of)}
-    return arrays, about | {name: str(ids.get(word, -1)) for name, word in special.items()}
+    return {name: str(ids.get(word, -1)) for name, word in _SPECIAL.items()}
 
 
 def _with_unknown(table: NgramTable) -> NgramTable:
@@ -617,15 +691,14 @@ def _packed(
     """
     n = len(level.keys)
     value_bits = 8 if books else 32
-    widths = [max((n_tokens - 1).bit_length(), 1), value_bits, 0, 0, 0]
+    widths = [_bits_of(n_tokens), value_bits, 0, 0, 0]
     high: Ints = np.zeros(1, np.int64)
     if first is not None:
         n_children = int(first[-1])
         low_bits = min(range(33), key=lambda bits: n * bits + 64 * (n_children >> bits))
         widths[2:] = [value_bits, (n_nodes - 1).bit_length(), low_bits]
         high = np.searchsorted(first, np.arange((n_children >> low_bits) + 1) << low_bits)
-    n_bytes = ((n + 1) * sum(widths) + 7) // 8
-    words = scratch(n_bytes // 4 + 3, np.int32, folder)
+    words = scratch(_n_words(n, widths), np.int32, folder)
     words[-3:] = 0
     packed = words.view(np.uint8)
     for rows in blocks(n + 1):
@@ -638,6 +711,15 @@ def _packed(
         start = rows.start * sum(widths) // 8
         packed[start : start + len(block)] = block
     return {"words": words, "high": high}, widths
+
+
+def _bits_of(n_tokens: int) -> int:
+    return max((n_tokens - 1).bit_length(), 1)
+
+
+def _n_words(n: int, widths: Sequence[int]) -> int:
+    """Return the words of 32 bits of n records and the end, two more for reads of 64 bits."""
+    return ((n + 1) * sum(widths) + 7) // 8 // 4 + 3
 
 
 def _codes(values: Floats, book: Floats | None) -> Ints:

@@ -71,7 +71,13 @@ def load_pickle(path: Path) -> object:
     Tensors stay on disk until used, if possible. Raises: CheckpointError.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        is_zip = zipfile.is_zipfile(path)
+        if is_zip:  # `torch.load` does not compare checksums
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    if name.endswith("/data.pkl"):
+                        archive.read(name)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # a damaged pickle can raise any error
         raise CheckpointError(f"{path}: not a readable PyTorch file ({first_line(error)})") from error
 
