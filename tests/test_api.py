@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from sottovoce import DecodingOptions, FallbackOptions, Model, TranscribeOptions
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.options.transcribe import SpeakerOptions
+from tests.models import tiny
 
 CLIPS = Path(__file__).parents[1] / "examples" / "clips"
 
@@ -222,3 +225,13 @@ def test_the_dictionary_of_faster_whisper_is_told_the_names_here() -> None:
         OptionError, match=r"VadOptions, whose fields are threshold, .*min_silence_ms.*, got {"
     ):
         TranscribeOptions(mode="vad", vad={"min_silence_duration_ms": 500})  # type: ignore[arg-type]
+
+
+def test_models_are_copied_and_pickled(model: Model) -> None:
+    assert copy.copy(model).backend is model.backend
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert (again.name, again.languages) == (model.name, model.languages)
+        assert again.backend is not model.backend
+    by_hand = Model(tiny.checkpoint(), model.backend)
+    with pytest.raises(TypeError, match="model random: expected one of load_model to be pickled"):
+        pickle.dumps(by_hand)

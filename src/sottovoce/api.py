@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,9 +48,16 @@ logger = logging.getLogger(__name__)
 
 
 class Model:
-    """A loaded model, made by `load_model`. Use it for one recording or session at a time."""
+    """A loaded model, made by `load_model`. Use it for one recording or session at a time.
 
-    def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
+    A shallow copy shares the weights. A deep copy, or a pickle in another process, loads them anew as `load`
+    does; None: TypeError.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, backend: Backend, load: Callable[[], Model] | None = None
+    ) -> None:
+        self._load = load
         self.name = checkpoint.name
         self.backend = backend
         self.runtime: Runtime = DirectRuntime(backend)
@@ -70,6 +78,18 @@ class Model:
             from sottovoce.models.ctc_head import CtcHead
 
             self.ctc_head = CtcHead(checkpoint.ctc_head, backend.encode, backend.device)
+
+    def __copy__(self) -> Model:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __reduce__(self) -> tuple[Callable[[], Model], tuple[()]]:
+        if self._load is None:
+            raise TypeError(
+                f"model {self.name}: expected one of load_model to be pickled, got one made by hand"
+            )
+        return self._load, ()
 
     def transcribe(
         self,
@@ -421,6 +441,7 @@ def load_model(
         CheckpointError: a file cannot be read.
         OptionError: contradicting or unsupported options.
     """
+    given = {key: value for key, value in locals().items() if key != "name"}
     where = choose_device(device)
     check_runtime(backend)
     numbers = choose_number_format(dtype, where)
@@ -430,4 +451,4 @@ def load_model(
     choice = choose_runtime(backend, dtype, where, checkpoint.dims)
     made = BACKENDS[choice.name](checkpoint, where, numbers, None if gpu_memory is None else 1e6 * gpu_memory)
     logger.info("%s: read by %s (%s)", checkpoint.name, made.runtime, choice.reason)
-    return Model(checkpoint, made)
+    return Model(checkpoint, made, partial(load_model, name, **given))
