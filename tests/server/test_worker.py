@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import httpx
@@ -23,17 +24,19 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime import batching
 from sottovoce.runtime.batching import THREADS, CallBatcher, Priority
+from sottovoce.runtime.calls import Runtime
 from sottovoce.server.errors import ApiError
 from sottovoce.server.scheduler import Scheduler, SessionHandle, TranscriptionRequest
 from sottovoce.server.settings import ServerLimits, Work
 from sottovoce.server.worker import FAULTS_IN_A_ROW, Worker
-from sottovoce.types import SAMPLE_RATE, Event, Final, Samples
+from sottovoce.types import SAMPLE_RATE, Event, Final, Samples, Word
 from tests.server.servers import (
     CLIPS,
     Gate,
     QuietModel,
     ServerThread,
     SlowModel,
+    SlowSession,
     post,
     serving,
     submit,
@@ -62,6 +65,46 @@ def failing(error: BaseException) -> Callable[[], None]:
         raise error
 
     return do
+
+
+class LanguageModel(SlowModel):
+    """Its sessions give words the language of their options."""
+
+    def session(
+        self, languages: Any = None, runtime: Runtime | None = None, **options: object
+    ) -> SlowSession:
+        return LanguageSession(self, runtime, languages[0])
+
+
+class LanguageSession(SlowSession):
+    def __init__(self, model: SlowModel, runtime: Runtime | None, language: str) -> None:
+        super().__init__(model, runtime)
+        self._language = language
+
+    def words(self, n: int) -> list[Word]:
+        return [replace(word, language=self._language) for word in super().words(n)]
+
+
+def test_audio_that_waits_is_decoded_under_the_options_before_a_change() -> None:
+    """Also where a flush has ended the session of the library."""
+
+    async def run() -> list[Event]:
+        live = await scheduler.open(LiveOptions(("en",)))
+        await live.push(np.zeros(SAMPLE_RATE, np.float32))
+        events = await live.flush()
+        for language in ("de", "fr"):
+            await live.queue.put_audio(np.zeros(SAMPLE_RATE, np.float32))
+            events += await live.configure(LiveOptions((language,)))
+        return events
+
+    scheduler = Scheduler(cast(Model, LanguageModel()))
+    try:
+        events = asyncio.run(run())
+    finally:
+        scheduler.close()
+        scheduler.join(10)
+    finals = [event for event in events if isinstance(event, Final)]
+    assert [final.words[0].language for final in finals] == ["en", "en", "de"]
 
 
 def test_work_ends_with_what_it_returns_or_raises() -> None:

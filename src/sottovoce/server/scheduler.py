@@ -250,7 +250,7 @@ class SessionHandle:
 
     async def begin(self) -> None:
         """Make the session, so that invalid options fail before there is audio."""
-        await self._load_speakers(self._options)
+        self._set_options(self._options, await self._speakers_for(self._options))
         await self._worker.result_of(self._current_session, Priority.LIVE)
 
     async def update(self) -> list[Event]:
@@ -288,15 +288,10 @@ class SessionHandle:
 
         Raises: as `begin`, with the session unchanged.
         """
-        before = self._options, self._speakers, self._speakers_option
-        await self._load_speakers(options)
-        self._options = options
-        try:
-            session = await self._worker.result_of(self._make_session, Priority.LIVE)
-        except BaseException:
-            self._options, self._speakers, self._speakers_option = before
-            raise
+        speakers = await self._speakers_for(options)
+        session = await self._worker.result_of(lambda: self._make_session(options, speakers), Priority.LIVE)
         events = await self.flush()
+        self._set_options(options, speakers)
         self._session = session
         return events
 
@@ -360,16 +355,20 @@ class SessionHandle:
 
     def _current_session(self) -> Session:
         if self._session is None:
-            self._session = self._make_session()
+            self._session = self._make_session(self._options, self._speakers)
         return self._session
 
-    async def _load_speakers(self, options: LiveOptions) -> None:
-        if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
-            self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
-            self._speakers_option = options.speakers
+    async def _speakers_for(self, options: LiveOptions) -> LiveSpeakers | None:
+        """Return the speakers so far, or new ones if the options ask for others."""
+        if not options.speakers or (self._speakers is not None and options.speakers == self._speakers_option):
+            return self._speakers
+        return await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
 
-    def _make_session(self) -> Session:
-        options = self._options
+    def _set_options(self, options: LiveOptions, speakers: LiveSpeakers | None) -> None:
+        self._options, self._speakers = options, speakers
+        self._speakers_option = options.speakers or self._speakers_option
+
+    def _make_session(self, options: LiveOptions, speakers: LiveSpeakers | None) -> Session:
         return self._model.session(
             options.languages or None,
             switching=options.switching,
@@ -377,7 +376,7 @@ class SessionHandle:
             vad=options.vad,
             captions=options.captions,
             stream=StreamOptions.of(options.decoding),
-            speakers=self._speakers if options.speakers else None,
+            speakers=speakers if options.speakers else None,
             runtime=self._caller,
         )
 
