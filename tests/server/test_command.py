@@ -17,6 +17,8 @@ from typing import Any
 import click
 import httpx
 import pytest
+from starlette.formparsers import MultiPartParser
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sottovoce.cli.main import cli, run
 from sottovoce.cli.serve import model_paths, settings_of
@@ -80,6 +82,17 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     return line
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(HttpToolsProtocol, "on_body"), (MultiPartParser, "on_part_data")]
+)
+def test_a_library_without_what_the_server_uses_is_one_line(
+    owner: type, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(owner, name)
+    assert run(["serve", "-m", "nano", "--port", "0"]) == 2
+    assert f"expected {owner.__name__} with {name}, got none" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

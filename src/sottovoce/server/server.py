@@ -16,12 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from socket import socket as Socket
 from types import FrameType
 from typing import cast
 
 import anyio
 import uvicorn
+from starlette.formparsers import MultiPartParser
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError, cause_of
@@ -45,6 +48,30 @@ PONG_WITHIN_S = 60.0
 POLL_EVERY_S = 0.05
 ABORT_S = 1.0
 BACKLOG = 128
+
+
+LIBRARIES: tuple[tuple[str, type, str], ...] = (
+    (
+        "uvicorn",
+        HttpToolsProtocol,
+        "on_message_begin on_headers_complete on_body on_message_complete on_response_complete "
+        "handle_websocket_upgrade parser cycle",
+    ),
+    ("uvicorn", uvicorn.Server, "on_tick startup shutdown capture_signals handle_exit force_exit"),
+    ("starlette", MultiPartParser, "on_headers_finished on_part_data max_part_size _current_part"),
+)
+"""Methods and attributes that this server uses although their libraries do not document them."""
+
+
+def check_libraries() -> None:
+    """Raises: OptionError for a library whose undocumented methods have changed."""
+    for library, owner, names in LIBRARIES:
+        present = {*dir(owner), *owner.__init__.__code__.co_names}  # type: ignore[misc]
+        if missing := [name for name in names.split() if name not in present]:
+            raise OptionError(
+                f"{library} {version(library)}: expected {owner.__name__} with {', '.join(missing)}, got "
+                "none: install an earlier version"
+            )
 
 
 def log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
@@ -91,6 +118,7 @@ class Server(uvicorn.Server):
         open_model: Callable[[str], Model],
         on_listening: Callable[[int], None],
     ) -> None:
+        check_libraries()
         check_certificate(settings.listening)
         limit_warnings(
             "uvicorn.error", "python_multipart.multipart", "sottovoce.server.connections", __name__
