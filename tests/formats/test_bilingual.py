@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.files import writer_for
-from sottovoce.formats.subtitles import BilingualCues
+from sottovoce.formats.subtitles import Cue, CueMaker
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.normalize import shared_out, width
 from sottovoce.types import Segment, Transcript, Word
@@ -52,9 +53,13 @@ def test_both_languages_are_whole_in_every_layout(options: WriterOptions) -> Non
     assert all(one.end <= after.start for one, after in pairwise(cues))
 
 
+def cues_of(segments: Sequence[Segment], options: WriterOptions) -> list[Cue]:
+    maker = CueMaker(options)
+    return [*(cue for segment in segments for cue in maker.segment(segment)), *maker.flush()]
+
+
 def test_the_translation_stands_below_and_is_never_underlined() -> None:
-    options = WriterOptions(highlight_words=True)
-    cues = BilingualCues(options).segment(spoken("One two.", "Eins zwei."))
+    cues = cues_of([spoken("One two.", "Eins zwei.")], WriterOptions(highlight_words=True))
     assert [cue.text for cue in cues] == [
         "<u>One</u> two.\nEins zwei.",
         "One two.\nEins zwei.",
@@ -64,17 +69,15 @@ def test_the_translation_stands_below_and_is_never_underlined() -> None:
 
 def test_segments_without_translation_are_as_ever() -> None:
     options = WriterOptions(reading_speed=17.0)
-    both, one = BilingualCues(options), BilingualCues(options)
-    alone = one.segment(spoken(SAID, None)) + one.flush()
-    assert both.segment(spoken(SAID, None)) + both.flush() == alone
-    mixed = both.segment(spoken(SAID, None)) + both.segment(spoken(SAID, MEANT, 20.0)) + both.flush()
+    alone = cues_of([spoken(SAID, None)], options)
+    mixed = cues_of([spoken(SAID, None), spoken(SAID, MEANT, 20.0)], options)
     assert mixed[: len(alone)] == alone
 
 
 def test_word_times_are_needed() -> None:
     untimed = replace(spoken(SAID, MEANT), words=None)
     with pytest.raises(OptionError, match="word timestamps"):
-        BilingualCues(WriterOptions(max_line_width=20)).segment(untimed)
+        CueMaker(WriterOptions(max_line_width=20)).segment(untimed)
 
 
 @pytest.mark.parametrize("options", [WriterOptions(), *LAYOUTS])

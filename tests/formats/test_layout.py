@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.subtitles import LONGEST_RUN, Cue, ReadableCues, ends_with, one_line
+from sottovoce.formats.subtitles import LONGEST_RUN, Cue, CueMaker, ends_with, one_line
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.normalize import width
@@ -35,7 +35,7 @@ def segment(words: tuple[Word, ...], **more: str) -> Segment:
 
 
 def cues(*segments: Segment, speed: float = SPEED, **options: int) -> list[Cue]:
-    maker = ReadableCues(WriterOptions(reading_speed=speed, **options))
+    maker = CueMaker(WriterOptions(reading_speed=speed, **options))
     return [*(cue for one in segments for cue in maker.segment(one)), *maker.flush()]
 
 
@@ -94,13 +94,13 @@ def test_full_width_characters_take_two_cells() -> None:
 
 def test_talk_without_end_is_laid_out_on_the_way() -> None:
     """Memory does not grow with somebody who never pauses; no word is lost."""
-    words = words_of("word " * 400)
-    maker = ReadableCues(WriterOptions(reading_speed=SPEED))
-    early = maker.segment(segment(words))
-    assert sum(len(cue.words) for cue in early) >= len(words) - LONGEST_RUN - 40
-    made = [*early, *maker.flush()]
-    assert sum(len(cue.words) for cue in made) == len(words)
-    assert all(a.end <= b.start for a, b in pairwise(made))
+    segments = [segment(words_of("word " * 20, start=6.0 * number)) for number in range(20)]
+    maker = CueMaker(WriterOptions(reading_speed=SPEED))
+    early = [cue for spoken in segments for cue in maker.segment(spoken)]
+    assert sum(len(cue.words) for cue in early) >= 400 - LONGEST_RUN - 40
+    laid_out = [*early, *maker.flush()]
+    assert sum(len(cue.words) for cue in laid_out) == 400
+    assert all(a.end <= b.start + 1e-6 for a, b in pairwise(laid_out))
 
 
 def test_options_narrow_the_lines() -> None:
@@ -110,7 +110,7 @@ def test_options_narrow_the_lines() -> None:
 
 
 def test_segments_without_word_times_are_refused() -> None:
-    with pytest.raises(OptionError, match="reading speed needs word times"):
+    with pytest.raises(OptionError, match="layout needs word times"):
         cues(Segment(0, 0.0, 1.0, " one", "en"))
 
 

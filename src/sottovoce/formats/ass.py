@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, write_transcript
-from sottovoce.formats.subtitles import JOINER, Cue, CueWriter, one_line
+from sottovoce.formats.subtitles import JOINER, Cue, CueWord, CueWriter, one_line
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.files import whole_file, writing
 from sottovoce.types import Transcript
@@ -64,7 +64,7 @@ class AssWriter(CueWriter):
         # A comma would end the name field.
         name = self.escape(one_line(cue.speaker)).replace(",", "") if cue.speaker else ""
         text = f"{name}: {text}" if name else text
-        start, end = clock(cue.start), clock(max(cue.start, cue.end))
+        start, end = clock(cue.start), clock(cue.end)
         return f"Dialogue: 0,{start},{end},{style},{name},0,0,0,,{text}\n"
 
 
@@ -72,7 +72,8 @@ def karaoke(cue: Cue) -> str:
     """Write each word after its duration; rounding errors do not add up."""
     parts: list[str] = []
     at = hundredths(cue.start)
-    for word in cue.words:
+    below = (CueWord(cue.below, cue.end, cue.end),) if cue.below else ()
+    for word in cue.words + below:
         start, end = max(at, hundredths(word.start)), max(at, hundredths(word.end))
         parts += [f"{{\\k{start - at}}}"] if start > at else []
         bare = word.text.lstrip()

@@ -38,7 +38,10 @@ class TranscriptInfo:
 
 
 class Writer(Protocol):
-    """Writes a document: each method returns its next piece, by default an empty one."""
+    """Writes a document: each method returns its next piece, by default an empty one.
+
+    Segments come in the order of their starts.
+    """
 
     extension: str
 
@@ -84,7 +87,7 @@ def write_document(writer: Writer, transcript: Transcript, *, source: str | None
 
 def pieces_of(writer: Writer, transcript: Transcript, info: TranscriptInfo) -> Iterator[Piece]:
     yield writer.begin(info)
-    yield from map(writer.segment, transcript.segments)
+    yield from map(writer.segment, sorted(transcript.segments, key=lambda segment: segment.start))
     yield writer.end(info)
 
 

@@ -55,7 +55,7 @@ WRITERS: Mapping[str, type[Writer]] = MappingProxyType(
     }
 )
 FORMATS: tuple[str, ...] = tuple(WRITERS)
-SUBTITLES = tuple(name for name, writer in WRITERS.items() if issubclass(writer, CueWriter))
+SUBTITLES = ("srt", "vtt", "ass")
 """Formats with layout options."""
 OF_SPEAKERS: tuple[str, ...] = ("rttm",)
 """Formats that are empty without speakers."""
@@ -79,7 +79,7 @@ def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
     if not _is_installed(name):
         raise MissingExtraError("python-docx", "docx", f"output format '{name}'")
     writer = WRITERS[name]
-    return writer(options) if issubclass(writer, CueWriter) else writer()
+    return writer(options) if issubclass(writer, CueWriter) and name in SUBTITLES else writer()
 
 
 def _is_installed(name: str) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
 from sottovoce.formats.base import TranscriptInfo, Writer
-from sottovoce.formats.subtitles import behind_speaker, milliseconds
+from sottovoce.formats.subtitles import Cue, CueWriter, behind_speaker, milliseconds
 from sottovoce.types import Segment, Turn
 
 
@@ -78,7 +78,7 @@ class CsvWriter(_RowWriter):
         return text.getvalue()
 
 
-class LrcWriter(Writer):
+class LrcWriter(CueWriter):
     """Simple LRC lyrics: each line after the time of its first word; minutes may exceed 60.
 
     An empty line marks the end. Source: whisper.cpp (`examples/cli`, `output_lrc`).
@@ -89,17 +89,18 @@ class LrcWriter(Writer):
 
     def begin(self, info: TranscriptInfo) -> str:
         self._last_end = 0.0
-        return "[by:sottovoce]\n"
+        return super().begin(info) + "[by:sottovoce]\n"
 
     def segment(self, segment: Segment) -> str:
         self._last_end = max(self._last_end, segment.end)
-        start = segment.words[0].start if segment.words else segment.start
-        text = behind_speaker(segment.speaker, segment.text.strip())
-        lines = [text] if segment.translation is None else [text, segment.translation]
-        return "".join(f"[{_lrc_time(start)}]{' '.join(line.split())}\n" for line in lines)
+        return super().segment(segment)
+
+    def render(self, cue: Cue) -> str:
+        lines = behind_speaker(cue.speaker, cue.text).splitlines()
+        return "".join(f"[{_lrc_time(cue.start)}]{' '.join(line.split())}\n" for line in lines)
 
     def end(self, info: TranscriptInfo) -> str:
-        return f"[{_lrc_time(self._last_end)}]\n" if self._last_end else ""
+        return super().end(info) + (f"[{_lrc_time(self._last_end)}]\n" if self._last_end else "")
 
 
 class LabelsWriter(Writer):
@@ -141,12 +142,14 @@ class RttmWriter(WholeWriter):
     extension = "rttm"
 
     def end(self, info: TranscriptInfo) -> str:
-        turns = info.turns or [Turn(one.start, one.end, one.speaker) for one in self._segments if one.speaker]
+        turns = info.turns or [
+            Turn(segment.start, segment.end, segment.speaker) for segment in self._segments if segment.speaker
+        ]
         recording = _rttm_field((info.source or "recording").rpartition(".")[0] or info.source or "recording")
         return "".join(
             f"SPEAKER {recording} 1 {turn.start:.3f} {max(0.0, turn.end - turn.start):.3f} <NA> <NA> "
             f"{_rttm_field(turn.speaker)} <NA> <NA>\n"
-            for turn in turns
+            for turn in sorted(turns, key=lambda turn: turn.start)
         )
 
 
@@ -163,59 +166,95 @@ def _lrc_time(seconds: float) -> str:
     return f"{minutes:02d}:{hundredths // 100:02d}.{hundredths % 100:02d}"
 
 
-SHORTEST_S = 0.001
-"""Praat has no empty intervals, but Whisper writes words without duration."""
+STEP_S = 0.001
+"""Times are milliseconds. Praat has no empty intervals, but Whisper writes words without duration."""
+MOST_SHIFT_S = 0.01
+"""Half of Whisper's step of time: an interval may begin this much later, behind the one before."""
 Interval: TypeAlias = tuple[float, float, str]
 
 
 class TextGridWriter(WholeWriter):
-    """Writes tiers of segments, words, speakers and translations, which intervals tile without overlaps.
+    """Writes tiers of segments, words and translations, for each speaker: "A - words".
 
-    Source: Praat's manual, "TextGrid file formats" (the long text format, UTF-8).
+    Intervals that overlap have a further tier: "A - words 2". Source: Praat's manual, "TextGrid file formats"
+    (the long text format, UTF-8).
     """
 
     extension = "TextGrid"
 
     def end(self, info: TranscriptInfo) -> str:
-        tiers: dict[str, list[Interval]] = {"segments": []}
-
-        def add(name: str, start: float, end: float, text: str | None) -> None:
-            if text and text.strip():
-                placed = tiers.setdefault(name, [])
-                start = max(round(start, 3), placed[-1][1] if placed else 0.0)
-                placed.append((start, max(round(end, 3), start + SHORTEST_S), " ".join(text.split())))
-
-        for segment in self._segments:
-            add("segments", segment.start, segment.end, segment.text)
-            for word in segment.words or ():
-                add("words", word.start, word.end, word.word)
-            add("speakers", segment.start, segment.end, segment.speaker)
-            add("translations", segment.start, segment.end, segment.translation)
-        ends = [intervals[-1][1] for intervals in tiers.values() if intervals]
-        last = max([SHORTEST_S, round(info.duration or 0.0, 3), *ends])
+        tiers: list[tuple[str, list[Interval]]] = []
+        for speaker in dict.fromkeys(segment.speaker for segment in self._segments):
+            prefix = f"{' '.join(speaker.split())} - " if speaker else ""
+            segments = [segment for segment in self._segments if segment.speaker == speaker]
+            tiers += [(prefix + name, tier) for name, tier in _tiers(segments)]
+        tiers = tiers or [("segments", [])]
+        ends = [intervals[-1][1] for _, intervals in tiers if intervals]
+        last = max([STEP_S, round(info.duration or 0.0, 3), *ends])
         head = (
             'File type = "ooTextFile"\nObject class = "TextGrid"\n\n'
             f"xmin = 0\nxmax = {last:.6f}\ntiers? <exists>\nsize = {len(tiers)}\nitem []:\n"
         )
-        return head + "".join(_tier(i, name, tiers[name], last) for i, name in enumerate(tiers, start=1))
+        return head + "".join(_tier(n, *tier, last) for n, tier in enumerate(tiers, start=1))
+
+
+def _tiers(segments: Sequence[Segment]) -> Iterator[tuple[str, list[Interval]]]:
+    kinds: dict[str, list[list[Interval]]] = {"segments": [], "words": [], "translations": []}
+    for apart in _without_overlaps([(segment.start, segment.end, segment) for segment in segments]):
+        row = [segment for _, _, segment in apart]
+        words = [word for segment in row for word in segment.words or ()]
+        kinds["segments"] += _texts_apart([(each.start, each.end, each.text) for each in row])
+        kinds["words"] += _texts_apart([(each.start, each.end, each.word) for each in words])
+        kinds["translations"] += _texts_apart(
+            [(each.start, each.end, each.translation or "") for each in row]
+        )
+    for kind, tiers in kinds.items():
+        for number, tier in enumerate(tiers, start=1):
+            yield f"{kind} {number}" if number > 1 else kind, tier
+
+
+def _texts_apart(intervals: Sequence[Interval]) -> list[list[Interval]]:
+    texts = ((start, end, " ".join(text.split())) for start, end, text in intervals)
+    return _without_overlaps([interval for interval in texts if interval[2]])
+
+
+T = TypeVar("T")
+
+
+def _without_overlaps(intervals: Sequence[tuple[float, float, T]]) -> list[list[tuple[float, float, T]]]:
+    rows: list[list[tuple[float, float, T]]] = []
+    for start, end, content in sorted(intervals, key=lambda interval: interval[0]):
+        start, end = round(start, 3), round(end, 3)
+        row = next((row for row in rows if row[-1][1] <= start + MOST_SHIFT_S), [])
+        if row:
+            start = max(start, row[-1][1])
+        else:
+            rows.append(row)
+        row.append((start, max(end, start + STEP_S), content))
+    return rows
 
 
 def _tier(number: int, name: str, intervals: Sequence[Interval], last: float) -> str:
     tiles: list[Interval] = []
     at = 0.0
     for interval in [*intervals, (last, last, "")]:
-        if interval[0] - at > SHORTEST_S / 2:
+        if interval[0] - at > STEP_S / 2:
             tiles.append((at, interval[0], ""))
         if interval[2]:
             tiles.append(interval)
         at = interval[1]
     head = (
-        f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n'
+        f'    item [{number}]:\n        class = "IntervalTier"\n        name = {_quoted(name)}\n'
         f"        xmin = 0\n        xmax = {last:.6f}\n        intervals: size = {len(tiles)}\n"
     )
     entries = [
         f"        intervals [{index}]:\n            xmin = {start:.6f}\n"
-        f'            xmax = {end:.6f}\n            text = "{text.replace(chr(34), 2 * chr(34))}"\n'
+        f"            xmax = {end:.6f}\n            text = {_quoted(text)}\n"
         for index, (start, end, text) in enumerate(tiles, start=1)
     ]
     return head + "".join(entries)
+
+
+def _quoted(text: str) -> str:
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'

@@ -58,13 +58,6 @@ class VttWriter(CueWriter):
         self._language = None
         return super().begin(info) + "WEBVTT\n\n"
 
-    def segment(self, segment: Segment) -> str:
-        before, self._language = self._language, segment.language
-        if segment.language_probability is None or before in (None, segment.language):
-            return super().segment(segment)
-        note = f"NOTE language {segment.language} {segment.language_probability:.2f}\n\n"
-        return "".join(map(self.render, self._cues.flush())) + note + super().segment(segment)
-
     def escape(self, text: str) -> str:
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         return text.replace("\0", "\ufffd")
@@ -73,7 +66,11 @@ class VttWriter(CueWriter):
         start, end = (timestamp(t, marker=".", hours=False) for t in (cue.start, cue.end))
         name = " ".join((cue.speaker or "").split())
         voice = f"<v {self.escape(name)}>" if name else ""
-        return f"{start} --> {end}\n{voice}{cue.text}\n\n"
+        before, self._language = self._language, cue.language
+        note = ""
+        if cue.language_probability is not None and before not in (None, cue.language):
+            note = f"NOTE language {cue.language} {cue.language_probability:.2f}\n\n"
+        return f"{note}{start} --> {end}\n{voice}{cue.text}\n\n"
 
 
 EXAMPLE = "00:00:01,000 --> 00:00:03,500"

@@ -1,11 +1,9 @@
-"""Subtitle cues from segments: by openai-whisper's rules, laid out for reading, or in two languages.
+"""Subtitle cues from segments: laid out by openai-whisper's rules or for reading, in one language or two.
 
-`CueMaker` gives the cues of openai-whisper (`whisper/utils.py`, `SubtitlesWriter`); widths count code points.
-
-`ReadableCues` ends cues at sentences, clauses or pauses, and balances lines; widths are terminal cells.
-Source of the limits: Netflix, Timed Text Style Guide (42 characters a line, 2 lines, 5/6 to 7 seconds).
-
-`BilingualCues` distributes a translation over the cues of its text by width.
+Without a reading speed, lines and cues are as long as their limits allow, as in openai-whisper
+(`whisper/utils.py`, `SubtitlesWriter`), and widths count grapheme clusters. With one, cues end at sentences,
+clauses or pauses, lines are balanced, and widths are terminal cells. Source of the limits: Netflix, Timed
+Text Style Guide (42 characters a line, 2 lines, 5/6 to 7 seconds, 2 frames between cues).
 """
 
 from __future__ import annotations
@@ -14,22 +12,21 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from typing import TypeAlias
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer
+from sottovoce.offline.regroup import StartOrder
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
-from sottovoce.text.normalize import shared_out, width
+from sottovoce.text.normalize import n_clusters, shared_out, unbreakable, width
 from sottovoce.types import Segment, Word
 
 RIGHT_TO_LEFT_MARK = "\u200f"
 JOINER = "\u2060"
 """Invisible (U+2060, word joiner); it parts signs that would begin a command."""
-
-LONG_PAUSE_S = 3.0
-"""Pause between word beginnings that ends a subtitle across segments."""
-_NO_LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,92 +38,40 @@ class CueWord:
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """A subtitle. is_timed: its words have times of their own."""
+    """A subtitle.
+
+    is_timed: its words have times of their own. reading_s: how long it stays at least if the next one begins
+    later. below: lines of its translation.
+    """
 
     start: float
     end: float
     words: tuple[CueWord, ...]
     speaker: str | None = None
+    language: str = ""
+    language_probability: float | None = None
     is_timed: bool = True
+    reading_s: float = 0.0
+    below: str = ""
 
     @property
     def text(self) -> str:
-        return "".join(word.text for word in self.words)
+        return "".join(word.text for word in self.words) + self.below
 
     def highlighted(self) -> Iterator[Cue]:
         """Yield one cue per word, underlined with <u>, and plain cues for the pauses between."""
         last = self.start
         for i, word in enumerate(self.words):
-            if milliseconds(last) != milliseconds(word.start):
-                yield replace(self, start=last, end=word.start)
             bare = word.text.lstrip()
+            if not bare:
+                continue
+            if milliseconds(last) < milliseconds(word.start):
+                yield replace(self, start=last, end=word.start)
             space = word.text[: len(word.text) - len(bare)]
             marked = replace(word, text=f"{space}<u>{bare}</u>")
             words = (*self.words[:i], marked, *self.words[i + 1 :])
-            yield replace(self, start=word.start, end=word.end, words=words)
-            last = word.end
-
-
-class CueMaker:
-    """Makes cues of segments as they come. escape: the format's escaping; widths are counted before it."""
-
-    def __init__(self, options: WriterOptions | None = None, escape: Callable[[str], str] = str) -> None:
-        self._options, self._escape = options or WriterOptions(), escape
-        self._open: list[CueWord] = []
-        self._line_length, self._n_lines = 0, 1
-        self._last_start: float | None = None
-        self._speaker: str | None = None
-
-    def segment(self, segment: Segment) -> list[Cue]:
-        """Add a segment; return the cues that it completes. Raises: OptionError if it needs word times."""
-        if segment.words is None and self._options.need_words:
-            raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
-        is_apart = segment.words is None or segment.speaker != self._speaker
-        before = self.flush() if is_apart else []
-        self._speaker = segment.speaker
-        if segment.words is None:
-            text = self._escape(one_line(segment.text).strip())
-            words = (CueWord(text, segment.start, segment.end),)
-            whole = Cue(segment.start, segment.end, words, segment.speaker, is_timed=False)
-            return [*before, whole] if text else before
-        added = (cue for place, word in enumerate(segment.words) for cue in self._place(place, word))
-        return [*before, *self._finish(added)]
-
-    def flush(self) -> list[Cue]:
-        return self._finish(self._close())
-
-    def _place(self, place: int, word: Word) -> Iterator[Cue]:
-        options, n_open = self._options, self._line_length
-        crosses_segments = options.max_line_count is not None
-        begins_chunk = place % (options.max_words_per_line or _NO_LIMIT) == 0
-        breaks_cue = begins_chunk and bool(self._open) and not crosses_segments
-        pause = word.start - (word.start if self._last_start is None else self._last_start)
-        long_pause = crosses_segments and pause > LONG_PAUSE_S
-        text = one_line(word.word)
-        self._last_start = word.start
-        has_room = n_open + len(text) <= (options.max_line_width or _NO_LIMIT)
-        if n_open > 0 and has_room and not long_pause and not breaks_cue:
-            self._line_length += len(text)
-        else:
-            text = text.strip()
-            is_full = options.max_line_count is not None and self._n_lines >= options.max_line_count
-            if breaks_cue or (self._open and (long_pause or is_full)):
-                yield from self._close()
-            elif n_open > 0:
-                self._n_lines += 1
-                text = "\n" + text
-            self._line_length = len(text.strip())
-        self._open.append(CueWord(self._escape(text), word.start, word.end))
-
-    def _close(self) -> Iterator[Cue]:
-        words, self._open, self._n_lines, self._line_length = tuple(self._open), [], 1, 0
-        if any(word.text.strip() for word in words):
-            yield Cue(words[0].start, words[-1].end, words, self._speaker)
-
-    def _finish(self, cues: Iterable[Cue]) -> list[Cue]:
-        if not self._options.highlight_words:
-            return list(cues)
-        return [part for cue in cues for part in cue.highlighted()]
+            last = max(word.start, word.end)
+            yield replace(self, start=word.start, end=last, words=words)
 
 
 def milliseconds(seconds: float) -> int:
@@ -164,10 +109,14 @@ LINE_WIDTH = 42
 N_LINES = 2
 SHORTEST_S = 5 / 6
 LONGEST_S = 7.0
-RUN_PAUSE_S = 1.0
-CLAUSE_PAUSE_S = 0.3
 GAP_S = 0.08
+LONG_PAUSE_S = 3.0
+"""Pause between beginnings of words that ends a cue across segments. Source: openai-whisper."""
+READING_PAUSE_S = 1.0
+"""Pause during which no cue is shown. Source: BBC, Subtitle Guidelines, 4.5 "Gaps" (at least a second)."""
 LONGEST_RUN = 160
+"""Words without a pause that are laid out together, which bounds memory (a minute of talk)."""
+
 OPENING = "\"'“‘«([（「『"
 ABBREVIATIONS = frozenset(
     {
@@ -178,139 +127,216 @@ ABBREVIATIONS = frozenset(
 """Words whose full stop rarely ends a sentence; single letters are initials."""
 
 
-class ReadableCues:
-    """Makes cues of segments as they come. escape: as in `CueMaker`."""
+_Cost: TypeAlias = tuple[int, float]
+"""The number of lines, if fewest are wanted, then points: one for each cue and each rule of the guide that it
+breaks, or the share by which it does.
+"""
 
-    def __init__(self, options: WriterOptions, escape: Callable[[str], str] = str) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Text that no break may part. n_cells: its width; n_first_cells: its width where a line begins."""
+
+    text: str
+    n_cells: int
+    n_first_cells: int
+    words: tuple[Word, ...]
+    segment: Segment
+
+    @property
+    def start(self) -> float:
+        return self.words[0].start
+
+    @property
+    def end(self) -> float:
+        return max(word.end for word in self.words)
+
+    @property
+    def voice(self) -> tuple[str | None, str]:
+        word = self.words[0]
+        return word.speaker or self.segment.speaker, word.language or self.segment.language
+
+
+class CueMaker:
+    """Makes cues of segments; the starts of both never decrease.
+
+    escape: the format's escaping; widths are counted before it.
+    """
+
+    def __init__(self, options: WriterOptions | None = None, escape: Callable[[str], str] = str) -> None:
+        self._options = options = options or WriterOptions()
         self._escape = escape
-        self._line_width = options.max_line_width or LINE_WIDTH
-        self._most_lines = options.max_line_count or N_LINES
-        self._reading_speed = options.reading_speed or math.inf
-        self._run: list[Word] = []
-        self._held: Cue | None = None
+        self._is_for_reading = options.reading_speed is not None
+        self._line_width = options.max_line_width or (LINE_WIDTH if self._is_for_reading else math.inf)
+        self._n_lines = options.max_line_count or (N_LINES if self._is_for_reading else math.inf)
+        self._run: list[_Unit] = []
+        self._order: StartOrder[Cue] = StartOrder()
+        self._held: list[Cue] = []
 
     def segment(self, segment: Segment) -> list[Cue]:
-        if segment.words is None:
-            raise OptionError("reading speed needs word times: ask for word timestamps")
-        own = (segment.language, segment.speaker)
-        words = [
-            replace(word, language=word.language or own[0], speaker=word.speaker or own[1])
-            for word in segment.words
-            if one_line(word.word).strip()
-        ]
-        return [cue for word in words for cue in self._add(word)]
+        """Add a segment; return the cues that are complete. Raises: OptionError if it needs word times."""
+        if segment.words is None and self._options.need_words:
+            raise OptionError("subtitle layout needs word times: ask for word timestamps")
+        units = list(self._units(segment))
+        crosses_segments = self._is_for_reading or self._options.max_line_count is not None
+        is_timed = bool(units) or not segment.text.strip()
+        joins_run = crosses_segments and segment.translation is None and is_timed
+        cues = [] if joins_run else self._laid_out()
+        for unit in units:
+            if joins_run and self._run and self._ends_run(unit):
+                cues += self._laid_out()
+            self._run.append(unit)
+        if not joins_run:
+            cues += self._with_translation(self._laid_out() or self._untimed(segment), segment)
+        elif self._run and (not self._is_for_reading or len(self._run) > LONGEST_RUN):
+            cues += self._laid_out(is_open=True)
+        return self._in_order(cues, min([segment.start, *(unit.start for unit in self._run)]))
 
     def flush(self) -> list[Cue]:
-        return [*self._lay_out(len(self._run)), *self._release(None)]
+        cues = self._in_order(self._laid_out(), math.inf)
+        return cues + [_lengthened(cue, math.inf) for cue in self._held]
 
-    def _add(self, word: Word) -> Iterator[Cue]:
-        if self._run and _begins_run(self._run[-1], word):
-            yield from self._lay_out(len(self._run))
-        elif len(self._run) >= LONGEST_RUN:
-            ends = [n for n, one in enumerate(self._run, start=1) if ends_with(one.word, SENTENCE_ENDS)]
-            yield from self._lay_out(ends[-1] if ends else len(self._run))
-        self._run.append(word)
+    def _units(self, segment: Segment) -> Iterator[_Unit]:
+        for words in unbreakable(segment.words or (), lambda word: word.word):
+            text = one_line("".join(word.word for word in words))
+            if text.strip():
+                yield self._unit(text, tuple(words), segment)
 
-    def _lay_out(self, n_words: int) -> Iterator[Cue]:
-        words, self._run = self._run[:n_words], self._run[n_words:]
-        for first, last in _cheapest_pieces(n_words, lambda first: self._ends(words, first)):
-            yield from self._release(self._cue(words[first:last]))
+    def _unit(self, text: str, words: tuple[Word, ...], segment: Segment) -> _Unit:
+        measure = width if self._is_for_reading else n_clusters
+        return _Unit(text, measure(text), measure(text.strip()), words, segment)
 
-    def _ends(self, words: Sequence[Word], first: int) -> Iterator[tuple[int, float]]:
-        n_lines, used = 1, 0
-        for index in range(first, len(words)):
-            text = one_line(words[index].word)
-            size = width(text)
-            if used and used + size > self._line_width:
-                n_lines, used = n_lines + 1, 0
-            used += size if used else width(text.strip())
-            is_too_much = n_lines > self._most_lines or words[index].end - words[first].start > LONGEST_S
-            if is_too_much and index > first:
+    def _ends_run(self, unit: _Unit) -> bool:
+        last = self._run[-1]
+        if unit.voice != last.voice:
+            return True
+        if self._is_for_reading:
+            return unit.start - last.end >= READING_PAUSE_S
+        return unit.start - last.words[-1].start > LONG_PAUSE_S
+
+    def _laid_out(self, *, is_open: bool = False) -> list[Cue]:
+        """Lay out the run. is_open: keep the last cue, which may grow."""
+        units, self._run = self._run, []
+        pieces = self._cues_of(units)
+        if is_open:
+            self._run = pieces.pop()
+        return [self._cue(piece) for piece in pieces]
+
+    def _cues_of(self, units: Sequence[_Unit]) -> list[list[_Unit]]:
+        def cost(first: int, last: int) -> _Cost:
+            cue, rest = units[first:last], units[last:]
+            next_start = rest[0].start if rest else cue[-1].end + READING_PAUSE_S
+            hurry = max(0.0, 1 - (next_start - cue[0].start) / self._reading_s(cue))
+            splits_sentence = bool(rest) and not ends_with(cue[-1].text, SENTENCE_ENDS)
+            splits_clause = splits_sentence and not ends_with(cue[-1].text, CLAUSE_ENDS)
+            closeness = 1 - max(0.0, next_start - cue[-1].end) / READING_PAUSE_S
+            return 0, 1 + hurry + (len(cue) == 1) + splits_sentence + splits_clause * closeness
+
+        ends = partial(self._ends, units, self._n_lines)
+        return _cheapest_pieces(units, ends, cost if self._is_for_reading else None)
+
+    def _lines_of(self, units: Sequence[_Unit]) -> list[list[_Unit]]:
+        def cost(first: int, last: int) -> _Cost:
+            line, rest = units[first:last], units[last:]
+            unevenness = (_n_cells(line) / even - 1) ** 2
+            splits_clause = bool(rest) and not ends_with(line[-1].text, SENTENCE_ENDS + CLAUSE_ENDS)
+            return 1, unevenness + (len(line) == 1) + splits_clause
+
+        ends = partial(self._ends, units, 1)
+        longest = _cheapest_pieces(units, ends, None)
+        if not self._is_for_reading or len(longest) < 2:
+            return longest
+        even = max(1.0, _n_cells(units) / len(longest))  # a soft hyphen alone has no width
+        return _cheapest_pieces(units, ends, cost)
+
+    def _ends(self, units: Sequence[_Unit], most_lines: float, first: int) -> Iterator[int]:
+        """Yield the ends of a cue, or of a line, that begins with a unit; the first one at any length."""
+        most_words = self._options.max_words_per_line or math.inf
+        most_s = LONGEST_S if self._is_for_reading else math.inf
+        n_lines, n_cells, n_words = 0, 0, 0
+        for last, unit in enumerate(units[first:], start=first + 1):
+            n_cells += unit.n_cells
+            if not n_lines or n_cells > self._line_width:
+                n_lines, n_cells = n_lines + 1, unit.n_first_cells
+            n_words += len(unit.words)
+            seconds = unit.end - units[first].start if unit.words else 0.0
+            if last > first + 1 and (n_lines > most_lines or n_words > most_words or seconds > most_s):
                 return
-            yield index + 1, self._cost(words, first, index + 1)
+            yield last
 
-    def _cost(self, words: Sequence[Word], first: int, last: int) -> float:
-        start, end = words[first].start, words[last - 1].end
-        room = (words[last].start if last < len(words) else end + RUN_PAUSE_S) - start
-        n_cells = width("".join(word.word for word in words[first:last]).strip())
-        too_fast = max(0.0, n_cells / max(room, 0.1) / self._reading_speed - 1)
-        too_short = max(0.0, SHORTEST_S - room)
-        is_orphan = last - first == 1 and len(words) > 1 and n_cells < self._line_width / 2
-        inner = 0.0
-        for before, word in pairwise(words[first:last]):
-            pause = max(0.0, word.start - before.end - CLAUSE_PAUSE_S)
-            inner += 0.3 * ends_with(before.word, SENTENCE_ENDS) + 0.8 * pause
-        if last == len(words) or ends_with(words[last - 1].word, SENTENCE_ENDS):
-            cut = 0.0
-        elif ends_with(words[last - 1].word, CLAUSE_ENDS):
-            cut = 0.4
-        else:
-            cut = 0.5 if words[last].start - end >= CLAUSE_PAUSE_S else 1.2
-        return 1.0 + cut + 2 * min(too_fast, 2.0) + too_short + 1.5 * is_orphan + inner
+    def _reading_s(self, units: Sequence[_Unit]) -> float:
+        return max(SHORTEST_S, _n_cells(units) / (self._options.reading_speed or math.inf))
 
-    def _release(self, following: Cue | None) -> Iterator[Cue]:
-        held, self._held = self._held, following
-        if held is not None:
-            next_start = math.inf if following is None else following.start
-            seconds = min(LONGEST_S, max(SHORTEST_S, width(held.text) / self._reading_speed))
-            yield replace(held, end=max(held.end, min(held.start + seconds, next_start - GAP_S)))
+    def _cue(self, units: Sequence[_Unit]) -> Cue:
+        words: list[CueWord] = []
+        for line in self._lines_of(units):
+            for place, word in enumerate(word for unit in line for word in unit.words):
+                text = one_line(word.word)
+                text = text if place else ("\n" if words else "") + text.strip()
+                words.append(CueWord(self._escape(text), word.start, word.end))
+        start, end = words[0].start, max(max(word.start, word.end) for word in words)
+        speaker, language = units[0].voice
+        segment = units[0].segment
+        probability = segment.language_probability if segment.language == language else None
+        reading_s = min(LONGEST_S, self._reading_s(units))
+        return Cue(start, end, tuple(words), speaker, language, probability, reading_s=reading_s)
 
-    def _cue(self, words: Sequence[Word]) -> Cue:
-        lines = _balanced_lines([one_line(word.word) for word in words], self._line_width)
-        texts = [
-            ("\n" if place == 0 and number else "") + (text.strip() if place == 0 else text)
-            for number, line in enumerate(lines)
-            for place, text in enumerate(line)
-        ]
-        placed = [
-            CueWord(self._escape(text), word.start, word.end) for text, word in zip(texts, words, strict=True)
-        ]
-        return Cue(words[0].start, max(word.end for word in words), tuple(placed), words[0].speaker)
+    def _untimed(self, segment: Segment) -> list[Cue]:
+        start, end = segment.start, max(segment.start, segment.end)
+        text = self._escape(one_line(segment.text).strip())
+        voice = (segment.speaker, segment.language, segment.language_probability)
+        return [Cue(start, end, (CueWord(text, start, end),), *voice, is_timed=False)] if text else []
+
+    def _with_translation(self, cues: list[Cue], segment: Segment) -> list[Cue]:
+        if segment.translation is None or not cues:
+            return cues
+        parts = shared_out(segment.translation, [width(cue.text) for cue in cues])
+        lines = (self._lines_of([self._unit(piece, (), segment) for piece in part]) for part in parts)
+        texts = (["".join(unit.text for unit in line).strip() for line in part] for part in lines)
+        below = ("".join(f"\n{self._escape(text)}" for text in part) for part in texts)
+        return [replace(cue, below=part) for cue, part in zip(cues, below, strict=True)]
+
+    def _in_order(self, cues: Iterable[Cue], begun_s: float) -> list[Cue]:
+        if self._options.highlight_words:
+            cues = [part for cue in cues for part in cue.highlighted()]
+        ordered = self._order.add(cues, begun_s)
+        if not self._is_for_reading:
+            return ordered
+        ordered = [*self._held, *ordered]
+        self._held = ordered[-1:]
+        return [_lengthened(cue, after.start) for cue, after in pairwise(ordered)]
 
 
-def _begins_run(before: Word, word: Word) -> bool:
-    is_other = (word.speaker, word.language) != (before.speaker, before.language)
-    return is_other or word.start - before.end >= RUN_PAUSE_S
+def _lengthened(cue: Cue, next_start: float) -> Cue:
+    return replace(cue, end=max(cue.end, min(cue.start + cue.reading_s, next_start - GAP_S)))
 
 
-def _balanced_lines(texts: Sequence[str], line_width: int) -> list[list[str]]:
-    n_texts, fewest, line = len(texts), 0, ""
-    for text in texts:
-        has_room = fewest > 0 and width((line + text).strip()) <= line_width
-        fewest, line = (fewest, line + text) if has_room else (fewest + 1, text)
-    target = max(1.0, width("".join(texts).strip()) / fewest)  # a soft hyphen alone has no width
-
-    def ends(first: int) -> Iterator[tuple[int, float]]:
-        for last in range(first + 1, n_texts + 1):
-            cells = width("".join(texts[first:last]).strip())
-            if cells > line_width and last > first + 1:
-                return
-            is_orphan = last - first == 1 and n_texts > 2 and cells < target
-            good_end = last == n_texts or ends_with(texts[last - 1], SENTENCE_ENDS + CLAUSE_ENDS)
-            uneven = ((cells - target) / target) ** 2
-            yield last, uneven + 0.5 * is_orphan + (0.0 if good_end else 0.2)
-
-    return [list(texts[first:last]) for first, last in _cheapest_pieces(n_texts, ends, fewest=True)]
+def _n_cells(units: Sequence[_Unit]) -> int:
+    """The width of units on one line."""
+    return units[0].n_first_cells + sum(unit.n_cells for unit in units[1:])
 
 
 def _cheapest_pieces(
-    n: int, ends: Callable[[int], Iterable[tuple[int, float]]], *, fewest: bool = False
-) -> Iterator[tuple[int, int]]:
-    """Cut n things where the sum of costs is lowest; yield the start and end of each piece.
+    units: Sequence[_Unit], ends: Callable[[int], Iterable[int]], cost: Callable[[int, int], _Cost] | None
+) -> list[list[_Unit]]:
+    """Cut units where the sum of costs is lowest; without a cost, into pieces as long as possible.
 
-    ends: the possible ends of a piece by its start, with their costs. fewest: among the fewest pieces.
+    ends: the possible ends of a piece by its start.
     """
-    best = [(math.inf, math.inf)] * n + [(0.0, 0.0)]
-    cuts = [n] * n
-    for first in range(n - 1, -1, -1):
-        for last, cost in ends(first):
-            total = (best[last][0] + fewest, cost + best[last][1])
-            if total < best[first]:
-                best[first], cuts[first] = total, last
-    first = 0
-    while first < n:
-        yield first, cuts[first]
-        first = cuts[first]
+
+    def with_rest(first: int, last: int) -> tuple[_Cost, int]:
+        (n_pieces, points), rest = cost(first, last) if cost else (0, 0.0), cheapest[last][0]
+        return (n_pieces + rest[0], points + rest[1]), last
+
+    cheapest: list[tuple[_Cost, int]] = [((0, 0.0), 0)] * (len(units) + 1)
+    for first in reversed(range(len(units))) if cost else ():
+        cheapest[first] = min(with_rest(first, last) for last in ends(first))
+    pieces, first = [], 0
+    while first < len(units):
+        last = cheapest[first][1] if cost else max(ends(first))
+        pieces.append(list(units[first:last]))
+        first = last
+    return pieces
 
 
 def ends_with(word: str, signs: tuple[str, ...]) -> bool:
@@ -321,60 +347,16 @@ def ends_with(word: str, signs: tuple[str, ...]) -> bool:
     return bare.endswith(signs) and not (bare.endswith(".") and is_abbreviation)
 
 
-class BilingualCues:
-    """Makes cues of segments as they come, with translations below. escape: as in `CueMaker`."""
-
-    def __init__(self, options: WriterOptions, escape: Callable[[str], str] = str) -> None:
-        self._options, self._escape = options, escape
-        self._plain = _one_language(options, escape)
-
-    def segment(self, segment: Segment) -> list[Cue]:
-        if segment.translation is None:
-            return self._plain.segment(segment)
-        if segment.words is None and self._options.need_words:
-            raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
-        return [*self._plain.flush(), *self._both(segment, segment.translation)]
-
-    def flush(self) -> list[Cue]:
-        return self._plain.flush()
-
-    def _both(self, segment: Segment, translation: str) -> Iterator[Cue]:
-        maker = _one_language(replace(self._options, highlight_words=False), self._escape)
-        cues = [*maker.segment(segment), *maker.flush()]
-        if not cues and not self._options.need_words:
-            cues = maker.segment(replace(segment, words=None))
-        if not cues:
-            return
-        parts = shared_out(translation, [width(cue.text) for cue in cues])
-        for cue, part in zip(cues, parts, strict=True):
-            below = "".join(f"\n{self._escape(line)}" for line in self._lines(part))
-            for one in cue.highlighted() if self._options.highlight_words else (cue,):
-                end = one.end if self._options.need_words else segment.end
-                yield replace(one, words=(*one.words, CueWord(below, end, end))) if below else one
-
-    def _lines(self, pieces: Sequence[str]) -> list[str]:
-        if not pieces:
-            return []
-        line_width = self._options.max_line_width
-        if line_width is None and self._options.reading_speed is None:
-            return ["".join(pieces).strip()]
-        return ["".join(line).strip() for line in _balanced_lines(pieces, line_width or LINE_WIDTH)]
-
-
-def _one_language(options: WriterOptions, escape: Callable[[str], str]) -> CueMaker | ReadableCues:
-    return CueMaker(options, escape) if options.reading_speed is None else ReadableCues(options, escape)
-
-
 class CueWriter(Writer):
     """A writer of a format that consists of cues; `render` formats one cue."""
 
-    _cues: BilingualCues
+    _cues: CueMaker
 
     def __init__(self, options: WriterOptions | None = None) -> None:
         self.options = options or WriterOptions()
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._cues = BilingualCues(self.options, self.escape)
+        self._cues = CueMaker(self.options, self.escape)
         return ""
 
     def segment(self, segment: Segment) -> str:

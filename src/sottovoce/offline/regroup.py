@@ -9,9 +9,10 @@ grapheme cluster; words and their times do not change.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from sottovoce.errors import OptionError
 from sottovoce.speakers.labels import part_of
@@ -72,6 +73,32 @@ class Limits:
         return max(letters / self.letters, len(words) / self.words, seconds / self.seconds)
 
 
+class _Timed(Protocol):
+    @property
+    def start(self) -> float: ...
+
+
+T = TypeVar("T", bound=_Timed)
+
+
+class StartOrder(Generic[T]):
+    """Puts pieces of segments in the order of their starts while segments, in that order, still come."""
+
+    def __init__(self) -> None:
+        self._waiting: list[T] = []
+
+    def add(self, pieces: Iterable[T], begun_s: float = math.inf) -> list[T]:
+        """Add pieces; return all that start until begun_s, before which no later piece starts."""
+        waiting = sorted([*self._waiting, *pieces], key=_start)
+        n_ready = bisect_right(waiting, begun_s, key=_start)
+        self._waiting = waiting[n_ready:]
+        return waiting[:n_ready]
+
+
+def _start(piece: _Timed) -> float:
+    return piece.start
+
+
 Unit: TypeAlias = list[Word]
 """Words that stay together."""
 
@@ -85,8 +112,11 @@ class Split:
     limits: Limits = Limits()
 
     def __call__(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        order: StartOrder[Segment] = StartOrder()
         for segment in segments:
-            yield from cut(segment, [part for whole in self._runs(segment) for part in self._fitting(whole)])
+            parts = [part for run in self._runs(segment) for part in self._fitting(run)]
+            yield from order.add(cut(segment, parts), segment.start)
+        yield from order.add(())
 
     def _runs(self, segment: Segment) -> list[list[Unit]]:
         runs: list[list[Unit]] = []
