@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all check check-docs docs clips clean sanitize
+.PHONY: demo test test-all references check check-docs docs clips clean sanitize
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -41,22 +41,24 @@ $(VENV)/test-all: $(VENV)/test
 # A process that crashes ends the run: begun anew, it would crash at the same test again, and the run may never end.
 # Commands in processes of their own load bytecode, even where the environment says that none is written.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-SHORT := not long and not reference
 
 demo: $(VENV)/demo  ## transcribe the bundled clips with the bundled model, into demo/
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/test  ## the tests of a change: minutes
-	$(PYTEST) -m "$(SHORT)"
+	$(PYTEST) -m "not long"
 
 test-all: test $(VENV)/test-all  ## those and the long ones
-	$(PYTEST) -m "not ($(SHORT))"
+	$(PYTEST) -m "long or reference" --references live
+
+references: $(VENV)/test-all  ## the outputs of other programs that tests compare with, made anew
+	$(BIN)/python -m pytest -q -m reference --references record
 
 check: $(VENV)/test  ## format, lint, types, tests, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) -m "$(SHORT)"
+	$(PYTEST) -m "not long"
 
 $(VENV)/docs: $(VENV)/base
 	$(PIP) --editable '.[docs]'

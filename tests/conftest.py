@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -25,6 +28,55 @@ os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.ge
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 """How fast examples are drawn and tried says what else a machine does, and nothing of what is tested."""
+
+
+Reference: TypeAlias = Callable[[Callable[[], Any]], Any]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--references",
+        choices=("recorded", "live", "record"),
+        default="recorded",
+        help="outputs of other programs: those of references.json, computed, or computed and recorded",
+    )
+
+
+@pytest.fixture
+def reference(request: pytest.FixtureRequest) -> Iterator[Reference]:
+    """Gives the output of another program as JSON has it: of `references.json` in the folder of the test,
+    or, with `--references live` or `record`, of a call."""
+    how = request.config.getoption("references")
+    path = request.path.with_name("references.json")
+    recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    key = f"{request.path.stem}::{request.node.name}"
+    outputs: list[Any] = []
+
+    def output_of(compute: Callable[[], Any]) -> Any:
+        if how == "recorded":
+            assert len(recorded.get(key, ())) > len(outputs), f"{key}: not recorded (`make references`)"
+            outputs.append(recorded[key][len(outputs)])
+        else:
+            outputs.append(json.loads(json.dumps(compute())))
+        return outputs[-1]
+
+    yield output_of
+    if how == "record" and outputs:
+        recorded[key] = outputs
+        lines = [f"{json.dumps(name)}: {json.dumps(values)}" for name, values in sorted(recorded.items())]
+        path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def digest(value: object) -> str:
+    """A hash of text, bytes or what JSON holds, for outputs that are long and equal or not."""
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def some(values: torch.Tensor) -> list[float]:
+    """A hundred of a tensor's values, or all."""
+    flat = values.flatten()
+    return [round(float(value), 7) for value in flat[:: max(1, len(flat) // 100)]]
 
 
 @pytest.fixture(scope="session")

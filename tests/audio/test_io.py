@@ -279,7 +279,6 @@ def test_libav_says_nothing_itself(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize(
     ("rate", "n_channels"), [(16_000, 1), (44_100, 2), (8_000, 1), (48_000, 6), (192_000, 1)]
 )

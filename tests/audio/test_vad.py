@@ -147,7 +147,6 @@ def test_probabilities_do_not_depend_on_the_batch(silero: SileroModel) -> None:
     assert state.n_windows == last.n_windows == 530
 
 
-@pytest.mark.reference
 def test_probabilities_equal_the_package(silero: SileroModel, shared_dir: Path) -> None:
     samples = torch.from_numpy(_speech(shared_dir))
     with warnings.catch_warnings():
@@ -160,7 +159,6 @@ def test_probabilities_equal_the_package(silero: SileroModel, shared_dir: Path) 
     torch.testing.assert_close(ours, theirs.detach(), atol=1e-4, rtol=0)
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize(
     "options",
     [

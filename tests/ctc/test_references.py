@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from tests.conftest import Reference
 from tests.ctc.enumeration import emissions
 
 pytestmark = pytest.mark.reference
@@ -17,7 +19,7 @@ LABELS = ["-", "a", "b", "c", "d", "|"]
 WORDS = {word: " ".join(word) + " |" for word in ("ab", "a", "bad", "cab", "cd", "d", "dd", "abba")}
 
 
-def flashlight_best(log_probs: torch.Tensor, beam_size: int) -> tuple[str, float]:
+def flashlight_best(log_probs: torch.Tensor, beam_size: int) -> list[Any]:
     """Text and score of flashlight's lexicon decoder with sums over paths and a word score of 0.3."""
     decoder = pytest.importorskip("flashlight.lib.text.decoder", reason="flashlight-text is not installed")
     from flashlight.lib.text.dictionary import Dictionary
@@ -41,7 +43,7 @@ def flashlight_best(log_probs: torch.Tensor, beam_size: int) -> tuple[str, float
     )
     searcher = decoder.LexiconDecoder(options, trie, decoder.ZeroLM(), LABELS.index("|"), 0, -1, [], False)
     best = searcher.decode(log_probs.contiguous().data_ptr(), *log_probs.shape)[0]
-    return " ".join(words.get_entry(index) for index in best.words if index >= 0), best.score
+    return [" ".join(words.get_entry(index) for index in best.words if index >= 0), best.score]
 
 
 def spoken(seed: int) -> torch.Tensor:
@@ -61,7 +63,7 @@ def spoken(seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_lexicon_decoding_equals_flashlight(seed: int) -> None:
+def test_lexicon_decoding_equals_flashlight(seed: int, reference: Reference) -> None:
     """Words end with their separator: without one, flashlight cannot repeat a word's last label."""
     log_probs = spoken(seed)
     spellings = [
@@ -70,7 +72,7 @@ def test_lexicon_decoding_equals_flashlight(seed: int) -> None:
     fusion = CtcFusionOptions(word_score=0.3)
     decoder = CtcDecoder(LABELS, lexicon=spellings, beam_size=400, fusion=fusion)
     ours = decoder.decode(log_probs)[0][0]
-    text, score = flashlight_best(log_probs, 1000)
+    text, score = reference(lambda: flashlight_best(log_probs, 1000))
     assert ours.text == text
     assert ours.score == pytest.approx(score, abs=1e-3)
 
@@ -86,7 +88,7 @@ def pyctcdecode_text(labels: list[str], arpa: Path, log_probs: torch.Tensor, **o
 
 
 @pytest.mark.shared
-def test_texts_of_pyctcdecode(shared_dir: Path) -> None:
+def test_texts_of_pyctcdecode(shared_dir: Path, reference: Reference) -> None:
     """alpha, beta and unk_score_offset are the weight, the word score and the unknown score here."""
     import json
 
@@ -94,7 +96,7 @@ def test_texts_of_pyctcdecode(shared_dir: Path) -> None:
     log_probs = torch.tensor(json.loads((folder / "pyctcdecode-libri_logits.json").read_text())).float()
     labels = [" ", *(chr(ord("a") + i) for i in range(26)), "'", ""]
     arpa = folder / "kenlm-test.arpa"
-    theirs = pyctcdecode_text(labels, arpa, log_probs, alpha=0.1, beta=0.5, unk_score_offset=-1.0)
     fusion = CtcFusionOptions(lm_weight=0.1, word_score=0.5, unknown_score=-1.0)
     ours = CtcDecoder(labels, blank=28, lm=arpa, beam_size=50, fusion=fusion).decode(log_probs)[0][0].text
-    assert ours == theirs
+    options = {"alpha": 0.1, "beta": 0.5, "unk_score_offset": -1.0}
+    assert ours == reference(lambda: pyctcdecode_text(labels, arpa, log_probs, **options))

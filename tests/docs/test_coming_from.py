@@ -19,6 +19,7 @@ from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.types import Word
+from tests.conftest import Reference
 from tests.docs.command_tables import COMING, PROGRAMS, all_options, names_elsewhere, names_table, with_names
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -152,35 +153,42 @@ def parameters(function: Callable[..., object]) -> set[str]:
 
 
 @pytest.mark.reference
-def test_every_option_of_openai_whisper_is_in_the_table() -> None:
-    whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
-    source = inspect.getsource(inspect.getmodule(whisper.transcribe))  # type: ignore[arg-type]
-    flags = {
-        argument.value.removeprefix("--")
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
-        for argument in node.args
-        if isinstance(argument, ast.Constant)
-    } - {"audio"}
-    names = parameters(whisper.transcribe) | parameters(whisper.load_model)
-    names |= {field.name for field in fields(whisper.DecodingOptions)}
+def test_every_option_of_openai_whisper_is_in_the_table(reference: Reference) -> None:
+    def compute() -> list[str]:
+        whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+        source = inspect.getsource(inspect.getmodule(whisper.transcribe))  # type: ignore[arg-type]
+        flags = {
+            argument.value.removeprefix("--")
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
+            for argument in node.args
+            if isinstance(argument, ast.Constant)
+        } - {"audio"}
+        names = parameters(whisper.transcribe) | parameters(whisper.load_model)
+        return sorted(flags | names | {field.name for field in fields(whisper.DecodingOptions)})
+
     known = {name.removeprefix("--") for name in theirs("from-openai-whisper.md")}
-    assert (flags | names) - known == set()
+    assert set(reference(compute)) - known == set()
 
 
 @pytest.mark.reference
-def test_every_argument_of_faster_whisper_is_in_the_table() -> None:
-    faster = pytest.importorskip("faster_whisper", reason="faster-whisper is not installed")
-    names = parameters(faster.WhisperModel.__init__) | parameters(faster.WhisperModel.transcribe)
-    names |= parameters(faster.BatchedInferencePipeline.transcribe)
-    names |= {field.name for field in fields(faster.vad.VadOptions)}
-    assert names - theirs("from-faster-whisper.md") == set()
+def test_every_argument_of_faster_whisper_is_in_the_table(reference: Reference) -> None:
+    def compute() -> list[str]:
+        faster = pytest.importorskip("faster_whisper", reason="faster-whisper is not installed")
+        names = parameters(faster.WhisperModel.__init__) | parameters(faster.WhisperModel.transcribe)
+        names |= parameters(faster.BatchedInferencePipeline.transcribe)
+        return sorted(names | {field.name for field in fields(faster.vad.VadOptions)})
+
+    assert set(reference(compute)) - theirs("from-faster-whisper.md") == set()
 
 
 @pytest.mark.reference
-def test_every_parameter_of_pywhispercpp_is_in_the_table() -> None:
-    constants = pytest.importorskip("pywhispercpp.constants", reason="pywhispercpp is not installed")
-    assert set(constants.PARAMS_SCHEMA) - theirs("from-whisper-cpp.md") == set()
+def test_every_parameter_of_pywhispercpp_is_in_the_table(reference: Reference) -> None:
+    def compute() -> list[str]:
+        constants = pytest.importorskip("pywhispercpp.constants", reason="pywhispercpp is not installed")
+        return sorted(constants.PARAMS_SCHEMA)
+
+    assert set(reference(compute)) - theirs("from-whisper-cpp.md") == set()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from sottovoce.formats.srt_vtt import SrtWriter, VttWriter
 from sottovoce.formats.subtitles import Cue, CueMaker, timestamp
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
+from tests.conftest import Reference, digest
 from tests.formats.transcripts import as_result, spoken
 
 OPTIONS = [
@@ -114,41 +115,38 @@ def test_vtt_escapes_what_a_player_would_swallow() -> None:
     assert "<u>&lt;b&gt;</u>" in write_transcript(marked, one)
 
 
-@pytest.fixture(scope="module")
-def theirs() -> ModuleType:
-    return pytest.importorskip("whisper.utils", reason="openai-whisper is not installed")
+def documents_of_whisper(name: str, transcripts: list[Transcript], **options: Any) -> list[str]:
+    """Hashes of what openai-whisper writes."""
+    theirs = pytest.importorskip("whisper.utils", reason="openai-whisper is not installed")
+    written = [io.StringIO() for _ in transcripts]
+    for transcript, file in zip(transcripts, written, strict=True):
+        theirs.get_writer(name, ".").write_result(as_result(transcript), file, **options)
+    return [digest(file.getvalue()) for file in written]
 
 
 @pytest.mark.reference
 @pytest.mark.parametrize("name", ["txt", "srt", "vtt", "tsv"])
 @pytest.mark.parametrize("seed", range(8))
-def test_documents_equal_openai_whispers(theirs: ModuleType, name: str, seed: int) -> None:
+def test_documents_equal_openai_whispers(name: str, seed: int, reference: Reference) -> None:
     """Segments without text are left out of the subtitles here; there they are empty cues."""
-    for with_words in (True, False):
-        transcript = spoken(seed, with_words=with_words)
-        if name in ("srt", "vtt"):
-            kept = tuple(s for s in transcript.segments if s.text)
-            transcript = Transcript(kept, "en", transcript.duration, "nano")
-        expected = io.StringIO()
-        theirs.get_writer(name, ".").write_result(as_result(transcript), expected)
-        assert write_transcript(writer_for(name), transcript) == expected.getvalue()
+    transcripts = [spoken(seed, with_words=with_words) for with_words in (True, False)]
+    if name in ("srt", "vtt"):
+        transcripts = [
+            Transcript(tuple(s for s in one.segments if s.text), "en", one.duration, "nano")
+            for one in transcripts
+        ]
+    ours = [digest(write_transcript(writer_for(name), one)) for one in transcripts]
+    assert ours == reference(lambda: documents_of_whisper(name, transcripts))
 
 
 @pytest.mark.reference
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("name", ["srt", "vtt"])
 def test_lines_are_broken_as_openai_whisper_breaks_them(
-    theirs: ModuleType, name: str, options: WriterOptions
+    name: str, options: WriterOptions, reference: Reference
 ) -> None:
-    for seed in range(12):
-        transcript = spoken(seed)
-        expected = io.StringIO()
-        theirs.get_writer(name, ".").write_result(
-            as_result(transcript),
-            expected,
-            max_line_width=options.max_line_width,
-            max_line_count=options.max_line_count,
-            max_words_per_line=options.max_words_per_line,
-            highlight_words=options.highlight_words,
-        )
-        assert write_transcript(writer_for(name, options), transcript) == expected.getvalue()
+    names = ("max_line_width", "max_line_count", "max_words_per_line", "highlight_words")
+    given = {one: getattr(options, one) for one in names}
+    transcripts = [spoken(seed) for seed in range(12)]
+    ours = [digest(write_transcript(writer_for(name, options), one)) for one in transcripts]
+    assert ours == reference(lambda: documents_of_whisper(name, transcripts, **given))

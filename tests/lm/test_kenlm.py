@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.ngram import NgramModel, load_ngram
-from tests.lm.test_ngram import BINARIES, sentences
+from tests.conftest import Reference
+from tests.lm.test_ngram import BINARIES, scores_of_kenlm, sentences
 from tests.lm.test_trie import FLOOR, Ngrams, by_hand, files, known_context
 
 TRIES = ["trie", "trie-quantized", "trie-array", "trie-both"]
@@ -134,10 +135,9 @@ def test_probing_tables_cannot_be_listed() -> None:
 
 @pytest.mark.reference
 @pytest.mark.parametrize("kind", KINDS)
-def test_binaries_equal_kenlm(kind: str) -> None:
-    kenlm = pytest.importorskip("kenlm", reason="KenLM's package is not installed")
-    reference, model = kenlm.Model(str(BINARIES / f"{kind}.bin")), load_ngram(BINARIES / f"{kind}.bin")
+def test_binaries_equal_kenlm(kind: str, reference: Reference) -> None:
+    model = load_ngram(BINARIES / f"{kind}.bin")
     assert model is not None
     text = [random.Random(i).choices(["a", "b", "zebra"], k=6) for i in range(50)]
-    theirs = torch.tensor([reference.score(" ".join(each)) for each in text])
+    theirs = torch.tensor(reference(lambda: scores_of_kenlm(BINARIES / f"{kind}.bin", text)))
     assert torch.allclose(sentences(model, text), theirs, atol=1e-4)

@@ -212,7 +212,7 @@ def test_the_bundled_model_reads() -> None:
     assert nano.ctc_head.labels[nano.ctc_head.blank] not in nano.ctc_head.labels[1:]
 
 
-@pytest.mark.reference
+@pytest.mark.long
 @pytest.mark.parametrize("shard_bytes", ["1GB", "40KB"], ids=["whole", "sharded"])
 def test_transformers_reads_and_writes_the_same_folder(shard_bytes: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -241,7 +241,7 @@ def test_the_generation_config_names_whispers_tokens(tmp_path: Path) -> None:
     assert generation["no_timestamps_token_id"] == 50363
 
 
-@pytest.mark.reference
+@pytest.mark.long
 def test_transformers_finds_the_processor_in_our_folder(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     hub = hub_folder(tiny.checkpoint(WHISPER_VOCABULARY), tmp_path)
@@ -252,7 +252,7 @@ def test_transformers_finds_the_processor_in_our_folder(tmp_path: Path) -> None:
     assert processor.feature_extractor.n_samples == 16_000
 
 
-@pytest.mark.reference
+@pytest.mark.long
 def test_openai_whisper_reads_our_file(tmp_path: Path) -> None:
     whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
     theirs = whisper.load_model(str(openai_file(tiny.checkpoint(), tmp_path)), device="cpu")

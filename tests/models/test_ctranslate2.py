@@ -290,7 +290,7 @@ def converted(model: Checkpoint, folder: Path, quantization: str) -> Path:
     return folder / "theirs"
 
 
-@pytest.mark.reference
+@pytest.mark.long
 @pytest.mark.parametrize("number", ["float16", "int8_float32", "int8_bfloat16", "int16"])
 def test_our_file_holds_what_ctranslate2s_converter_writes(number: str, tmp_path: Path) -> None:
     model = tiny.checkpoint(WHISPER)
@@ -304,7 +304,7 @@ def test_our_file_holds_what_ctranslate2s_converter_writes(number: str, tmp_path
         assert torch.equal(tensor, theirs[name]), name
 
 
-@pytest.mark.reference
+@pytest.mark.long
 def test_the_config_is_that_of_ctranslate2s_converter(tmp_path: Path) -> None:
     model = tiny.checkpoint(WHISPER)
     theirs, ours = converted(model, tmp_path, "float16"), folder_of(tmp_path, "float16", model)
@@ -313,7 +313,7 @@ def test_the_config_is_that_of_ctranslate2s_converter(tmp_path: Path) -> None:
     assert read_ctranslate2(theirs).alignment_heads == model.alignment_heads
 
 
-@pytest.mark.reference
+@pytest.mark.long
 @pytest.mark.parametrize("number", ["float16", *QUANTISED[2:]])
 def test_weights_are_read_as_ctranslate2_dequantises_them(number: str, tmp_path: Path) -> None:
     """Its encoder in float32 gives the same bits over our file as over the floats that we read from it."""

@@ -4,6 +4,8 @@ a model that loads.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import socket
 import subprocess
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sottovoce.api import load_model
@@ -32,6 +35,7 @@ from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import HEADS, LARGE_V1, LARGE_V3, TINY, load_checkpoint, published_heads
 from sottovoce.models.sources import find
 from sottovoce.models.sources.find import Sources, cached, list_models, resolve
+from tests.conftest import Reference
 from tests.models import tiny
 
 
@@ -337,14 +341,12 @@ def test_heads_lie_inside_their_models() -> None:
 
 
 @pytest.mark.reference
-def test_heads_equal_openai_whispers() -> None:
-    import base64
-    import gzip
+def test_heads_equal_openai_whispers(reference: Reference) -> None:
+    def compute() -> dict[str, str]:
+        whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+        return {name: mask.decode() for name, mask in whisper._ALIGNMENT_HEADS.items()}
 
-    import numpy as np
-
-    whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
-    for name, mask in whisper._ALIGNMENT_HEADS.items():
+    for name, mask in reference(compute).items():
         n_layer, n_head, _, heads = HEADS[name]
         flat = np.frombuffer(gzip.decompress(base64.b85decode(mask)), dtype=bool)
         assert [tuple(pair) for pair in np.argwhere(flat.reshape(n_layer, n_head))] == list(heads), name

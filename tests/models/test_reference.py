@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib import import_module
 
 import pytest
 import torch
@@ -12,10 +13,9 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.types import Features
+from tests.conftest import Reference, some
 from tests.models import tiny
 from tests.runtime.reading import read, start, step
-
-whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
 
 pytestmark = pytest.mark.reference
 
@@ -28,8 +28,9 @@ LARGE_V3 = ModelDims(128, 1500, 1280, 20, 32, 51866, 448, 1280, 20, 32)
 """1.5 billion weights in float32: 6 GB, held once; minutes on a laptop."""
 
 
-def reference(checkpoint: Checkpoint) -> nn.Module:
+def twin_of(checkpoint: Checkpoint) -> nn.Module:
     """openai-whisper's model over the very same tensors: nothing is copied."""
+    whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
     dims = checkpoint.dims
     small = {**dataclasses.asdict(dims), "n_vocab": 1, "n_audio_layer": 0, "n_text_layer": 0}
     model = whisper.model.Whisper(whisper.model.ModelDimensions(**small))
@@ -44,12 +45,6 @@ def reference(checkpoint: Checkpoint) -> nn.Module:
     return model.eval()
 
 
-def both(dims: ModelDims) -> tuple[TorchBackend, nn.Module]:
-    weights = tiny.checkpoint(dims)
-    ours = tiny.backend(weights)
-    return ours, reference(weights)
-
-
 def our_logits(backend: TorchBackend, mel: Tensor, tokens: Tensor) -> Tensor:
     encoded = backend.encode(Features(mel, (mel.shape[2],) * len(mel)))
     rows = start(backend, encoded)
@@ -61,31 +56,38 @@ def our_logits(backend: TorchBackend, mel: Tensor, tokens: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "dims", [*SIZES, pytest.param(LARGE_V3, marks=pytest.mark.large)], ids=["tiny", "large, 1 layer", "large"]
 )
-def test_logits_equal_openai_whisper(dims: ModelDims) -> None:
-    backend, theirs = both(dims)
+def test_logits_equal_openai_whisper(dims: ModelDims, reference: Reference) -> None:
+    weights = tiny.checkpoint(dims)
     mel = torch.randn(1, dims.n_mels, 2 * dims.n_audio_ctx)
     tokens = torch.randint(0, dims.n_vocab, (1, 9 if dims.n_audio_layer < 32 else 6))
-    with torch.no_grad():
-        expected = theirs(mel, tokens)
-    assert expected.std() > 0.1
-    torch.testing.assert_close(our_logits(backend, mel, tokens), expected, atol=TOLERANCE, rtol=0)
+
+    def compute() -> list[float]:
+        with torch.no_grad():
+            return some(twin_of(weights)(mel, tokens))
+
+    logits = our_logits(tiny.backend(weights), mel, tokens)
+    assert logits.std() > 0.1
+    assert some(logits) == pytest.approx(reference(compute), abs=TOLERANCE)
 
 
-def test_captured_attention_equals_openai_whisper() -> None:
-    backend, theirs = both(tiny.dims(n_text_layer=4, n_text_head=4))
+def test_captured_attention_equals_openai_whisper(reference: Reference) -> None:
+    weights = tiny.checkpoint(tiny.dims(n_text_layer=4, n_text_head=4))
+    backend = tiny.backend(weights)
     mel = torch.randn(2, 80, 80)
     tokens = torch.randint(0, 300, (2, 7))
     heads = ((3, 1), (2, 0), (2, 3))
     ours = read(backend, backend.encode(Features(mel, (80, 80))), tokens, capture=heads).attention
-    kept: dict[int, Tensor] = {}
 
-    def keep(layer: int, output: tuple[Tensor, Tensor]) -> None:
-        kept[layer] = output[1].softmax(dim=-1)
+    def compute() -> list[float]:
+        theirs = twin_of(weights)
+        kept: dict[int, Tensor] = {}
+        for layer in (2, 3):
+            module = theirs.get_submodule(f"decoder.blocks.{layer}.cross_attn")
+            module.register_forward_hook(
+                lambda _, __, output, layer=layer: kept.update({layer: output[1].softmax(dim=-1)})
+            )
+        with torch.no_grad(), import_module("whisper").model.disable_sdpa():
+            theirs(mel, tokens)
+        return some(torch.stack([kept[layer][:, head] for layer, head in heads], dim=1))
 
-    for layer in (2, 3):
-        module = theirs.get_submodule(f"decoder.blocks.{layer}.cross_attn")
-        module.register_forward_hook(lambda _, __, output, layer=layer: keep(layer, output))
-    with torch.no_grad(), whisper.model.disable_sdpa():
-        theirs(mel, tokens)
-    expected = torch.stack([kept[layer][:, head] for layer, head in heads], dim=1)
-    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
+    assert some(ours) == pytest.approx(reference(compute), abs=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from itertools import accumulate
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from sottovoce.offline.windows import WindowCut, cut_window
 from sottovoce.options.transcribe import APPENDED, PREPENDED, TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Word
+from tests.conftest import Reference
 from tests.decoding import rig
 
 TOKENIZER = Tokenizer.for_model(51865, language="en")
@@ -191,24 +193,34 @@ def test_words_of_one_segment_are_not_drawn_into_another() -> None:
 
 @pytest.mark.reference
 @pytest.mark.parametrize("seed", range(40))
-def test_rules_equal_openai_whispers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    timing = pytest.importorskip("whisper.timing", reason="openai-whisper is not installed")
+def test_rules_equal_openai_whispers(
+    seed: int, monkeypatch: pytest.MonkeyPatch, reference: Reference
+) -> None:
     choice = random.Random(seed)
     words, cut = _random_window(choice)
-    segments = [{"seek": 700, "start": one.start, "end": one.end, "tokens": list(one.tokens)} for one in cut]
-    theirs = [
-        timing.WordTiming(one.word, list(one.tokens), one.start, one.end, one.probability) for one in words
-    ]
-    monkeypatch.setattr(timing, "find_alignment", lambda *_, **__: copy.deepcopy(theirs))
     last_speech = choice.choice([0.0, 5.0, 6.9])
-    timing.add_word_timestamps(
-        segments=segments,
-        model=None,
-        tokenizer=rig.tokenizer("en"),
-        mel=torch.zeros(0),
-        num_frames=3000,
-        last_speech_timestamp=last_speech,
-    )
+
+    def compute() -> list[dict[str, Any]]:
+        timing = pytest.importorskip("whisper.timing", reason="openai-whisper is not installed")
+        segments = [
+            {"seek": 700, "start": one.start, "end": one.end, "tokens": list(one.tokens)} for one in cut
+        ]
+        theirs = [
+            timing.WordTiming(one.word, list(one.tokens), one.start, one.end, one.probability)
+            for one in words
+        ]
+        monkeypatch.setattr(timing, "find_alignment", lambda *_, **__: copy.deepcopy(theirs))
+        timing.add_word_timestamps(
+            segments=segments,
+            model=None,
+            tokenizer=rig.tokenizer("en"),
+            mel=torch.zeros(0),
+            num_frames=3000,
+            last_speech_timestamp=last_speech,
+        )
+        return segments
+
+    segments = reference(compute)
     placed = place_words(cut, words, RULES, eot=50257, window_start=7.0, last_speech=last_speech)
     for ours, segment in zip(placed, segments, strict=True):
         assert (ours.start, ours.end) == pytest.approx((segment["start"], segment["end"]))

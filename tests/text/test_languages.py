@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -26,6 +26,7 @@ from sottovoce.text.languages import (
 )
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.translation.chat import Chat, ChatTranslator
+from tests.conftest import Reference
 
 
 def test_codes_are_unique_and_count_as_in_the_vocabularies() -> None:
@@ -108,9 +109,13 @@ def test_a_language_that_the_model_lacks_is_refused() -> None:
 
 
 @pytest.mark.reference
-def test_order_names_and_aliases_equal_openai_whisper() -> None:
-    theirs = pytest.importorskip("whisper.tokenizer", reason="openai-whisper is not installed")
-    assert {x.code: x.name.lower() for x in LANGUAGES} == theirs.LANGUAGES
-    assert list(language_codes()) == list(theirs.LANGUAGES)
-    for name, code in theirs.TO_LANGUAGE_CODE.items():
+def test_order_names_and_aliases_equal_openai_whisper(reference: Reference) -> None:
+    def compute() -> list[Any]:
+        theirs = pytest.importorskip("whisper.tokenizer", reason="openai-whisper is not installed")
+        return [theirs.LANGUAGES, theirs.TO_LANGUAGE_CODE]
+
+    names, codes = reference(compute)
+    assert {x.code: x.name.lower() for x in LANGUAGES} == names
+    assert list(language_codes()) == list(names)
+    for name, code in codes.items():
         assert find_language(name) == code

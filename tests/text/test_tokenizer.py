@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +21,7 @@ from sottovoce.text.tokenizer import (
     PieceTable,
     Tokenizer,
 )
+from tests.conftest import Reference, digest
 
 VOCABULARIES = (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100)
 SPECIALS = {
@@ -237,62 +238,73 @@ def test_half_a_character_is_held_back() -> None:
     assert detokenizer.push(tokens) == "𪚥"
 
 
-@pytest.fixture(scope="module")
-def theirs() -> ModuleType:
-    return pytest.importorskip("whisper.tokenizer", reason="openai-whisper is not installed")
-
-
-def reference(theirs: ModuleType, n_vocab: int, language: str):  # type: ignore[no-untyped-def]
+def tokenizer_of_whisper(n_vocab: int, language: str):  # type: ignore[no-untyped-def]
+    theirs = pytest.importorskip("whisper.tokenizer", reason="openai-whisper is not installed")
     n_languages = n_vocab - 51765 - int(n_vocab >= 51865)
     return theirs.get_tokenizer(n_vocab >= 51865, num_languages=n_languages, language=language)
 
 
 @pytest.mark.reference
 @pytest.mark.parametrize("n_vocab", VOCABULARIES)
-def test_all_ids_equal_openai_whisper(theirs: ModuleType, n_vocab: int) -> None:
-    ours, other = Tokenizer.for_model(n_vocab, language="en"), reference(theirs, n_vocab, "en")
-    for name in (*SPECIALS, "timestamp_begin", "non_speech_tokens"):
-        assert getattr(ours, name) == getattr(other, name), name
-    for name in ("sot_sequence", "sot_sequence_including_notimestamps"):
-        assert getattr(ours, name) == getattr(other, name), name
-    if ours.is_multilingual:
-        assert ours.language_tokens == tuple(sorted(other.all_language_tokens))
-    for token in range(n_vocab):
-        assert ours.token_bytes(token) == other.encoding.decode_single_token_bytes(token)
+def test_all_ids_equal_openai_whisper(n_vocab: int, reference: Reference) -> None:
+    names = (*SPECIALS, "timestamp_begin", "non_speech_tokens")
+    names += ("sot_sequence", "sot_sequence_including_notimestamps")
+
+    def compute() -> list[Any]:
+        other = tokenizer_of_whisper(n_vocab, "en")
+        tokens = b"\0".join(map(other.encoding.decode_single_token_bytes, range(n_vocab)))
+        languages = sorted(other.all_language_tokens) if n_vocab >= 51865 else []
+        return [{name: getattr(other, name) for name in names}, languages, digest(tokens)]
+
+    ids, languages, tokens = reference(compute)
+    ours = Tokenizer.for_model(n_vocab, language="en")
+    for name in names:
+        value = getattr(ours, name)
+        assert (list(value) if isinstance(value, tuple) else value) == ids[name], name
+    assert not ours.is_multilingual or list(ours.language_tokens) == languages
+    assert digest(b"\0".join(map(ours.token_bytes, range(n_vocab)))) == tokens
 
 
 @pytest.mark.reference
 @pytest.mark.parametrize("language", SENTENCES)
-def test_text_and_words_equal_openai_whisper(theirs: ModuleType, language: str) -> None:
+def test_text_and_words_equal_openai_whisper(language: str, reference: Reference) -> None:
     ours = Tokenizer.for_model(N_VOCAB_100, language=language)
-    other = reference(theirs, N_VOCAB_100, language)
-    for text in (SENTENCES[language], " ".join(SENTENCES.values()), SENTENCES[language].strip() * 3):
-        ids = ours.encode(text)
-        assert ids == other.encode(text)
-        ids = [ours.timestamp(0.0), *ids, ours.timestamp(2.5), ours.eot]
-        assert ours.split_to_word_tokens(ids) == other.split_to_word_tokens(ids)
-        assert ours.decode_with_timestamps(ids) == other.decode_with_timestamps(ids)
-        assert ours.decode(ids[:-1]) == other.decode(ids[:-1])
+    sentence = SENTENCES[language]
+
+    def read(tokenizer: Any, text: str) -> list[Any]:
+        ids = tokenizer.encode(text)
+        timed = [ours.timestamp(0.0), *ids, ours.timestamp(2.5), ours.eot]
+        words = tokenizer.split_to_word_tokens(timed)
+        return [ids, *words, tokenizer.decode_with_timestamps(timed), tokenizer.decode(timed[:-1])]
+
+    def compute() -> list[Any]:
+        other = tokenizer_of_whisper(N_VOCAB_100, language)
+        longer = [digest(read(other, text)) for text in (" ".join(SENTENCES.values()), sentence.strip() * 3)]
+        return [read(other, sentence), *longer]
+
+    theirs, *longer = reference(compute)
+    assert json.loads(json.dumps(read(ours, sentence))) == theirs
+    for text, expected in zip((" ".join(SENTENCES.values()), sentence.strip() * 3), longer, strict=True):
+        assert digest(read(ours, text)) == expected
 
 
-@pytest.mark.reference
+@pytest.mark.long
 @given(
     st.text(st.characters(exclude_characters="\ufffd", exclude_categories=["Cs"])),
     st.sampled_from(VOCABULARIES),
     st.sampled_from(["en", "ja"]),
 )
 def test_any_text_is_cut_as_openai_whisper_cuts_it(text: str, n_vocab: int, language: str) -> None:
-    theirs = pytest.importorskip("whisper.tokenizer", reason="openai-whisper is not installed")
     language = language if n_vocab != N_VOCAB_ENGLISH else "en"
-    ours, other = Tokenizer.for_model(n_vocab, language=language), reference(theirs, n_vocab, language)
+    ours, other = Tokenizer.for_model(n_vocab, language=language), tokenizer_of_whisper(n_vocab, language)
     ids = ours.encode(text)
     assert ids == other.encode(text, disallowed_special=())
     assert ours.split_to_word_tokens(ids) == other.split_to_word_tokens(ids)
 
 
-@pytest.mark.reference
+@pytest.mark.long
 @pytest.mark.shared
-def test_real_transcripts_are_cut_as_openai_whisper_cuts_them(theirs: ModuleType, shared_dir: Path) -> None:
+def test_real_transcripts_are_cut_as_openai_whisper_cuts_them(shared_dir: Path) -> None:
     lines = (shared_dir / "data" / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     texts = {
@@ -300,7 +312,7 @@ def test_real_transcripts_are_cut_as_openai_whisper_cuts_them(theirs: ModuleType
     }
     for language, text in sorted(texts):
         code = language if language in language_codes() else "en"
-        ours, other = Tokenizer.for_model(N_VOCAB_100, language=code), reference(theirs, N_VOCAB_100, code)
+        ours, other = Tokenizer.for_model(N_VOCAB_100, language=code), tokenizer_of_whisper(N_VOCAB_100, code)
         ids = ours.encode(" " + text)
         assert ids == other.encode(" " + text)
         assert ours.split_to_word_tokens(ids) == other.split_to_word_tokens(ids)
