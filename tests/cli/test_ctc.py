@@ -80,6 +80,22 @@ def test_every_utterance_of_every_file(ctc: Rows) -> None:
     assert [word["word"] for word in found[0]["words"]] == ["ab", "c"]
 
 
+@pytest.mark.parametrize("more", [(), ("--stream",), ("--greedy",)])
+def test_a_blank_without_a_name_is_the_likeliest_label_or_asked_for(
+    more: tuple[str, ...], folder: Path, call: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "unnamed.txt").write_text("a\nb\nc\n|\nq\n")
+    values = np.concatenate((emitted("abc"), emitted("a")[1:].repeat(3, axis=0)))
+    np.save("mostly.npy", values[:, [1, 2, 3, 4, 0]])
+    written = call("ctc", "mostly.npy", "--labels", "unnamed.txt", *more)
+    assert json.loads(written.out.splitlines()[-1])["text"] == "abc"
+    assert caplog.messages == ["blank: label 4 ('q'), the likeliest in most frames"]
+    written = call("ctc", "one.npy", "--labels", "unnamed.txt", *more, code=2)
+    assert written.err.startswith("error: blank: expected its index (--blank)")
+    call("ctc", "one.npy", "--labels", "unnamed.txt", "--blank", 0, *more)
+    assert len(caplog.messages) == 1
+
+
 def test_emissions_from_standard_input(ctc: Rows, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     class Piped:
         buffer = io.BytesIO(Path("one.npy").read_bytes())

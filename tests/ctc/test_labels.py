@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+import torch
 
+from sottovoce.ctc import CtcDecoder
+from sottovoce.ctc.emissions import likely_blank
 from sottovoce.ctc.labels import LabelList, labels_of
 from sottovoce.errors import OptionError
 from sottovoce.lm.lexicon import read_lexicon
@@ -228,3 +231,37 @@ def test_a_label_keeps_its_stress(tmp_path: Path) -> None:
     path = text(tmp_path / "dict", "read R EH1 D\n")
     assert read_lexicon(path, ["-", "R", "EH", "EH1", "D"]) == [("read", (1, 3, 4))]
     assert read_lexicon(path, ["-", "R", "EH", "D"]) == [("read", (1, 2, 3))]
+
+
+def last_emitted(text: str, names: list[str]) -> torch.Tensor:
+    """Log-probabilities (T, V) of a text with a frame of the last label after each letter."""
+    path = torch.tensor([place for letter in text for place in (names.index(letter), len(names) - 1)])
+    return torch.full((len(path), len(names)), 0.02).scatter(1, path[:, None], 0.94).log()
+
+
+@pytest.mark.parametrize("name", ["<blank>", "<BLK>", "<pad>", "<eps>", "_", ""])
+def test_a_blank_is_known_by_its_name_wherever_it_stands(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["a", "b", " ", name]
+    (tmp_path / "labels.json").write_text(json.dumps(names))
+    (tmp_path / "vocab.json").write_text(json.dumps({label: i for i, label in enumerate(names)}))
+    (tmp_path / "decoder.toml").write_text('labels = "labels.json"')
+    decoders = [
+        CtcDecoder(names),
+        *(CtcDecoder(*labels_of(tmp_path / file)) for file in ("labels.json", "vocab.json")),
+        CtcDecoder.from_config(tmp_path / "decoder.toml"),
+    ]
+    for decoder in decoders:
+        assert decoder.labels.blank == 3
+        assert decoder.decode(last_emitted("aa b", names))[0][0].text == "aa b"
+    assert ("label 3" in caplog.text) == (name in ("<eps>", "_", ""))
+    assert CtcDecoder(names, 0).labels.blank == 0
+
+
+def test_a_blank_without_a_name_is_asked_for() -> None:
+    with pytest.raises(OptionError, match=r"blank: expected its index \(--blank\)"):
+        CtcDecoder(["a", "-", "b", "c"])
+    assert CtcDecoder(["-", "a", "b"]).labels.blank == 0
+    assert likely_blank(last_emitted("ab", ["a", "b", "c", "d"])) is None  # half of the frames
+    assert likely_blank(torch.zeros(0, 4)) is None

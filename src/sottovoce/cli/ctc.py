@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +51,10 @@ if TYPE_CHECKING:
     from sottovoce.lm.lexicon import Lexicon
     from sottovoce.lm.neural import History, WordLanguageModel
 
+    Sources: TypeAlias = Iterator["EmissionSource | SottovoceError"]
     Decode: TypeAlias = Callable[[list[Tensor], Sequence[int]], list[list[Hypothesis]]]
+
+logger = logging.getLogger(__name__)
 
 Lines: TypeAlias = "Sequence[Mapping[str, object]]"
 
@@ -154,7 +158,8 @@ def decode(context: click.Context, /, files: tuple[Path, ...], **given: object) 
     n_failed = len(files) - len(readable)
     if readable:
         utterances = Utterances.opened(options, typed_values(context, given))
-        for lines in (streamed if chosen.stream else decoded)(utterances, readable, chosen):
+        utterances, sources = utterances.with_blank(utterances.of_all(readable))
+        for lines in (streamed if chosen.stream else decoded)(utterances, sources, chosen):
             if isinstance(lines, SottovoceError):
                 if len(files) == 1:
                     raise lines
@@ -387,7 +392,22 @@ class Utterances:
                 raise InputError(f"{path}: expected equal numbers of frames of each network, got {lengths}")
             yield EmissionSource(",".join(source.name for source in sources), networks)
 
-    def of_all(self, paths: Sequence[Path]) -> Iterator[EmissionSource | SottovoceError]:
+    def with_blank(self, sources: Sources) -> tuple[Utterances, Sources]:
+        """Take the blank from the first utterance if the labels name none; also return all utterances."""
+        from sottovoce.ctc.emissions import likely_blank
+
+        labels, first = self.labels, []
+        while labels.blank is None and (source := next(sources, None)) is not None:
+            first.append(source)
+            if isinstance(source, EmissionSource):
+                labels = labels._replace(blank=likely_blank(source.values))
+                break
+        if labels.blank is not None and self.labels.blank is None:
+            name = labels.names[labels.blank] if labels.blank < len(labels.names) else ""
+            logger.warning("blank: label %d (%r), the likeliest in most frames", labels.blank, name)
+        return replace(self, labels=labels), itertools.chain(first, sources)
+
+    def of_all(self, paths: Sequence[Path]) -> Sources:
         for path in paths:
             try:
                 yield from self.of(path)
@@ -437,7 +457,7 @@ class Utterances:
 
 
 def decoded(
-    utterances: Utterances, files: Sequence[Path], options: DecodeOptions
+    utterances: Utterances, sources: Sources, options: DecodeOptions
 ) -> Iterator[Lines | SottovoceError]:
     """Yield the JSON lines, or the error, of every utterance in order."""
     decoder = utterances.decoder(options.nbest)
@@ -447,7 +467,7 @@ def decoded(
 
     together = partial(_together, greedy if options.greedy else decoder.decode)
     waiting: list[EmissionSource] = []
-    for source in utterances.of_all(files):
+    for source in sources:
         if isinstance(source, EmissionSource):
             waiting.append(source)
         if isinstance(source, SottovoceError) or len(waiting) == options.batch_size:
@@ -459,13 +479,13 @@ def decoded(
 
 
 def streamed(
-    utterances: Utterances, files: Sequence[Path], options: DecodeOptions
+    utterances: Utterances, sources: Sources, options: DecodeOptions
 ) -> Iterator[Lines | SottovoceError]:
     import torch
 
     decoder = utterances.decoder(options.nbest)
     n_frames = max(1, round(options.chunk_ms / 1000 / utterances.config.options.frame_s))
-    for source in utterances.of_all(files):
+    for source in sources:
         if isinstance(source, SottovoceError):
             yield source
             continue
@@ -561,6 +581,7 @@ def tuned(
     from sottovoce.text.normalize import composed
 
     sources = [next(utterances.of(row.path)) for row in rows]
+    utterances, _ = utterances.with_blank(iter(sources))
     references = [composed(row.text).split() for row in rows]
     config, fusion = utterances.config, utterances.config.fusion
     lm, lexicon = None if config.lm is None else load_ngram(config.lm), None

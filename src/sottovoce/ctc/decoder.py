@@ -25,7 +25,7 @@ from sottovoce.ctc.emissions import (
     network_weights,
     networks_of,
 )
-from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
+from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller, named_blank
 from sottovoce.ctc.models import DecoderParts, Spellings
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, read_config
 from sottovoce.ctc.search import (
@@ -591,7 +591,8 @@ class CtcDecoder(EmissionDecoder):
     """Decodes the emissions of any CTC model, with language models.
 
     labels: one name per output.
-    blank: its index, -1 for the last.
+    blank: its index, -1 for the last; None: that of the label with its name (see `labels.named_blank`). The
+    attribute `labels.blank` says which it is.
     lm: a trie of `sottovoce lm`, an ARPA file (.gz too), a KenLM binary, or a model.
     label_lm: the same over labels, next to an `lm` over words.
     lexicon: a file as in `lm.lexicon.read_lexicon`, (word, label ids) pairs, or the tree of another decoder
@@ -612,7 +613,7 @@ class CtcDecoder(EmissionDecoder):
     def __init__(
         self,
         labels: Sequence[str],
-        blank: int = 0,
+        blank: int | None = None,
         *,
         lm: str | Path | WordModel | None = None,
         label_lm: str | Path | WordModel | None = None,
@@ -626,6 +627,11 @@ class CtcDecoder(EmissionDecoder):
         options: CtcOptions | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
+        blank = named_blank(labels) if blank is None else blank
+        if blank is None:
+            raise OptionError(
+                "blank: expected its index (--blank), or a label named <blank>, <pad> or _, got none"
+            )
         named = Labels.of(labels, blank)
         options = options or CtcOptions()
         options = replace(

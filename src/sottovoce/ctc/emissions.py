@@ -85,6 +85,12 @@ def mean_log_probs(networks: Sequence[Tensor], weights: Sequence[float]) -> Tens
     return (torch.stack(list(networks)) + shares.view(-1, 1, 1, 1)).logsumexp(dim=0)
 
 
+def likely_blank(log_probs: Tensor) -> int | None:
+    """Return the label that is the likeliest one in most frames of emissions (T, V); None: no label is."""
+    counts = log_probs.argmax(dim=1).bincount()
+    return int(counts.argmax()) if len(counts) and 2 * int(counts.max()) > len(log_probs) else None
+
+
 def as_tensors(emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:
     """Convert to tensors on the CPU. Raises: InputError: no numbers, or ragged rows."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import NamedTuple, Protocol, cast
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.text.files import decode_text, read_lines, read_text
+
+logger = logging.getLogger(__name__)
 
 PIECE_START = "▁"
 """Marks the beginning of a word in SentencePiece's pieces."""
@@ -191,8 +194,10 @@ class Speller:
 
 
 class LabelList(NamedTuple):
+    """Labels, and the index of the blank; None: the source does not say it."""
+
     names: tuple[str, ...]
-    blank: int
+    blank: int | None
 
 
 class VocabularyTokenizer(Protocol):
@@ -211,15 +216,18 @@ class Processor(Protocol):
 
 LabelSource = str | Path | Sequence[str] | Processor | VocabularyTokenizer
 
-_BLANKS = ("<blank>", "<blk>", "<ctc_blank>", "<pad>", "[pad]")
-"""Names of the blank, by precedence."""
+_BLANKS = ("<blank>", "<blk>", "<ctc_blank>", "[blank]", "<b>", "<pad>", "[pad]")
+_BLANK_SIGNS = ("<eps>", "<epsilon>", "_", "", "-")
+"""Names of the blank, by precedence: of ESPnet, icefall, NeMo and transformers; then of Kaldi, DeepSpeech
+and, as the first label, torchaudio.
+"""
 _FORMATS = "labels (text, JSON, .nemo, model_config.yaml, or a Hugging Face folder)"
 
 
 def labels_of(source: LabelSource) -> LabelList:
     """Read the labels of a CTC model: `CtcDecoder(*labels_of("model.nemo"))`.
 
-    The blank is where its source says, else at `<blank>`, `<blk>` or `<pad>`, else 0.
+    The blank is where its source says, else as in `named_blank`.
 
     source: names; a Hugging Face processor or tokenizer, whose padding token is the blank; or a path:
 
@@ -239,7 +247,7 @@ def labels_of(source: LabelSource) -> LabelList:
                 raise
             raise OptionError(f"{source}: expected {_FORMATS}, got {cause_of(error)}") from error
     if isinstance(source, Sequence):
-        return LabelList(tuple(source), _blank_of(source))
+        return LabelList(tuple(source), named_blank(source))
     # Not `isinstance`: from Python 3.12 on it ignores a tokenizer's `__getattr__`.
     tokenizer = cast(VocabularyTokenizer, getattr(source, "tokenizer", None) or source)
     names = _by_id(tokenizer.get_vocab(), "processor")
@@ -248,9 +256,18 @@ def labels_of(source: LabelSource) -> LabelList:
     return LabelList(names, tokenizer.pad_token_id)
 
 
-def _blank_of(names: Sequence[str]) -> int:
+def named_blank(names: Sequence[str]) -> int | None:
+    """Return the index of the blank by its name, such as `<blank>`, `<pad>`, `_` or an empty one; or None."""
     folded = [name.lower() for name in names]
-    return next((folded.index(name) for name in _BLANKS if name in folded), 0)
+    for name in (*_BLANKS, *_BLANK_SIGNS):
+        if name in folded and (name != "-" or folded[0] == "-"):
+            blank = folded.index(name)
+            is_sure = name in _BLANKS or blank == 0
+            logger.log(
+                logging.INFO if is_sure else logging.WARNING, "blank: label %d (%r)", blank, names[blank]
+            )
+            return blank
+    return None
 
 
 def _of_path(path: Path) -> LabelList:
@@ -265,10 +282,10 @@ def _of_path(path: Path) -> LabelList:
     lines = read_lines(path, _FORMATS)
     numbered = [line.rpartition("\t" if "\t" in line else " ") for line in lines]
     if not lines or not all(gap and number.isdecimal() for _, gap, number in numbered):
-        return LabelList(tuple(lines), _blank_of(lines))
+        return LabelList(tuple(lines), named_blank(lines))
     ids = {symbol or " ": int(number) for symbol, _, number in numbered if not is_disambiguation(symbol)}
     names = _by_id(ids, str(path))
-    return LabelList(names, _blank_of(names))
+    return LabelList(names, named_blank(names))
 
 
 def is_disambiguation(symbol: str) -> bool:
@@ -278,7 +295,7 @@ def is_disambiguation(symbol: str) -> bool:
 def _of_json(document: object, name: str) -> LabelList:
     if isinstance(document, list):
         names = tuple(str(label) for label in document)
-        return LabelList(names, _blank_of(names))
+        return LabelList(names, named_blank(names))
     if not isinstance(document, dict):
         raise ValueError("neither a list nor an object")
     if isinstance(document.get("model"), dict):  # tokenizer.json
@@ -287,15 +304,15 @@ def _of_json(document: object, name: str) -> LabelList:
             vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
         added = {token["content"]: token["id"] for token in document.get("added_tokens") or ()}
         names = _by_id({**vocabulary, **added}, name)
-        return LabelList(names, _blank_of(names))
+        return LabelList(names, named_blank(names))
     if isinstance(document.get("vocab"), list):
         names = tuple(str(label) for label in document["vocab"])
         blank = document.get("blank")
-        return LabelList(names, _blank_of(names) if blank is None else int(blank))
+        return LabelList(names, named_blank(names) if blank is None else int(blank))
     if not document or not all(type(value) is int for value in document.values()):
         raise ValueError("neither 'vocab' and 'blank', nor a vocabulary of one language, nor a tokenizer")
     names = _by_id(document, name)
-    return LabelList(names, _blank_of(names))
+    return LabelList(names, named_blank(names))
 
 
 def _of_folder(folder: Path) -> LabelList:

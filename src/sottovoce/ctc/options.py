@@ -198,7 +198,8 @@ class DecoderConfig:
     ).as_field(None)
     """A file as in `labels_of`, or the names."""
     blank: int | None = of_emissions(
-        "Index of the blank; -1 is the last.", unset="default: by its name in --labels, else 0"
+        "Index of the blank; -1 is the last.",
+        unset="default: by its name in --labels, else the label that is likeliest in most frames",
     ).as_field(None)
     lm: Path | None = of_models("N-gram model: .trie, ARPA, ARPA.gz or KenLM binary.", kind="file").as_field(
         None
