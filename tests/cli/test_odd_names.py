@@ -1,4 +1,4 @@
-"""Recordings whose names are no UTF-8, as old archives have them: they are read, and written of."""
+"""Recordings whose names are no UTF-8, as old archives have them, or as long as a disk allows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sottovoce.cli.main import run
+from sottovoce.cli.transcribe import PartWriter
+from tests.cli.conftest import Call
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0"]
@@ -70,3 +73,58 @@ def test_pictures(recording: Path, tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"
     assert run(["plot", str(recording), "--model", "nano", "-l", "en", "-o", str(picture)]) == 0
     assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("stem", "formats"),
+    [("x" * 251, "srt"), ("x" * 246, "labels,json-full,textgrid"), ("语" * 83, "textgrid,txt")],
+)
+def test_a_name_may_be_as_long_as_the_disk_allows(
+    stem: str, formats: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recordings = [Path(shutil.copy(CLIP, tmp_path / f"{stem}.wav"))]
+    if len(stem) == 246:
+        recordings.append(Path(shutil.copy(CLIP, tmp_path / f"{stem[:-1]}y.wav")))
+    out = tmp_path / "out"
+    words = ["transcribe", *recordings, *FAST, "-l", "en", "-f", formats, "-o", out]
+    with monkeypatch.context() as broken:
+        broken.setattr(PartWriter, "remove", PartWriter.close)
+        assert call(*words).err == ""
+    documents = [path for path in out.iterdir() if path.suffix != ".part"]
+    assert len(documents) == len(recordings) * len(formats.split(","))
+    assert all(path.name.startswith(stem[:70]) for path in out.iterdir())
+    assert call(*words, "--skip-existing").err.count("skipped, their documents are there") == 1
+    assert call(*words).err.count("going on at") == len(recordings)
+    assert sorted(out.iterdir()) == sorted(documents)
+
+
+def test_a_table_may_have_a_long_name(tmp_path: Path, call: Call) -> None:
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    shutil.copy(CLIP, folder)
+    table = tmp_path / f"{'x' * 249}.jsonl"
+    call("batch", folder, table, *FAST, "-l", "en")
+    assert json.loads(table.read_text(encoding="utf-8"))["id"] == CLIP.name
+
+
+def folder_at(path: Path) -> None:
+    path.mkdir()
+
+
+def nested_at(path: Path) -> None:
+    path.write_text("[" * 100_000 + "\n")
+
+
+@pytest.mark.parametrize("spoil", [folder_at, nested_at])
+def test_a_resume_file_that_cannot_be_used_ends_no_job(
+    spoil: Callable[[Path], None], tmp_path: Path, call: Call
+) -> None:
+    spoil(tmp_path / "en.srt.part")
+    output = call("transcribe", CLIP, *FAST, "-l", "en", "-f", "srt", "-o", tmp_path)
+    assert "nothing is kept in case of a break" in output.err
+    assert (tmp_path / "en.srt").is_file()
+
+
+def test_long_hotwords_are_no_file(tmp_path: Path, call: Call) -> None:
+    terms = ", ".join(["word"] * 50)
+    call("transcribe", CLIP, *FAST, "-l", "en", "-f", "srt", "-o", tmp_path, "--hotwords", terms)

@@ -21,7 +21,7 @@ from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document import Json, document, json_text
 from sottovoce.formats.output import label_of, open_output, writable_folder
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.text.files import read_lines, whole_file, writing
+from sottovoce.text.files import fitting_name, read_lines, whole_file, writing
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def open_results(place: str | Path) -> Iterator[ResultTable]:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    lock = FileLock(path.with_name(fitting_name(f".{path.name}", ".lock")))
     try:
         lock.acquire(timeout=0)
     except Timeout as error:

@@ -412,7 +412,7 @@ TEXT_ENDINGS = (".txt", ".tsv", ".csv")
 
 
 def is_file(text: str | None) -> bool:
-    return text is not None and len(text) < 1000 and Path(text).is_file()
+    return text is not None and os.path.isfile(text)
 
 
 def means_file(text: str | None) -> bool:

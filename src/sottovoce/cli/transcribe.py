@@ -53,6 +53,7 @@ from sottovoce.options.schema import Option, Values, changed, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.text.disfluency import check_cleanable, check_verbatim
+from sottovoce.text.files import fitting_name
 from sottovoce.text.languages import LanguageChoice, language_codes, language_name
 from sottovoce.types import Segment
 
@@ -187,8 +188,8 @@ PartHeader: TypeAlias = Mapping[str, str | int]
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """is_foreign: not a part file, and left alone. matches: the header is the same. n_bytes: up to the last
-    resume point.
+    """is_foreign: no part file, or unreadable, and left alone. matches: the header is the same. n_bytes: up
+    to the last resume point.
     """
 
     is_foreign: bool = False
@@ -207,8 +208,8 @@ def read_part(path: Path, header: PartHeader) -> StoredPart | None:
             return _read_rows(file) if first == header else StoredPart()
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise OptionError(f"part file '{path}': cannot be read ({cause_of(error)})") from error
+    except OSError:
+        return StoredPart(is_foreign=True)
 
 
 def _read_rows(file: BinaryIO) -> StoredPart:
@@ -228,7 +229,7 @@ def _read_rows(file: BinaryIO) -> StoredPart:
             else:
                 point = ResumePoint.of_json(row["point"])
                 found = StoredPart(False, True, tuple(segments), point, n_bytes)
-        except (KeyError, TypeError, ValueError, OptionError):
+        except (AttributeError, LookupError, TypeError, ValueError, OptionError):
             break
     return found
 
@@ -236,7 +237,7 @@ def _read_rows(file: BinaryIO) -> StoredPart:
 def _row(line: bytes) -> dict[str, object] | None:
     try:
         row = json.loads(line) if line.endswith(b"\n") else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 
@@ -433,10 +434,12 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[tuple[StoredPart, PartWr
     if header is None or str(place) == STANDARD_OUTPUT:
         yield StoredPart(), None
         return
-    path = Path(f"{place}{ENDING}")
+    path = Path(place).with_name(fitting_name(Path(place).name, ENDING))
     stored = read_part(path, header)
     if stored is not None and stored.is_foreign:
-        run.progress.note(f"{name}: '{path}' is another program's; nothing is kept in case of a break")
+        run.progress.note(
+            f"{name}: '{path}' is another program's, or cannot be read; nothing is kept in case of a break"
+        )
         yield StoredPart(), None
         return
     if stored is not None and (run.files.fresh or stored.point is None):

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import Piece, as_bytes
-from sottovoce.text.files import whole_file, writing
+from sottovoce.text.files import fitting_name, whole_file, writing
 
 STANDARD_OUTPUT = "-"
 
@@ -116,7 +116,7 @@ def output_paths(
     originals = {Path(os.path.realpath(name)) for name in inputs if name != STANDARD_INPUT}
     for name, document in document_names(inputs).items():
         for extension in extensions:
-            path = folder / f"{document}.{extension}"
+            path = folder / fitting_name(document, f".{extension}")
             real = Path(os.path.realpath(path))
             if real in owners:
                 raise OptionError(

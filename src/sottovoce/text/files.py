@@ -7,6 +7,7 @@ only; U+0085 and U+2028 are characters of a line.
 from __future__ import annotations
 
 import glob
+import hashlib
 import importlib
 import io
 import os
@@ -122,6 +123,20 @@ def from_json(kind: type[T], text: str | bytes, where: str, error: type[Sottovoc
 
 def _in_words(kinds: str) -> str:
     return " or ".join(_JSON_KINDS.get(kind, f"'{kind}'") for kind in kinds.split(" | "))
+
+
+LONGEST_NAME_BYTES = 255
+"""Source: NAME_MAX of ext4, XFS, Btrfs, APFS and NTFS."""
+
+
+def fitting_name(name: str, ending: str) -> str:
+    """Join a file's name and an ending. A name that would be too long is cut, and a digest is added."""
+    if len(os.fsencode(name + ending)) <= LONGEST_NAME_BYTES:
+        return name + ending
+    ending = f"-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}{ending}"
+    while len(os.fsencode(name + ending)) > LONGEST_NAME_BYTES:
+        name = name[:-1]
+    return name + ending
 
 
 @contextmanager
