@@ -170,12 +170,7 @@ def test_a_tensor_of_whole_numbers_and_one_elsewhere() -> None:
     ("array", "message"),
     [
         (np.zeros(0, np.float32), "expected audio, got no samples"),
-        (np.array([0, 1, np.nan, np.inf]), r"2 NaN or infinite of 4, the first at sample 2 \(0.000 s\)"),
         (np.array([1e300]), "NaN or infinite"),
-        (np.zeros((48_000, 2), np.float32), r"\(channels, n\) with 1 to 64 channels, got \(48000, 2\)"),
-        (np.zeros((1, 2, 3), np.float32), r"got \(1, 2, 3\)"),
-        (np.zeros(5, np.uint8), "float, int16 or int32 samples, got uint8"),
-        (np.zeros(5, np.complex64), "got complex64"),
     ],
 )
 def test_arrays_that_are_no_audio(array: np.ndarray, message: str) -> None:
