@@ -441,7 +441,7 @@ def load_model(
         CheckpointError: a file cannot be read.
         OptionError: contradicting or unsupported options.
     """
-    given = {key: value for key, value in locals().items() if key != "name"}
+    given = dict(locals())
     where = choose_device(device)
     check_runtime(backend)
     numbers = choose_number_format(dtype, where)
@@ -451,4 +451,4 @@ def load_model(
     choice = choose_runtime(backend, dtype, where, checkpoint.dims)
     made = BACKENDS[choice.name](checkpoint, where, numbers, None if gpu_memory is None else 1e6 * gpu_memory)
     logger.info("%s: read by %s (%s)", checkpoint.name, made.runtime, choice.reason)
-    return Model(checkpoint, made, partial(load_model, name, **given))
+    return Model(checkpoint, made, partial(load_model, **given))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,9 @@ import torch
 
 from sottovoce.ctc import CtcDecoder
 from sottovoce.errors import InputError, LanguageModelError, OptionError
+from sottovoce.lm.neural import CausalWordModel
+from sottovoce.lm.ngram import load_ngram
+from tests.lm.test_ngram import BINARIES
 
 LABELS = ["-", "a", "b", " "]
 ARPA = (
@@ -89,11 +94,81 @@ def test_arpa_files_that_differ_in_form_alone(tmp_path: Path, text: str) -> None
         ([""], "expected at least one token, got an empty phrase"),
         (["  "], "empty phrase"),
         (["abc"], "expected text that the labels can spell, got 'abc' at 'c'"),
+        ([("ab", "many")], r"expected phrases, or phrases with numbers, got \('ab', 'many'\)"),
+        ([("ab", 1.0, 2.0)], "expected phrases, or phrases with numbers"),
+        ([7], "expected phrases, or phrases with numbers, got 7"),
+        ({"ab": float("nan")}, "expected phrases, or phrases with numbers"),
+        ({"ab": None}, "expected phrases, or phrases with numbers"),
     ],
 )
-def test_hotwords(hotwords: list[str], message: str) -> None:
+def test_hotwords(hotwords: object, message: str) -> None:
     with pytest.raises(LanguageModelError, match=message):
-        CtcDecoder(LABELS, hotwords=hotwords)
+        CtcDecoder(LABELS, hotwords=hotwords)  # type: ignore[arg-type]
+
+
+def test_hotwords_of_every_shape() -> None:
+    log_probs = frames(1, 0, 2)
+    expected = CtcDecoder(LABELS, hotwords={"ab": 3.0}).decode(log_probs)
+    for hotwords in ([("ab", 3)], [["ab", 3.0]], (("ab", 3.0),), iter([("ab", 3.0)]), {"ab": 3}):
+        assert CtcDecoder(LABELS, hotwords=hotwords).decode(log_probs) == expected  # type: ignore[arg-type]
+    for nothing in ((), [], {}):
+        assert CtcDecoder(LABELS, hotwords=nothing).decode(log_probs) == CtcDecoder(LABELS).decode(log_probs)
+
+
+@pytest.mark.parametrize(
+    "lexicon",
+    [
+        {"ab": [["a", "b"]], "b": [["b"], ["b", "b"]]},  # as torchaudio
+        {"ab": [("a", "b", " ")], "b": [[2], [2, 2]]},
+        {"ab": ["a", "b"], "b": [["b"], ["b", "b"]]},
+        {"ab": torch.tensor([1, 2]), "b": ["b"]},
+        [("ab", [1, 2]), ("b", "b"), ("b", ("b", "b"))],
+        ["ab", "b"],
+        ("ab", ("b", "b")),
+        iter(["ab", "b", "abc"]),
+    ],
+)
+def test_lexicons_of_every_shape(lexicon: object) -> None:
+    decoder = CtcDecoder(LABELS, lexicon=lexicon)  # type: ignore[arg-type]
+    assert decoder.decode(frames(1, 2, 3, 2))[0][0].text == "ab b"
+    assert decoder.decode(frames(2, 1, 0, 1))[0][0].text != "baa"
+
+
+@pytest.mark.parametrize(
+    ("lexicon", "message"),
+    [
+        ({}, "lexicon: expected at least one word, got none"),
+        ([], "lexicon: expected at least one word, got none"),
+        (
+            ["xyz"],
+            r"lexicon: expected words that the labels can spell, got none: 'xyz' \(entry 1, no label 'x'\)",
+        ),
+        ({"ab": [["x"]]}, "no label 'x'"),
+        ({"ab": [[1.5]]}, r"expected words, or words with their labels, got \('ab', \[\[1.5\]\]\)"),
+        ({"ab": None}, "expected words, or words with their labels"),
+        ([("ab", [1], [2])], "expected words, or words with their labels"),
+        ([7], "expected words, or words with their labels, got 7"),
+        ({"ab": [[9]]}, "expected 'ab' in tokens from 0 to 3"),
+    ],
+)
+def test_lexicons(lexicon: object, message: str) -> None:
+    with pytest.raises(LanguageModelError, match=message) as caught:
+        CtcDecoder(LABELS, lexicon=lexicon)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lm", ["path", "model", "probing", None])
+def test_decoders_are_copied_and_pickled(lm: str | None, tmp_path: Path) -> None:
+    path = BINARIES / "probing.bin" if lm == "probing" else tmp_path / "words.arpa"
+    (tmp_path / "words.arpa").write_text(ARPA)
+    model = None if lm is None else path if lm == "path" else load_ngram(path)
+    decoder = CtcDecoder(LABELS, lm=model, lexicon={"ab": ["a", "b"], "b": ["b"]}, hotwords=["b"], n_best=3)
+    expected = decoder.decode(frames(1, 2, 3, 2))
+    for again in (copy.copy(decoder), copy.deepcopy(decoder), pickle.loads(pickle.dumps(decoder))):
+        assert again.decode(frames(1, 2, 3, 2)) == expected
+    neural = object.__new__(CausalWordModel)
+    with pytest.raises(TypeError, match="neural_lm: expected a name or folder to be pickled"):
+        pickle.dumps(neural)
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from sottovoce.ctc.emissions import (
     networks_of,
 )
 from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller, named_blank
-from sottovoce.ctc.models import DecoderParts, Spellings
+from sottovoce.ctc.models import DecoderParts
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, read_config
 from sottovoce.ctc.search import (
     CommittedHistory,
@@ -39,7 +39,7 @@ from sottovoce.ctc.search import (
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, WordModel
 from sottovoce.lm.boosting import Hotwords, listed_phrases
-from sottovoce.lm.lexicon import Lexicon
+from sottovoce.lm.lexicon import Entries, Lexicon
 from sottovoce.lm.neural import CausalWordModel, HistoryWord, NeuralRescorer, WordHistory, WordLanguageModel
 from sottovoce.lm.ngram import load_ngram
 from sottovoce.models.devices import choose_device
@@ -595,9 +595,12 @@ class CtcDecoder(EmissionDecoder):
     attribute `labels.blank` says which it is.
     lm: a trie of `sottovoce lm`, an ARPA file (.gz too), a KenLM binary, or a model.
     label_lm: the same over labels, next to an `lm` over words.
-    lexicon: a file as in `lm.lexicon.read_lexicon`, (word, label ids) pairs, or the tree of another decoder
-    with the same labels and hotwords. None: the words of `lm` in characters, and unknown words.
+    lexicon: a file as in `lm.lexicon.read_lexicon`; words, (word, labels) pairs or a mapping of words to
+    their labels, as ids or names; or the tree of another decoder with the same labels and hotwords. None: the
+    words of `lm` in characters, and unknown words.
     hotwords: a file, phrases, or phrases with weights per label.
+
+    A decoder can be copied and pickled; files are read anew.
     neural_lm: a Hugging Face causal model's folder or name, the folder of a LoRA adapter (extra `neural-lm`),
     or a model; its scores replace the n-gram's.
     beam_size, n_best: override the options.
@@ -617,7 +620,7 @@ class CtcDecoder(EmissionDecoder):
         *,
         lm: str | Path | WordModel | None = None,
         label_lm: str | Path | WordModel | None = None,
-        lexicon: str | Path | Spellings | Lexicon | None = None,
+        lexicon: str | Path | Entries | Lexicon | None = None,
         hotwords: Hotwords | None = None,
         neural_lm: str | Path | WordLanguageModel | None = None,
         beam_size: int | None = None,
@@ -627,6 +630,9 @@ class CtcDecoder(EmissionDecoder):
         options: CtcOptions | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
+        given = dict(locals())
+        del given["self"], given["__class__"]
+        self._make: Callable[[], CtcDecoder] = partial(type(self), **given)
         blank = named_blank(labels) if blank is None else blank
         if blank is None:
             raise OptionError(
@@ -663,6 +669,12 @@ class CtcDecoder(EmissionDecoder):
             )
         words = () if self.lexicon is None else self.lexicon.words
         super().__init__(named, options, scorer=scorer, lexicon=words, history_scorer=rescorer)
+
+    def __copy__(self) -> CtcDecoder:
+        return self  # nothing changes in a decoder
+
+    def __reduce__(self) -> tuple[Callable[[], CtcDecoder], tuple[()]]:
+        return self._make, ()
 
     def decode_logits(self, logits: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""

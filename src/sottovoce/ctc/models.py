@@ -29,7 +29,7 @@ from sottovoce.lm.boosting import (
     usable,
     word_counter,
 )
-from sottovoce.lm.lexicon import Lexicon, read_lexicon
+from sottovoce.lm.lexicon import Entries, Lexicon, listed_spellings, read_lexicon
 from sottovoce.text.normalize import composed, forms_of, ids_by_form, is_composed, letter_spellings
 
 MOST_SPELLINGS = 8
@@ -169,8 +169,6 @@ def _each(texts: Sequence[str], may_stay: Callable[[str], bool]) -> tuple[str, .
     return tuple(text for text in stripped if text)
 
 
-Spellings = Sequence[tuple[str, Sequence[int]]]
-
 _SPACE_NAMES = (" ", "|", "<space>", PIECE_START)
 _SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
 
@@ -187,7 +185,7 @@ class DecoderParts:
     def scorer(
         self,
         model: WordModel | None,
-        lexicon: str | Path | Spellings | Lexicon | None,
+        lexicon: str | Path | Entries | Lexicon | None,
         phrases: list[ListedPhrase],
         unknown_words: bool | None,
         label_model: WordModel | None = None,
@@ -288,7 +286,7 @@ class DecoderParts:
     def _lexicon(
         self,
         model: WordModel | None,
-        lexicon: str | Path | Spellings | Lexicon | None,
+        lexicon: str | Path | Entries | Lexicon | None,
         phrases: list[ListedPhrase],
         unknown_words: bool | None,
     ) -> tuple[Lexicon, list[ListedPhrase]]:
@@ -298,7 +296,7 @@ class DecoderParts:
         if isinstance(lexicon, str | Path):
             spellings: list[tuple[str, Sequence[int]]] = [*read_lexicon(lexicon, self.labels.names)]
         elif lexicon is not None:
-            spellings = [(composed(word), tuple(tokens)) for word, tokens in lexicon]
+            spellings = [*listed_spellings(lexicon, self.labels.names)]
         else:
             spellings = self._spelled_vocabulary(model)
         added: dict[str, Sequence[int]] = {}

@@ -39,7 +39,8 @@ from sottovoce.text.normalize import composed
 logger = logging.getLogger(__name__)
 
 _HEADING = re.compile(r"\[(?P<name>[^\[\]]+)\][ \t]*(?P<weight>\S*)")
-Hotwords = str | Path | Sequence[str] | Mapping[str, float]
+Hotwords = str | Path | Iterable[str | tuple[str, float]] | Mapping[str, float]
+"""A file, phrases, or phrases with weights."""
 Doubles = npt.NDArray[np.float64]
 Used = TypeVar("Used")
 
@@ -66,13 +67,27 @@ def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhras
 
 
 def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[ListedPhrase]:
-    """Return the phrases of a file, a sequence, or a mapping to weights. Raises: as `read_phrases`."""
+    """Return the phrases of a file, a list, pairs with weights, or a mapping to weights.
+
+    Raises:
+        LanguageModelError: as `read_phrases`, or other entries.
+    """
     if hotwords is None:
         return []
     if isinstance(hotwords, str | Path):
         return read_phrases(hotwords, default_weight=default_weight)
-    given = hotwords if isinstance(hotwords, Mapping) else dict.fromkeys(hotwords, default_weight)
-    return [ListedPhrase(_normal(text), weight, "hotwords") for text, weight in given.items()]
+    weights: dict[str, float] = {}
+    for entry in hotwords.items() if isinstance(hotwords, Mapping) else hotwords:
+        try:
+            text, weight = (entry, default_weight) if isinstance(entry, str) else entry
+            weights[_normal(text)] = float(weight)
+            if not math.isfinite(weight):
+                raise ValueError
+        except (TypeError, ValueError) as error:
+            raise LanguageModelError(
+                f"hotwords: expected phrases, or phrases with numbers, got {entry!r:.80}"
+            ) from error
+    return [ListedPhrase(text, weight, "hotwords") for text, weight in weights.items()]
 
 
 def usable(

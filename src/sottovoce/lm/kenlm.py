@@ -267,6 +267,10 @@ class KenlmModel(WordModel):
             unigrams.ctypes.data, unigrams.itemsize, tables, self._end
         )
         self._start = 0 if begin is None else self._native.begin(begin)
+        self._path = path
+
+    def __reduce__(self) -> tuple[type[KenlmModel], tuple[str | Path]]:
+        return KenlmModel, (self._path,)
 
     @property
     def vocabulary(self) -> Mapping[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -149,6 +150,9 @@ class Lexicon:
 
 
 _MOST_NAMED = 5
+"""Words of a warning."""
+_Row = tuple[int, list[str]]
+"""The number of a line or entry, a word and its spelling."""
 
 
 def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
@@ -166,8 +170,47 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tup
     """
     lines = read_lines(path, "a lexicon", LanguageModelError)
     rows = [(number, fields_of(line)) for number, line in enumerate(lines, start=1) if line.strip(BLANKS)]
-    rows = _plain_rows(rows, set(labels))
-    is_list = all(len(fields) == 1 for _, fields in rows)
+    return _spelled(str(path), _plain_rows(rows, set(labels)), labels)
+
+
+Spelling = Sequence[int] | Sequence[str]
+"""Label ids, or names of labels."""
+Entries = Iterable[str | tuple[str, Spelling]] | Mapping[str, Spelling | Sequence[Spelling]]
+
+
+def listed_spellings(entries: Entries, labels: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the spellings of words (by characters), of pairs of words and spellings, or of a mapping of
+    words to a spelling or several.
+
+    Words that the labels cannot spell are skipped, with a warning.
+
+    Raises:
+        LanguageModelError: other entries, or no word can be spelled.
+    """
+    by_id: list[tuple[str, tuple[int, ...]]] = []
+    rows: list[_Row] = []
+    for number, entry in enumerate(entries.items() if isinstance(entries, Mapping) else entries, start=1):
+        try:
+            word, spelled = (entry, ()) if isinstance(entry, str) else entry
+            several = [fields_of(spelled)] if isinstance(spelled, str) else list(spelled)
+            if not several or isinstance(several[0], str) or not isinstance(several[0], Sequence):
+                several = [several]
+            for way in several:
+                if all(isinstance(part, str) for part in way):
+                    rows.append((number, [composed(word), *way]))
+                else:
+                    by_id.append((composed(word), tuple(map(operator.index, way))))
+        except (TypeError, ValueError) as error:
+            raise LanguageModelError(
+                f"lexicon: expected words, or words with their labels, got {entry!r:.80}"
+            ) from error
+    return by_id + _spelled("lexicon", rows, labels, "entry")
+
+
+def _spelled(
+    source: str, rows: Sequence[_Row], labels: Sequence[str], unit: str = "line"
+) -> list[tuple[str, tuple[int, ...]]]:
+    is_list = unit == "entry" or all(len(fields) == 1 for _, fields in rows)
     ids = ids_by_form(labels)
     spellings: list[tuple[str, tuple[int, ...]]] = []
     faults: list[str] = []
@@ -176,26 +219,24 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tup
         if known and len(known) == len(spelling):
             spellings.append((word, tuple(known)))
             continue
-        parts = letters_of(word) if is_list else _with_marks(spelling, ids)
+        parts = letters_of(word) if is_list and not spelling else _with_marks(spelling, ids)
         unknown = next((part for part in parts if not _part_ways(part, ids)), None)
         if unknown is not None or not parts:
             reason = "no spelling" if unknown is None else f"no label {unknown!r}"
-            faults.append(f"{word!r} (line {number}, {reason})")
-        elif is_list:
+            faults.append(f"{word!r} ({unit} {number}, {reason})")
+        elif is_list and not spelling:
             spellings += [(word, way) for way in letter_spellings(word, ids)]
         else:
             spellings.append((word, tuple(i for part in parts for i in _part_ways(part, ids)[0])))
     if faults:
         named = ", ".join(faults[:_MOST_NAMED]) + (", …" if len(faults) > _MOST_NAMED else "")
         if not spellings:
-            raise LanguageModelError(f"{path}: expected words that the labels can spell, got none: {named}")
+            raise LanguageModelError(f"{source}: expected words that the labels can spell, got none: {named}")
         count = f"{len(faults)} word{'s' if len(faults) > 1 else ''}"
-        logger.warning("%s: %s left out that the labels cannot spell: %s", path, count, named)
+        logger.warning("%s: %s left out that the labels cannot spell: %s", source, count, named)
     return spellings
 
 
-_Row = tuple[int, list[str]]
-"""The number of a line, a word and its spelling."""
 _VARIANT = re.compile(r"(?<=.)\(\d+\)$")
 _STRESSED = re.compile(r"[A-Z]+[012]")
 

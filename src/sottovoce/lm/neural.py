@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -529,6 +529,9 @@ class CausalWordModel:
                 f"{name}: expected a causal language model, got {str(error).splitlines()[0]}"
             ) from error
         return cls(model, tokenizer, device=device, dtype=dtype, cache_mb=cache_mb)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("neural_lm: expected a name or folder to be pickled, got a loaded model")
 
     @property
     def n_forward_pieces(self) -> int:

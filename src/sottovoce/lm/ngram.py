@@ -231,6 +231,9 @@ class NgramModel(WordModel):
             highest.scatter_reduce_(0, words, weights, "amax")
             last = words[-1:]
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "native"}
+
     @property
     def n_tokens(self) -> int:
         return len(self._roots)
