@@ -16,8 +16,9 @@ from sottovoce.runtime.batching import Priority
 from sottovoce.server.apis.openai_files import Deltas
 from sottovoce.server.errors import ApiError, to_api_error
 from sottovoce.server.pcm import PcmReader
-from sottovoce.server.scheduler import MAX_COMMANDS, EventSequencer, InputQueue
+from sottovoce.server.scheduler import MAX_COMMANDS, InputQueue, shifted
 from sottovoce.server.telemetry import Metrics
+from sottovoce.streaming.session import EventNumbers
 from sottovoce.types import (
     Event,
     Final,
@@ -140,11 +141,11 @@ def test_events_are_numbered_by_utterance_and_moved_in_time() -> None:
         SpeechEnded(3.2, 3.3),
         SpeechStarted(4.0, 4.1),
     ]
-    sequencer = EventSequencer()
-    told = [*sequencer.number(events[:3]), *sequencer.number(events[3:])]
+    numbers = EventNumbers(first=1)
+    told = [*numbers.numbered(events[:3]), *numbers.numbered(events[3:])]
     assert [one.seq for one in told] == list(range(1, 12))
     assert [one.utterance for one in told] == [1, 1, 1, 1, None, 2, 2, 2, 3, 3, 4]
-    for before, after in zip(events, EventSequencer().number(events, offset_s=10.0), strict=True):
+    for before, after in zip(events, [shifted(event, 10.0) for event in events], strict=True):
         document = event_document(after)
         if isinstance(before, Partial | Final):
             assert document["start"] == before.start + 10

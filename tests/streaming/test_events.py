@@ -40,7 +40,7 @@ def new_emitter(sentence_s: float = 10.0, longest_s: float = 30.0) -> EventEmitt
     return emitter
 
 
-CALLS = ["started", "ended", "said", "may_say", "changed", "final", "final on", "take"]
+CALLS = ["started", "ended", "said", "may_say", "changed", "final", "take"]
 
 
 @given(st.lists(st.sampled_from(CALLS), max_size=40))
@@ -58,8 +58,8 @@ def test_numbers_count_up_by_one_whatever_happens(calls: Sequence[str]) -> None:
             emitter.emit_unstable([word(f"{at // 2}", at)], "en", at, committed_s=at)
         elif call == "changed":
             emitter.emit(LanguageChanged("en", "de", at, at))
-        elif call.startswith("final"):
-            emitter.emit_final("en", at, goes_on=call == "final on")
+        elif call == "final":
+            emitter.emit_final("en", at)
         else:
             events += emitter.take()
     events += emitter.take()
@@ -108,10 +108,10 @@ def test_a_final_sums_up_and_what_follows_has_a_new_number() -> None:
     emitter = EventEmitter(10.0, 30.0, allowed_mass=lambda start_s, end_s: masses.get((start_s, end_s)))
     emitter.emit(SpeechStarted(0.0, 0.3))
     emitter.emit_words([word(" a", 0.0), word(" b", 0.5)], "en", 1.0)
-    emitter.emit_final("en", 1.0, goes_on=True)
-    emitter.emit_final("en", 1.0, goes_on=True)  # nothing was said since
+    emitter.emit_final("en", 1.0)
+    emitter.emit_final("en", 1.0)  # nothing was said since
     emitter.emit_words([word(" c", 1.0)], "en", 2.0)
-    emitter.emit_final("en", 2.0, goes_on=False)
+    emitter.emit_final("en", 2.0)
     emitter.emit(SpeechEnded(2.0, 2.0))
     emitter.emit(SpeechStarted(3.0, 3.0))
     events = emitter.take()
@@ -128,7 +128,7 @@ def test_a_final_is_in_the_language_of_most_words() -> None:
     emitter.emit_words(
         [Word(" und", 0.0, 0.2, 0.9, "de"), Word(" der", 0.2, 0.4, 0.9, "de"), word(" time", 0.5)], "en", 1.0
     )
-    emitter.emit_final("en", 1.0, goes_on=False)
+    emitter.emit_final("en", 1.0)
     assert finals_of(emitter.take())[0].language == "de"
 
 

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
@@ -35,20 +35,17 @@ from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
 from sottovoce.speakers.networks import Floats
 from sottovoce.streaming.options import SessionOptions, StreamOptions
-from sottovoce.streaming.session import Session
+from sottovoce.streaming.session import EventNumbers, Session
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
 from sottovoce.types import (
     SAMPLE_RATE,
     Event,
     Final,
-    LanguageChanged,
     Partial,
     Samples,
     Segment,
-    SpeechEnded,
     Transcript,
-    TurnEnded,
 )
 
 SPEECH_FACTOR = 1.75
@@ -154,29 +151,6 @@ class InputQueue:
         self._changed = anyio.Event()
 
 
-class EventSequencer:
-    """Numbers the events of a client's session, which may span several sessions of the library."""
-
-    def __init__(self) -> None:
-        self._seq = 0
-        self._utterance = 0
-        self._is_open = False
-
-    def number(self, events: Iterable[Event], *, offset_s: float = 0.0) -> list[Event]:
-        return [self._numbered(shifted(event, offset_s)) for event in events]
-
-    def _numbered(self, event: Event) -> Event:
-        self._seq += 1
-        if isinstance(event, LanguageChanged):
-            return replace(event, seq=self._seq, utterance=None)
-        if not self._is_open and not isinstance(event, SpeechEnded | TurnEnded):
-            self._utterance += 1
-            self._is_open = True
-        if isinstance(event, Final | SpeechEnded):
-            self._is_open = False
-        return replace(event, seq=self._seq, utterance=self._utterance)
-
-
 def shifted(event: Event, offset_s: float) -> Event:
     if not offset_s:
         return event
@@ -221,7 +195,7 @@ class SessionHandle:
         self.queue = queue
         self.load = load
         self._caller = worker.runtime.caller(on_work=load.add_work)
-        self._sequencer = EventSequencer()
+        self._numbers = EventNumbers(first=1)
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
@@ -321,7 +295,8 @@ class SessionHandle:
             events = await self._worker.result_of(work, self._priority, self._caller)
         finally:
             self.load.is_processing = False
-        return self._sequencer.number(events, offset_s=self._start_sample / SAMPLE_RATE)
+        start_s = self._start_sample / SAMPLE_RATE
+        return self._numbers.numbered(shifted(event, start_s) for event in events)
 
     def _process(self) -> list[Event]:
         interval_s, is_greedy = self.interval_s, self._worker.interval_controller.is_greedy

@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -55,9 +55,32 @@ from sottovoce.types import (
 )
 
 
+class EventNumbers:
+    """Numbers the events of a session, and its utterances from 1; an utterance ends with its final."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
+        self._utterance = 0
+        self._is_open = False
+
+    def numbered(self, events: Iterable[Event]) -> list[Event]:
+        return [self._numbered(event) for event in events]
+
+    def _numbered(self, event: Event) -> Event:
+        seq, self._next = self._next, self._next + 1
+        if isinstance(event, LanguageChanged):
+            return replace(event, seq=seq, utterance=None)
+        if not self._is_open and not isinstance(event, SpeechEnded | TurnEnded):
+            self._utterance += 1
+            self._is_open = True
+        if isinstance(event, Final | SpeechEnded):
+            self._is_open = False
+        return replace(event, seq=seq, utterance=self._utterance)
+
+
 @dataclass(eq=False)
 class EventEmitter:
-    """Makes events and numbers them; times are seconds of the recording.
+    """Makes events, numbered when they are taken; times are seconds of the recording.
 
     Without a pause, a final comes at the first end of a sentence after sentence_s, or after longest_s.
 
@@ -66,20 +89,20 @@ class EventEmitter:
 
     sentence_s: float
     longest_s: float
-    attempt: Callable[[], AbstractContextManager[None]]
+    attempt: Callable[[], AbstractContextManager[None]] = nullcontext
     speakers: LiveSpeakers | None = None
     allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None
 
     def __post_init__(self) -> None:
         self._events: list[Event] = []
-        self._n_emitted = self._utterance = 0
+        self._numbers = EventNumbers()
         self._words: list[Word] = []
         """Committed words since the last final."""
         self._unstable = ""
 
     def take(self) -> list[Event]:
         events, self._events = self._events, []
-        return events
+        return self._numbers.numbered(events)
 
     def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
         part: list[Word] = []
@@ -89,7 +112,7 @@ class EventEmitter:
             ends = word.word.rstrip().endswith(SENTENCE_ENDS)
             if span_s > self.longest_s or (ends and span_s > self.sentence_s):
                 self._emit_partial(part, language, now_s)
-                self.emit_final(language, now_s, goes_on=True)
+                self.emit_final(language, now_s)
                 part = []
         if part:
             self._emit_partial(part, language, now_s)
@@ -113,8 +136,8 @@ class EventEmitter:
         span = (words[0].start, words[-1].end) if words else (committed_s, committed_s)
         self.emit(Unstable(*span, text, language, now_s))
 
-    def emit_final(self, language: str, now_s: float, *, goes_on: bool) -> None:
-        """Emit a final of the words since the last final. goes_on: give the next words a new utterance id."""
+    def emit_final(self, language: str, now_s: float) -> None:
+        """Emit a final of the words since the last final."""
         if not self._words:
             return
         words, self._words = tuple(self._words), []
@@ -126,13 +149,9 @@ class EventEmitter:
         span = (words[0].start, words[-1].end)
         mass = self.allowed_mass(*span)
         self.emit(Final(*span, text, most, words, now_s, mass))
-        self._utterance += goes_on
 
     def emit(self, event: Event) -> None:
-        self._utterance += isinstance(event, SpeechStarted)
-        utterance = None if isinstance(event, LanguageChanged) else self._utterance
-        self._events.append(replace(event, seq=self._n_emitted, utterance=utterance))
-        self._n_emitted += 1
+        self._events.append(event)
 
 
 ONSET_S = 2.0
@@ -355,7 +374,7 @@ class Session:
         decoder = self._decoder
         if decoder is not None and decoder.is_open and not self._closed:
             with self._runtime.torch_threads():
-                self._flush(decoder, self._schedule.buffer.end, goes_on=True)
+                self._flush(decoder, self._schedule.buffer.end)
         return self._take_events()
 
     def _take_events(self) -> list[Event]:
@@ -449,7 +468,7 @@ class Session:
 
     def _end_speech(self, sample: int) -> None:
         assert self._decoder is not None
-        self._flush(self._decoder, sample, goes_on=False)
+        self._flush(self._decoder, sample)
         self._decoder.is_open = False
         now_s = self._schedule.now_s
         self._events.emit(SpeechEnded(sample / SAMPLE_RATE, now_s))
@@ -468,13 +487,13 @@ class Session:
             decoder.update(self._tracker.certain_until_s, greedy=greedy)
             self._emit_unstable(decoder, decoder.policy.unstable)
 
-    def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> None:
+    def _flush(self, decoder: UtteranceDecoder, sample: int) -> None:
         with self._attempt():
             self._feed(decoder, min(sample, self._schedule.buffer.end))
             self._follow_language(decoder, sample, final=True)
         with self._attempt():
             self._commit_rest(decoder, sample)
-        self._events.emit_final(decoder.language, self._schedule.now_s, goes_on=goes_on)
+        self._events.emit_final(decoder.language, self._schedule.now_s)
 
     def _follow_language(self, decoder: UtteranceDecoder, until: int, *, final: bool = False) -> None:
         change = self._tracker.update(decoder.utterance, until, final=final)
@@ -503,7 +522,7 @@ class Session:
         if decoder.undecoded_s(at_s) > 0.0:
             with self._attempt():
                 self._commit_rest(decoder, round(at_s * SAMPLE_RATE))
-        self._events.emit_final(decoder.language, self._schedule.now_s, goes_on=True)
+        self._events.emit_final(decoder.language, self._schedule.now_s)
         until_s = max(at_s, utterance.committed.until_s)
         utterance.drop_before(at_s, words_until_s=until_s)
         utterance.committed.until_s = until_s
