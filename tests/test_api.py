@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,12 +16,35 @@ import pytest
 import torch
 
 from sottovoce import DecodingOptions, FallbackOptions, Model, TranscribeOptions, Transcript
-from sottovoce.audio.io import load_audio
+from sottovoce.audio.io import Source, load_audio
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.options.transcribe import SpeakerOptions
 from tests.models import tiny
 
 CLIPS = Path(__file__).parents[1] / "examples" / "clips"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, source, code: model.transcribe(source, language=code),
+        lambda model, source, code: model.transcribe_files([source], language=code),
+        lambda model, source, code: model.detect_language(source, languages=code),
+        lambda model, source, code: model.language_spans(source, languages=code),
+        lambda model, source, code: model.align(source, "So.", language=code),
+        lambda model, source, code: model.find(source, "so", language=code),
+        lambda model, source, code: model.session(code),
+    ],
+)
+def test_an_unknown_language_is_an_error_of_the_call(call: Callable[..., object], model: Model) -> None:
+    with pytest.raises(OptionError, match="klingon"):
+        call(model, CLIPS / "en.flac", "klingon")
+
+
+@pytest.mark.parametrize("wrong", [{"audio_filter": "nonsense"}, {"input_format": "nonsense"}])
+def test_a_source_that_cannot_be_opened_so_is_an_error_of_its_own(wrong: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="nonsense"):
+        Source(CLIPS / "en.flac", **wrong)  # type: ignore[arg-type]
 
 
 def asked(model: Model, options: TranscribeOptions | None = None, **given: object) -> TranscribeOptions:

@@ -344,8 +344,13 @@ class Model:
             OptionError: an unknown language, or an English-only model.
         """
         transcriber = self._language_transcriber(languages)
-        with Recording(source, sample_rate=sample_rate) as recording:
-            yield from language_spans(transcriber, recording)
+        recording = Recording(source, sample_rate=sample_rate)
+
+        def spans() -> Iterator[LanguageSpan]:
+            with recording:
+                yield from language_spans(transcriber, recording)
+
+        return spans()
 
     def _language_transcriber(self, languages: str | Sequence[str] | None) -> Transcriber:
         if not self.tokenizer.is_multilingual:

@@ -126,16 +126,28 @@ def test_the_command_and_its_language(recording: Path, capsys: pytest.CaptureFix
     assert output.err == ""
 
 
-def broken() -> Model:
-    raise OptionError("model: expected a model, got a fault")
+class UnsendableError(Exception):
+    def __init__(self, part: str, fault: str) -> None:
+        super().__init__(f"{part}: {fault}")
 
 
-def test_what_a_process_says_is_said_here_and_none_is_left(recording: Path) -> None:
+def broken(kind: str) -> Model:
+    if kind == "unsendable":
+        raise UnsendableError("model", "got a fault")
+    raise {"ours": OptionError, "unexpected": KeyError}[kind]("model: expected a model, got a fault")
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("ours", OptionError), ("unexpected", KeyError), ("unsendable", RuntimeError)]
+)
+def test_what_a_process_says_is_said_here_and_none_is_left(
+    kind: str, error: type[Exception], recording: Path
+) -> None:
     model = LOAD()
     options = model.options("en", None, None, None, TranscribeOptions())
     with (
-        pytest.raises(OptionError, match="got a fault"),
-        closing(transcribe_parts(model, broken, str(recording), options, 2)) as together,
+        pytest.raises(error, match="got a fault"),
+        closing(transcribe_parts(model, partial(broken, kind), str(recording), options, 2)) as together,
     ):
         list(together)
     assert multiprocessing.active_children() == []

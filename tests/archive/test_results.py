@@ -129,6 +129,17 @@ def test_two_writers_do_not_share_a_table(table: Path) -> None:
         pass
 
 
+def test_a_program_that_waited_for_the_lock_keeps_others_out(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl", reason="locks of POSIX")
+    table = tmp_path / "out.jsonl"
+    with open_results(table):
+        waiting = (tmp_path / ".out.jsonl.lock").open("ab")
+    with waiting:
+        fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(OptionError, match="another program"), open_results(table):
+            pass
+
+
 @pytest.mark.parametrize("name", ["out.csv", "out"])
 def test_other_endings_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OptionError, match=r"\.jsonl or \.parquet"), open_results(tmp_path / name):
@@ -150,7 +161,7 @@ def test_an_interrupted_replacement_leaves_the_table(tmp_path: Path, monkeypatch
         table.replace([])
     table.flush()
     assert path.read_bytes() == before
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
+    assert {entry.name for entry in tmp_path.iterdir()} == {"out.jsonl", ".out.jsonl.lock"}
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -229,6 +230,9 @@ def _read(
         segments = list(transcription)
         answer = _ReadPart(segments, transcription.unread, dict(transcription.outside_languages))
     except Exception as error:  # the parent raises it
-        answer = error
+        try:
+            answer = pickle.loads(pickle.dumps(error))
+        except Exception:  # of an exception that cannot be sent
+            answer = RuntimeError(f"{type(error).__name__}: {error}")
     with suppress(OSError):  # the parent has gone
         pipe.send(answer)

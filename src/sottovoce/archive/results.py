@@ -186,8 +186,7 @@ def _alone(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release()
-        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()  # and keep its file: another program may have opened it
 
 
 class JsonLinesTable:
