@@ -56,7 +56,7 @@ def test_the_page_in_all_its_states(server: ServerThread) -> None:
         page.wait_for_selector("#log .utterance:nth-child(4)")
         page.click("#toggle")
         state(page, "ended")
-        page.click("#settings summary")
+        page.click("#settings-open")
         page.click("#find")
         page.fill("#find-text", "the")
         assert findings(page) == []

@@ -141,24 +141,80 @@ def test_a_click_into_text_edits_it_there(sentences: ServerThread) -> None:
         assert page.get_attribute("#status", "data-state") == "ended"
 
 
-def test_text_in_one_language_is_not_coloured(sentences: ServerThread) -> None:
+def test_text_keeps_its_colour_and_place_when_a_second_language_comes(sentences: ServerThread) -> None:
     with browser(sentences.url) as page:
-        shown(page, [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}])
+        good = [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}]
+        shown(page, good)
         colours = "[...document.querySelectorAll('#log .words')].map((one) => getComputedStyle(one).color)"
         ink = page.evaluate("getComputedStyle(document.body).color")
-        assert page.evaluate(colours) == [ink]
-        assert page.locator("#log .label").first.is_hidden()
-        both = [partial([word(" Good", "en", 0.0), word(" Guten", "de", 2.0)]), {"type": "final"}]
-        shown(page, both)
-        assert len({ink, *page.evaluate(colours)}) == 3
-        assert page.locator("#log .label").first.is_visible()
+        text, label = page.locator("#log .words").first, page.locator("#log .label").first
+        assert label.is_hidden()
+        before = text.bounding_box()
+        shown(page, [*good, partial([word(" Guten", "de", 2.0)]), {"type": "final"}])
+        assert set(page.evaluate(colours)) == {ink}
+        assert label.is_visible()
+        assert text.bounding_box() == before
 
 
-def test_settings_leave_room_for_the_text_on_a_phone(sentences: ServerThread) -> None:
-    with browser(sentences.url, viewport={"width": 375, "height": 667}) as page:
-        page.click("#settings summary")
-        picture(page, "phone-settings")
-        assert page.locator("#captions").bounding_box()["height"] >= 150
+SIZES = [(1280, 800, 0.75), (1280, 600, 0.65), (844, 390, 0.6), (667, 375, 0.55), (390, 844, 0.6)]
+"""Windows in CSS pixels, and the least part of their height that is captions while somebody speaks."""
+
+
+def test_captions_have_most_of_every_window(sentences: ServerThread) -> None:
+    with browser(sentences.url + ALL) as page:
+        page.click("#begin")
+        page.wait_for_selector("#log .utterance:nth-child(4)")
+        for width, height, part in SIZES:
+            page.set_viewport_size({"width": width, "height": height})
+            box = page.locator("#captions").bounding_box()
+            assert box["height"] >= part * height, (width, height, box)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.click("#settings-open")
+            picture(page, f"settings-{width}x{height}")
+            assert page.locator("#captions").bounding_box()["height"] >= 0.25 * height
+            page.click("#settings-open")
+
+
+def test_captions_stand_alone_in_full_screen(sentences: ServerThread) -> None:
+    with heard(sentences) as page:
+        page.keyboard.press("f")
+        page.wait_for_selector("header", state="hidden")
+        assert page.locator("#captions").bounding_box()["height"] > 0.95 * page.viewport_size["height"]
+        page.evaluate("document.exitFullscreen()")
+        page.wait_for_selector("header")
+
+
+def test_languages_are_chips_that_can_change_during_a_session(sentences: ServerThread) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def watch(socket: Any) -> None:
+        server_side = socket.connect_to_server()
+
+        def forward(message: str | bytes) -> None:
+            if isinstance(message, str):
+                sent.append(json.loads(message))
+            server_side.send(message)
+
+        socket.on_message(forward)
+
+    with browser() as page:
+        page.route_web_socket("**/v1/live?*", watch)
+        page.goto(f"{sentences.url}/?languages=en")
+        assert page.inner_text("#chips").startswith("English")
+        page.click("#begin")
+        state(page, "live")
+        page.wait_for_selector('#add-language option[value="de"]', state="attached")
+        page.select_option("#add-language", "de")
+        page.click('#chips button[aria-label="Remove English"]')
+        wait_until(lambda: [one for one in sent if one["type"] == "configure"][1:] != [])
+        configured = [one["languages"] for one in sent if one["type"] == "configure"]
+        assert configured == [["en", "de"], ["de"]]
+        page.click("#toggle")
+        state(page, "ended")
+        page.reload()
+        assert page.input_value("#languages") == "en"  # of the address
+        page.goto(sentences.url)
+        assert page.input_value("#languages") == "de"
 
 
 def test_every_format_has_what_stands_on_the_page(sentences: ServerThread) -> None:
@@ -247,21 +303,21 @@ def test_the_size_of_the_text_stays(sentences: ServerThread) -> None:
         assert page.evaluate(size) == larger
 
 
-def test_a_session_is_kept_opened_again_and_played(sentences: ServerThread) -> None:
+def test_a_session_is_there_after_a_reload_and_plays(sentences: ServerThread) -> None:
     with heard(sentences) as page:
         correct(page, 2, "Wir haben viel Zeit.")
         page.click("#saved-open")
         page.fill("#keep-title", "Tuesday <b>")
         page.click("#keep-now")
-        page.wait_for_selector("#saved-list li")
+        page.wait_for_selector('#saved-list li[aria-current]:has-text("Tuesday <b>")')
+        about = page.inner_text("#saved-list li span")
+        assert "English, German, Spanish, French · 26 words" in about
         pictures(page, "kept")
         page.reload()
-        assert said(page) == []
-        page.click("#saved-open")
-        assert "Tuesday <b>" in page.inner_text("#saved-list li")
-        page.click('#saved-list button:text-is("Open")')
         wanted = [SPOKEN[0], "Wir haben viel Zeit.", *SPOKEN[2:]]
         wait_until(lambda: said(page) == wanted)
+        assert page.inner_text("#title") == "Tuesday <b>"
+        assert page.inner_text("#toggle-text") == "Continue"
         assert page.evaluate("document.querySelector('#playback audio').paused")
         box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
         page.evaluate(WATCH_PLAYING)
@@ -270,6 +326,12 @@ def test_a_session_is_kept_opened_again_and_played(sentences: ServerThread) -> N
         page.keyboard.up("Alt")
         wait_until(lambda: ["Hablamos", SPOKEN[2]] in page.evaluate("played"))
         assert page.evaluate("played")[0] == ["Zeit.", "Wir haben viel Zeit."]
+        page.click("#toggle")  # its sound is a file, to which none is added
+        state(page, "live")
+        page.wait_for_selector("#notice:visible")
+        assert "sound of what is said from here on is not kept" in page.inner_text("#notice")
+        page.click("#toggle")
+        state(page, "ended")
         page.click("#saved-open")
         page.once("dialog", lambda dialog: dialog.accept())
         page.click('#saved-list button:text-is("Delete")')
@@ -277,38 +339,42 @@ def test_a_session_is_kept_opened_again_and_played(sentences: ServerThread) -> N
         page.reload()
         page.click("#saved-open")
         page.wait_for_selector("#saved-none:visible")
+        assert said(page) == []
 
 
-def test_what_was_said_after_a_session_was_kept_is_not_replaced_unasked(sentences: ServerThread) -> None:
+def test_a_reload_during_speech_loses_no_committed_word(sentences: ServerThread) -> None:
+    with browser(sentences.url + ALL) as page:
+        page.on("dialog", lambda dialog: dialog.accept())  # of leaving
+        page.click("#begin")
+        page.wait_for_selector("#log .utterance:nth-child(3)")
+        page.wait_for_timeout(2_500)
+        page.reload()
+        wait_until(lambda: said(page)[:3] == list(SPOKEN[:3]))
+
+
+def test_clear_keeps_the_session_and_can_be_undone(sentences: ServerThread) -> None:
     with heard(sentences) as page:
-        page.click("#saved-open")
-        page.click("#keep-now")
-        page.wait_for_selector("#saved-list li")
-        page.keyboard.press("Escape")
-        correct(page, 1, "Something else.")
-        asked: list[str] = []
+        other = page.context.new_page()
+        page.click("#clear")
+        assert said(page) == []
+        page.click("#undo")
+        wait_until(lambda: said(page) == list(SPOKEN))
+        page.click("#clear")
+        other.goto(sentences.url)
+        assert said(other) == []
+        other.click("#last-open")
+        wait_until(lambda: said(other) == list(SPOKEN))
 
-        def refuse(dialog: Any) -> None:
-            asked.append(dialog.message)
-            dialog.dismiss()
 
-        page.on("dialog", refuse)
-        page.click("#saved-open")
-        page.click('#saved-list button:text-is("Open")')
-        while not asked:  # a dialog is told of while the page is waited for
-            page.wait_for_timeout(20)
-        assert asked == ["The text on this page is not kept: replace it?"]
-        assert said(page)[0] == "Something else."
-        page.click("#keep-now")
-        page.wait_for_selector('#saved-list li:has-text("19 words")')
-        page.click('#saved-list button:text-is("Open")')
-        page.wait_for_selector("#saved", state="hidden")
-        assert said(page)[0] == "Something else."
-        assert len(asked) == 1
-        page.click("#toggle")  # its sound is a file, to which none is added
-        state(page, "live")
+def test_a_browser_that_keeps_nothing_says_so_and_asks(sentences: ServerThread) -> None:
+    with browser() as page:
+        page.add_init_script("IDBFactory.prototype.open = () => { throw new Error('forbidden'); };")
+        hear(page, sentences)
         page.wait_for_selector("#notice:visible")
-        assert "sound of what is said from here on is not kept" in page.inner_text("#notice")
+        assert "keeps no sessions (forbidden)" in page.inner_text("#notice")
+        page.once("dialog", lambda dialog: dialog.dismiss())
+        page.click("#clear")
+        assert said(page) == list(SPOKEN)
 
 
 def test_a_recording_is_uploaded_and_edited(server: ServerThread) -> None:
@@ -320,9 +386,8 @@ def test_a_recording_is_uploaded_and_edited(server: ServerThread) -> None:
                 new MutationObserver(() => shown.add(text.textContent)).observe(text, { childList: true });
             }"""
         )
-        page.check('input[value="upload"]', force=True)
         with page.expect_file_chooser() as choosing:
-            page.click("#toggle")
+            page.check('input[value="upload"]', force=True)
         choosing.value.set_files(CLIPS / "mixed.flac")
         state(page, "ended")
         assert " ".join(said(page)).rstrip(".") == " ".join(SPOKEN).rstrip(".")
@@ -364,16 +429,15 @@ def test_an_upload_that_is_refused_or_cancelled_says_so() -> None:
         serving(SlowModel(lambda: time.sleep(0.2)), access=LOCKED) as server,
         browser(server.url, allowed=("401",)) as page,
     ):
-        page.check('input[value="upload"]', force=True)
-        for key in ("", KEY):
-            if key:
-                page.fill("#key", key)
-            with page.expect_file_chooser() as choosing:
-                page.click("#toggle")
-            choosing.value.set_files(CLIPS / "en.flac")
-            if not key:
-                page.wait_for_selector("#notice:not([hidden])")
-                assert "API key" in page.inner_text("#notice")
+        with page.expect_file_chooser() as choosing:
+            page.check('input[value="upload"]', force=True)
+        choosing.value.set_files(CLIPS / "en.flac")
+        page.wait_for_selector("#notice:not([hidden])")
+        assert "API key" in page.inner_text("#notice")
+        page.fill("#key", KEY)
+        with page.expect_file_chooser() as choosing:
+            page.click("#toggle")
+        choosing.value.set_files(CLIPS / "en.flac")
         page.wait_for_selector("#log .utterance:nth-child(3)")  # of a recording that never ends
         assert page.is_disabled("#clear")
         page.click("#upload-cancel")
@@ -406,13 +470,13 @@ def test_captions_that_are_late_say_so_and_what_helps(sentences: ServerThread) -
         page.wait_for_selector("#late:visible")
         assert "12 s late" in page.inner_text("#late")
         assert "smaller model" in page.inner_text("#late")
-        assert page.inner_text("#lateness").split("\n") == ["behind", "12 s"]
+        assert page.inner_text("#latency") == "12 s behind"
         pictures(page, "late")
         late(2.5)
-        page.wait_for_selector('#latency:text-is("2.5 s")')  # still late: it does not flicker
+        page.wait_for_selector('#latency:text-is("2.5 s behind")')  # still late: it does not flicker
         late(0.5)
         page.wait_for_selector("#late", state="hidden")
-        assert page.inner_text("#lateness").startswith("latency")
+        assert "behind" not in page.inner_text("#latency")
 
 
 RETIMED = """async ([words, text]) => {

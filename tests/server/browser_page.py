@@ -141,9 +141,12 @@ def test_what_the_microphone_hears_is_written_coloured_and_saved(server: ServerT
         assert [text.strip() for text in said.all_inner_texts()] == list(SPOKEN)
         assert [said.nth(i).get_attribute("lang") for i in range(4)] == list(LANGUAGES)
         assert {said.nth(i).get_attribute("dir") for i in range(4)} == {"auto"}
-        colours = {said.nth(i).evaluate("(element) => getComputedStyle(element).color") for i in range(4)}
-        assert len(colours) == 4
-        assert page.locator("#legend .name").all_inner_texts() == ["English", "German", "Spanish", "French"]
+        labels = page.locator("#log .label")
+        colour = "(label) => getComputedStyle(label).backgroundColor"
+        assert len({labels.nth(i).evaluate(colour) for i in range(4)}) == 4
+        chips = page.locator("#chips li:has(i)").all_inner_texts()
+        names = [text.strip("×\n") for text in chips]
+        assert names == ["English", "German", "Spanish", "French"]
         assert float(page.inner_text("#latency").removesuffix(" s")) < 30
         page.click("#toggle")
         state(page, "ended")
@@ -162,9 +165,8 @@ def test_what_the_microphone_hears_is_written_coloured_and_saved(server: ServerT
 
 def test_a_file_is_played_and_written_and_ends_by_itself(server: ServerThread) -> None:
     with browser(f"{server.url}/?languages=en") as page:
-        page.check('input[value="file"]', force=True)
         with page.expect_file_chooser() as choosing:
-            page.click("#toggle")
+            page.check('input[value="file"]', force=True)
         choosing.value.set_files(CLIPS / "en.flac")
         state(page, "ended")
         assert "garden" in page.inner_text("#log")
@@ -332,6 +334,7 @@ def test_every_speaker_has_a_lane_and_keeps_the_colour(monkeypatch: pytest.Monke
     with serving(talk_model()) as server, browser() as page:
         page.set_viewport_size(WIDE)
         page.goto(f"{server.url}/?speakers=true")
+        page.click("#picture-open")
         low = height(page)
         page.click("#toggle")
         page.wait_for_selector(f'#words:text-is("{n_words}")')
@@ -359,10 +362,10 @@ def test_a_translation_stands_under_what_was_said() -> None:
         ):
             page.set_viewport_size(WIDE)
             page.goto(server.url + ALL)
-            page.click("#settings summary")
+            page.click("#settings-open")
             page.wait_for_selector('#translate_to option[value="es"]', state="attached")
             page.select_option("#translate_to", label="Spanish")
-            page.click("#settings summary")
+            page.click("#settings-open")
             page.click("#toggle")
             page.wait_for_selector("#now .translation.unstable")
             picture(page, "translation-under-way")
@@ -421,7 +424,7 @@ def test_colours_are_told_apart_and_read(server: ServerThread) -> None:
 
 def test_every_control_has_a_name_and_is_reached_by_keyboard(server: ServerThread) -> None:
     with browser(server.url) as page:
-        page.click("#settings summary")
+        page.click("#settings-open")
         pictures(page, "settings")
         nameless = page.evaluate(
             """() => [...document.querySelectorAll("button, input, select, [role=meter], [role=log], canvas")]
@@ -431,7 +434,7 @@ def test_every_control_has_a_name_and_is_reached_by_keyboard(server: ServerThrea
         )
         assert nameless == []
         reached = set()
-        for _ in range(40):
+        for _ in range(80):
             page.keyboard.press("Tab")
             reached.add(page.evaluate("document.activeElement.id || document.activeElement.name"))
         assert {"toggle", "source", "languages", "key", "unstable", "captions"} <= reached

@@ -1,5 +1,6 @@
 // The page: what its controls do, and what is shown while words come.
 
+import { Chips } from "./chips.js";
 import { Connection } from "./connection.js";
 import { copy, placeMenu, save } from "./downloads.js";
 import { Editor } from "./editor.js";
@@ -21,7 +22,7 @@ import { Uploading } from "./uploading.js";
 const TELLS = {
   idle: "ready",
   connecting: "connecting…",
-  live: "listening",
+  live: "live",
   reconnecting: "connection lost: trying again, nothing is lost",
   full: "the server is full: trying again",
   finishing: "writing the last words…",
@@ -32,6 +33,8 @@ const TELLS = {
 
 const ASKS_FOR_KEY = "This server asks for an API key: write it into the settings, and start again.";
 const NO_SOUND = "The text goes on; the sound of what is said from here on is not kept.";
+const NO_SPEECH = "No speech was found.";
+const SOURCES = { microphone: "the microphone", tab: "the sound of a tab", file: "a file that is played here", upload: "a file" };
 
 const $ = (id) => document.getElementById(id);
 const transcript = new Transcript($("log"), $("now"));
@@ -45,7 +48,10 @@ const local = new LocalSharing(transcript);
 const sharing = new Sharing(transcript);
 const key = () => $("key").value.trim();
 const invitations = new Invitations(sharing, transcript, { key, onError: refused });
-const library = new Library({ current, revision: () => transcript.revision, onOpen: openSession, onError: notice });
+const name = (language) => transcript.name(language);
+const revision = () => transcript.revision;
+const library = new Library({ current, revision, language: name, onOpen: openSession, onRename: call, onForget, onError: notice });
+const chips = new Chips(transcript, { onChange: onLanguages });
 const uploading = new Uploading(transcript, { onStart: onUpload, onEnd: onUploaded });
 let source = null;
 let connection = null;
@@ -56,19 +62,24 @@ let base = 0; // seconds of the recordings before this one, which stay on the pa
 let title = "";
 
 const kind = () => document.querySelector('input[name="source"]:checked').value;
+const isRunning = () => $("toggle").getAttribute("aria-pressed") === "true";
 const now = () => Math.max(timeline.now, transcript.utterances.at(-1)?.end ?? 0);
 
 // Starting and stopping
 
 async function start() {
-  if (["file", "upload"].includes(kind()) && !$("file").files.length) {
+  const isFile = ["file", "upload"].includes(kind());
+  const file = $("file").files[0];
+  if (isFile && !file) {
     $("file").click();
     return;
   }
+  $("file").value = "";
   hideNotice();
   playback.close();
+  if (!transcript.words) editor.history.clear(); // what was cleared stays in the library
   if (kind() === "upload") {
-    upload($("file").files[0]);
+    upload(file);
     return;
   }
   setRunning(true);
@@ -79,7 +90,7 @@ async function start() {
   try {
     source = await Source.open(kind(), {
       deviceId: $("device").value,
-      file: $("file").files[0],
+      file,
       player: $("player"),
       onMessage: hear,
       onEnded: (error) => (error ? fail(error) : stop()),
@@ -137,13 +148,27 @@ function onState({ state, reason, code }) {
     connection = null;
     setRunning(false);
     if (recording.blob) playback.open(recording.blob);
+    if (state === "ended" && !transcript.words) notice(NO_SPEECH);
+    library.keep(true);
   }
+}
+
+function onLegend() {
+  chips.show();
+  showLanguages(transcript, chips);
+}
+
+// Other languages are spoken from now on.
+function onLanguages() {
+  keepSettings();
+  onLegend();
+  if (connection && source) connection.configure({ languages: chips.codes });
 }
 
 function refused({ code, message }) {
   if (code === "invalid_api_key") {
     if ($("share").open) $("share").close();
-    $("settings").open = true;
+    showSettings(true);
     $("key").focus();
   }
   notice(code === "invalid_api_key" ? ASKS_FOR_KEY : message || "The server refused this.");
@@ -188,17 +213,18 @@ function onUpload() {
 function onUploaded(fault) {
   show(fault ? "idle" : "ended");
   setRunning(false);
-  $("file").value = "";
   if (fault) refused(fault);
+  else if (!transcript.words) notice(NO_SPEECH);
   $("audio").textContent = clock(now());
   if (transcript.words) playback.open(recording.file);
+  library.keep(true);
 }
 
 // Sessions that were kept
 
 function current() {
   if (!transcript.words) return null;
-  return { title: titleOf(), model, duration: now(), transcript, sound: connection ? null : recording.blob };
+  return { title: titleOf(), name: title, model, duration: now(), transcript, sound: connection ? null : recording.blob };
 }
 
 // Its name, or its first words.
@@ -208,9 +234,9 @@ function titleOf() {
 }
 
 function openSession(session, sound) {
-  if (connection || uploading.isRunning || !mayReplace()) return false;
+  if (isRunning()) return false;
   clear();
-  call(session.title);
+  call(session.name ?? session.title);
   model = session.model;
   transcript.called = { ...session.called };
   for (const utterance of session.utterances) transcript.add(utterance);
@@ -224,8 +250,25 @@ function openSession(session, sound) {
   return true;
 }
 
+function onForget() {
+  if (isRunning()) return; // what comes is a session again
+  clear();
+  show("idle");
+}
+
+// Keep what stands on the page before something else does; whether that may be.
 function mayReplace() {
-  return !transcript.words || library.isKept || confirm("The text on this page is not kept: replace it?");
+  library.keep();
+  return !transcript.words || !library.isFailing || confirm("This browser keeps no sessions: replace the text on this page?");
+}
+
+// Begin anew; undone by opening the session again.
+function clearPage() {
+  if (!mayReplace()) return;
+  const { id } = library;
+  clear();
+  show("idle");
+  if (id) editor.history.remember({ undo: () => library.tried(() => library.reopen(id)), redo: clear });
 }
 
 // What is shown
@@ -245,7 +288,6 @@ function show(state) {
 
 function setRunning(running) {
   $("toggle").setAttribute("aria-pressed", String(running));
-  $("toggle-text").textContent = running ? "Stop" : "Start";
   document.querySelectorAll('input[name="source"]').forEach((input) => (input.disabled = running));
   if (running && !uploading.isRunning) show("connecting");
   if (!running) {
@@ -271,14 +313,18 @@ function showLevel(peak) {
 
 function offerActions() {
   const has = transcript.words > 0;
+  const running = isRunning();
+  $("toggle-text").textContent = running ? "Stop" : has ? "Continue" : "Start";
   for (const id of ["copy", "save"]) $(id).disabled = !has;
-  $("clear").disabled = !has || connection !== null || uploading.isRunning;
-  $("hint").hidden = has || $("toggle").getAttribute("aria-pressed") === "true";
+  $("clear").disabled = !has || running;
+  $("hint").hidden = has || running;
+  $("begin-source").textContent = SOURCES[kind()];
 }
 
 let isFollowing = true;
 function onGrown() {
   timeline.dirty = true;
+  library.note();
   $("words").textContent = String(transcript.words);
   offerActions();
   if (isFollowing && !editor.open && !playback.player) $("captions").scrollTop = $("captions").scrollHeight;
@@ -308,6 +354,27 @@ function hideNotice() {
   $("notice").hidden = true;
 }
 
+function showSettings(isOpen) {
+  $("settings").hidden = !isOpen;
+  $("settings-open").setAttribute("aria-expanded", String(isOpen));
+}
+
+function openPicture(isOpen) {
+  timeline.isOpen = isOpen;
+  timeline.dirty = true;
+  $("picture").classList.toggle("open", isOpen);
+  $("picture-open").setAttribute("aria-expanded", String(isOpen));
+}
+
+// The captions alone, on the whole screen; Escape ends it.
+async function read() {
+  try {
+    await document.documentElement.requestFullscreen();
+  } catch {
+    document.body.classList.toggle("reading"); // this browser gives no page the whole screen
+  }
+}
+
 function clear() {
   playback.close();
   transcript.clear();
@@ -332,16 +399,37 @@ async function keepAwake() {
 
 const on = (id, type, act) => $(id).addEventListener(type, act);
 on("toggle", "click", () => {
-  if ($("toggle").getAttribute("aria-pressed") !== "true") start();
+  if (!isRunning()) start();
   else if (uploading.isRunning) uploading.cancel();
   else if (connection && connection.state === "finishing") connection.abandon();
   else stop();
 });
-on("file", "change", () => $("file").files.length && start());
-document.querySelectorAll('input[name="source"]').forEach((input) => input.addEventListener("change", () => ($("file").value = "")));
+on("begin", "click", start);
+on("file", "change", () => {
+  if (!$("file").files.length || isRunning()) return;
+  if (!["file", "upload"].includes(kind())) choose("upload");
+  start();
+});
+on("file", "cancel", () => choose("microphone"));
+document.querySelectorAll('input[name="source"]').forEach((input) =>
+  input.addEventListener("change", () => {
+    $("file").value = "";
+    offerActions();
+    if (["file", "upload"].includes(kind())) $("file").click();
+  }),
+);
+function choose(value) {
+  document.querySelector(`input[name="source"][value="${value}"]`).checked = true;
+  offerActions();
+}
+on("reading", "click", read);
+document.addEventListener("fullscreenchange", () => document.body.classList.toggle("reading", document.fullscreenElement !== null));
+on("settings-open", "click", () => showSettings($("settings").hidden));
+on("picture-open", "click", () => openPicture(!timeline.isOpen));
+on("timeline", "click", () => openPicture(!timeline.isOpen));
 on("upload-cancel", "click", () => uploading.cancel());
 on("copy", "click", () => copy(transcript));
-on("clear", "click", clear);
+on("clear", "click", clearPage);
 document.querySelectorAll(".save").forEach((button) =>
   button.addEventListener("click", () => {
     $("formats").hidePopover?.();
@@ -358,16 +446,16 @@ on("larger", "click", () => resize(1));
 on("notice-close", "click", hideNotice);
 on("settings", "change", keepSettings);
 on("fields", "submit", (event) => event.preventDefault());
-const listAll = () => listModels((language) => transcript.name(language));
+const listAll = async () => chips.offer(await listModels(name));
 on("key", "change", listAll);
-on("model", "change", () => listTargets((language) => transcript.name(language)));
+on("model", "change", () => chips.offer(listTargets(name)));
 on("captions", "scroll", onScroll);
 on("follow", "click", () => {
   isFollowing = true;
   onGrown();
 });
 transcript.addEventListener("grown", onGrown);
-transcript.addEventListener("language", () => showLanguages(transcript));
+transcript.addEventListener("language", onLegend);
 transcript.addEventListener("doubt", () => showDoubts(transcript));
 transcript.addEventListener("speaker", () => {
   timeline.makeRoom(transcript.speakers.length);
@@ -387,24 +475,30 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     finder.toggle(true);
   }
-  if (event.code !== "Space" || isTyping || isInText || event.repeat || command || event.altKey) return;
+  if (event.key === "Escape") document.body.classList.remove("reading");
+  if (event.repeat || command || event.altKey) return;
+  if (letter === "f" && !event.target.closest("input, select, textarea, dialog")) read();
+  if (event.code !== "Space" || isTyping || isInText || isRunning()) return;
   event.preventDefault();
-  $("toggle").click();
+  start();
 });
 document.addEventListener("dragover", (event) => event.preventDefault());
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   const file = event.dataTransfer?.files[0];
-  if (file && !connection && !uploading.isRunning) upload(file);
+  if (file && !isRunning()) upload(file);
 });
 document.addEventListener("visibilitychange", () => {
-  if (document.visibilityState === "visible" && source) keepAwake();
+  if (document.visibilityState === "hidden") library.keep();
+  else if (source) keepAwake();
 });
 navigator.mediaDevices?.addEventListener("devicechange", listMicrophones);
 window.addEventListener("beforeunload", (event) => {
-  if (source) event.preventDefault();
+  if (source || (library.isFailing && transcript.words)) event.preventDefault();
 });
 restoreSettings();
+chips.show();
+library.restore();
 invitations.show();
 listMicrophones();
 listAll();

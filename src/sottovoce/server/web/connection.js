@@ -114,6 +114,12 @@ export class Connection extends EventTarget {
     return this.end / RATE;
   }
 
+  // Change parameters of the session, now and after a break.
+  configure(parameters) {
+    this.parameters = { ...this.parameters, ...parameters };
+    if (this.isReady && !this.hasSaidClose) this.say({ type: "configure", ...parameters });
+  }
+
   // Send what is left, and ask for the rest of the words.
   finish() {
     this.ending = true;

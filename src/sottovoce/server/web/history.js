@@ -17,6 +17,11 @@ export class History extends EventTarget {
   // Do a step, and remember it.
   do(step) {
     step.redo();
+    this.remember(step);
+  }
+
+  // Remember a step that was done.
+  remember(step) {
     this.done.push(step);
     this.done.splice(0, this.done.length - MOST);
     this.undone = [];

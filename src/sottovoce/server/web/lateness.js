@@ -3,7 +3,6 @@
 const WORDS_OF_LATENCY = 20;
 const LATE_S = 3; // from here on words come late
 const IN_TIME_S = 2; // and until here they still do, so that the line does not flicker
-const LATENCY = "latency";
 const $ = (id) => document.getElementById(id);
 
 export class Lateness {
@@ -26,27 +25,27 @@ export class Lateness {
 
   showLatency() {
     const middle = [...this.latencies].sort((a, b) => a - b)[Math.floor(this.latencies.length / 2)];
-    $("lateness-name").textContent = LATENCY;
-    $("latency").textContent = middle === undefined ? "–" : `${Math.max(0, middle).toFixed(1)} s`;
+    $("latency").hidden = middle === undefined;
+    $("latency").textContent = middle === undefined ? "" : `${Math.max(0, middle).toFixed(1)} s`;
   }
 
   // behind: seconds of sound that are not worked on yet, there or on their way.
   show(behind) {
     this.isLate = behind >= (this.isLate ? IN_TIME_S : LATE_S);
     $("late").hidden = !this.isLate;
-    $("lateness").classList.toggle("late", this.isLate);
+    $("latency").classList.toggle("late", this.isLate);
     if (!this.isLate) {
       this.showLatency();
       return;
     }
     const seconds = `${behind.toFixed(behind < 10 ? 1 : 0)} s`;
-    $("lateness-name").textContent = "behind";
-    $("latency").textContent = seconds;
+    $("latency").hidden = false;
+    $("latency").textContent = `${seconds} behind`;
     $("late-by").textContent = `Captions are ${behind.toFixed(0)} s late.`;
   }
 
   end() {
-    this.show(0);
+    this.clear();
   }
 
   clear() {

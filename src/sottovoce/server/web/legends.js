@@ -17,8 +17,10 @@ function named(kind, text) {
   return name;
 }
 
-export function showLanguages(transcript) {
-  const items = transcript.languages.map((language) => entry(`colour-${transcript.colour(language)}`, named("span", transcript.name(language))));
+// The languages of the text that have no chip.
+export function showLanguages(transcript, chips) {
+  const others = transcript.languages.filter((language) => !chips.codes.includes(language));
+  const items = others.map((language) => entry(`colour-${transcript.colour(language)}`, named("span", transcript.name(language))));
   $("legend").replaceChildren(...items);
 }
 

@@ -1,25 +1,32 @@
-// The dialog of sessions that are kept in this browser.
+// The sessions of this browser: the one on the page is kept as it grows, and is there again after a reload.
 
 import { clock } from "./rendering.js";
-import { forget, keep, sessions, soundOf } from "./store.js";
+import { forget, keep, sessionOf, sessions, soundOf } from "./store.js";
 
+const KEEP_MS = 2000; // after a change, at the latest
+const TAB = "sottovoce.session"; // the session of this tab
+const SOUND = "sottovoce.keep-sound";
 const $ = (id) => document.getElementById(id);
 
 export class Library {
-  // current: () => {title, model, duration, transcript, sound}, or null where there is nothing to keep. revision: () =>
-  // that of the transcript.
-  // onOpen: (session, sound) => whether it was opened. onError: (message).
-  constructor({ current, revision, onOpen, onError }) {
-    this.current = current;
-    this.revision = revision;
-    this.onOpen = onOpen;
-    this.onError = onError;
+  // current: () => {title, name, model, duration, transcript, sound}, or null where there is nothing to keep. revision:
+  // () => that of the transcript. language: (code) => its name.
+  // onOpen: (session, sound) => whether it was opened. onRename: (name). onForget: when the session on the page was
+  // deleted. onError: (message).
+  constructor({ current, revision, language, onOpen, onRename, onForget, onError }) {
+    Object.assign(this, { current, revision, language, onOpen, onRename, onForget, onError });
     this.id = null; // of the session on the page, once it was kept
     this.keptRevision = -1; // of the transcript then
+    this.isFailing = false; // this browser keeps nothing
+    this.timer = null;
+    this.working = Promise.resolve();
+    $("keep-sound").checked = localStorage.getItem(SOUND) !== "false";
+    $("keep-sound").addEventListener("change", () => localStorage.setItem(SOUND, String($("keep-sound").checked)));
     $("saved-open").addEventListener("click", () => this.show());
     $("keep").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.tried(() => this.keep());
+      this.onRename($("keep-title").value.trim());
+      this.keep(true).then(() => this.tried(() => this.list()));
     });
   }
 
@@ -28,12 +35,64 @@ export class Library {
     return this.id !== null && this.keptRevision === this.revision();
   }
 
+  // The page has changed.
+  note() {
+    if (this.timer === null && !this.isKept) this.timer = setTimeout(() => this.keep(), KEEP_MS);
+  }
+
+  // Keep what stands on the page; isWhole: with its sound, and even if the text is kept already.
+  keep(isWhole = false) {
+    clearTimeout(this.timer);
+    this.timer = null;
+    const current = this.current();
+    if (!current || (this.isKept && !isWhole)) return this.working;
+    this.id ??= crypto.randomUUID?.() ?? String(Date.now());
+    sessionStorage.setItem(TAB, this.id);
+    const { transcript, sound, ...about } = current;
+    const utterances = transcript.all.map(({ words, translation }) => ({ words, translation }));
+    const session = { ...about, id: this.id, saved: Date.now(), called: { ...transcript.called }, utterances };
+    this.keptRevision = this.revision();
+    this.working = keep(session, isWhole && $("keep-sound").checked ? sound : null).then(
+      () => (this.isFailing = false),
+      (error) => this.fail(error),
+    );
+    return this.working;
+  }
+
+  fail(error) {
+    if (!this.isFailing) this.onError(`This browser keeps no sessions (${error.message}): save the text before you leave.`);
+    this.isFailing = true;
+    this.keptRevision = -1;
+  }
+
+  // Show the session that this tab had; in a new tab, offer the last one.
+  async restore() {
+    const id = sessionStorage.getItem(TAB);
+    const session = id ? await sessionOf(id).catch(() => undefined) : undefined;
+    if (session) {
+      await this.open(session);
+      return;
+    }
+    const [last] = await sessions().catch(() => []);
+    $("last").hidden = !last;
+    if (!last) return;
+    $("last-open").textContent = last.title;
+    $("last-open").dir = "auto";
+    $("last-open").onclick = () => this.tried(() => this.open(last));
+  }
+
+  async reopen(id) {
+    const session = await sessionOf(id);
+    if (session) await this.open(session);
+  }
+
   async show() {
     const current = this.current();
     $("keep-now").disabled = !current;
     $("keep-title").disabled = !current;
-    if (!$("keep-title").value) $("keep-title").value = current?.title ?? "";
+    $("keep-title").value = current?.title ?? "";
     if (!$("saved").open) $("saved").showModal();
+    await this.keep();
     await this.tried(() => this.list());
   }
 
@@ -43,27 +102,20 @@ export class Library {
     $("saved-none").hidden = found.length > 0;
   }
 
-  async keep() {
-    const { transcript, model, duration, sound } = this.current();
-    this.id ??= crypto.randomUUID?.() ?? String(Date.now());
-    const title = $("keep-title").value.trim() || "Untitled";
-    const utterances = transcript.all.map(({ words, translation }) => ({ words, translation }));
-    const session = { id: this.id, title, saved: Date.now(), duration, model, called: transcript.called, utterances };
-    const revision = this.revision();
-    await keep(session, sound);
-    this.keptRevision = revision;
-    await this.list();
-  }
-
   item(session) {
     const item = document.createElement("li");
     const [text, title, about] = ["div", "b", "span"].map((kind) => document.createElement(kind));
     title.textContent = session.title;
     title.dir = "auto";
-    const n = session.utterances.reduce((sum, { words }) => sum + words.length, 0);
-    about.textContent = `${new Date(session.saved).toLocaleString()} · ${clock(session.duration)} · ${n} words`;
+    const words = session.utterances.flatMap((utterance) => utterance.words);
+    const languages = [...new Set(words.map(({ language }) => language))].filter(Boolean).map(this.language);
+    const when = new Date(session.saved).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+    about.textContent = [when, clock(session.duration), languages.join(", "), `${words.length} words`].filter(Boolean).join(" · ");
     text.append(title, about);
-    item.append(text, this.button("Open", session, () => this.open(session)), this.button("Delete", session, () => this.forget(session)));
+    item.append(text);
+    if (session.id === this.id) item.ariaCurrent = "true";
+    else item.append(this.button("Open", session, () => this.open(session)));
+    item.append(this.button("Delete", session, () => this.forget(session)));
     return item;
   }
 
@@ -78,24 +130,27 @@ export class Library {
 
   async open(session) {
     const sound = await soundOf(session.id);
+    await this.keep();
     if (!this.onOpen(session, sound ?? null)) return;
     this.id = session.id;
+    sessionStorage.setItem(TAB, this.id);
     this.keptRevision = this.revision();
-    $("keep-title").value = session.title;
     $("saved").close();
   }
 
   async forget(session) {
     if (!confirm(`Delete “${session.title}” with its sound?`)) return;
     await forget(session.id);
-    if (this.id === session.id) this.id = null;
+    if (this.id === session.id) this.onForget();
     await this.list();
   }
 
   // The page begins another session.
   begin() {
+    clearTimeout(this.timer);
+    this.timer = null;
     this.id = null;
-    $("keep-title").value = "";
+    sessionStorage.removeItem(TAB);
   }
 
   async tried(work) {

@@ -72,27 +72,28 @@ export async function listMicrophones() {
   $("device").value = found.some(({ deviceId }) => deviceId === chosen) ? chosen : "";
 }
 
-// name: of a language, from its code.
+// name: of a language, from its code. Returns the languages that the chosen model knows.
 export async function listModels(name) {
   const key = $("key").value.trim();
   const answer = await fetch("/v1/models", { headers: key ? { authorization: `Bearer ${key}` } : {} });
-  if (!answer.ok) return;
+  if (!answer.ok) return [];
   const chosen = $("model").value;
   const { data } = await answer.json();
   models = data.filter(({ id, model: meant }) => id === meant);
   $("model").replaceChildren(new Option("default", ""), ...models.map(({ id }) => new Option(id, id)));
   setValue($("model"), chosen);
-  listTargets(name);
+  return listTargets(name);
 }
 
-// The languages that the chosen model's words can be translated into, by their names.
+// List the languages that the chosen model's words can be translated into, by their names; return those it knows.
 export function listTargets(name) {
   const chosen = $("translate_to").value;
-  const { translates_to: codes } = models.find(({ id }) => id === $("model").value) ?? models[0];
+  const { translates_to: codes, languages } = models.find(({ id }) => id === $("model").value) ?? models[0];
   const targets = codes.map((code) => new Option(name(code), code));
   targets.sort((a, b) => a.text.localeCompare(b.text));
   $("translate_to").replaceChildren(new Option("nothing", ""), ...targets);
   $("translate_to").value = codes.includes(chosen) ? chosen : "";
+  return languages;
 }
 
 // Make the text larger (1) or smaller (-1).

@@ -31,7 +31,7 @@ async function within(mode, work) {
   }
 }
 
-// session: {id, title, saved, duration, model, called, utterances}; sound: a Blob or null.
+// session: {id, title, name, saved, duration, model, called, utterances}; sound: a Blob or null.
 export function keep(session, sound) {
   return within("readwrite", (texts, sounds) => {
     texts.put(session);
@@ -41,6 +41,11 @@ export function keep(session, sound) {
 
 export function sessions() {
   return within("readonly", (texts) => texts.getAll()).then((found) => found.sort((a, b) => b.saved - a.saved));
+}
+
+// The session of an id; undefined: there is none.
+export function sessionOf(id) {
+  return within("readonly", (texts) => texts.get(id));
 }
 
 export function soundOf(id) {

@@ -1,4 +1,5 @@
-// The last seconds as a picture: a spectrogram, under it which language was spoken when, and a lane for every speaker.
+// The last seconds as a picture: a strip of the level in the colours of the languages; opened, a spectrogram, under it
+// which language was spoken when, and a lane for every speaker.
 
 const STEP_S = 0.1; // one column
 const BANDS = 48;
@@ -24,6 +25,7 @@ export class Timeline {
     this.drawn = 0;
     this.lane = 0;
     this.lanes = 0;
+    this.isOpen = false;
     new ResizeObserver(() => this.resize()).observe(canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.readColours());
     this.readColours();
@@ -124,11 +126,32 @@ export class Timeline {
     const shown = width < 520 ? 30 : 60;
     const start = Math.max(0, this.now - shown);
     const x = (seconds) => ((seconds - start) / shown) * width;
+    if (!this.isOpen) {
+      this.drawLevel(context, start, x, height);
+      return;
+    }
     const soundHeight = height - LANE - this.lanes - AXIS;
     this.drawSound(context, start, x, soundHeight);
     this.drawLane(context, start, x, soundHeight, width);
     this.drawVoices(context, start, x, soundHeight + LANE, width);
     this.drawAxis(context, start, shown, x, height);
+  }
+
+  // A bar for each step of sound, as high as it was loud, in the colour of the language that was spoken.
+  drawLevel(context, start, x, height) {
+    const first = Math.floor(start / STEP_S);
+    const bar = Math.max(1, x(start + STEP_S) - 1);
+    const spans = this.transcript.spans.filter(({ end }) => end > start);
+    let at = 0;
+    this.columns.slice(first).forEach((column, i) => {
+      const seconds = (first + i) * STEP_S;
+      while (at < spans.length && spans[at].end <= seconds) at += 1;
+      const isSpoken = at < spans.length && spans[at].start <= seconds + STEP_S;
+      const loud = Math.max(0, Math.max(...column) - 60) / 195;
+      const tall = Math.max(2, loud * (height - 6));
+      context.fillStyle = isSpoken ? this.languageColours[this.transcript.colour(spans[at].language)] : this.line;
+      context.fillRect(x(seconds), (height - tall) / 2, bar, tall);
+    });
   }
 
   drawSound(context, start, x, height) {
