@@ -66,6 +66,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_every_part_says_its_sentence_at_its_time(recording: Path) -> None:
     model = LOAD()
     options = model.options("en", None, None, None, TranscribeOptions())
@@ -118,6 +119,7 @@ def words_of(segments: list[Segment]) -> list[Word]:
     return [word for segment in segments for word in segment.words or ()]
 
 
+@pytest.mark.long
 def test_the_command_and_its_language(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["-m", "nano", "--beam-size", "1", "--processors", "2", "--threads", "1"]
     assert run(["transcribe", str(recording), *words]) == 0

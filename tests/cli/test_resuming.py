@@ -69,7 +69,11 @@ def documents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("talk.*"))}
 
 
-@pytest.mark.parametrize("options", [SEEK, VAD, SECOND], ids=["seek", "vad", "second-model"])
+@pytest.mark.parametrize(
+    "options",
+    [SEEK, pytest.param(VAD, marks=pytest.mark.long), pytest.param(SECOND, marks=pytest.mark.long)],
+    ids=["seek", "vad", "second-model"],
+)
 def test_a_killed_call_goes_on_to_the_same_documents(
     recording: Path, tmp_path: Path, options: list[str], call: Call
 ) -> None:

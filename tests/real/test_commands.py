@@ -58,6 +58,7 @@ def letters(text: str) -> str:
     return "".join(filter(str.isalnum, text.lower()))
 
 
+@pytest.mark.long
 def test_a_phrase_is_found_as_often_as_it_is_said_and_where(command: Command) -> None:
     lines = command("find", recording("en"), "your country", "--json").splitlines()
     first, second = (json.loads(line) for line in lines)
@@ -80,6 +81,7 @@ def test_two_ways_to_align_a_text_agree(command: Command, said: Path) -> None:
     assert all(abs(theirs[word] - start) < 0.4 for word, start in ours.items())
 
 
+@pytest.mark.long
 def test_a_grammar_lets_one_of_its_sentences_be_said(command: Command, tmp_path: Path) -> None:
     pytest.importorskip("llguidance", reason="the extra `grammar` is not installed")
     grammar = tmp_path / "said.gbnf"
@@ -90,6 +92,7 @@ def test_a_grammar_lets_one_of_its_sentences_be_said(command: Command, tmp_path:
     assert found == "Das erschien mir nicht sinnvoll und es war ganz gewiss nicht fair!"  # no comma, as in DE
 
 
+@pytest.mark.long
 def test_german_comes_with_its_english(command: Command) -> None:
     words = ["-l", "de", "--translate-to", "en", "-f", "json", "-o", "-"]
     found = segments(command("transcribe", recording("de"), *words))
@@ -99,7 +102,11 @@ def test_german_comes_with_its_english(command: Command) -> None:
     assert not set(english.split()) & {"nicht", "war", "gewiss"}
 
 
-@pytest.mark.parametrize("how", [("--processors", "2"), ("--audio-ctx", "1100")], ids=lambda how: how[0])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param(("--processors", "2"), marks=pytest.mark.long), ("--audio-ctx", "1100")],
+    ids=lambda how: how[0],
+)
 def test_other_ways_to_read_give_every_language_where_it_is_spoken(
     command: Command, how: tuple[str, str]
 ) -> None:

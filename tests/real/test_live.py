@@ -58,6 +58,7 @@ def test_live_words_are_the_files_words_and_come_soon(model: Model, data: Path |
     assert median(starts) <= STARTS_WITHIN_S
 
 
+@pytest.mark.long
 def test_one_language_is_kept_among_all(model: Model) -> None:
     """The founders' third test on Kennedy's address: no switch, whatever languages are allowed."""
     run = run_live(model.session(), load_audio(str(EXAMPLES / "en.flac")), chunk_s=0.1)
@@ -67,6 +68,7 @@ def test_one_language_is_kept_among_all(model: Model) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_stretch_is_heard_as_in_the_full_window(model: Model) -> None:
     probe = LanguageProbe(model.backend, model.tokenizer, model.languages)
     for name in ("en", "de", "pt", "mixed"):

@@ -67,7 +67,7 @@ def assert_sound(events: Sequence[Event]) -> None:
 
 def test_a_failure_loses_no_word_but_those_left_at_the_end_of_an_utterance() -> None:
     whole = FIRST + SECOND
-    for failing in range(0, n_works(AUDIO), 3):
+    for failing in range(0, n_works(AUDIO), 9):
         runtime = Noting(backend(), failing=[failing])
         events, n_failed = listen(open_session(runtime), AUDIO)
         assert n_failed == 1
@@ -81,7 +81,7 @@ def test_a_failure_loses_no_word_but_those_left_at_the_end_of_an_utterance() -> 
             assert first + lost in (len(FIRST), len(whole)), "the end of an utterance"
 
 
-@pytest.mark.parametrize("failing", range(0, 40, 3))
+@pytest.mark.parametrize("failing", range(0, 40, 9))
 def test_a_failure_while_languages_are_followed_loses_no_more(failing: int) -> None:
     events, n_failed = listen(open_session(Noting(backend(), failing=[failing]), ("en", "de")), MIXED)
     assert n_failed == 1
