@@ -98,14 +98,14 @@ def test_what_is_known_of_a_recording(model: Model) -> None:
 
 
 def test_progress_and_abort(model: Model) -> None:
-    told: list[float] = []
+    positions_s: list[float] = []
     result = model.transcribe(
         CLIPS / "en.flac",
-        on_progress=lambda position, duration: told.append(position),
-        abort=lambda: bool(told),
+        on_progress=lambda position, duration: positions_s.append(position),
+        abort=lambda: bool(positions_s),
     )
     segments = list(result)
-    assert len(told) == 1
+    assert len(positions_s) == 1
     assert result.segments == tuple(segments)
 
 
@@ -127,7 +127,7 @@ def test_an_unreadable_source_is_named_by_every_way_in(model: Model) -> None:
         model.transcribe(io.BytesIO(b"no audio")).collect()
 
 
-@pytest.mark.parametrize("given", [[0.1, 0.2], None, 5, iter(())], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("given", [[0.1, 0.2], None, 5, iter(())], ids=lambda value: type(value).__name__)
 def test_audio_of_another_type_is_one_line(model: Model, given: object) -> None:
     with pytest.raises(AudioError, match=f"expected a path, .* got {type(given).__name__}$"):
         model.transcribe(given)  # type: ignore[arg-type]

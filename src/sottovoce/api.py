@@ -259,8 +259,8 @@ class Model:
         if options.method == "ctc" and self.ctc_head is None:
             raise OptionError(f"method 'ctc': expected a model with a CTC head, {self.name} has none")
         with Recording(source, sample_rate=sample_rate) as recording:
-            own = text.language if isinstance(text, Transcript) else None
-            code = self._one_language(language or own or None, recording)
+            known = text.language if isinstance(text, Transcript) else None
+            code = self._one_language(language or known or None, recording)
             aligner = TextAligner(
                 self.backend,
                 self.tokenizer.with_language(code),
@@ -323,10 +323,10 @@ class Model:
             return self._detected(recording, languages)
 
     def _detected(self, recording: Recording, languages: str | Sequence[str] | None) -> LanguageDetection:
-        found = recording_language(self._language_transcriber(languages), recording)
-        if found is None:
+        detection = recording_language(self._language_transcriber(languages), recording)
+        if detection is None:
             raise AudioError(f"{recording.name}: expected audio, got none")
-        return found
+        return detection
 
     def language_spans(
         self,
@@ -454,6 +454,8 @@ def load_model(
     sources = Sources(model_dir=folder, revision=revision, local_only=local_only, only=source)
     checkpoint = load_checkpoint(default_model(where.type) if name is None else name, sources)
     choice = choose_runtime(backend, dtype, where, checkpoint.dims)
-    made = BACKENDS[choice.name](checkpoint, where, numbers, None if gpu_memory is None else 1e6 * gpu_memory)
-    logger.info("%s: read by %s (%s)", checkpoint.name, made.runtime, choice.reason)
-    return Model(checkpoint, made, partial(load_model, **given))
+    loaded = BACKENDS[choice.name](
+        checkpoint, where, numbers, None if gpu_memory is None else 1e6 * gpu_memory
+    )
+    logger.info("%s: read by %s (%s)", checkpoint.name, loaded.runtime, choice.reason)
+    return Model(checkpoint, loaded, partial(load_model, **given))

@@ -127,9 +127,9 @@ def _languages(model: Model, samples: Samples, mel: Tensor, start_s: float) -> L
     probed = probe.detect([mel[:, piece.start : piece.end] for piece in pieces])
     emission, base = Emission(codes, codes), base_prior(codes, codes, LANGUAGE_PRIOR)
     spans = Spans(emission, seconds, probed, base=base, spoken_s=np.zeros(len(codes)))
-    for index, one in enumerate(probed):
-        spans.hear(index, one)
-    frames = [[*range(one.start, one.end, HOP_FRAMES), one.end] for one in pieces]
+    for index, probabilities in enumerate(probed):
+        spans.hear(index, probabilities)
+    frames = [[*range(piece.start, piece.end, HOP_FRAMES), piece.end] for piece in pieces]
     return Languages(
         codes,
         np.concatenate(frames).astype(np.float32) / MEL_FRAMES_PER_SECOND + np.float32(start_s),
@@ -153,8 +153,8 @@ def _attention(model: Model, mel: Tensor, transcript: Transcript) -> Attention |
 
 
 def _text_tokens(transcript: Transcript, eot: int) -> tuple[int, ...]:
-    found = [token for segment in transcript.segments for token in segment.tokens if token < eot]
-    return tuple(found[:MOST_TOKENS])
+    tokens = [token for segment in transcript.segments for token in segment.tokens if token < eot]
+    return tuple(tokens[:MOST_TOKENS])
 
 
 def likeliest(languages: Languages, n_languages: int = 5, least: float = 0.15) -> Sequence[int]:
@@ -174,8 +174,6 @@ FONTS = (
     "Noto Sans Arabic",
     "Noto Sans Hebrew",
 )
-INCHES_A_SECOND = 0.62
-WORD_INCHES = 0.135
 
 
 def check_picture(path: Path) -> None:
@@ -241,7 +239,7 @@ def _figure(data: FigureData, panels: Sequence[Panel]) -> Figure:
 
 
 def _width(data: FigureData) -> float:
-    return min(22.0, max(9.0, INCHES_A_SECOND * data.duration_s + 1.5))
+    return min(22.0, max(9.0, 0.62 * data.duration_s + 1.5))
 
 
 def _fonts() -> list[str]:
@@ -264,7 +262,7 @@ def _attention_height(data: FigureData) -> float:
 def _words_on_top(axis: Axes, data: FigureData) -> None:
     place = float("-inf")
     for word in data.words:
-        place = max(word.start, place + data.duration_s * WORD_INCHES / _width(data))
+        place = max(word.start, place + data.duration_s * 0.135 / _width(data))
         axis.annotate(
             word.word.strip(),
             (place, 1.0),

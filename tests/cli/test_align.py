@@ -101,9 +101,9 @@ def test_a_transcript_is_one_whatever_its_name(
     path.write_bytes(written.encode("utf-8-sig"))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(written.encode())))
     for name in (str(path), "-"):
-        found = read_text(name)
-        assert isinstance(found, Transcript)
-        assert [segment.text for segment in found.segments] == [f" {TEXT}"]
+        transcript = read_text(name)
+        assert isinstance(transcript, Transcript)
+        assert [segment.text for segment in transcript.segments] == [f" {TEXT}"]
 
 
 @pytest.mark.parametrize("written", ["{Refrain}\nWir haben Zeit.", "Von 1 --> 2.", "WIR\n\n10:30 - 12:00\n"])

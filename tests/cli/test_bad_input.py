@@ -237,7 +237,7 @@ def refused(
     monkeypatch.chdir(folder)
 
     def check(call: str, *more: str) -> None:
-        line, _, told = call.partition(" | ")
+        line, _, message = call.partition(" | ")
         places = {"clip": CLIP.as_posix(), "clips": CLIP.parent.as_posix(), "tmp": folder.as_posix()}
         words = [word.format(**places, long="n" * 300) for word in shlex.split(line)]
         model = [] if words[0] in WITHOUT_MODEL or "--model" in words else more
@@ -246,7 +246,7 @@ def refused(
         assert sorted(folder.rglob("*")) == before
         (error,) = capsys.readouterr().err.strip().splitlines()
         assert error.startswith("error: ")
-        assert told.lower() in error.lower()
+        assert message.lower() in error.lower()
 
     return check
 

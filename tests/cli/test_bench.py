@@ -33,11 +33,14 @@ MEMORY = "peak memory"
 
 def test_a_document_for_each_number_format(call: Call) -> None:
     arguments = ["--dtype", "float32,int8", "--beam-size", "1", "--repeats", "1", "--json"]
-    found = [json.loads(line) for line in call("bench", "-m", "nano", *arguments).out.splitlines()]
-    assert [(one["model"], one["dtype"]) for one in found] == [("nano", "float32"), ("nano", "int8")]
-    assert all(list(one["measures"]) == [*PARTS, MEMORY] for one in found)
-    assert all(one["measures"]["encoder, 30 s"]["ms"] > 0 for one in found)
-    assert found[0]["runtime"] == "torch, float32"
+    results = [json.loads(line) for line in call("bench", "-m", "nano", *arguments).out.splitlines()]
+    assert [(result["model"], result["dtype"]) for result in results] == [
+        ("nano", "float32"),
+        ("nano", "int8"),
+    ]
+    assert all(list(result["measures"]) == [*PARTS, MEMORY] for result in results)
+    assert all(result["measures"]["encoder, 30 s"]["ms"] > 0 for result in results)
+    assert results[0]["runtime"] == "torch, float32"
 
 
 @pytest.fixture
@@ -50,8 +53,8 @@ def one_part(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_document_for_each_runtime(call: Call) -> None:
     pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
     arguments = ["--backend", "torch,native", "--beam-size", "1", "--repeats", "1", "--json"]
-    found = [json.loads(line) for line in call("bench", "-m", "nano", *arguments).out.splitlines()]
-    assert [(one["backend"], one["runtime"].partition(" ")[0]) for one in found] == [
+    results = [json.loads(line) for line in call("bench", "-m", "nano", *arguments).out.splitlines()]
+    assert [(result["backend"], result["runtime"].partition(" ")[0]) for result in results] == [
         ("torch", "torch,"),
         ("native", "native"),
     ]

@@ -29,8 +29,8 @@ def test_timeline_finds_every_language_where_it_is_spoken(call: Call) -> None:
     spoken = next(entry for entry in map(json.loads, lines) if entry["id"] == "demo/mixed")["segments"]
     assert [span["language"] for span in spans] == [span["language"] for span in spoken]
     assert all(before["end"] == after["start"] for before, after in itertools.pairwise(spans))
-    for found, before, after in zip(spans, spoken, spoken[1:], strict=False):
-        assert before["end"] - 0.5 <= found["end"] <= after["start"] + 0.5
+    for span, before, after in zip(spans, spoken, spoken[1:], strict=False):
+        assert before["end"] - 0.5 <= span["end"] <= after["start"] + 0.5
 
 
 def test_only_the_languages_asked_for(call: Call) -> None:

@@ -51,9 +51,9 @@ def test_lags_are_by_characters_where_words_have_no_spaces(language: str, text: 
     delays = (1.0, 2.0, 3.0)
     live = LiveRun(words, delays, delays, language, (), 10.0, 0.1, 0.1)
     entry = ManifestEntry("a", Path("a"), language, text, (LabelledSpan(0.0, 10.0, language, text),))
-    found = latencies([entry], [(text, list(words))], [live])
-    assert found["laal_s"] == pytest.approx(0.0)
-    assert found["stream_laal_s"] == pytest.approx(0.0)
+    scores = latencies([entry], [(text, list(words))], [live])
+    assert scores["laal_s"] == pytest.approx(0.0)
+    assert scores["stream_laal_s"] == pytest.approx(0.0)
 
 
 def test_errors_of_offline_transcripts(call: Call) -> None:

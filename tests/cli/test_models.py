@@ -114,13 +114,13 @@ def test_info_tells_the_format_and_its_numbers(
 
 
 def test_quantizing_tells_what_it_cost(tmp_path: Path, call: Call) -> None:
-    _, told = call("models", "quantize", "nano", tmp_path / "nano.bin", "q5_1").out.splitlines()
+    _, report = call("models", "quantize", "nano", tmp_path / "nano.bin", "q5_1").out.splitlines()
     loss = json.loads(call("models", "quantize", "nano", tmp_path / "again.bin", "q5_1", "--json").out)
     assert loss["type"] == "q5_1"
     assert loss["bytes_after"] < loss["bytes_before"]
     assert loss["worst"] in load_checkpoint("nano").tensors
-    assert f"relative RMS error {loss['relative_rms']:.2%}" in told
-    assert f"{loss['worst']} ({loss['worst_relative_rms']:.2%})" in told
+    assert f"relative RMS error {loss['relative_rms']:.2%}" in report
+    assert f"{loss['worst']} ({loss['worst_relative_rms']:.2%})" in report
 
 
 def test_eight_bits_have_their_own_way(tmp_path: Path, call: Call) -> None:

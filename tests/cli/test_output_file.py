@@ -25,10 +25,10 @@ FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language
 def test_a_file_is_the_one_document_in_the_format_of_its_extension(
     clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = tmp_path / "new" / "Talk.SRT"
-    assert run(["transcribe", str(clip), *FAST, "-o", str(made)]) == 0
-    assert made.read_text(encoding="utf-8").startswith("1\n00:00:00")
-    assert os.listdir(made.parent) == ["Talk.SRT"]
+    document = tmp_path / "new" / "Talk.SRT"
+    assert run(["transcribe", str(clip), *FAST, "-o", str(document)]) == 0
+    assert document.read_text(encoding="utf-8").startswith("1\n00:00:00")
+    assert os.listdir(document.parent) == ["Talk.SRT"]
     output = capsys.readouterr()
     assert (output.out, output.err) == ("", "")
 

@@ -32,10 +32,10 @@ def talk(tmp_path: Path) -> Path:
 def _tones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks that hear tones stand in for those that hear people: no weights are needed."""
 
-    def own(wish: SpeakerOptions) -> ClusteringDiarizer:
+    def tone_diarizer(wish: SpeakerOptions) -> ClusteringDiarizer:
         return ClusteringDiarizer(ToneSpeakers(), ToneVoices(), wish)
 
-    monkeypatch.setattr(transcription, "make_diarizer", own)
+    monkeypatch.setattr(transcription, "make_diarizer", tone_diarizer)
 
 
 def turns(talk: Path, *words: str) -> list[tuple[float, str]]:
@@ -72,8 +72,8 @@ def test_names_are_in_every_document(talk: Path, tmp_path: Path) -> None:
 def test_known_voices_have_their_names_wherever_they_speak(talk: Path, tmp_path: Path) -> None:
     voice = tmp_path / "eve.wav"
     voice.write_bytes(wav_bytes(recording((Turn(0.0, 2.0, "high"),), 2.0)))
-    found = turns(talk, "--speakers", "auto", "--known-voice", f"Eve={voice}", "--speaker-names", "Ann")
-    assert found == [(0, "Ann"), (4, "B"), (8, "Eve"), (12, "Ann")]
+    names = turns(talk, "--speakers", "auto", "--known-voice", f"Eve={voice}", "--speaker-names", "Ann")
+    assert names == [(0, "Ann"), (4, "B"), (8, "Eve"), (12, "Ann")]
     low = tmp_path / "low=1.wav"
     low.write_bytes(wav_bytes(recording((Turn(0.0, 2.0, "low"),), 2.0)))
     both = ["--known-voice", f"Eve={voice}", "--known-voice", f"Bob={low}"]
@@ -84,14 +84,14 @@ def test_bounds_of_the_number_of_speakers(talk: Path) -> None:
     assert {name for _, name in turns(talk, "--speakers", "auto", "--max-speakers", "2")} == {"A", "B"}
     two = ["--speakers", "auto", "--min-speakers", "2", "--max-speakers", "12"]
     assert {name for _, name in turns(talk, *two)} == {"A", "B", "C"}
-    one = talk.with_name("one.wav")
-    one.write_bytes(wav_bytes(recording((Turn(0.2, 9.0, "low"), Turn(9.5, 14.0, "low")), 15.0)))
-    assert {name for _, name in turns(one, "--speakers", "auto")} == {"A"}
+    alone = talk.with_name("one.wav")
+    alone.write_bytes(wav_bytes(recording((Turn(0.2, 9.0, "low"), Turn(9.5, 14.0, "low")), 15.0)))
+    assert {name for _, name in turns(alone, "--speakers", "auto")} == {"A"}
 
 
 def test_a_part_has_its_own_order(talk: Path) -> None:
-    found = turns(talk, "--speakers", "2", "--speaker-names", "Ann,Bob", "--offset", "8.1")
-    assert found == [(8, "Ann"), (12, "Bob")]
+    names = turns(talk, "--speakers", "2", "--speaker-names", "Ann,Bob", "--offset", "8.1")
+    assert names == [(8, "Ann"), (12, "Bob")]
 
 
 def test_channels_are_named_in_their_order(tmp_path: Path) -> None:

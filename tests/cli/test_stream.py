@@ -120,8 +120,8 @@ def test_a_pipe_of_a_sound_file_is_decoded(
 def test_a_pipe_of_samples_without_a_header(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     data = (load_audio(CLIP) * 32767).astype(">i2").tobytes()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
-    found = said(live("--input-format", "s16be:16000", source="-"))
-    assert found == "The garden is quiet in the morning."
+    text = said(live("--input-format", "s16be:16000", source="-"))
+    assert text == "The garden is quiet in the morning."
 
 
 @pytest.mark.parametrize("data", [b"", b"no sound\n", b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(9000)])
@@ -359,9 +359,9 @@ def test_audio_in_real_time_is_measured_and_comes_at_the_interval_of_the_load() 
             yield piece
 
     idle, loaded = Controller(1), Controller(2)
-    assert {len(one) for one in caught_up(pieces(), idle)} == {800}, "with one beam first"
+    assert {len(piece) for piece in caught_up(pieces(), idle)} == {800}, "with one beam first"
     assert len(idle.waits_s) == len(idle.works_s) > 30
-    taken = [len(one) for one in caught_up(pieces(), loaded)]
+    taken = [len(piece) for piece in caught_up(pieces(), loaded)]
     assert min(taken[:-1]) >= round(loaded.interval_s * SAMPLE_RATE), "half a second at a time"
     assert sum(taken) == 40 * len(piece)
 

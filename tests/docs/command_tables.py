@@ -43,8 +43,8 @@ MODEL = (
 """The model options: commands that have all of them name them so."""
 Row: TypeAlias = tuple[str, str]
 OWNERS = {
-    one.__name__: one
-    for one in (
+    owner.__name__: owner
+    for owner in (
         TranscribeOptions,
         DecodingOptions,
         FallbackOptions,
@@ -81,13 +81,13 @@ def tables(name: str) -> str:
     other = SHOWN_BY.get(name, "transcribe")
     shown = [] if name == other else rows(*reversed(command_of(other)))
     sections = command.sections if isinstance(command, SectionedCommand) else {"": command.params}
-    found = ((heading, rows(context, params)) for heading, params in sections.items())
-    return "".join(section(heading, part, shown, other) for heading, part in found if part)
+    tables = ((heading, rows(context, params)) for heading, params in sections.items())
+    return "".join(section(heading, part, shown, other) for heading, part in tables if part)
 
 
 def section(heading: str, part: list[Row], shown: list[Row], other: str) -> str:
     """A section in Markdown. shown: rows of the other command, which are named in one line."""
-    names = [long_name(one) for one in part if one in shown]
+    names = [long_name(param) for param in part if param in shown]
     is_model = set(MODEL) <= set(names)
     same = ["the model options"] if is_model else []
     same += [f"`{name}`" for name in names if not (is_model and name in MODEL)]
@@ -108,16 +108,18 @@ def command_of(name: str) -> tuple[click.Command, click.Context]:
     command: click.Command = cli
     for word in name.split():
         assert isinstance(command, click.Group)
-        found = command.get_command(context, word)
-        assert found is not None, name
-        command, context = found, click.Context(found, parent=context, info_name=word)
+        child = command.get_command(context, word)
+        assert child is not None, name
+        command, context = child, click.Context(child, parent=context, info_name=word)
     return command, context
 
 
 def rows(context: click.Context, params: Iterable[click.Parameter] | click.Command) -> list[Row]:
     """Names and meaning of each option, but for those that every command has."""
     params = params.params if isinstance(params, click.Command) else params
-    options = (one for one in params if isinstance(one, click.Option) and one.name not in CALL_OPTIONS)
+    options = (
+        param for param in params if isinstance(param, click.Option) and param.name not in CALL_OPTIONS
+    )
     records = (option.get_help_record(context) or ("", "") for option in options)
     return [(names.replace("|", "\\|"), meaning.replace("|", "\\|")) for names, meaning in records]
 
@@ -149,15 +151,17 @@ def in_python(option: Option) -> str:
         "Model.fusion": Model.fusion,
         "load_model": load_model,
     }
-    found = [name for name, called in functions.items() if option.key in inspect.signature(called).parameters]
-    usual = f"{found[0]}({option.key})" if found else ""
+    callers = [
+        name for name, called in functions.items() if option.key in inspect.signature(called).parameters
+    ]
+    usual = f"{callers[0]}({option.key})" if callers else ""
     return f"`{name}`" if (name := ARGUMENTS.get(option.key, usual)) else ""
 
 
 def names_elsewhere(option: Option, program: str) -> list[str]:
     """What another program calls an option."""
     named = ELSEWHERE.get(option.key or option.field, {})
-    return " ".join(named.get(one, "") for one in PROGRAMS[program]).split()
+    return " ".join(named.get(option_name, "") for option_name in PROGRAMS[program]).split()
 
 
 def names_table(program: str, notes: Mapping[str, str]) -> str:
@@ -179,16 +183,16 @@ def names_table(program: str, notes: Mapping[str, str]) -> str:
 def with_names(page: str) -> str:
     """The page with its table of names as the options have them now; notes stay as they are."""
 
-    def made(match: re.Match[str]) -> str:
+    def rewrite(match: re.Match[str]) -> str:
         rows = [re.split(r" ?\| ?", row) for row in match["rows"].splitlines() if row]
         return f"{match[1]}{names_table(match['of'], {row[1]: row[-2] for row in rows})}{match[4]}"
 
-    return NAMES.sub(made, page)
+    return NAMES.sub(rewrite, page)
 
 
-def rewritten(page: str, marks: re.Pattern[str], made: Callable[[str], str]) -> str:
+def rewritten(page: str, marks: re.Pattern[str], rewrite: Callable[[str], str]) -> str:
     """The page with every table as the options have it now."""
-    return marks.sub(lambda match: f"{match[1]}{made(match['of'])}\n{match[3]}", page)
+    return marks.sub(lambda match: f"{match[1]}{rewrite(match['of'])}\n{match[3]}", page)
 
 
 PAGES: tuple[tuple[Path, re.Pattern[str], Callable[[str], str]], ...] = (
@@ -200,7 +204,7 @@ PAGES: tuple[tuple[Path, re.Pattern[str], Callable[[str], str]], ...] = (
 
 
 if __name__ == "__main__":
-    for page, marks, made in PAGES:
-        page.write_text(rewritten(page.read_text(encoding="utf-8"), marks, made), encoding="utf-8")
+    for page, marks, rewrite in PAGES:
+        page.write_text(rewritten(page.read_text(encoding="utf-8"), marks, rewrite), encoding="utf-8")
     for page in COMING:
         page.write_text(with_names(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -47,8 +47,8 @@ def test_anchors_are_padding_of_low_norm_in_a_fifth_of_the_pieces() -> None:
 def test_the_full_window_is_its_own_measure(model: Model, pieces: list[ReferencePiece]) -> None:
     exact = measure(model.backend, pieces, EXACT)
     assert exact.mean == pytest.approx(0.0, abs=1e-5)
-    n_frames = sum(one.n_frames for one in pieces)
-    n_updates = sum(-(-one.n_frames // 25) for one in pieces)
+    n_frames = sum(piece.n_frames for piece in pieces)
+    n_updates = sum(-(-piece.n_frames // 25) for piece in pieces)
     assert exact.work == pytest.approx(n_updates * model.backend.dims.n_audio_ctx / n_frames)
     whole, kept = (measure(model.backend, pieces, mode) for mode in (DENSE.whole(), DENSE))
     assert 0.0 < whole.mean <= whole.worst
@@ -58,13 +58,13 @@ def test_the_full_window_is_its_own_measure(model: Model, pieces: list[Reference
 def test_what_is_found_is_as_near_as_dense_padding(
     model: Model, speech: Samples, pieces: list[ReferencePiece]
 ) -> None:
-    found = find_encoder_mode(model.backend, model.tokenizer.with_language("en"), speech)
-    assert measure(model.backend, pieces, found.mode) == found
+    trial = find_encoder_mode(model.backend, model.tokenizer.with_language("en"), speech)
+    assert measure(model.backend, pieces, trial.mode) == trial
     whole = measure(model.backend, pieces, DENSE.whole())
-    if found.mode != EXACT:
-        assert found.mean <= encoder_mode.TOLERANCE * whole.mean
-        assert found.worst < encoder_mode.LOOP
-        assert found.work <= whole.work
+    if trial.mode != EXACT:
+        assert trial.mean <= encoder_mode.TOLERANCE * whole.mean
+        assert trial.worst < encoder_mode.LOOP
+        assert trial.work <= whole.work
     else:
         assert whole.worst >= encoder_mode.LOOP
 

@@ -35,16 +35,16 @@ def test_switches_lie_between_spans_of_different_languages() -> None:
 
 
 def test_a_perfect_system() -> None:
-    found = [FoundSwitch(4.2, 5.5, "en", "de"), FoundSwitch(12.1, 13.0, "de", "en")]
-    scores = score_switches(found, SPANS, duration_s=20.0)
+    switches = [FoundSwitch(4.2, 5.5, "en", "de"), FoundSwitch(12.1, 13.0, "de", "en")]
+    scores = score_switches(switches, SPANS, duration_s=20.0)
     assert (scores.precision, scores.recall, scores.f1) == (1.0, 1.0, 1.0)
     assert scores.median_delay_s == pytest.approx(1.0)
     assert scores.false_switches_per_hour == 0.0
 
 
 def test_late_wrong_and_missing_switches_count() -> None:
-    found = [FoundSwitch(5.6, 6.0, "en", "de"), FoundSwitch(12.0, 13.0, "de", "fr")]
-    scores = score_switches(found, SPANS, duration_s=20.0)
+    switches = [FoundSwitch(5.6, 6.0, "en", "de"), FoundSwitch(12.0, 13.0, "de", "fr")]
+    scores = score_switches(switches, SPANS, duration_s=20.0)
     assert scores.n_matched == 0
     assert scores.f1 == 0.0
     assert scores.false_switches_per_hour == pytest.approx(360.0)
@@ -57,8 +57,8 @@ def test_silence_about_one_language_is_perfect() -> None:
 
 
 def test_scores_add_up_over_recordings() -> None:
-    one = score_switches([FoundSwitch(4.2, 5.0, "en", "de")], SPANS, duration_s=20.0)
-    total = NO_SCORES + one + one
+    scores = score_switches([FoundSwitch(4.2, 5.0, "en", "de")], SPANS, duration_s=20.0)
+    total = NO_SCORES + scores + scores
     assert (total.n_true, total.n_found, total.n_matched, total.duration_s) == (4, 2, 2, 40.0)
 
 
@@ -76,13 +76,13 @@ def test_matching_is_the_largest_one_to_one(seed: int) -> None:
     def times() -> list[float]:
         return sorted(rng.uniform(0, 6) for _ in range(rng.randint(0, 4)))
 
-    found = [FoundSwitch(at, at + 1, "a", rng.choice("bc")) for at in times()]
+    switches = [FoundSwitch(at, at + 1, "a", rng.choice("bc")) for at in times()]
     true = [TrueSwitch(at, at, "a", rng.choice("bc")) for at in times()]
-    pairs = match(found, true, 1.0)
+    pairs = match(switches, true, 1.0)
     assert all(abs(f.at_s - t.from_s) <= 1.0 and f.target == t.target for f, t in pairs)
     best = 0
-    for n in range(min(len(found), len(true)) + 1):
-        for chosen in itertools.combinations(found, n):
+    for n in range(min(len(switches), len(true)) + 1):
+        for chosen in itertools.combinations(switches, n):
             for wanted in itertools.permutations(true, n):
                 if all(
                     abs(f.at_s - t.from_s) <= 1.0 and f.target == t.target

@@ -126,8 +126,8 @@ def test_stream_laal_puts_each_segment_on_its_own_clock() -> None:
 
 
 def test_word_latency_is_emission_minus_end_of_right_words() -> None:
-    found = word_latencies(["a", "x", "c"], [1.5, 2.0, 4.0], ["a", "b", "c"], [1.0, 2.0, 3.0])
-    assert found == [0.5, 1.0]
+    latencies_s = word_latencies(["a", "x", "c"], [1.5, 2.0, 4.0], ["a", "b", "c"], [1.0, 2.0, 3.0])
+    assert latencies_s == [0.5, 1.0]
     with pytest.raises(InputError):
         word_latencies(["a"], [1.0], ["a"], [])
 

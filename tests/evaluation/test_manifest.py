@@ -22,9 +22,9 @@ def test_one_language_and_several(tmp_path: Path) -> None:
         '{"file": "sub/b.wav", "language": [{"start": 0, "end": 1.5, "language": "en"},'
         ' {"start": 1.5, "end": 3, "language": "de"}]}\n'
     )
-    one, several = read_manifest(write(tmp_path, lines))
-    assert (one.id, one.language, one.text, one.languages) == ("a", "en", "hi", ("en",))
-    assert one.path == tmp_path / "a.wav"
+    single, several = read_manifest(write(tmp_path, lines))
+    assert (single.id, single.language, single.text, single.languages) == ("a", "en", "hi", ("en",))
+    assert single.path == tmp_path / "a.wav"
     assert (several.id, several.language, several.languages) == ("sub/b.wav", None, ("en", "de"))
     assert several.spans[1].start_s == 1.5
 

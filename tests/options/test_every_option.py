@@ -103,7 +103,7 @@ def test_a_flag_sets_its_field_as_python_does(option: Option) -> None:
     if option.key == "task":
         assert given["task"] == value
         return
-    (owner,) = (one for one in owners(given) if type(one).__name__ == option.owner)
+    (owner,) = (chosen for chosen in owners(given) if type(chosen).__name__ == option.owner)
     if option.key == "speakers":
         assert owner.speakers.n_speakers == 3
         return
@@ -139,11 +139,11 @@ def test_a_field_of_a_form_sets_the_same(option: Option) -> None:
         fields = [(name, text), ("vad", "true"), ("prompt", "Anna"), ("response_format", "verbose_json")]
         request = inference_request(Fields({**dict(fields), name: text}.items()), "model")
         options = request.transcription.options
-        found: list[Any] = [options, options.decoding, options.fallback, options.vad]
+        all_options: list[Any] = [options, options.decoding, options.fallback, options.vad]
         if option.owner == "WriterOptions":
             assert read_form(Fields([(name, text)]), "whisper_cpp")[option.key] == value
             continue
-        (owner,) = (one for one in found if type(one).__name__ == option.owner)
+        (owner,) = (chosen for chosen in all_options if type(chosen).__name__ == option.owner)
         assert getattr(owner, option.field) == value
 
 
@@ -198,7 +198,7 @@ def test_keys_flags_and_names_are_there_once() -> None:
     assert len(set(keys)) == len(keys)
     assert len({option.flags for option in LIBRARY}) == len(keys)
     for api in ("openai", "whisper_cpp"):
-        names = [name for one in FORM if api in one.apis for name in one.apis[api].names.split()]  # type: ignore[index]
+        names = [name for option in FORM if api in option.apis for name in option.apis[api].names.split()]  # type: ignore[index]
         assert len(set(names)) == len(names)
 
 

@@ -15,7 +15,9 @@ from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.fields import LIVE
 from sottovoce.streaming.options import StreamOptions
 
-FLAGS = [one for one in (*options_of(LiveDecodingOptions), *options_of(VadStreamOptions)) if one.flags]
+FLAGS = [
+    option for option in (*options_of(LiveDecodingOptions), *options_of(VadStreamOptions)) if option.flags
+]
 OWNERS = {"LiveDecodingOptions": StreamOptions, "VadStreamOptions": VadStreamOptions}
 FIELDS: dict[str, tuple[object, Any]] = {
     "languages": ("en,german", ("en", "de")),
@@ -30,7 +32,7 @@ FIELDS: dict[str, tuple[object, Any]] = {
     "prompt": ("Anna said", "Anna said"),
     "terms": (["Tisza", "Duna"], "Tisza, Duna"),
 }
-NAMED = [one for one in LIVE if one.owner and "sottovoce" in one.apis]
+NAMED = [option for option in LIVE if option.owner and "sottovoce" in option.apis]
 
 
 @pytest.mark.parametrize("option", FLAGS, ids=lambda option: option.key)

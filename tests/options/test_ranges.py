@@ -63,8 +63,8 @@ def outside(option: Option) -> Iterator[object]:
 def test_every_declared_option_refuses_what_is_outside_its_range() -> None:
     tried = 0
     for owner, option in declared():
-        (field,) = (one for one in fields(owner) if one.name == option.field)
-        needed = {one.name: NEEDED[one.name] for one in fields(owner) if one.name in NEEDED}
+        (field,) = (each for each in fields(owner) if each.name == option.field)
+        needed = {each.name: NEEDED[each.name] for each in fields(owner) if each.name in NEEDED}
         for value in outside(option):
             given = (value,) if "tuple[" in str(field.type) else value
             with pytest.raises(OptionError, match="expected"):
@@ -226,9 +226,9 @@ def test_wishes_for_speakers(wish: Speakers, options: SpeakerOptions) -> None:
 
 
 def test_what_tells_speakers_apart_may_be_given_itself() -> None:
-    own = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
-    assert parse_speakers(own) is own
-    assert make_diarizer(own) is own
+    diarizer = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
+    assert parse_speakers(diarizer) is diarizer
+    assert make_diarizer(diarizer) is diarizer
 
 
 @pytest.mark.parametrize("wish", ["", "two", "0", "-1", "2.5", "²", 0, -3])

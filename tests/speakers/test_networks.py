@@ -21,7 +21,6 @@ from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers import networks
 from sottovoce.speakers.diarize import load_voice_encoder
 from sottovoce.speakers.networks import (
-    CAMPPLUS_BLOCKS,
     CampPlusEncoder,
     Ge2eEncoder,
     SegmentationNetwork,
@@ -72,7 +71,7 @@ def campplus_weights() -> dict[str, Tensor]:
     conv("xvector.tdnn.linear", 128, 320, 5)
     norm("xvector.tdnn.nonlinear.batchnorm", 128)
     size = 128
-    for number, (n_layers, _) in enumerate(CAMPPLUS_BLOCKS, 1):
+    for number, (n_layers, _) in enumerate(CampPlusEncoder.blocks, 1):
         for layer in range(1, n_layers + 1):
             name = f"xvector.block{number}.tdnnd{layer}"
             norm(f"{name}.nonlinear1.batchnorm", size)

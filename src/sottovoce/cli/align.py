@@ -98,10 +98,6 @@ def transcript_with_words(
     return model.align(source, text, language=None if language == "auto" else language)
 
 
-NOT_FOUND = 1
-"""Exit code without a match, as in grep."""
-
-
 @dataclass(frozen=True, slots=True)
 class FindOptions:
     least_score: float = Option(
@@ -148,7 +144,7 @@ def find(context: click.Context, /, recording: str, phrase: str, language: str, 
         code = for_each_file([recording], in_transcript, invocation=invocation_of(context))
     else:
         code = with_model(context, [recording], in_recording)
-    return code or (0 if n_found else NOT_FOUND)
+    return code or (0 if n_found else 1)  # as grep
 
 
 def match_line(match: Match) -> str:
@@ -263,21 +259,21 @@ def detect_language(
     """
 
     def work(model: Model, name: str) -> None:
-        found = (languages_over_time if timeline else detection)(model, name, languages)
-        click.echo(json.dumps({"file": name, **found}, ensure_ascii=False))
+        row = (languages_over_time if timeline else detection)(model, name, languages)
+        click.echo(json.dumps({"file": name, **row}, ensure_ascii=False))
 
     return with_model(context, files, work, quiet=sys.stdout.isatty())
 
 
 def detection(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    found = model.detect_language(name, languages=languages)
-    likely = Counter(found.probabilities).most_common(5)
+    detected = model.detect_language(name, languages=languages)
+    likely = Counter(detected.probabilities).most_common(5)
     return {
-        "language": found.language,
-        "probability": round(found.probability, 4),
+        "language": detected.language,
+        "probability": round(detected.probability, 4),
         "probabilities": {language: round(probability, 4) for language, probability in likely},
-        "allowed_mass": round(found.allowed_mass, 4),
-        "no_speech_prob": round(found.no_speech_prob, 4),
+        "allowed_mass": round(detected.allowed_mass, 4),
+        "no_speech_prob": round(detected.no_speech_prob, 4),
     }
 
 

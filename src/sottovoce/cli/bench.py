@@ -75,26 +75,26 @@ def bench(file: str | None, language: str, beam_size: int, **given: object) -> N
     names: Sequence[str | None] = [None] if model.model is None else _names(model.model)
     chosen = product(names, _names(model.dtype), _names(model.backend))
     models = [replace(model, model=name, dtype=dtype, backend=backend) for name, dtype, backend in chosen]
-    for one in models:
-        _check(one)
+    for each in models:
+        _check(each)
     samples = None if file is None else _beginning(file, options.seconds)
-    for one in models:
-        if one.model is not None:
-            resolve(one.model, one.sources())
-    found: dict[str, list[Measured]] = {}
+    for each in models:
+        if each.model is not None:
+            resolve(each.model, each.sources())
+    results: dict[str, list[Measured]] = {}
     n_of_file = 0 if file is None else 1 + (not options.no_live)
     n_rows = 5 if options.live else 7 + int(beam_size > 1) + n_of_file
     with progress_bar(auto_refresh=False) as bar:  # a thread that draws would disturb the measurements
         task = bar.add_task("measures", total=n_rows * len(models))
-        for one in models:
-            for measured in measures(one, options, samples):
-                found.setdefault(_label(one), []).append(measured)
+        for each in models:
+            for measured in measures(each, options, samples):
+                results.setdefault(_label(each), []).append(measured)
                 bar.update(task, advance=1, refresh=True)
     if not options.json:
-        _print(found)
+        _print(results)
         return
-    for one, (runtime, *rows) in zip(models, found.values(), strict=True):
-        named = {name: getattr(one, name) for name in CHOSEN}
+    for each, (runtime, *rows) in zip(models, results.values(), strict=True):
+        named = {name: getattr(each, name) for name in CHOSEN}
         numbers = {row.name: row.numbers for row in rows}
         click.echo(json.dumps({**named, "runtime": runtime.shown, "measures": numbers}))
 
@@ -133,7 +133,7 @@ def _label(options: ModelOptions) -> str:
 
 
 def _of_timing(name: str, timing: Timing) -> Measured:
-    low, middle, high = (1000 * one for one in (timing.lowest_s, timing.median_s, timing.highest_s))
+    low, middle, high = (1000 * seconds for seconds in (timing.lowest_s, timing.median_s, timing.highest_s))
     numbers = {"ms": round(middle, 3), "lowest_ms": round(low, 3), "highest_ms": round(high, 3)}
     return Measured(name, f"{_rounded(middle)} ms ({_rounded(low)}-{_rounded(high)})", numbers)
 
@@ -216,13 +216,13 @@ def _live(model: Model, samples: Samples, language: str, encoder: EncoderMode | 
     return Measured("live sessions", shown, numbers)
 
 
-def _print(found: Mapping[str, list[Measured]]) -> None:
+def _print(results: Mapping[str, list[Measured]]) -> None:
     table = Table(box=None, header_style="bold", padding=(0, 3, 0, 0), pad_edge=False)
-    for heading in ("", *found):
+    for heading in ("", *results):
         table.add_column(heading, no_wrap=not sys.stdout.isatty())
-    for rows in zip(*found.values(), strict=True):
+    for rows in zip(*results.values(), strict=True):
         table.add_row(rows[0].name, *(row.shown for row in rows))
-    Console(width=None if sys.stdout.isatty() else 100 * (1 + len(found))).print(table)
+    Console(width=None if sys.stdout.isatty() else 100 * (1 + len(results))).print(table)
 
 
 def _beginning(file: str, seconds: float) -> Samples:

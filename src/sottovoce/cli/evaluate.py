@@ -122,8 +122,10 @@ def wer(manifest: str, **given: object) -> None:
 def offline(model: Model, entry: ManifestEntry, languages: Sequence[str]) -> tuple[str, list[Word]]:
     options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
     language = entry.language or ",".join(languages)
-    found = model.transcribe(str(entry.path), language=language, word_timestamps=True, options=options)
-    segments = list(found)
+    transcription = model.transcribe(
+        str(entry.path), language=language, word_timestamps=True, options=options
+    )
+    segments = list(transcription)
     return "".join(s.text for s in segments).strip(), [word for s in segments for word in s.words or ()]
 
 
@@ -155,12 +157,12 @@ def language(
     rows = [
         {
             "width_s": width,
-            "n": one.n,
-            "accuracy": one.accuracy,
-            "interval": one.interval(),
-            "by_language": one.by_language,
+            "n": score.n,
+            "accuracy": score.accuracy,
+            "interval": score.interval(),
+            "by_language": score.by_language,
         }
-        for width, one in scores.items()
+        for width, score in scores.items()
     ]
     snr = snr_db if noises else None
     say({"model": model.name, "n_recordings": len(entries), "snr_db": snr, "widths": rows})
@@ -176,10 +178,10 @@ def probed(
     encoded = model.backend.encode(window_features([mel], 2 * (n_frames + n_frames % 2)))
     sizes = [(width, round(50 * width)) for width in widths]
     spans = [(width, (at, at + n)) for width, n in sizes for at in range(0, n_frames - n + 1, n)]
-    found = probe.detect_spans(encoded, [span for _, span in spans])
+    detections = probe.detect_spans(encoded, [span for _, span in spans])
     return [
-        (width, probe.languages[int(one.probabilities.argmax())])
-        for (width, _), one in zip(spans, found, strict=True)
+        (width, probe.languages[int(detection.probabilities.argmax())])
+        for (width, _), detection in zip(spans, detections, strict=True)
     ]
 
 
@@ -241,7 +243,7 @@ def switching(manifest: str, plots: str | None, **given: object) -> None:
             "within_1_s": _shown(wide),
             "within_0.5_s": _shown(narrow),
             "errors": score(utterances, quick).to_dict() if utterances else None,
-            "errors_by_spoken_language": {code: found.to_dict() for code, found in split.items()},
+            "errors_by_spoken_language": {code: counts.to_dict() for code, counts in split.items()},
         }
     )
 
@@ -309,7 +311,7 @@ def latencies(
     audio_s = sum(run.duration_s for run in runs)
     return {
         **_rates_of(entries, [run.text for run in runs]),
-        **{name: _mean(found) for name, found in values.items()},
+        **{name: _mean(numbers) for name, numbers in values.items()},
         "n_words_timed": len(values["word_latency_s"]),
         "real_time_factor": round(sum(run.compute_s for run in runs) / audio_s, 3),
     }

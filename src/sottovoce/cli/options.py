@@ -109,7 +109,7 @@ def parameter(option: Option) -> click.Option:
     assert long is not None, f"{option.key}: has no flag"
     default = option.default if option.cli_default is SAME else option.cli_default
     if isinstance(default, tuple):
-        default = ",".join(f"{one:g}" for one in default) or None
+        default = ",".join(f"{number:g}" for number in default) or None
     elif option.kind == "time" and isinstance(default, float):
         default = clock(default)
     short, *others = option.short.split() or ("",)
@@ -133,7 +133,7 @@ def parameter(option: Option) -> click.Option:
 def _type(option: Option) -> click.ParamType | type:  # type: ignore[type-arg]
     match option.kind:
         case "integer" if option.is_ranged:
-            least, most = (None if one is None else int(one) for one in (option.least, option.most))
+            least, most = (None if limit is None else int(limit) for limit in (option.least, option.most))
             return click.IntRange(least, most)
         case "integer":
             return int
@@ -187,8 +187,8 @@ class SectionedCommand(click.Command):
         self.sections: dict[str, list[click.Option]] = {}
         self.declared: list[Option] = []
         for heading, flags in sections.items():
-            self.declared += [one for one in flags if isinstance(one, Option)]
-            self.sections[heading] = [parameter(one) if isinstance(one, Option) else one for one in flags]
+            self.declared += [flag for flag in flags if isinstance(flag, Option)]
+            self.sections[heading] = [parameter(flag) if isinstance(flag, Option) else flag for flag in flags]
             self.params += self.sections[heading]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -57,7 +57,6 @@ FIXED = ("backend", "model_dir", "local_only")
 EXTRA = frozenset(
     {"starlette", "uvicorn", "httptools", "anyio", "python_multipart", "websockets", "prometheus_client"}
 )
-LOOK_EVERY_S = 0.5
 SWITCH_S = 0.0005
 """Seconds for which a thread keeps the interpreter: model threads need it after every operation."""
 
@@ -98,7 +97,7 @@ class ServeOptions:
     ).as_field(None)
 
 
-OWN = options_of(ServeOptions)
+SERVE = options_of(ServeOptions)
 TLS = click.Option(
     ["--tls"], nargs=2, metavar="CERTIFICATE KEY", help="PEM files of the certificate and its key, for https."
 )
@@ -106,20 +105,20 @@ SECTIONS: Mapping[str, tuple[Flag, ...]] = {
     "Address": (
         *options_of(Listening),
         TLS,
-        *grouped("Address", of=OWN),
+        *grouped("Address", of=SERVE),
         *options_of(ServerSettings),
     ),
     "Model": (
         *(option for option in MODEL if option.key not in FIXED),
-        *grouped("Model", of=OWN),
+        *grouped("Model", of=SERVE),
         *options_of(ModelSettings),
         BEAM_SIZE,
     ),
     "Access": options_of(Access),
     "Limits": (*options_of(ServerLimits), *options_of(Work)),
-    "Jobs": (*grouped("Jobs", of=OWN), *options_of(JobSettings)),
+    "Jobs": (*grouped("Jobs", of=SERVE), *options_of(JobSettings)),
     "Translation of live speech": TRANSLATION[1:],
-    "More than one machine": (*grouped("Replicas", of=OWN), *options_of(Replicas)),
+    "More than one machine": (*grouped("Replicas", of=SERVE), *options_of(Replicas)),
 }
 
 
@@ -202,7 +201,7 @@ def serve_on_ray(
         try:
             while True:
                 invocation.interrupts.check()
-                time.sleep(LOOK_EVERY_S)
+                time.sleep(0.5)
         except KeyboardInterrupt:
             invocation.interrupts.take()
     return 128 + signal.SIGTERM if invocation.interrupts.is_polite_end else 0
@@ -282,12 +281,12 @@ def model_paths(given: Values) -> dict[str, str]:
     default = given["model"] or default_model(choose_device(given["device"]).type)
     others = [("--also-model", split_name(entry)[1]) for entry in options.also_model]
     second = [("--second-model", options.second_model)] if options.second_model else []
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for flag, path in (("--model", default), *others, *second):
         name = name_of(path)
-        if found.setdefault(name, path) != path:
-            raise OptionError(f"{flag} '{path}': has the same name as '{found[name]}'")
-    return found
+        if paths.setdefault(name, path) != path:
+            raise OptionError(f"{flag} '{path}': has the same name as '{paths[name]}'")
+    return paths
 
 
 def split_name(entry: str) -> tuple[str, str]:
@@ -318,7 +317,7 @@ def defaults(command: click.Command, path: str) -> Mapping[str, object]:
         for name in (*option.opts, *option.secondary_opts)
         if name.startswith("--")
     }
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     try:
         document = read_toml(path, "a TOML file", name=f"'{path}'")
     except OptionError as error:
@@ -329,5 +328,5 @@ def defaults(command: click.Command, path: str) -> Mapping[str, object]:
         if name not in parameters or isinstance(value, dict):
             got = f"'{name}'" if name not in parameters else "a table"
             raise click.BadParameter(f"'{path}': expected {wanted}, got {got}", param_hint="--config")
-        found[parameters[name]] = value
-    return found
+        values[parameters[name]] = value
+    return values

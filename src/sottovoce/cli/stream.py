@@ -493,8 +493,8 @@ def live_translator(
         return LiveTranslator(translation.translator), pieces
     from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
 
-    own = WhisperTranslator(model)
-    return LiveTranslator(own, N_NEW_WORDS), own.tee(pieces)
+    translator = WhisperTranslator(model)
+    return LiveTranslator(translator, N_NEW_WORDS), translator.tee(pieces)
 
 
 @dataclass(slots=True)

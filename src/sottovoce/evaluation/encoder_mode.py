@@ -133,8 +133,8 @@ def find_anchors(pieces: Sequence[ReferencePiece]) -> tuple[int, ...]:
         is_padding = positions >= piece.n_frames + NEAR_FRAMES
         n_low += is_padding & (piece.norms < ANCHOR_NORM * piece.norms.median())
         n_padding += is_padding
-    found = (n_low >= ANCHOR_SHARE * n_padding) & (n_low >= LEAST_PIECES)
-    return tuple(found.nonzero()[:, 0].tolist())
+    is_anchor = (n_low >= ANCHOR_SHARE * n_padding) & (n_low >= LEAST_PIECES)
+    return tuple(is_anchor.nonzero()[:, 0].tolist())
 
 
 def measure(backend: Backend, pieces: Sequence[ReferencePiece], mode: EncoderMode) -> Trial:

@@ -26,7 +26,6 @@ UNITS: tuple[Unit, ...] = get_args(Unit)
 Number: TypeAlias = "int | float | None"
 
 _MIXED = re.compile(rf"[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+")
-_DRAWN_AT_ONCE = 1_000_000  # utterances, to bound the memory of the bootstrap
 _NEEDLESS_SPACE = re.compile(rf"(?<=[{UNSPACED_LETTERS}])\s+|\s+(?=[{UNSPACED_LETTERS}])")
 
 
@@ -206,10 +205,10 @@ def count_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCou
     except ImportError as error:
         raise MissingExtraError("jiwer", "eval", "scoring") from error
     names = {unit: str(i) for i, unit in enumerate(dict.fromkeys([*reference, *hypothesis]))}
-    found = jiwer.process_words(
+    edits = jiwer.process_words(
         " ".join([names[unit] for unit in reference]), " ".join([names[unit] for unit in hypothesis])
     )
-    return ErrorCounts(found.hits, found.substitutions, found.deletions, found.insertions)
+    return ErrorCounts(edits.hits, edits.substitutions, edits.deletions, edits.insertions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +270,7 @@ def error_rate(counts: Sequence[ErrorCounts], options: ScoreOptions) -> ErrorRat
 def _resampled_rates(counts: Sequence[ErrorCounts], options: ScoreOptions) -> npt.NDArray[np.float64]:
     rng = np.random.default_rng(options.seed)
     table = np.array([(c.n_errors, c.n_reference) for c in counts], dtype=np.float64)
-    draws = max(1, _DRAWN_AT_ONCE // len(table))
+    draws = max(1, 1_000_000 // len(table))  # at once, to bound the memory
     sizes = [min(draws, options.n_resamples - done) for done in range(0, options.n_resamples, draws)]
     picks = (rng.integers(0, len(table), (size, len(table))) for size in sizes)
     sums = np.concatenate([table[pick].sum(axis=1) for pick in picks])

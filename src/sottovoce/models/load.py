@@ -82,7 +82,7 @@ HEADS = MappingProxyType(
 )
 
 BY_SIZE = MappingProxyType(
-    {(layers, heads, vocabulary): found for layers, heads, vocabulary, found in HEADS.values()}
+    {(n_layers, n_heads, n_vocab): heads for n_layers, n_heads, n_vocab, heads in HEADS.values()}
 )
 """Later models in `HEADS` hide earlier ones of their size: large-v1 needs its name."""
 FIRST_LARGE = re.compile(r"(^|[^a-z])(large-v1|whisper-large$)")
@@ -98,7 +98,6 @@ def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
     return LARGE_V1 if heads is LARGE_V2 and FIRST_LARGE.search(name) else heads
 
 
-FLOAT32_BYTES = 4
 N_PARAMETERS_BY_NAME = (
     (r"nano", 20.4e6),
     (r"distil-small", 166e6),
@@ -116,8 +115,8 @@ N_PARAMETERS_BY_NAME = (
 
 def expected_bytes(name: str) -> int:
     """Return the bytes of the float32 weights of a named model, before it is loaded; 0: unknown."""
-    found = (n for pattern, n in N_PARAMETERS_BY_NAME if re.search(pattern, name))
-    return round(next(found, 0.0) * FLOAT32_BYTES)
+    counts = (n for pattern, n in N_PARAMETERS_BY_NAME if re.search(pattern, name))
+    return round(4 * next(counts, 0.0))
 
 
 def n_parameters(dims: ModelDims) -> int:
@@ -195,8 +194,8 @@ def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) ->
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Read a file or folder of any known format. Raises: CheckpointError."""
-    found = format_of(path)
-    return replace(found.codec().read(path), kind=found.name)
+    kind = format_of(path)
+    return replace(kind.codec().read(path), kind=kind.name)
 
 
 def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> QuantizationLoss | None:

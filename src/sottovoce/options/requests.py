@@ -12,7 +12,6 @@ TRANSLATION_FORMATS = FORMATS[:-1]
 LANGUAGE_EXAMPLES = ("en", "german", "auto")
 WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
 """Of whisper.cpp."""
-MOST_COUNT = 100_000
 requested = partial(Option, "")
 """Declares an option of requests; each `ApiField` has its own help."""
 
@@ -142,7 +141,7 @@ REQUEST = (
         "integer",
         "characters of a segment; longer ones are split between words",
         least=0,
-        most=MOST_COUNT,
+        most=100_000,
         none_upto=0,
     ),
     _whisper_cpp("split_on_word", "flag", "without effect: segments are always split between words"),

@@ -344,7 +344,7 @@ class TranscribeOptions:
 
     def _check_mode(self) -> None:
         if self.vad is not None and not isinstance(self.vad, VadOptions):
-            names = ", ".join(one.name for one in fields(VadOptions))
+            names = ", ".join(field.name for field in fields(VadOptions))
             raise OptionError(f"vad: expected VadOptions, whose fields are {names}, got {self.vad!r}")
         if self.vad is not None and self.mode == "seek":
             raise OptionError("vad options: need mode 'vad', got 'seek'")

@@ -177,7 +177,7 @@ class LocalSpeakers(Protocol):
 
 
 def _named(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): one for name, one in weights.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
 def _equal_lengths(items: Sequence[Tensor], most: int, *, shortest: int = 1) -> Iterator[list[int]]:
@@ -188,36 +188,29 @@ def _equal_lengths(items: Sequence[Tensor], most: int, *, shortest: int = 1) -> 
         yield from (same[start : start + most] for start in range(0, len(same), most))
 
 
-GE2E_MELS = 40
-GE2E_SIZE = 256
-GE2E_LAYERS = 3
-WINDOW_FRAMES = 160
-HOP_FRAMES = 80
-SHORTEST_FRAMES = 40
-"""Shorter speech (0.4 s) does not identify a voice."""
-LEVEL = 10.0 ** (-30.0 / 20.0)
-"""Root mean square of scaled stretches (-30 dBFS)."""
-GE2E_BATCH = 64
+SHORTEST_S = 0.4
+"""Shorter speech does not identify a voice."""
 
 
 class Ge2eEncoder:
     """Embeds speech in unit vectors (256,) by an LSTM over mel power, in windows of 1.6 s.
 
-    weights: `lstm.*` and `linear.*`.
+    weights: `lstm.*` and `linear.*`. level: root mean square of scaled stretches (-30 dBFS).
     """
 
     distances = VoiceDistances(same=0.26, new_speaker=0.34, recluster=0.24)
+    n_mels, size, n_layers = 40, 256, 3
+    window_frames, hop_frames = 160, 80
+    level = 10.0 ** (-30.0 / 20.0)
+    batch_size = 64
     key = "model_state"
-    shapes: ClassVar = {
-        "lstm.weight_ih_l0": (4 * GE2E_SIZE, GE2E_MELS),
-        "linear.weight": (GE2E_SIZE, GE2E_SIZE),
-    }
+    shapes: ClassVar = {"lstm.weight_ih_l0": (4 * size, n_mels), "linear.weight": (size, size)}
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
-        self._lstm = nn.LSTM(GE2E_MELS, GE2E_SIZE, GE2E_LAYERS, batch_first=True)
+        self._lstm = nn.LSTM(self.n_mels, self.size, self.n_layers, batch_first=True)
         self._lstm.load_state_dict(_named(weights, "lstm."))
         self._weight, self._bias = weights["linear.weight"], weights["linear.bias"]
-        self._filters = torch.tensor(mel_filters(GE2E_MELS))
+        self._filters = torch.tensor(mel_filters(self.n_mels))
         self._hann = torch.hann_window(N_FFT)
 
     @torch.inference_mode()
@@ -225,20 +218,20 @@ class Ge2eEncoder:
         owners: list[int] = []
         windows: list[Tensor] = []
         for owner, samples in enumerate(speech):
-            found = self._windows(samples)
-            windows += found
-            owners += [owner] * len(found)
-        sums = torch.zeros(len(speech), GE2E_SIZE)
+            more = self._windows(samples)
+            windows += more
+            owners += [owner] * len(more)
+        sums = torch.zeros(len(speech), self.size)
         if windows:
             sums.index_add_(0, torch.tensor(owners), self._vectors(windows))
         return functional.normalize(sums, dim=1).numpy()
 
     def _windows(self, samples: Tensor) -> list[Tensor]:
-        if len(samples) < SHORTEST_FRAMES * HOP_SAMPLES:
+        if len(samples) < round(SHORTEST_S * SAMPLE_RATE):
             return []
         level = samples.square().mean().sqrt().clamp_(min=1e-6)
         spectrum = torch.stft(
-            samples * (LEVEL / level),
+            samples * (self.level / level),
             N_FFT,
             HOP_SAMPLES,
             window=self._hann,
@@ -246,15 +239,15 @@ class Ge2eEncoder:
             return_complex=True,
         )
         mel = (self._filters @ spectrum.abs().square()).t()  # (n_frames, 40)
-        if len(mel) <= WINDOW_FRAMES:
+        if len(mel) <= self.window_frames:
             return [mel]
-        last = len(mel) - WINDOW_FRAMES
-        starts = sorted({*range(0, last, HOP_FRAMES), last})
-        return [mel[start : start + WINDOW_FRAMES] for start in starts]
+        last = len(mel) - self.window_frames
+        starts = sorted({*range(0, last, self.hop_frames), last})
+        return [mel[start : start + self.window_frames] for start in starts]
 
     def _vectors(self, windows: Sequence[Tensor]) -> Tensor:
-        vectors = torch.zeros(len(windows), GE2E_SIZE)
-        for rows in _equal_lengths(windows, GE2E_BATCH):
+        vectors = torch.zeros(len(windows), self.size)
+        for rows in _equal_lengths(windows, self.batch_size):
             _, (hidden, _) = self._lstm(torch.stack([windows[index] for index in rows]))
             raw = functional.linear(hidden[-1], self._weight, self._bias).relu_()
             vectors[rows] = functional.normalize(raw, dim=1)
@@ -265,35 +258,23 @@ def load_ge2e() -> Ge2eEncoder:
     return _load(Ge2eEncoder, "speaker-voices", VOICES)
 
 
-CAMPPLUS_SIZE = 192
-CAMPPLUS_BLOCKS = ((12, 1), (24, 2), (16, 2))
-"""Layers and dilation of each block."""
-CONTEXT_FRAMES = 100
-EPSILON = 1e-5
-SHORTEST_S = 0.4
-"""Shorter speech does not identify a voice."""
-CAMPPLUS_BATCH = 16
-FBANK_FRAME = 400
-FBANK_HOP = 160
-FBANK_FFT = 512
-FBANK_MELS = 80
-PREEMPHASIS = 0.97
-FBANK_LOWEST_HZ = 20.0
-FBANK_FLOOR = 1.1920928955078125e-07
-
-
 class CampPlusEncoder:
     """Embeds speech in unit vectors (192,) by convolutions with context-aware masks.
 
-    weights: under 3D-Speaker's names (`head.*`, `xvector.*`).
+    weights: under 3D-Speaker's names (`head.*`, `xvector.*`). blocks: layers and dilation of each.
+    context_frames: over which a mask averages.
     """
 
     distances = VoiceDistances(same=0.6, new_speaker=0.7, recluster=0.6)
+    size = 192
+    blocks = ((12, 1), (24, 2), (16, 2))
+    context_frames = 100
+    batch_size = 16
     key = None
     shapes: ClassVar = {
         "head.conv1.weight": (32, 1, 3, 3),
         "xvector.tdnn.linear.weight": (128, 320, 5),
-        "xvector.dense.linear.weight": (CAMPPLUS_SIZE, 1024, 1),
+        "xvector.dense.linear.weight": (size, 1024, 1),
     }
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
@@ -301,8 +282,8 @@ class CampPlusEncoder:
 
     @torch.inference_mode()
     def embed(self, speech: Sequence[Tensor]) -> Floats:
-        vectors = torch.zeros(len(speech), CAMPPLUS_SIZE)
-        for rows in _equal_lengths(speech, CAMPPLUS_BATCH, shortest=round(SHORTEST_S * SAMPLE_RATE)):
+        vectors = torch.zeros(len(speech), self.size)
+        for rows in _equal_lengths(speech, self.batch_size, shortest=round(SHORTEST_S * SAMPLE_RATE)):
             mel = torch.stack([kaldi_fbank(speech[index]) for index in rows])
             vectors[rows] = self._vectors(mel - mel.mean(dim=1, keepdim=True))
         return functional.normalize(vectors, dim=1).numpy()
@@ -311,7 +292,7 @@ class CampPlusEncoder:
         x = self._in_two_dimensions(mel.transpose(1, 2)[:, None]).flatten(1, 2)  # (n, 320, n_frames)
         x = self._conv(x, "xvector.tdnn.linear", stride=2, padding=2)
         x = self._normed(x, "xvector.tdnn.nonlinear").relu_()
-        for number, (n_layers, dilation) in enumerate(CAMPPLUS_BLOCKS, 1):
+        for number, (n_layers, dilation) in enumerate(self.blocks, 1):
             for layer in range(1, n_layers + 1):
                 more = self._layer(x, f"xvector.block{number}.tdnnd{layer}", dilation)
                 x = torch.cat((x, more), dim=1)
@@ -335,11 +316,11 @@ class CampPlusEncoder:
         x = self._conv(self._normed(x, f"{name}.nonlinear1").relu_(), f"{name}.linear1")
         x = self._normed(x, f"{name}.nonlinear2").relu_()
         local = self._conv(x, f"{name}.cam_layer.linear_local", padding=dilation, dilation=dilation)
-        around = functional.avg_pool1d(x, CONTEXT_FRAMES, CONTEXT_FRAMES, ceil_mode=True)
+        around = functional.avg_pool1d(x, self.context_frames, self.context_frames, ceil_mode=True)
         around = around + x.mean(dim=2, keepdim=True)  # (n, 128, n_parts)
         around = self._conv(around, f"{name}.cam_layer.linear1").relu_()
         weight = self._conv(around, f"{name}.cam_layer.linear2").sigmoid_()
-        return local * weight.repeat_interleave(CONTEXT_FRAMES, dim=2)[:, :, : local.shape[2]]
+        return local * weight.repeat_interleave(self.context_frames, dim=2)[:, :, : local.shape[2]]
 
     def _conv(self, x: Tensor, name: str, *, stride: int = 1, padding: int = 0, dilation: int = 1) -> Tensor:
         weight, bias = self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias")
@@ -356,13 +337,15 @@ class CampPlusEncoder:
     def _norm(self, x: Tensor, name: str) -> Tensor:
         of = self._weights
         mean, variance = of[f"{name}.running_mean"], of[f"{name}.running_var"]
-        return functional.batch_norm(
-            x, mean, variance, of.get(f"{name}.weight"), of.get(f"{name}.bias"), eps=EPSILON
-        )
+        return functional.batch_norm(x, mean, variance, of.get(f"{name}.weight"), of.get(f"{name}.bias"))
 
 
 def load_campplus() -> CampPlusEncoder:
     return _load(CampPlusEncoder, "speaker-voices-campplus", CAMPPLUS)
+
+
+FBANK_FRAME, FBANK_FFT, FBANK_MELS = 400, 512, 80
+"""Samples of a frame and of its Fourier transform, and bands."""
 
 
 def kaldi_fbank(samples: Tensor) -> Tensor:
@@ -374,13 +357,13 @@ def kaldi_fbank(samples: Tensor) -> Tensor:
     """
     if len(samples) < FBANK_FRAME:
         raise ValueError(f"filter bank: expected at least {FBANK_FRAME} samples, got {len(samples)}")
-    frames: Tensor = samples.unfold(0, FBANK_FRAME, FBANK_HOP)
+    frames: Tensor = samples.unfold(0, FBANK_FRAME, HOP_SAMPLES)
     frames = frames - frames.mean(dim=1, keepdim=True)
     before = functional.pad(frames[:, None], (1, 0), mode="replicate")[:, 0, :-1]
-    frames = (frames - PREEMPHASIS * before) * _povey_window()
+    frames = (frames - 0.97 * before) * _povey_window()
     power = torch.fft.rfft(frames, FBANK_FFT).abs().square()[:, : FBANK_FFT // 2]
     mel: Tensor = power @ _mel_triangles()
-    return mel.clamp_(min=FBANK_FLOOR).log_()
+    return mel.clamp_(min=torch.finfo(torch.float32).eps).log_()
 
 
 @cache
@@ -391,7 +374,7 @@ def _povey_window() -> Tensor:
 
 @cache
 def _mel_triangles() -> Tensor:
-    edges = _mel(torch.tensor([FBANK_LOWEST_HZ, SAMPLE_RATE / 2], dtype=torch.float64))
+    edges = _mel(torch.tensor([20.0, SAMPLE_RATE / 2], dtype=torch.float64))
     points = torch.linspace(float(edges[0]), float(edges[1]), FBANK_MELS + 2, dtype=torch.float64)
     bins = _mel(torch.arange(FBANK_FFT // 2, dtype=torch.float64) * SAMPLE_RATE / FBANK_FFT)[:, None]
     left, centre, right = points[:-2], points[1:-1], points[2:]
@@ -403,8 +386,7 @@ def _mel(hz: Tensor) -> Tensor:
     return 1127.0 * torch.log1p(hz / 700.0)
 
 
-N_FILTERS, TAPS, STRIDE = 80, 251, 10
-POOL = 3
+N_FILTERS, TAPS, STRIDE, POOL = 80, 251, 10, 3
 LSTM_LAYERS, LSTM_SIZE = 4, 128
 LOWEST_HZ, NARROWEST_HZ = 50.0, 50.0
 

