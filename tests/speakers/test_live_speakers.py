@@ -103,7 +103,7 @@ def test_another_session_knows_the_voices() -> None:
 
 
 def test_a_long_session_keeps_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.speakers.live_speakers.MOST_VECTORS", 20)
+    monkeypatch.setattr("sottovoce.speakers.live_speakers.MOST_REMEMBERED", 20)
     monkeypatch.setattr("sottovoce.speakers.live_speakers.WINDOWS_HELD_S", 6.0)
     live = speakers()
     for _ in range(4):
@@ -121,7 +121,7 @@ def test_other_engines_are_refused() -> None:
 
 
 def test_who_spoke_long_ago_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.speakers.live_speakers.MOST_VECTORS", 20)
+    monkeypatch.setattr("sottovoce.speakers.live_speakers.MOST_REMEMBERED", 20)
     live = speakers()
     live.push(recording(TALK, 15.0)[: 8 * SAMPLE_RATE], is_speech=True)
     long_turn = recording((Turn(0.0, 40.0, "low"),), 40.0)

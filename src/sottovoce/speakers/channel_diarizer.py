@@ -26,7 +26,7 @@ QUIET_DB = 35.0
 SILENCE_DB = -70.0
 APART_DB = 6.0
 """Channels this far below the loudest are silent."""
-SHORTEST_S = 0.2
+SHORTEST_CHANNEL_TURN_S = 0.2
 ALIKE_DB = 0.5
 MARGIN_FRAMES = 5
 """Frames around a channel's own speech that are not crosstalk."""
@@ -51,13 +51,13 @@ class ChannelDiarizer:
             raise AudioError(
                 f"{recording.name}: expected a channel for each speaker, got the same sound in all"
             )
-        found = [
+        turns = [
             Turn(start * FRAME_SAMPLES / SAMPLE_RATE, end * FRAME_SAMPLES / SAMPLE_RATE, letter(channel))
             for channel in range(n_channels)
             for start, end in active_spans(is_loud & (levels[:, channel] > loudest - APART_DB))
-            if (end - start) * FRAME_SAMPLES >= SHORTEST_S * SAMPLE_RATE
+            if (end - start) * FRAME_SAMPLES >= SHORTEST_CHANNEL_TURN_S * SAMPLE_RATE
         ]
-        return sorted(found, key=lambda turn: (turn.start, turn.end))
+        return sorted(turns, key=lambda turn: (turn.start, turn.end))
 
 
 def has_channels_apart(recording: Recording) -> bool:
@@ -75,10 +75,10 @@ def leaks(recording: Recording) -> list[list[Span]]:
     return [
         [
             ((start + MARGIN_FRAMES) * FRAME_SAMPLES, (end - MARGIN_FRAMES) * FRAME_SAMPLES)
-            for start, end in active_spans(one)
+            for start, end in active_spans(is_other)
             if end - start > 2 * MARGIN_FRAMES
         ]
-        for one in are_others(levels).T
+        for is_other in are_others(levels).T
     ]
 
 
@@ -86,11 +86,11 @@ def are_others(levels: Floats) -> npt.NDArray[np.bool_]:
     """Mark the crosstalk in levels (n_frames, n_channels)."""
     loudest = levels.max(axis=1, keepdims=True)
     is_own = loud_frames(levels)[:, None] & (levels > loudest - APART_DB)
-    own = [
-        np.median(one[is_there]) if is_there.any() else np.inf
-        for one, is_there in zip(levels.T, is_own.T, strict=True)
+    usual_levels = [
+        np.median(level[is_there]) if is_there.any() else np.inf
+        for level, is_there in zip(levels.T, is_own.T, strict=True)
     ]
-    below, below_own = loudest - levels, np.array(own) - levels
+    below, below_own = loudest - levels, np.array(usual_levels) - levels
     is_other = np.zeros(levels.shape, np.bool_)
     for least, least_own in LEAKS_DB:
         is_other |= (below > least) & (below_own > least_own)

@@ -152,8 +152,8 @@ def _heaviest(labels: Labels, weights: Floats, most: int, least_weight: float) -
 
 
 def weighted_sums(vectors: Floats, weights: Floats, labels: Labels, groups: Sequence[int]) -> Floats:
-    own = [labels == group for group in groups]
-    return np.stack([(vectors[is_own] * weights[is_own, None]).sum(axis=0) for is_own in own])
+    members = [labels == group for group in groups]
+    return np.stack([(vectors[is_member] * weights[is_member, None]).sum(axis=0) for is_member in members])
 
 
 def _means(vectors: Floats, weights: Floats, labels: Labels, retained: Sequence[int]) -> Floats:
@@ -176,7 +176,6 @@ def unit(vectors: Floats) -> Floats:
 
 
 STEP_FRAMES = 59
-BATCH = 8
 ACTIVE = 0.5
 LEAST_ALONE_S = 0.4
 """Shortest speech of one speaker that gets a vector."""
@@ -210,7 +209,7 @@ class ClusteringDiarizer:
     def batches(self, audio: Iterable[AudioChunk]) -> Iterator[list[Tensor]]:
         """Yield the windows (window_samples,) of a recording, about one a second, in batches."""
         windows = self._windows(audio)
-        while batch := list(islice(windows, BATCH)):
+        while batch := list(islice(windows, 8)):
             yield batch
 
     def diarize_windows(self, windows: Sequence[Tensor]) -> list[DiarizedWindow]:
@@ -221,7 +220,7 @@ class ClusteringDiarizer:
             for local in range(frames.shape[1])
         ]
         vectors = self._voices.embed(spans).reshape(len(windows), activity.shape[2], -1)
-        lengths = np.array([len(one) / SAMPLE_RATE for one in spans], dtype=np.float32)
+        lengths = np.array([len(span) / SAMPLE_RATE for span in spans], dtype=np.float32)
         return list(map(DiarizedWindow, activity, vectors, lengths.reshape(len(windows), -1)))
 
     def _windows(self, audio: Iterable[AudioChunk]) -> Iterator[Tensor]:
@@ -409,8 +408,10 @@ class PyannoteDiarizer:
             limits["min_speakers"] = self._options.least
         output = self._pipeline(audio, **limits)
         # Version 4 returns an object with the annotation, earlier ones the annotation itself.
-        found = cast(_Annotation, getattr(output, "speaker_diarization", output))
-        return name_turns((one.start, one.end, label) for one, _, label in found.itertracks(yield_label=True))
+        annotation = cast(_Annotation, getattr(output, "speaker_diarization", output))
+        return name_turns(
+            (span.start, span.end, label) for span, _, label in annotation.itertracks(yield_label=True)
+        )
 
 
 def load_pipeline(name: str) -> Pipeline:

@@ -167,8 +167,8 @@ def parts_of(segment: Segment, groups: Sequence[tuple[Word, ...]]) -> Iterator[S
         yield replace(segment, words=groups[0], speaker=groups[0][0].speaker)
         return
     tokens = shared_out(segment.tokens, groups)
-    for index, (words, own) in enumerate(zip(groups, tokens, strict=True)):
-        yield replace(part_of(segment, words, groups, index), tokens=own)
+    for index, (words, ids) in enumerate(zip(groups, tokens, strict=True)):
+        yield replace(part_of(segment, words, groups, index), tokens=ids)
 
 
 def shared_out(tokens: Sequence[int], groups: Sequence[Sequence[Word]]) -> list[tuple[int, ...]]:
@@ -184,4 +184,4 @@ def shared_out(tokens: Sequence[int], groups: Sequence[Sequence[Word]]) -> list[
             n_taken += 1
             expected = next(texts, None)
         shared[group].append(token)
-    return [tuple(own) for own in shared]
+    return [tuple(ids) for ids in shared]

@@ -31,16 +31,16 @@ from sottovoce.speakers.labels import FAR_S, SpeakerLabels, letter
 from sottovoce.speakers.networks import Floats, LocalSpeakers, VoiceEncoder, load_segmentation
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
 
-STEP_FRAMES = 30
+UPDATE_FRAMES = 30
 """Half a second, the rate of updates."""
 WINDOWS_HELD_S = 60.0
 """Windows are dropped at this age; finals are shorter."""
-MOST_VECTORS = 500
+MOST_REMEMBERED = 500
 """Above this number neighbouring vectors of a speaker are merged."""
 MOST_NAMES = 100
-LEAST_ALONE_S = 1.0
+RELIABLE_ALONE_S = 1.0
 """Shortest speech of one speaker in a window that counts."""
-LEAST_SPEECH_S = 1.0
+LEAST_SPEAKER_S = 1.0
 
 
 class LiveSpeakers:
@@ -68,7 +68,7 @@ class LiveSpeakers:
     def start_session(self) -> None:
         self.n_samples = 0
         self._held = np.zeros(0, np.float32)
-        self._next_end = STEP_FRAMES * self._local.frame_samples
+        self._next_end = UPDATE_FRAMES * self._local.frame_samples
         self._windows: deque[tuple[int, DiarizedWindow]] = deque()
 
     def push(self, pcm: Samples, *, is_speech: bool) -> None:
@@ -76,7 +76,7 @@ class LiveSpeakers:
 
         If the networks fail, the windows that end in these samples are left out.
         """
-        size, step = self._local.window_samples, STEP_FRAMES * self._local.frame_samples
+        size, step = self._local.window_samples, UPDATE_FRAMES * self._local.frame_samples
         self._held = np.concatenate((self._held, pcm))
         self.n_samples += len(pcm)
         ends = range(self._next_end, self.n_samples + 1, step)
@@ -139,11 +139,11 @@ class LiveSpeakers:
         self._learn(window)
 
     def _learn(self, window: DiarizedWindow) -> None:
-        trusted = window.alone_s >= LEAST_ALONE_S
+        trusted = window.alone_s >= RELIABLE_ALONE_S
         vectors, seconds = window.vectors[trusted], window.alone_s[trusted]
         if not len(vectors):
             return
-        step_s = STEP_FRAMES * self._local.frame_samples / SAMPLE_RATE
+        step_s = UPDATE_FRAMES * self._local.frame_samples / SAMPLE_RATE
         weights = seconds * step_s * SAMPLE_RATE / self._local.window_samples
         self._remember(vectors, weights)
         near = (
@@ -161,7 +161,7 @@ class LiveSpeakers:
                 self._sums[speaker] += vector * weights[index]
 
     def _remember(self, vectors: Floats, weights: Floats) -> None:
-        if len(self._weights) >= MOST_VECTORS:
+        if len(self._weights) >= MOST_REMEMBERED:
             self._condense()
         self._vectors = np.concatenate((self._vectors.reshape(-1, vectors.shape[1]), vectors))
         self._weights = np.concatenate((self._weights, weights)).astype(np.float32)
@@ -170,8 +170,8 @@ class LiveSpeakers:
         owners = np.argmax(self._vectors @ self._centres.T, axis=1)
         pairs: list[Labels] = []
         for owner in np.unique(owners):
-            own = np.flatnonzero(owners == owner)
-            pairs += [own[i : i + 2] for i in range(0, len(own), 2)]
+            members = np.flatnonzero(owners == owner)
+            pairs += [members[i : i + 2] for i in range(0, len(members), 2)]
         pairs.sort(key=lambda pair: int(pair[0]))
         sums = [(self._vectors[pair] * self._weights[pair, None]).sum(axis=0) for pair in pairs]
         self._weights = np.array([self._weights[pair].sum() for pair in pairs], np.float32)
@@ -204,7 +204,7 @@ class LiveSpeakers:
             n_speakers=None,
             most=self._most,
             distance=self._distances.recluster,
-            least_weight=LEAST_SPEECH_S,
+            least_weight=LEAST_SPEAKER_S,
         )
         labels = np.argmax(self._vectors @ centres.T, axis=1)
         names = self._names_of(labels, len(centres))
@@ -242,19 +242,19 @@ class LiveSpeakers:
         first = min(begin for begin, _ in near)
         last = max(begin + len(window.activity) for begin, window in near)
         placed = ((begin - first, window, self._assigned(window, is_sure=is_sure)) for begin, window in near)
-        found = self._diarizer.overlaid(placed, last - first, len(self._names) + 1)
+        spans = self._diarizer.overlaid(placed, last - first, len(self._names) + 1)
         names = [*self._names, ""]
         offset_s = first * frame_s
-        return [Turn(offset_s + start, offset_s + end, names[who]) for start, end, who in found]
+        return [Turn(offset_s + start, offset_s + end, names[who]) for start, end, who in spans]
 
     def _assigned(self, window: DiarizedWindow, *, is_sure: bool) -> list[tuple[int, int]]:
         centres, nobody = self._centres, len(self._names)
-        found: list[tuple[int, int]] = []
+        pairs: list[tuple[int, int]] = []
         for local, speaker in assign_speakers(window, centres):
             distance = 1.0 - float(window.vectors[local] @ centres[speaker])
-            found.append((local, speaker if is_sure or distance <= self._distances.new_speaker else nobody))
-        assigned = {local for local, _ in found}
-        return found + [
+            pairs.append((local, speaker if is_sure or distance <= self._distances.new_speaker else nobody))
+        assigned = {local for local, _ in pairs}
+        return pairs + [
             (local, nobody) for local in range(len(window.vectors)) if local not in assigned and not is_sure
         ]
 

@@ -100,11 +100,11 @@ def read_tensors(path: Path, key: str | None, shapes: Mapping[str, tuple[int, ..
     Raises: CheckpointError.
     """
     content = _unpickled(path) if zipfile.is_zipfile(path) else load_pickle(path)
-    found = content.get(key) if isinstance(content, Mapping) and key is not None else content
-    if not isinstance(found, Mapping):
+    state = content.get(key) if isinstance(content, Mapping) and key is not None else content
+    if not isinstance(state, Mapping):
         where = "" if key is None else f" under '{key}'"
         raise CheckpointError(f"{path}: expected tensors{where}, got none")
-    tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    tensors = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
     for name, shape in shapes.items():
         got = tuple(tensors[name].shape) if name in tensors else "none"
         if got != shape:
@@ -188,7 +188,7 @@ def _equal_lengths(items: Sequence[Tensor], most: int, *, shortest: int = 1) -> 
         yield from (same[start : start + most] for start in range(0, len(same), most))
 
 
-SHORTEST_S = 0.4
+SHORTEST_VOICE_S = 0.4
 """Shorter speech does not identify a voice."""
 
 
@@ -227,7 +227,7 @@ class Ge2eEncoder:
         return functional.normalize(sums, dim=1).numpy()
 
     def _windows(self, samples: Tensor) -> list[Tensor]:
-        if len(samples) < round(SHORTEST_S * SAMPLE_RATE):
+        if len(samples) < round(SHORTEST_VOICE_S * SAMPLE_RATE):
             return []
         level = samples.square().mean().sqrt().clamp_(min=1e-6)
         spectrum = torch.stft(
@@ -283,7 +283,7 @@ class CampPlusEncoder:
     @torch.inference_mode()
     def embed(self, speech: Sequence[Tensor]) -> Floats:
         vectors = torch.zeros(len(speech), self.size)
-        for rows in _equal_lengths(speech, self.batch_size, shortest=round(SHORTEST_S * SAMPLE_RATE)):
+        for rows in _equal_lengths(speech, self.batch_size, shortest=round(SHORTEST_VOICE_S * SAMPLE_RATE)):
             mel = torch.stack([kaldi_fbank(speech[index]) for index in rows])
             vectors[rows] = self._vectors(mel - mel.mean(dim=1, keepdim=True))
         return functional.normalize(vectors, dim=1).numpy()
