@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, write_transcript
-from sottovoce.formats.subtitles import JOINER, Cue, CueWord, CueWriter, one_line
+from sottovoce.formats.subtitles import JOINER, Cue, CueWord, CueWriter, one_line, timestamp
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.files import whole_file, writing
 from sottovoce.types import Transcript
@@ -64,7 +64,9 @@ class AssWriter(CueWriter):
         # A comma would end the name field.
         name = self.escape(one_line(cue.speaker)).replace(",", "") if cue.speaker else ""
         text = f"{name}: {text}" if name else text
-        start, end = clock(cue.start), clock(cue.end)
+        start, end = (
+            timestamp(t, marker=".", hours=True, digits=2).removeprefix("0") for t in (cue.start, cue.end)
+        )
         return f"Dialogue: 0,{start},{end},{style},{name},0,0,0,,{text}\n"
 
 
@@ -87,12 +89,6 @@ def hundredths(seconds: float) -> int:
     return round(seconds * 100)
 
 
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(hundredths(seconds), 6000)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest // 100:02d}.{rest % 100:02d}"
-
-
 ENDINGS = (".mp4", ".mkv", ".mov")
 LAYOUT = WriterOptions(reading_speed=17, max_line_width=34, max_line_count=2)
 SIZES = ((320, 180), (3840, 2160))
@@ -108,9 +104,9 @@ def check_video(path: Path, size: str, background: str, recording: Path | None =
         raise OptionError(f"video '{path}': {reason}")
     if recording is not None and path.resolve() == recording.resolve():
         raise OptionError(f"video '{path}': is the recording itself, choose another name")
-    found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
     (least_w, least_h), (most_w, most_h) = SIZES
-    width, height = (int(found[1]), int(found[2])) if found else (0, 0)
+    width, height = (int(match[1]), int(match[2])) if match else (0, 0)
     if not (least_w <= width <= most_w and least_h <= height <= most_h) or width % 2 or height % 2:
         raise OptionError(
             f"size: expected even WIDTHxHEIGHT from {least_w}x{least_h} to {most_w}x{most_h}, got '{size}'"

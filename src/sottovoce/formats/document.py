@@ -102,7 +102,7 @@ def document(transcript: Transcript) -> dict[str, Json]:
 
 
 def _recording(text: str, info: TranscriptInfo) -> dict[str, Json]:
-    found: dict[str, Json] = {
+    fields: dict[str, Json] = {
         "text": text,
         "language": info.language,
         **_detection(info.language_probability, info.language_probabilities),
@@ -110,21 +110,21 @@ def _recording(text: str, info: TranscriptInfo) -> dict[str, Json]:
     }
     if info.turns:
         turns = info.turns
-        found["turns"] = [{**span_document(turn.start, turn.end), "speaker": turn.speaker} for turn in turns]
+        fields["turns"] = [{**span_document(turn.start, turn.end), "speaker": turn.speaker} for turn in turns]
     if info.unread is not None:
-        found["unread"] = seconds(sum(end - start for start, end in info.unread))
+        fields["unread"] = seconds(sum(end - start for start, end in info.unread))
     if info.unread:
-        found["unread_spans"] = [span_document(start, end) for start, end in info.unread]
-    return found
+        fields["unread_spans"] = [span_document(start, end) for start, end in info.unread]
+    return fields
 
 
 def _detection(
     probability: float | None, probabilities: Mapping[str, float] = MappingProxyType({})
 ) -> dict[str, Json]:
-    found: dict[str, Json] = {} if probability is None else {"language_probability": score(probability)}
+    fields: dict[str, Json] = {} if probability is None else {"language_probability": score(probability)}
     if probabilities:
-        found["language_probabilities"] = {code: score(value) for code, value in probabilities.items()}
-    return found
+        fields["language_probabilities"] = {code: score(value) for code, value in probabilities.items()}
+    return fields
 
 
 def span_document(start: float, end: float) -> dict[str, Json]:
@@ -334,10 +334,10 @@ def _with_words(rows: Sequence[Row], words: Sequence[Row]) -> list[Row]:
     if places is None:
         begins = [_time(row, "start") or 0.0 for row in rows]
         places = list(accumulate((_time(word, "start") or 0.0 for word in words), max))
-    own: list[list[Row]] = [[] for _ in rows]
+    groups: list[list[Row]] = [[] for _ in rows]
     for word, place in zip(words, places, strict=True):
-        own[max(0, bisect_right(begins, place) - 1)].append(word)
-    return [{**row, "words": some} for row, some in zip(rows, own, strict=True)]
+        groups[max(0, bisect_right(begins, place) - 1)].append(word)
+    return [{**row, "words": some} for row, some in zip(rows, groups, strict=True)]
 
 
 def _segment_spans(rows: Sequence[Row], duration: float | None) -> list[Span]:
@@ -374,18 +374,18 @@ def _filled(spans: Sequence[OpenSpan], lengths: Sequence[int], around: OpenSpan)
 
 def _segment(number: int, row: Row, span: Span, language: str, has_words: bool) -> Segment:
     text = _text(_needed(row, "text"), "text")
-    own = language if row.get("language") is None else _text(row["language"], "language")
+    code = language if row.get("language") is None else _text(row["language"], "language")
     is_ours = "language" in row
-    if not is_ours and own not in UNSPACED and text[:1].strip() and not _UNSPACED.match(text):
+    if not is_ours and code not in UNSPACED and text[:1].strip() and not _UNSPACED.match(text):
         text = " " + text
-    words = tuple(_words(row, text, span, own))
+    words = tuple(_words(row, text, span, code))
     translation = row.get("translation")
     return Segment(
         id=_whole(row["id"], "id") if isinstance(row.get("id"), int) else number,
         start=span[0],
         end=span[1],
         text=text,
-        language=own,
+        language=code,
         tokens=tuple(_whole(token, "token") for token in _list(row.get("tokens") or [], "tokens")),
         temperature=_score(row, "temperature"),
         avg_logprob=_score(row, "avg_logprob"),
@@ -399,23 +399,23 @@ def _segment(number: int, row: Row, span: Span, language: str, has_words: bool) 
 
 
 def _words(row: Row, text: str, span: Span, language: str) -> Iterator[Word]:
-    details = (_token(one) for one in _some_rows(row, "token_details") if one.get("start") is not None)
+    details = (_token(row) for row in _some_rows(row, "token_details") if row.get("start") is not None)
     rows = _some_rows(row, "words")
-    texts = [_word_text(one) for one in rows]
+    texts = [_word_text(row) for row in rows]
     lengths = [max(1, len(word.strip())) for word in texts]
-    spans = _filled([(_time(one, "start"), _time(one, "end")) for one in rows], lengths, span)
+    spans = _filled([(_time(row, "start"), _time(row, "end")) for row in rows], lengths, span)
     if "language" not in row:
         texts = _as_in_text(texts, text)
-    for one, word, (start, end) in zip(rows, texts, spans, strict=True):
-        n_tokens = len(_list(one.get("tokens") or [], "tokens"))
-        spoken = one.get("language", language)
+    for row, word, (start, end) in zip(rows, texts, spans, strict=True):
+        n_tokens = len(_list(row.get("tokens") or [], "tokens"))
+        spoken = row.get("language", language)
         yield Word(
             word,
             span[0] if start is None else start,
             span[1] if end is None else end,
-            next((_number(one[name], name) for name in PROBABILITIES if name in one), NAN),
+            next((_number(row[name], name) for name in PROBABILITIES if name in row), NAN),
             language=None if spoken is None else _text(spoken, "language"),
-            speaker=_name(one.get("speaker")),
+            speaker=_name(row.get("speaker")),
             tokens=tuple(islice(details, n_tokens)),
         )
 
@@ -460,14 +460,14 @@ def _token(row: Row) -> Token:
 
 def _token_texts(rows: Sequence[Row]) -> Iterator[tuple[int, str]]:
     for row in rows:
-        for one in _some_rows(row, "token_details"):
-            if isinstance(one.get("text"), str):
-                yield _whole(_needed(one, "id"), "id"), str(one["text"])
+        for token in _some_rows(row, "token_details"):
+            if isinstance(token.get("text"), str):
+                yield _whole(_needed(token, "id"), "id"), str(token["text"])
 
 
 def _probabilities(value: object) -> dict[str, float]:
-    found = {} if value is None else _row(value, "language_probabilities")
-    return {code: _number(one, "language_probabilities") for code, one in found.items()}
+    values = {} if value is None else _row(value, "language_probabilities")
+    return {code: _number(value, "language_probabilities") for code, value in values.items()}
 
 
 def _segment_of_chunk(row: Row) -> Row:
@@ -481,8 +481,8 @@ def _segment_of_whisper_cpp(row: Row) -> Row:
     text = _text(_needed(row, "text"), "text")
     words = list(_words_of_tokens(_some_rows(row, "tokens")))
     is_spelled = "".join(str(word["word"]) for word in words) == text
-    own = {"text": text, "speaker": row.get("speaker"), "words": words if is_spelled else []}
-    return {**own, **_offsets(_row(_needed(row, "offsets"), "offsets"))}
+    segment = {"text": text, "speaker": row.get("speaker"), "words": words if is_spelled else []}
+    return {**segment, **_offsets(_row(_needed(row, "offsets"), "offsets"))}
 
 
 def _words_of_tokens(tokens: Sequence[Row]) -> Iterator[Row]:
@@ -503,9 +503,9 @@ def _words_of_tokens(tokens: Sequence[Row]) -> Iterator[Row]:
             text, open_tokens = before + text, its_tokens + open_tokens
         words.append((text, open_tokens))
         open_bytes, open_tokens = b"", []
-    for text, own in words:
-        spans = [_offsets(_row(token.get("offsets") or {}, "offsets")) for token in own]
-        probability = fmean([_number(token.get("p"), "p") for token in own])
+    for text, members in words:
+        spans = [_offsets(_row(token.get("offsets") or {}, "offsets")) for token in members]
+        probability = fmean([_number(token.get("p"), "p") for token in members])
         times = {"start": spans[0]["start"], "end": spans[-1]["end"]}
         yield {"word": text, **times, "probability": probability}
 
@@ -516,13 +516,13 @@ def _offsets(row: Row) -> Row:
 
 
 def _each(rows: Sequence[Row], read: Callable[[int, Row], T]) -> list[T]:
-    found = []
+    results = []
     for number, row in enumerate(rows):
         try:
-            found.append(read(number, row))
+            results.append(read(number, row))
         except ValueError as error:
             raise ValueError(f"segment {number}: {error}") from error
-    return found
+    return results
 
 
 def _needed(row: Row, name: str) -> object:

@@ -33,13 +33,13 @@ def vocabulary_from(
     """
     named = [paths] if isinstance(paths, str | Path) else list(paths)
     texts = [composed(document_text(path)) for path in named]
-    found = rare_words(texts, tokenizer or Tokenizer.for_model(_MULTILINGUAL))
-    if not found:
+    words = rare_words(texts, tokenizer or Tokenizer.for_model(_MULTILINGUAL))
+    if not words:
         raise LanguageModelError(
             f"{', '.join(map(str, named))}: expected words that are rare elsewhere and stand there at least "
             f"{LEAST_COUNT} times, got none"
         )
-    return found
+    return words
 
 
 def with_vocabulary(
@@ -55,9 +55,9 @@ def with_vocabulary(
     """
     if not documents:
         return hotwords
-    found = dict.fromkeys(vocabulary_from(documents, tokenizer), default_weight)
+    rare = dict.fromkeys(vocabulary_from(documents, tokenizer), default_weight)
     listed = listed_phrases(hotwords, default_weight=default_weight)
-    return found | {phrase.text: phrase.weight for phrase in listed}
+    return rare | {phrase.text: phrase.weight for phrase in listed}
 
 
 def rare_words(texts: Iterable[str], tokenizer: Tokenizer, *, most: int = MOST_WORDS) -> list[str]:

@@ -120,17 +120,17 @@ def format_named(name: str) -> str | None:
     """Return the format of a file name's extension, or None."""
     base = Path(name).name.lower()
     fitting = [
-        one for one in FORMATS if base.endswith(end := f".{extension_of(one)}".lower()) and base != end
+        name for name in FORMATS if base.endswith(end := f".{extension_of(name)}".lower()) and base != end
     ]
-    return max(fitting, key=lambda one: len(extension_of(one)), default=None)
+    return max(fitting, key=lambda name: len(extension_of(name)), default=None)
 
 
 def format_of(path: Path) -> str:
-    found = format_named(path.name)
-    if found is None:
-        endings = ", ".join(f".{extension_of(one)}" for one in FORMATS)
+    name = format_named(path.name)
+    if name is None:
+        endings = ", ".join(f".{extension_of(each)}" for each in FORMATS)
         raise OptionError(f"transcript '{path}': expected a name that ends in {endings}")
-    return found
+    return name
 
 
 def save_transcript(transcript: Transcript, path: str | Path, options: WriterOptions | None = None) -> None:

@@ -43,30 +43,30 @@ class Paragraph:
 
 
 def paragraphs(segments: Iterable[Segment]) -> Iterator[Paragraph]:
-    open_one: Paragraph | None = None
+    current: Paragraph | None = None
     for segment in segments:
         speaker, translation = (flat(text or "") or None for text in (segment.speaker, segment.translation))
-        own = Paragraph(
+        following = Paragraph(
             segment.start, segment.end, flat(segment.text), segment.language, speaker, translation
         )
-        if not own.text:
+        if not following.text:
             continue
-        if open_one is None:
-            open_one = own
-        elif _ends_before(open_one, own):
-            yield open_one
-            open_one = own
+        if current is None:
+            current = following
+        elif _ends_before(current, following):
+            yield current
+            current = following
         else:
-            has_space = own.language not in UNSPACED or segment.text[:1].isspace()
-            translations = filter(None, (open_one.translation, own.translation))
-            open_one = replace(
-                open_one,
-                end=max(open_one.end, own.end),
-                text=open_one.text + (" " if has_space else "") + own.text,
+            has_space = following.language not in UNSPACED or segment.text[:1].isspace()
+            translations = filter(None, (current.translation, following.translation))
+            current = replace(
+                current,
+                end=max(current.end, following.end),
+                text=current.text + (" " if has_space else "") + following.text,
                 translation=" ".join(translations) or None,
             )
-    if open_one is not None:
-        yield open_one
+    if current is not None:
+        yield current
 
 
 def _ends_before(paragraph: Paragraph, following: Paragraph) -> bool:
@@ -103,14 +103,14 @@ class ParagraphWriter(WholeWriter):
 
     def contents(self, info: TranscriptInfo) -> tuple[str, str, list[tuple[Paragraph, str]]]:
         """Return the title, the facts, and paragraphs with their start, and language if there are several."""
-        found = list(paragraphs(self._segments))
-        languages = list(dict.fromkeys(one.language for one in found if one.language))
+        blocks = list(paragraphs(self._segments))
+        languages = list(dict.fromkeys(block.language for block in blocks if block.language))
         name = flat(info.source or "")
         title = PurePath(name.removesuffix(".full.json")).stem if name else "Transcript"
         length = "" if info.duration is None else clock(info.duration)
         facts = (length, ", ".join(map(_language_name, languages)), flat(info.model))
         shown = _language_name if len(languages) > 1 else lambda _: ""
-        placed = [(one, _joined(clock(one.start), shown(one.language))) for one in found]
+        placed = [(block, _joined(clock(block.start), shown(block.language))) for block in blocks]
         return title, _joined(*facts), placed
 
 
@@ -168,8 +168,8 @@ def _empty_document(title: str) -> Document:
     properties = document.core_properties
     properties.title, properties.author, properties.comments, properties.revision = title, "", "", 1
     for name in ("created", "modified"):
-        for found in properties._element.findall(f"{{http://purl.org/dc/terms/}}{name}"):
-            properties._element.remove(found)
+        for date in properties._element.findall(f"{{http://purl.org/dc/terms/}}{name}"):
+            properties._element.remove(date)
     page = document.sections[0]
     page.page_width, page.page_height = Mm(210), Mm(297)
     page.left_margin = page.right_margin = page.top_margin = page.bottom_margin = Mm(25)
@@ -229,10 +229,10 @@ def _element(name: str, **attributes: str) -> BaseOxmlElement:
     from docx.oxml import OxmlElement
     from docx.oxml.ns import qn
 
-    made = OxmlElement(f"w:{name}")
+    element = OxmlElement(f"w:{name}")
     for key, value in attributes.items():
-        made.set(qn(f"w:{key}"), value)
-    return made
+        element.set(qn(f"w:{key}"), value)
+    return element
 
 
 def _set_direction(block: Block, text: str, *, runs: bool = True) -> None:

@@ -78,12 +78,13 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
-    """Format `[HH:]MM:SS` with milliseconds after the marker; hours: always, else from one hour on."""
-    minutes, rest = divmod(milliseconds(seconds), 60_000)
+def timestamp(seconds: float, *, marker: str, hours: bool, digits: int = 3) -> str:
+    """Format `[HH:]MM:SS` with digits of seconds after the marker; hours: always, else from one hour on."""
+    whole, fraction = divmod(round(seconds * 10**digits), 10**digits)
+    minutes, whole = divmod(whole, 60)
     n_hours, minutes = divmod(minutes, 60)
     head = f"{n_hours:02d}:" if hours or n_hours else ""
-    return f"{head}{minutes:02d}:{rest // 1000:02d}{marker}{rest % 1000:03d}"
+    return f"{head}{minutes:02d}:{whole:02d}{marker}{fraction:0{digits}d}"
 
 
 def behind_speaker(speaker: str | None, text: str) -> str:

@@ -187,14 +187,14 @@ def parse_rules(text: str) -> list[Rule]:
     Raises:
         OptionError: the text is not valid.
     """
-    return [_rule(one) for one in text.split(";") if one.strip()] or _refuse(text)
+    return [_rule(rule) for rule in text.split(";") if rule.strip()] or _refuse(text)
 
 
 def _rule(text: str) -> Rule:
     kind, *pieces = text.split()
     values = dict(piece.partition("=")[::2] for piece in pieces)
     names = {"split": ("pause", "after", *Limits.__slots__), "merge": ("pause", *Limits.__slots__)}
-    if kind not in names or not pieces or any(one not in names[kind] or not values[one] for one in values):
+    if kind not in names or not pieces or any(name not in names[kind] or not values[name] for name in values):
         _refuse(text)
     try:
         numbers = {name: float(value) for name, value in values.items() if name != "after"}
@@ -256,7 +256,7 @@ def joined(first: Segment, second: Segment) -> Segment:
         compression_ratio=max(first.compression_ratio, second.compression_ratio),
         no_speech_prob=min(first.no_speech_prob, second.no_speech_prob),
         words=words,
-        translation=" ".join(one for one in (first.translation, second.translation) if one) or None,
+        translation=" ".join(filter(None, (first.translation, second.translation))) or None,
     )
 
 

@@ -205,8 +205,8 @@ def check_cleanable(language: str) -> None:
 
 def clean_pieces(pieces: Sequence[str], rules: DisfluencyRules) -> dict[int, str]:
     """Clean words with their punctuation and preceding space; return the remaining ones by index."""
-    found = [_Piece(index, text) for index, text in enumerate(pieces)]
-    left = _without_fillers(found, rules)
+    units = [_Piece(index, text) for index, text in enumerate(pieces)]
+    left = _without_fillers(units, rules)
     for piece in left:
         piece.word = _without_stutter(piece.word, rules)
     while (place := next(_restarts(left, rules), None)) is not None:

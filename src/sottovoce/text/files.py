@@ -200,6 +200,6 @@ def writing(name: str, error: type[SottovoceError] = OptionError) -> Iterator[No
 def _check(line: str, number: int) -> None:
     if "\0" in line:
         raise ValueError(f"a null character in line {number}")
-    found = None if line.isascii() else _UNDECODED.search(line)
-    if found is not None:
-        raise ValueError(f"the byte 0x{ord(found[0]) - 0xDC00:02x}, which is not UTF-8, in line {number}")
+    match = None if line.isascii() else _UNDECODED.search(line)
+    if match is not None:
+        raise ValueError(f"the byte 0x{ord(match[0]) - 0xDC00:02x}, which is not UTF-8, in line {number}")

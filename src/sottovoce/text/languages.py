@@ -103,10 +103,10 @@ def language_code(tag: str) -> str | None:
     named = _by_name().get(text)
     if named is not None:
         return named.code
-    found = _TAG.fullmatch(text.partition(".")[0].replace("_", "-"))  # locales: de_DE.UTF-8
-    if found is None or ("-" in found[0] and len(found[1]) > 3):
+    match = _TAG.fullmatch(text.partition(".")[0].replace("_", "-"))  # locales: de_DE.UTF-8
+    if match is None or ("-" in match[0] and len(match[1]) > 3):
         return None
-    primary, *rest = (_SHORT.get(part, part) for part in found[0].split("-"))
+    primary, *rest = (_SHORT.get(part, part) for part in match[0].split("-"))
     if rest and rest[0] in _CODES and len(rest[0]) == 3:  # zh-yue: a language within another
         primary = rest[0]
     return _by_name()[primary].code if primary in _by_name() else primary
@@ -130,11 +130,11 @@ def find_language(text: str, among: tuple[str, ...] | None = None) -> str:
 
 
 def _find(text: str) -> Language:
-    found = _by_name().get(language_code(text) or "")
-    if found is None:
+    language = _by_name().get(language_code(text) or "")
+    if language is None:
         expected = "a code such as 'en' or 'pt-BR', or an English name"
         raise OptionError(f"language '{text}': expected {expected}{_hint(text)}")
-    return found
+    return language
 
 
 @cache

@@ -36,13 +36,13 @@ def decomposed(text: str) -> str:
 
 
 def letters_of(text: str) -> list[str]:
-    found: list[str] = []
+    letters: list[str] = []
     for character in composed(text):
-        if found and unicodedata.combining(character):
-            found[-1] += character
+        if letters and unicodedata.combining(character):
+            letters[-1] += character
         else:
-            found.append(character)
-    return found
+            letters.append(character)
+    return letters
 
 
 def ids_by_form(names: Sequence[str]) -> dict[str, int]:

@@ -46,11 +46,11 @@ def align_words(
 
 
 def equal_words(words: Sequence[str], others: Sequence[str]) -> list[int | None]:
-    found: list[int | None] = [None] * len(words)
+    matches: list[int | None] = [None] * len(words)
     for i, j in align_words(words, others, substitution=math.inf):
         if i is not None:
-            found[i] = j
-    return found
+            matches[i] = j
+    return matches
 
 
 def _costs(
