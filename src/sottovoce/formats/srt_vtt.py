@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import unescape
+from itertools import groupby
 
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.formats.subtitles import JOINER, Cue, CueWriter, behind_speaker, timestamp
@@ -124,126 +125,150 @@ def is_webvtt(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cue:
-    """A cue by lines from 0: the head begins on line `first`; line `at` has the times."""
+class _Line:
+    """A line. flat: without invisible signs and repeated spaces. opens: it is first or below a blank one."""
 
-    first: int
-    at: int
+    number: int
+    raw: str
+    flat: str
+    is_blank: bool
+    opens: bool
+
+    @property
+    def counter(self) -> int | None:
+        """The number of a cue, if the line has nothing else."""
+        match = _NUMBER.fullmatch(self.flat)
+        return int(match[1]) if match else None
+
+    @property
+    def is_comment(self) -> bool:
+        """Whether WebVTT's title, a note or a style may begin here."""
+        return _NO_CUE.match(self.flat) is not None
+
+    def error(self) -> ValueError:
+        return ValueError(f"line {self.number}: expected times such as {EXAMPLE}, got {_shown(self.flat)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cue:
+    """A cue. head, times: indices of the lines with its number or identifier, and with its times."""
+
+    head: int
+    times: int
     start: float
     end: float
-    number: int | None
+    counter: int | None
 
 
 class _Subtitles:
+    """The cues of a file: lines of times, the heads above them, and the text down to the next head."""
+
     def __init__(self, text: str) -> None:
         self.is_vtt = is_webvtt(text)
         for ending in ("\r\r\n", "\r\n", "\r"):
             text = text.replace(ending, "\n")
-        self._lines = text.rstrip("\0\x1a").replace("\0", "\ufffd").split("\n")
-        self._flat = [" ".join(line.translate(_INVISIBLE).split()) for line in self._lines]
+        self._lines: list[_Line] = []
+        opens = True
+        for number, raw in enumerate(text.rstrip("\0\x1a").replace("\0", "\ufffd").split("\n"), start=1):
+            # In WebVTT a line of spaces is text, as in YouTube's captions.
+            is_blank = not (raw if self.is_vtt else raw.strip())
+            flat = " ".join(raw.translate(_INVISIBLE).split())
+            self._lines.append(_Line(number, raw, flat, is_blank, opens))
+            opens = is_blank
 
     def cues(self) -> Iterator[tuple[_Cue, list[str]]]:
+        """Yield the cues with their lines of text. Raises: ValueError for wrong times or other text."""
         cues: list[_Cue] = []
         for at in range(len(self._lines)):
             if span := self._times(at):
-                first, number = self._head(at, cues)
-                cues.append(_Cue(first, at, *span, number))
+                head, counter = self._head(at, cues)
+                cues.append(_Cue(head, at, *span, counter))
         if not (self.is_vtt and cues):  # in WebVTT, blocks of other kinds may come first
-            for at, block in self._blocks(0, cues[0].first if cues else len(self._lines)):
-                if any(self._flat[at : at + len(block)]):
-                    raise _not_times(at, block[0])
-        ends = [cue.first for cue in cues[1:]] + [len(self._lines)]
+            for block in self._blocks(0, cues[0].head if cues else len(self._lines)):
+                if any(line.flat for line in block):
+                    raise block[0].error()
+        ends = [cue.head for cue in cues[1:]] + [len(self._lines)]
         for cue, end in zip(cues, ends, strict=False):
             yield cue, self._text(cue, end)
 
     def _times(self, at: int) -> tuple[float, float] | None:
-        line, may_begin = self._flat[at], self._may_begin(at)
-        found = _TIMES.fullmatch(line)
-        if found is None:
-            is_comment = self.is_vtt and self._opens(at) and _NO_CUE.match(line)
-            has_arrow = "-->" in line and (may_begin or _CLOCK.search(line))
-            if not is_comment and (has_arrow or (may_begin and _WHOLE_TIME.match(line))):
-                raise _not_times(at, line)
+        """Return the times on a line, or None for text; only `-->` makes times of what stands within text."""
+        line, is_below_head = self._lines[at], self._is_below_head(at)
+        times = _TIMES.fullmatch(line.flat)
+        if times is None:
+            is_comment = self.is_vtt and line.opens and line.is_comment
+            has_arrow = "-->" in line.flat and (is_below_head or _CLOCK.search(line.flat))
+            if not is_comment and (has_arrow or (is_below_head and _WHOLE_TIME.match(line.flat))):
+                raise line.error()
             return None
-        is_arrow = found["mark"].strip() == "-->"
-        is_like_arrow = found["mark"].endswith((">", "》", "→", "&gt;"))
-        are_whole = _WHOLE_TIME.fullmatch(found["start"]) and _WHOLE_TIME.fullmatch(found["end"])
-        if not is_arrow and not (may_begin and (is_like_arrow or are_whole)):
+        is_like_arrow = times["mark"].endswith((">", "》", "→", "&gt;"))
+        are_whole = _WHOLE_TIME.fullmatch(times["start"]) and _WHOLE_TIME.fullmatch(times["end"])
+        if times["mark"].strip() != "-->" and not (is_below_head and (is_like_arrow or are_whole)):
             return None
-        if not all(map(_SETTING.fullmatch, (found["rest"] or "").split())):
-            raise ValueError(f"line {at + 1}: expected no text behind the times, got {_shown(found['rest'])}")
-        start, end = _seconds(found["start"]), _seconds(found["end"])
+        rest = times["rest"] or ""
+        if not all(map(_SETTING.fullmatch, rest.split())):
+            raise ValueError(f"line {line.number}: expected no text behind the times, got {_shown(rest)}")
+        start, end = _parsed_time(times["start"]), _parsed_time(times["end"])
         if end < start:
-            raise ValueError(f"line {at + 1}: expected a cue that ends after its start, got {_shown(line)}")
+            raise ValueError(
+                f"line {line.number}: expected a cue that ends after its start, got {_shown(line.flat)}"
+            )
         return start, end
 
-    def _may_begin(self, at: int) -> bool:
-        """Whether a cue without `-->` may begin here, as text can look like times."""
-        if at == 0 or not self._flat[at - 1]:
+    def _is_below_head(self, at: int) -> bool:
+        """Whether times are expected: below a blank line, or below a number that is not the text of a cue."""
+        if at == 0 or not self._lines[at - 1].flat:
             return True
-        is_text = at >= 2 and _TIMES.fullmatch(self._flat[at - 2]) is not None
-        return self._number(at - 1) is not None and not is_text
+        is_text = at >= 2 and _TIMES.fullmatch(self._lines[at - 2].flat) is not None
+        return self._lines[at - 1].counter is not None and not is_text
 
-    def _head(self, at: int, before: Sequence[_Cue]) -> tuple[int, int | None]:
-        lowest = before[-1].at + 1 if before else 0
+    def _head(self, at: int, cues: Sequence[_Cue]) -> tuple[int, int | None]:
+        """Return where the head of a cue with times at `at` begins, and its number."""
+        top = cues[-1].times + 1 if cues else 0
         above = at - 1
-        while above >= lowest and not self._flat[above]:
+        while above >= top and not self._lines[above].flat:
             above -= 1
-        if above < lowest:
+        if above < top:
             return at, None
-        number, opens = self._number(above), self._opens(above)
-        if above < at - 1:  # files in which each line is followed by a blank one
-            is_next = not before or (before[-1].number is not None and number == before[-1].number + 1)
-            return (above, number) if number is not None and opens and is_next else (at, None)
-        are_numbered = not before or before[0].number is not None
-        if number is not None and (opens or are_numbered):
-            return above, number
-        return (above, None) if self.is_vtt and opens else (at, None)
+        line = self._lines[above]
+        if above < at - 1:  # a blank line follows: the head of this cue only if it counts on
+            counts_on = not cues or (cues[-1].counter is not None and line.counter == cues[-1].counter + 1)
+            return (
+                (above, line.counter) if line.counter is not None and line.opens and counts_on else (at, None)
+            )
+        are_numbered = not cues or cues[0].counter is not None
+        if line.counter is not None and (line.opens or are_numbered):
+            return above, line.counter
+        return (above, None) if self.is_vtt and line.opens else (at, None)
 
     def _text(self, cue: _Cue, end: int) -> list[str]:
-        text: list[str] = []
-        for at, block in self._blocks(cue.at + 1, end):
-            is_next = at > cue.at + 1 and cue.number is not None and self._number(at) == cue.number + 1
-            if is_next and len(block) > 1:
-                raise _not_times(at + 1, block[1])
-            if not (is_next and end == len(self._lines) and not any(self._flat[at + 1 :])):
-                text += block
-        return text
+        """Return the lines of a cue, without a next number that nothing follows."""
+        text: list[_Line] = []
+        for block in self._blocks(cue.times + 1, end):
+            first = block[0]
+            is_below_times = first is self._lines[cue.times + 1]
+            counts_on = not is_below_times and cue.counter is not None and first.counter == cue.counter + 1
+            if counts_on and len(block) > 1:
+                raise block[1].error()
+            is_last = end == len(self._lines) and not any(line.flat for line in self._lines[first.number :])
+            text += [] if counts_on and is_last else block
+        return [line.raw for line in text]
 
-    def _blocks(self, start: int, end: int) -> Iterator[tuple[int, list[str]]]:
-        block: list[str] = []
-        for at in range(start, end + 1):
-            if at < end and not self._is_blank(at):
-                block.append(self._lines[at])
-            elif block:
-                first = at - len(block)
-                is_below_times = first == start > 0
-                if is_below_times or not (self.is_vtt and _NO_CUE.match(self._flat[first])):
-                    yield first, block
-                block = []
-
-    def _is_blank(self, at: int) -> bool:
-        """In WebVTT a line of spaces is text, as in YouTube's captions."""
-        return not (self._lines[at] if self.is_vtt else self._lines[at].strip())
-
-    def _opens(self, at: int) -> bool:
-        return at == 0 or self._is_blank(at - 1)
-
-    def _number(self, at: int) -> int | None:
-        found = _NUMBER.fullmatch(self._flat[at])
-        return int(found[1]) if found else None
-
-
-def _not_times(at: int, line: str) -> ValueError:
-    return ValueError(f"line {at + 1}: expected times such as {EXAMPLE}, got {_shown(line)}")
+    def _blocks(self, start: int, end: int) -> Iterator[list[_Line]]:
+        """Yield the runs of lines that are not blank, without WebVTT's comments."""
+        for is_blank, run in groupby(self._lines[start:end], lambda line: line.is_blank):
+            block = list(run)
+            is_below_times = block[0] is self._lines[start] and start > 0
+            if not is_blank and (is_below_times or not (self.is_vtt and block[0].is_comment)):
+                yield block
 
 
 def _shown(text: str) -> str:
     return repr(text.strip()[:60])
 
 
-def _seconds(time: str) -> float:
-    found = _TIME.fullmatch(time)
-    assert found is not None
-    fraction = float(f"0.{found['fraction'] or found['ms'] or 0}")
-    return int(found["h"] or 0) * 3600 + int(found["m"]) * 60 + int(found["s"]) + fraction
+def _parsed_time(time: str) -> float:
+    match = _TIME.fullmatch(time)
+    assert match is not None
+    fraction = float(f"0.{match['fraction'] or match['ms'] or 0}")
+    return int(match["h"] or 0) * 3600 + int(match["m"]) * 60 + int(match["s"]) + fraction
