@@ -21,12 +21,14 @@ def test_one_language_and_several(tmp_path: Path) -> None:
         '{"id": "a", "file": "a.wav", "language": "en", "text": "hi", "speaker": null}\n\n'
         '{"file": "sub/b.wav", "language": [{"start": 0, "end": 1.5, "language": "en"},'
         ' {"start": 1.5, "end": 3, "language": "de"}]}\n'
+        '{"file": "c.wav", "language": ["en", "de"]}\n'
     )
-    single, several = read_manifest(write(tmp_path, lines))
+    single, several, untimed = read_manifest(write(tmp_path, lines))
     assert (single.id, single.language, single.text, single.languages) == ("a", "en", "hi", ("en",))
     assert single.path == tmp_path / "a.wav"
     assert (several.id, several.language, several.languages) == ("sub/b.wav", None, ("en", "de"))
     assert several.spans[1].start_s == 1.5
+    assert (untimed.language, untimed.spans) == (None, ())
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Manifests: lists of recordings as JSON lines.
 
-A line has `file` (relative to the list), and optionally `id`, `language` (a code or name, or a list of
-{start, end, language}), `text`, `segments` (a list of {start, end, language, text}).
+A line has `file` (relative to the list), and optionally `id`, `language` (a code or name, a list of
+{start, end, language}, or codes without times, which are not used), `text`, `segments` (a list of
+{start, end, language, text}).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +51,7 @@ class _Span(msgspec.Struct):
 class _Line(msgspec.Struct):
     file: str
     id: str | int | None = None
-    language: str | list[_Span] | None = None
+    language: str | list[_Span | str] | None = None
     text: str | None = None
     segments: list[_Span] | None = None
 
@@ -71,7 +73,7 @@ def read_manifest(path: str | Path) -> list[ManifestEntry]:
 
 def _entry(line: _Line, folder: Path) -> ManifestEntry:
     code = line.language if isinstance(line.language, str) else None
-    spans = line.segments or (line.language if isinstance(line.language, list) else [])
+    spans: Sequence[_Span | str] = line.segments or (line.language if isinstance(line.language, list) else [])
     return ManifestEntry(
         id=line.file if line.id is None else str(line.id),
         path=folder / line.file,
@@ -80,5 +82,6 @@ def _entry(line: _Line, folder: Path) -> ManifestEntry:
         spans=tuple(
             LabelledSpan(span.start, span.end, language_code(span.language) or span.language, span.text or "")
             for span in spans
+            if isinstance(span, _Span)
         ),
     )
