@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,9 +11,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import click
 import numpy as np
@@ -26,7 +29,7 @@ from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import FallbackOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
-from tests.audio.media import wav_bytes
+from tests.audio.media import pipe, wav_bytes
 from tests.cli.conftest import Call
 from tests.fresh_process import start_command
 
@@ -254,3 +257,11 @@ def test_standard_input(clip: Path, call: Call) -> None:
     given = subprocess.run(command, input=clip.read_bytes(), capture_output=True, check=True)
     assert given.stdout.decode() == call("transcribe", clip, *FAST).out
     assert given.stdout.strip()
+
+
+@pytest.mark.parametrize("opened", [pipe, io.BytesIO])
+def test_standard_input_without_sound_is_named(
+    opened: Callable[[bytes], BinaryIO], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=opened(b"no sound here")))
+    assert call("transcribe", "-", *FAST, code=2).err.startswith("error: standard input: expected an audio")

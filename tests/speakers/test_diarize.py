@@ -94,8 +94,11 @@ def test_as_many_are_heard_as_speak() -> None:
 
 
 def test_known_voices_have_their_names() -> None:
-    known = {"Anna": recording((Turn(0.0, 2.0, "low"),), 2.0), "Nobody": np.zeros(32_000, np.float32)}
+    voice = recording((Turn(0.0, 2.0, "low"),), 2.0)
+    known = {"Anna": voice, "Nobody": np.zeros(32_000, np.float32)}
     turns = found(replace(AUTO, known=known))
+    ints = (voice * 32768).astype(np.int16)
+    assert found(replace(AUTO, known={**known, "Anna": np.stack([ints, ints], axis=1)})) == turns
     assert {turn.speaker for turn in turns} == {"A", "Anna", "B"}
     assert [turn.speaker for turn in turns if turn.start < 4.5 < turn.end] == ["Anna"]
 

@@ -78,6 +78,7 @@ class Source:
 
     audio_filter: see `AudioFilter`. audio_track: number from 1 or language ("de"); None: FFmpeg's choice.
     input_format: of headerless samples (`read_input_format`); None: by extension. sample_rate: of an array.
+    label: name for messages, with the extension; None: that of the place.
 
     Raises: OptionError for filters and an input format that FFmpeg does not have.
     """
@@ -87,6 +88,7 @@ class Source:
     audio_track: int | str | None = None
     input_format: str | None = None
     sample_rate: int = SAMPLE_RATE
+    label: str | None = None
 
     def __post_init__(self) -> None:
         check_reading(self.audio_filter, self.input_format)
@@ -108,8 +110,8 @@ class Source:
 
     @property
     def name(self) -> str:
-        if self.is_standard_input:
-            return "standard input"
+        if self.label is not None or self.is_standard_input:
+            return self.label or "standard input"
         place = self.plain()
         if isinstance(place, str | os.PathLike):
             return _shown(os.fspath(place))

@@ -48,7 +48,7 @@ class Recording:
         place = self._source.plain()
         if is_pipe(place):
             place = self._spool = _spooled(place, self.name)
-        self._source = replace(self._source, place=place)
+        self._source = replace(self._source, place=place, label=self.name)
         # A file object is reread from its initial position.
         self._position: int | None = None
         if not isinstance(place, str | os.PathLike | bytes | np.ndarray) and is_seekable(place):

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import MissingExtraError, ModelNotFoundError
 from sottovoce.options.transcribe import Diarizer, SpeakerOptions
@@ -259,7 +260,7 @@ class ClusteringDiarizer:
         names = list(self._options.known)
         if not names:
             return {}
-        speech = [torch.from_numpy(np.array(samples)) for samples in self._options.known.values()]
+        speech = [torch.from_numpy(load_audio(samples)) for samples in self._options.known.values()]
         similarity = self._voices.embed(speech) @ centres.T  # (n_known, n_speakers)
         pairs = nearest_pairs(similarity, least=1 - self._distance)
         return {speaker: names[known] for known, speaker in pairs.items()}
