@@ -198,7 +198,7 @@ def test_integer_weights_are_refused(tmp_path: Path) -> None:
         ("config.json", {"model_type": "bert"}, "'bert', expected 'whisper'"),
         ("config.json", {"scale_embedding": True}, "scale_embedding"),
         ("config.json", {"activation_function": "relu"}, "activation_function"),
-        ("config.json", {"d_model": "large"}, "d_model in config.json is 'large'"),
+        ("config.json", {"d_model": "large"}, "d_model in config.json: expected a whole number, got 'large'"),
         ("config.json", {"vocab_size": None}, "vocab_size"),
         ("config.json", {"encoder_layers": 2}, "encoder.blocks.1"),
         *(("config.json", text, "") for text in ("", "[1]", "{", "\x00", "{}")),

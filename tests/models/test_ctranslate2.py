@@ -251,9 +251,17 @@ def test_other_suppressed_tokens_are_noted(
         ("vocabulary.json", '{"a": 1}', "vocabulary holds dict"),
         ("vocabulary.json", "{", "vocabulary cannot be read"),
         ("config.json", "[]", "expected a JSON object"),
-        ("config.json", '{"lang_ids": "en"}', "lang_ids in config.json is 'en'"),
-        ("config.json", '{"lang_ids": [1.5]}', "lang_ids in config.json is"),
-        ("config.json", '{"alignment_heads": [[1]]}', "alignment_heads holds [1]"),
+        ("config.json", '{"lang_ids": "en"}', "lang_ids in config.json: expected a list, got 'en'"),
+        (
+            "config.json",
+            '{"lang_ids": [1.5]}',
+            "lang_ids in config.json: [0]: expected a whole number, got [1.5]",
+        ),
+        (
+            "config.json",
+            '{"alignment_heads": [[1]]}',
+            "alignment_heads: [0]: expected a list of length 2, got [[1]]",
+        ),
     ],
 )
 def test_what_stands_beside_the_weights_is_checked(

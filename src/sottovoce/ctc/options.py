@@ -15,6 +15,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 
+import msgspec
+
 from sottovoce.ctc.labels import LabelList, labels_of
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.options.schema import Option, check_options
@@ -180,12 +182,15 @@ class CtcFusionOptions:
 
 
 _NONE = "none"
-_CALLED: dict[object, str] = {
+_KINDS: dict[object, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
     str: "text",
     Path: "a path",
+    tuple[str, ...]: "a list of texts",
+    tuple[float, ...]: "a list of numbers",
+    dict[str, float]: "a table of numbers",
 }
 
 
@@ -280,10 +285,10 @@ def chosen_values(config: DecoderConfig) -> dict[str, object]:
     default = DecoderConfig()
     pairs = ((config, default), (config.options, default.options), (config.fusion, default.fusion))
     return {
-        one.name: value
-        for own, other in pairs
-        for one in fields(own)
-        if (value := getattr(own, one.name)) != getattr(other, one.name) and one.name in known_keys()
+        field.name: value
+        for chosen, other in pairs
+        for field in fields(chosen)
+        if (value := getattr(chosen, field.name)) != getattr(other, field.name) and field.name in known_keys()
     }
 
 
@@ -312,15 +317,15 @@ def _written(value: object, folder: Path = Path()) -> str:
 
 
 def _kinds() -> dict[str, object]:
-    found: dict[str, object] = {}
+    kinds: dict[str, object] = {}
     for owner in (DecoderConfig, CtcOptions, CtcFusionOptions):
-        found |= {name: kind for name, kind in get_type_hints(owner).items() if name in _names(owner)}
-    del found["fusion"], found["options"]
-    return {**found, "label_priors": Path | found["label_priors"]}
+        kinds |= {name: kind for name, kind in get_type_hints(owner).items() if name in _names(owner)}
+    del kinds["fusion"], kinds["options"]
+    return {**kinds, "label_priors": Path | kinds["label_priors"]}
 
 
 def _names(owner: type) -> set[str]:
-    return {one.name for one in fields(owner)}
+    return {field.name for field in fields(owner)}
 
 
 def _of(values: Mapping[str, object], owner: type) -> dict[str, object]:
@@ -331,35 +336,11 @@ def _converted(name: str, value: object, kind: object, folder: Path) -> object:
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if value == _NONE and NoneType in kinds:
         return None
-    for one in kinds:
-        arguments = get_args(one)
-        if get_origin(one) is Literal and value in arguments:
-            return value
-        if get_origin(one) is tuple and isinstance(value, list) and all(_is(v, arguments[0]) for v in value):
-            return tuple(value)
-        if get_origin(one) is dict and isinstance(value, dict) and all(_is(v, float) for v in value.values()):
-            return value
-        if one is Path and isinstance(value, str):
-            return folder / value
-        if isinstance(one, type) and _is(value, one):
-            return float(value) if one is float else value  # type: ignore[arg-type]
-    raise OptionError(f"{name}: expected {_expected(kinds)}, got {value!r}")
-
-
-def _is(value: object, kind: object) -> bool:
-    return type(value) is kind or (kind is float and type(value) is int)
-
-
-def _expected(kinds: tuple[object, ...]) -> str:
-    words: list[str] = []
-    for one in kinds:
-        arguments = get_args(one)
-        if get_origin(one) is Literal:
-            words += [repr(value) for value in arguments]
-        elif get_origin(one) is tuple:
-            words.append("a list of numbers" if arguments[0] is float else "a list of texts")
-        elif get_origin(one) is dict:
-            words.append("a table of numbers")
-        elif one is not NoneType:
-            words.append(_CALLED[one])
-    return " or ".join(words)
+    try:
+        plain: object = Union.__getitem__(tuple(str if each is Path else each for each in kinds))
+        converted: object = msgspec.convert(value, plain)
+    except msgspec.ValidationError as error:
+        named = (_KINDS.get(each) or " or ".join(map(repr, get_args(each))) for each in kinds)
+        expected = " or ".join(filter(None, named))
+        raise OptionError(f"{name}: expected {expected}, got {value!r}") from error
+    return folder / converted if Path in kinds and isinstance(converted, str) else converted

@@ -112,13 +112,26 @@ def from_json(kind: type[T], text: str | bytes, where: str, error: type[Sottovoc
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as fault:
-        reason, _, place = str(fault).partition(" - at `$")
-        field = place.strip(".`")
-        reason = reason.replace("Object missing required field", "expected a field")
-        reason = re.sub("`([^`]+)`", lambda kinds: _in_words(kinds[1]), reason[:1].lower() + reason[1:])
-        raise error(f"{where}: {field}: {reason}" if field else f"{where}: {reason}") from fault
+        raise error(_located(where, fault)) from fault
     except (ValueError, RecursionError) as fault:
         raise error(f"{where}: expected JSON, got something else ({cause_of(fault)})") from fault
+
+
+def from_plain(kind: type[T], value: object, where: str, error: type[SottovoceError] = OptionError) -> T:
+    """Convert decoded JSON or TOML as `from_json` does."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as fault:
+        expected = _located(where, fault).partition(", got ")[0]
+        raise error(f"{expected}, got {value!r:.80}") from fault
+
+
+def _located(where: str, fault: msgspec.ValidationError) -> str:
+    reason, _, place = str(fault).partition(" - at `$")
+    field = place.strip(".`")
+    reason = reason.replace("Object missing required field", "expected a field")
+    reason = re.sub("`([^`]+)`", lambda kinds: _in_words(kinds[1]), reason[:1].lower() + reason[1:])
+    return f"{where}: {field}: {reason}" if field else f"{where}: {reason}"
 
 
 def _in_words(kinds: str) -> str:

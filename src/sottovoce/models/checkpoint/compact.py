@@ -10,18 +10,18 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint, Codec, CtcWeights, validated
+from sottovoce.models.checkpoint.base import Checkpoint, Codec, CtcWeights, check_dims, validated
 from sottovoce.models.checkpoint.formats import NANO_ASSET
-from sottovoce.models.checkpoint.openai import dims_from_mapping
 from sottovoce.models.dims import EncoderMode, ModelDims
 from sottovoce.models.whisper import sinusoids
-from sottovoce.text.files import whole_file
+from sottovoce.text.files import from_json, whole_file
 
 KEY = "sottovoce"
 ENCODER_MODE = EncoderMode(tail_s=0.0, bucket_s=0.5)
@@ -31,22 +31,34 @@ POSITIONS = "encoder.positional_embedding"
 CTC = "ctc_head"
 
 
+class Metadata(msgspec.Struct):
+    """The JSON in a file's header; see `Checkpoint`."""
+
+    dims: ModelDims
+    token_ids: tuple[int, ...]
+    name: str | None = None
+    alignment_heads: tuple[tuple[int, int], ...] | None = None
+    languages: tuple[str, ...] | None = None
+    ctc_vocab: tuple[str, ...] | None = None
+    ctc_blank: int | None = None
+
+
 def read_compact(path: Path = NANO_ASSET) -> Checkpoint:
     """Read a compact file; embeddings are expanded to the whole vocabulary. Raises: CheckpointError."""
     source = str(path)
     metadata, tensors = _load(path)
-    dims = dims_from_mapping(metadata.get("dims"), source)
-    tokens = _integers(metadata.get("token_ids"), "token_ids", source)
+    dims, tokens = metadata.dims, metadata.token_ids
+    check_dims(dims, source)
     tensors[f"{EMBEDDING}.weight"] = _spread(tensors, tokens, dims, source)
     tensors[POSITIONS] = sinusoids(dims.n_audio_ctx, dims.n_audio_state)
     checkpoint = Checkpoint(
-        name=str(metadata.get("name", path.stem)),
+        name=metadata.name or path.stem,
         dims=dims,
         ctc_head=_ctc_weights(metadata, tensors, source),
         tensors=tensors,
-        alignment_heads=_stored_heads(metadata.get("alignment_heads"), source),
+        alignment_heads=metadata.alignment_heads,
         trained_tokens=tokens,
-        languages=_strings(metadata.get("languages"), "languages", source),
+        languages=metadata.languages,
         tail_s=0.0,
         encoder_mode=ENCODER_MODE,
     )
@@ -57,8 +69,7 @@ def compact_languages(path: Path = NANO_ASSET) -> tuple[str, ...] | None:
     """Read the trained languages from a file's header; None: all of the vocabulary. Raises:
     CheckpointError.
     """
-    source = str(path)
-    return _strings(_load(path, with_tensors=False)[0].get("languages"), "languages", source)
+    return _load(path, with_tensors=False)[0].languages
 
 
 CODEC = Codec(read_compact)
@@ -94,19 +105,17 @@ def save_compact(checkpoint: Checkpoint, path: Path) -> None:
         save_file(halves, unfinished, metadata={KEY: json.dumps(metadata)})
 
 
-def _load(path: Path, *, with_tensors: bool = True) -> tuple[dict[str, object], dict[str, Tensor]]:
+def _load(path: Path, *, with_tensors: bool = True) -> tuple[Metadata, dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get(KEY, "null"))
+            metadata = (file.metadata() or {}).get(KEY)
             names = file.keys() if with_tensors else ()
             tensors = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path}: not a readable safetensors file ({cause_of(error)})") from error
     if metadata is None:
         raise CheckpointError(f"{path}: safetensors without dimensions, give the folder with its config.json")
-    if not isinstance(metadata, dict):
-        raise CheckpointError(f"{path}: no metadata under {KEY!r}, expected a JSON object")
-    return metadata, tensors
+    return from_json(Metadata, metadata, str(path), CheckpointError), tensors
 
 
 def _spread(tensors: dict[str, Tensor], tokens: tuple[int, ...], dims: ModelDims, source: str) -> Tensor:
@@ -128,36 +137,11 @@ def _spread(tensors: dict[str, Tensor], tokens: tuple[int, ...], dims: ModelDims
     return table
 
 
-def _ctc_weights(metadata: dict[str, object], tensors: dict[str, Tensor], source: str) -> CtcWeights | None:
+def _ctc_weights(metadata: Metadata, tensors: dict[str, Tensor], source: str) -> CtcWeights | None:
     weight = tensors.pop(f"{CTC}.weight", None)
     bias = tensors.pop(f"{CTC}.bias", None)
-    labels = _strings(metadata.get("ctc_vocab"), "ctc_vocab", source)
-    if weight is None or bias is None or labels is None:
+    if weight is None or bias is None or metadata.ctc_vocab is None:
         return None
-    blank = metadata.get("ctc_blank")
-    if type(blank) is not int:
-        raise CheckpointError(f"{source}: ctc_blank is {blank!r}, expected an integer")
-    return CtcWeights(weight=weight, bias=bias, labels=labels, blank=blank)
-
-
-def _integers(found: object, name: str, source: str) -> tuple[int, ...]:
-    if not isinstance(found, list) or not all(type(item) is int for item in found):
-        raise CheckpointError(f"{source}: {name} is no list of integers")
-    return tuple(found)
-
-
-def _strings(found: object, name: str, source: str) -> tuple[str, ...] | None:
-    if found is None:
-        return None
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise CheckpointError(f"{source}: {name} is no list of strings")
-    return tuple(found)
-
-
-def _stored_heads(found: object, source: str) -> tuple[tuple[int, int], ...] | None:
-    if found is None:
-        return None
-    if not isinstance(found, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in found):
-        raise CheckpointError(f"{source}: alignment_heads is no list of (layer, head) pairs")
-    pairs = [_integers(pair, "alignment_heads", source) for pair in found]
-    return tuple((layer, head) for layer, head in pairs)
+    if metadata.ctc_blank is None:
+        raise CheckpointError(f"{source}: expected a field ctc_blank beside ctc_vocab, got none")
+    return CtcWeights(weight=weight, bias=bias, labels=metadata.ctc_vocab, blank=metadata.ctc_blank)

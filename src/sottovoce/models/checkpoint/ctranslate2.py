@@ -53,7 +53,7 @@ from sottovoce.models.checkpoint.huggingface import (
     write_tokenizer,
 )
 from sottovoce.models.dims import AlignmentHeads, ModelDims, upper_half_heads
-from sottovoce.text.files import whole_file
+from sottovoce.text.files import from_plain, whole_file
 from sottovoce.text.languages import language_codes
 from sottovoce.text.tokenizer import Tokenizer
 
@@ -431,11 +431,10 @@ def _languages(config: Mapping[str, object], dims: ModelDims, source: str) -> tu
 
     English-only folders list languages too, and older converters invalid ids; both are skipped.
     """
-    found = config.get("lang_ids") or []
-    if not isinstance(found, list) or not all(type(token) is int for token in found):
-        raise CheckpointError(f"{source}: lang_ids in config.json is {str(found)[:40]!r}, expected token ids")
+    where = f"{source}: lang_ids in config.json"
+    ids = from_plain(frozenset[int], config.get("lang_ids") or (), where, CheckpointError)
     codes = language_codes(dims.n_languages) if dims.is_multilingual else ()
-    named = tuple(code for i, code in enumerate(codes) if FIRST_LANGUAGE + i in set(found))
+    named = tuple(code for i, code in enumerate(codes) if FIRST_LANGUAGE + i in ids)
     return named if 0 < len(named) < len(codes) else None
 
 

@@ -33,7 +33,7 @@ from sottovoce.models.checkpoint.base import (
 from sottovoce.models.checkpoint.formats import WEIGHT_FILES
 from sottovoce.models.checkpoint.openai import first_line, load_pickle
 from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.text.files import read_text, whole_file
+from sottovoce.text.files import from_plain, read_text, whole_file
 from sottovoce.text.tokenizer import N_VOCAB_99, N_VOCAB_100, N_VOCAB_ENGLISH, Tokenizer
 
 BYTE_LEVEL: Mapping[str, object] = {
@@ -330,13 +330,13 @@ def _check_config(config: Mapping[str, object], source: str) -> None:
 
 
 def _dims(config: Mapping[str, object], source: str) -> ModelDims:
-    numbers: dict[str, int] = {}
-    for ours, theirs in DIMS_IN_CONFIG.items():
-        value = config.get(theirs)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise CheckpointError(f"{source}: {theirs} in config.json is {value!r}, expected an integer")
-        numbers[ours] = value
-    dims = ModelDims(**numbers)
+    where = f"{source}: {{}} in config.json"
+    dims = ModelDims(
+        **{
+            ours: from_plain(int, config.get(theirs), where.format(theirs), CheckpointError)
+            for ours, theirs in DIMS_IN_CONFIG.items()
+        }
+    )
     check_dims(dims, source)
     return dims
 
@@ -394,16 +394,11 @@ def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: s
     found = generation.get("alignment_heads")
     if found is None:
         return None
-    pairs = found if isinstance(found, list) else [None]
-    heads: list[tuple[int, int]] = []
-    for pair in pairs:
-        if not isinstance(pair, list) or len(pair) != 2 or not all(type(n) is int for n in pair):
-            raise CheckpointError(f"{source}: alignment_heads holds {pair!r}, expected (layer, head) pairs")
-        heads.append((pair[0], pair[1]))
+    heads = from_plain(tuple[tuple[int, int], ...], found, f"{source}: alignment_heads", CheckpointError)
     if any(layer >= dims.n_text_layer or head >= dims.n_text_head for layer, head in heads):
         logger.warning("%s: alignment_heads name layers or heads that the model lacks: left out", source)
         return None
-    return tuple(heads)
+    return heads
 
 
 def read_json(path: Path) -> Mapping[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from sottovoce.models.checkpoint.base import (
     validated,
 )
 from sottovoce.models.dims import ModelDims
-from sottovoce.text.files import whole_file
+from sottovoce.text.files import from_plain, whole_file
 
 OPTIONAL_TENSORS = ("decoder.mask", "alignment_heads")
 """Computed buffers of some exports, dropped."""
@@ -54,13 +54,7 @@ CODEC = Codec(read_openai, _write)
 
 
 def dims_from_mapping(found: object, source: str) -> ModelDims:
-    if not isinstance(found, Mapping):
-        raise CheckpointError(f"{source}: dims is a {type(found).__name__}, expected a mapping")
-    names = [field.name for field in fields(ModelDims)]
-    for name in names:
-        if type(found.get(name)) is not int:
-            raise CheckpointError(f"{source}: dims.{name} is {found.get(name)!r}, expected an integer")
-    dims = ModelDims(**{name: int(found[name]) for name in names})
+    dims = from_plain(ModelDims, found, f"{source}: dims", CheckpointError)
     check_dims(dims, source)
     return dims
 
