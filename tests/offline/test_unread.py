@@ -177,6 +177,52 @@ def test_what_stays_without_words_is_told(options: TranscribeOptions, later_s: f
     assert unread == ((pytest.approx(later_s + 3.5, abs=0.5), pytest.approx(later_s + 12.0, abs=0.1)),)
 
 
+def loop_until(end_s: float, *, step: int, is_speech: bool = True) -> Script:
+    """One word over and over, every `step` frames of 20 ms."""
+    people = TOKENIZER.encode(" people")[0]
+    words = [ScriptedToken(people, frame) for frame in range(5, round(50 * end_s), step)]
+    tokens = ScriptedToken(at(0), 0), *words, ScriptedToken(at(end_s), round(50 * end_s))
+    return Script(tokens, (SpokenLanguage("en", 0, 1500),) if is_speech else ())
+
+
+@pytest.mark.parametrize("mode", ["seek", "vad"])
+@pytest.mark.parametrize("word_timestamps", [False, True])
+def test_a_word_faster_than_people_speak_is_read_again_in_parts(mode: Mode, word_timestamps: bool) -> None:
+    """A full window says 250 words in ten seconds; its parts repeat the word twice a second."""
+
+    def hear(mel: Tensor, _: int) -> Script:
+        return loop_until(10.0, step=2) if mel.shape[1] == 3000 else loop_until(mel.shape[1] // 100, step=25)
+
+    options = replace(ENGLISH, mode=mode, word_timestamps=word_timestamps)
+    segments, unread = read(FakeBackend(hear), rustle(10.4), options)
+    assert 15 <= sum(len(one.text.split()) for one in segments) <= 25
+    assert sum(end - start for start, end in unread or ()) < 1.5
+
+
+def test_words_that_pile_up_at_one_time_are_read_again() -> None:
+    """Five words in five seconds, and thirty in the sixth."""
+
+    def hear(mel: Tensor, _: int) -> Script:
+        slow, fast = words_until(5.0, step=50), loop_until(7.0, step=1).tokens[250:280]
+        said = Script((*slow.tokens[:-1], *fast, ScriptedToken(at(10.0), 500)), slow.languages)
+        return said if mel.shape[1] == 3000 else words_until(mel.shape[1] // 100)
+
+    options = replace(ENGLISH, word_timestamps=True)
+    segments, _ = read(FakeBackend(hear), rustle(10.4), options)
+    assert sum(len(one.text.split()) for one in segments) <= 25
+
+
+@pytest.mark.parametrize("mode", ["seek", "vad"])
+@pytest.mark.parametrize("read_again", [False, True])
+def test_a_loop_that_is_left_out_is_reported(mode: Mode, read_again: bool) -> None:
+    """With speech detection by the parts that stay loops, without it as text over silence."""
+    hear = loop_until(10.0, step=2, is_speech=read_again)
+    options = replace(ENGLISH, mode=mode, read_again=read_again)
+    segments, unread = read(FakeBackend(hear), rustle(10.4), options)
+    assert segments == []
+    assert unread == ((pytest.approx(0.0, abs=0.1), pytest.approx(10.4, abs=0.1)),)
+
+
 def test_silence_is_not_read_again() -> None:
     windows: list[int] = []
     samples = silence(12.0)

@@ -315,16 +315,18 @@ LEAST_FRAMES = 100
 """Log-mel frames that must be transcribed, and left, before the rest of a window is decoded."""
 
 
-def packed_speech(transcriber: Transcriber, recording: Recording) -> tuple[Iterator[Window], SpeechFinder]:
+def packed_speech(
+    transcriber: Transcriber, recording: Recording
+) -> tuple[Iterator[Window], SpeechFinder, SpeechPresence]:
     finder = SpeechFinder(transcriber.options.vad or WINDOW_VAD, model=transcriber.speech_model)
-    pieces = finder.beside(PIECE_VAD)
+    pieces, voices = finder.beside(PIECE_VAD), SpeechPresence(finder)
     with recording.open() as reader:
         for chunk in reader:
             transcriber.runtime.run_on_host(partial(finder.push, chunk.samples))
         speech = finder.finish()
         missing = [(start + end) / 2 for start, end in reader.silences() if end - start >= LONG_MISSING_S]
     breaks = [mel_frames(middle) for middle in missing]
-    return pack_speech(speech, transcriber.content_frames, breaks), pieces
+    return pack_speech(speech, transcriber.content_frames, breaks), pieces, voices
 
 
 @dataclass(eq=False)
@@ -443,17 +445,18 @@ def transcribe_recording(
     options = transcriber.options
     start_s, _ = options.clips[0]
     packed, speech = None, SpeechFinder(PIECE_VAD, model=transcriber.speech_model)
+    voices = SpeechPresence(speech)
     if options.mode == "vad":
-        packed, speech = packed_speech(transcriber, recording)
+        packed, speech, voices = packed_speech(transcriber, recording)
     observes = packed is None and (options.read_again or transcriber.may_follow)
     with transcriber.features(recording, speech if observes else None) as features:
         state.duration = features.declared_duration_s
         languages = WindowLanguages(transcriber, features, speech, state)
         windows: WindowOrder
         if packed is None:
-            windows, voices = SeekWindows(transcriber, features, languages, state), SpeechPresence(speech)
+            windows = SeekWindows(transcriber, features, languages, state)
         else:
-            windows, voices = PackedWindows(transcriber, features, languages, state, packed), None
+            windows = PackedWindows(transcriber, features, languages, state, packed)
         start = mel_frames(start_s)
         features.skip_to(start, n_frames_read=start)
         if start > 0 and not features.has(start):
@@ -471,13 +474,15 @@ class _Pipeline:
     features: RecordingFeatures
     languages: WindowLanguages
     windows: WindowOrder
-    voices: SpeechPresence | None
+    voices: SpeechPresence
     progress: TranscriptionState
 
     def __post_init__(self) -> None:
         follower, n_text_ctx = self.languages.follower, self.transcriber.backend.dims.n_text_ctx
         self.options = self.transcriber.options
-        self._recovery = SkippedSpeechRecovery(self.transcriber, self.features, follower, self.progress)
+        self._recovery = SkippedSpeechRecovery(
+            self.transcriber, self.features, self.voices, follower, self.progress
+        )
         self._context = Context(self.transcriber.tokenizer, self.options, n_text_ctx)
         self._read: list[ReadWindow] = []
         """Windows whose segments wait for those of earlier windows."""
@@ -582,15 +587,18 @@ class _Pipeline:
         if self.languages.expects_several:
             probability = decoded.window.probability
             segments = [replace(segment, language_probability=probability) for segment in segments]
-        if self.options.read_again and self.voices is not None:
-            segments = self._spoken(segments, self.voices)
+        if self.options.read_again and not decoded.window.is_packed:
+            segments = self._spoken(segments)
         decoded = replace(decoded, cut=replace(decoded.cut, segments=tuple(segments)))
         segments = decoded.segments
         if self.options.read_again:
             segments = self._recovery.recovered(decoded, self.languages.speech_in(done))
+        elif decoded.is_silent and self.options.fallback.repeats(decoded.result):
+            self.progress.unread += tuple((seconds_of(one.start), seconds_of(one.end)) for one in done.pieces)
         return ReadWindow(done, decoded.is_silent, decoded.last_temperature, tuple(segments))
 
-    def _spoken(self, segments: Sequence[Segment], voices: SpeechPresence) -> list[Segment]:
+    def _spoken(self, segments: Sequence[Segment]) -> list[Segment]:
+        voices = self.voices
         if segments:
             self.features.has(mel_frames(segments[-1].end) + LOOK_AHEAD_FRAMES)
         return [

@@ -198,28 +198,32 @@ class Transcriber:
         )
 
     def decode(
-        self, encoded: EncoderOutput, requests: Sequence[Request], *, is_retry: bool = False
+        self,
+        encoded: EncoderOutput,
+        requests: Sequence[Request],
+        temperatures: tuple[float, ...] | None = None,
     ) -> list[Attempt]:
-        """Decode windows with fallback.
-
-        is_retry: a longer window skipped them; only the first temperature is tried, as sampling hallucinates.
-        """
+        """Decode windows with fallback; temperatures: None: those of the options."""
         attempts: dict[int, Attempt] = {}
         prefixed = [one.is_first and self.options.decoding.prefix is not None for one in requests]
         for has_prefix in dict.fromkeys(prefixed):
             rows = [row for row, own in enumerate(prefixed) if own == has_prefix]
             some = [requests[row] for row in rows]
-            found = self._decode(encoded.rows(rows), some, has_prefix, is_retry)
+            found = self._decode(encoded.rows(rows), some, has_prefix, temperatures)
             attempts.update(zip(rows, found, strict=True))
         return [attempts[row] for row in range(len(requests))]
 
     def _decode(
-        self, encoded: EncoderOutput, requests: Sequence[Request], has_prefix: bool, is_retry: bool
+        self,
+        encoded: EncoderOutput,
+        requests: Sequence[Request],
+        has_prefix: bool,
+        temperatures: tuple[float, ...] | None,
     ) -> list[Attempt]:
         fallback, decoding = self.options.fallback_of_window, self.options.decoding
         sample_len, prefix = self.sample_len(encoded.n_frames), decoding.prefix if has_prefix else None
-        if is_retry:
-            fallback = replace(fallback, temperatures=fallback.temperatures[:1])
+        if temperatures is not None:
+            fallback = replace(fallback, temperatures=temperatures)
         options = [
             replace(
                 decoding,
@@ -308,13 +312,13 @@ def transcriber_for(
     transcriber = Transcriber(runtime, tokenizer, options, fusion, second)
     transcriber.tokenizer_of(transcriber.fixed_language or "en")
     if second is not None and options.clip_timestamps:
-        raise OptionError("clip_timestamps: cannot be combined with a second model")
-    if second is not None and not second.tokenizer.is_multilingual and transcriber.fixed_language != "en":
-        raise OptionError("second model: reads English alone; expected language 'en'")
-    return transcriber
 
 
 def numbered(segments: Iterable[Segment], state: TranscriptionState) -> Iterator[Segment]:
     for segment in segments:
         yield replace(segment, id=state.n_segments)
         state.n_segments += 1
+        raise OptionError("clip_timestamps: cannot be combined with a second model")
+    if second is not None and not second.tokenizer.is_multilingual and transcriber.fixed_language != "en":
+        raise OptionError("second model: reads English alone; expected language 'en'")
+    return transcriber

@@ -228,8 +228,8 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def unread(self) -> tuple[Span, ...] | None:
-        """Skipped speech so far; None if it is not searched for."""
-        if not self._transcriber.options.read_again:
+        """Skipped speech so far; None if it is not searched for and no text was rejected as a loop."""
+        if not self._transcriber.options.read_again and not self._state.unread:
             return None
         return tuple((self._start_s + start, self._start_s + end) for start, end in self._state.unread)
 

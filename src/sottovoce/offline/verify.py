@@ -3,6 +3,8 @@
 - Improbable words of implausible duration between silences, and text without a voice, are dropped.
 - A window of several pieces with too little or repeated text is decoded in halves: Whisper writes a repeated
   sentence once, or in a loop.
+- Text that is faster than people speak, or whose words pile up, is a loop. It is dropped, and its speech is
+  decoded again in parts.
 - Whisper skips sentences. Detected speech that no word covers is decoded separately, then in halves; what
   stays empty is reported: a reported gap is better than a hallucination.
 - Whisper translates speech that is not in the given language. The low probability of its text reveals what
@@ -134,9 +136,16 @@ SURE_VOICE_VAD = VadOptions(threshold=0.9, min_silence_ms=100.0, speech_pad_ms=0
 """Improbable text needs a clear voice. Of 43 such segments of development speech (clean, soft, telephone,
 noise at 10 and 0 dB) all but one reach 0.99 somewhere.
 """
-MOST_SIGNS_S = 30.0
+LETTERS_A_SECOND = {"de": 36.0, "en": 36.6, "es": 33.8, "hi": 17.8, "pl": 35.8}
+"""Most letters a second of voice. Source: `python -m benchmarks files speech_rate`."""
+MOST_LETTERS_A_SECOND = max(LETTERS_A_SECOND.values())
+"""Of other languages."""
 MARGIN_S = 0.3
 """Tolerance of the times of segments and words."""
+
+
+def n_letters(text: str) -> int:
+    return sum(map(str.isalnum, text))
 
 
 class SpeechPresence:
@@ -151,12 +160,28 @@ class SpeechPresence:
             logger.info("nobody speaks from %s: '%s' is left out", span, segment.text.strip())
         return is_spoken
 
-    def exceeds_speech_rate(self, segment: Segment) -> bool:
-        n_signs = sum(sign.isalnum() for sign in segment.text)
-        is_short = n_signs > MOST_SIGNS_S * _seconds_in(self._voices, segment)
-        if is_short:
-            logger.info("%.1f s: '%s' once more is left out", segment.start, segment.text.strip())
-        return is_short
+    def exceeds_speech_rate(self, segment: Segment, *, tolerance_s: float = 0.0) -> bool:
+        """Return whether a segment is faster than people speak, or a run of its words is.
+
+        tolerance_s: seconds of voice that detection may have missed.
+        """
+        most = LETTERS_A_SECOND.get(segment.language, MOST_LETTERS_A_SECOND)
+        excess = n_letters(segment.text) - most * _seconds_in(self._voices, segment)
+        is_fast = max(excess, _excess_of_run(segment.words or (), most)) > most * tolerance_s
+        if is_fast:
+            logger.info("%.1f s: '%s' is too fast and left out", segment.start, segment.text.strip())
+        return is_fast
+
+
+def _excess_of_run(words: Sequence[Word], most: float) -> float:
+    """Return by how many letters the fastest run of words exceeds `most` letters a second."""
+    excess = highest = 0.0
+    end = words[0].start if words else 0.0
+    for word in words:
+        excess = max(0.0, excess - most * max(0.0, word.start - end))
+        excess += n_letters(word.word) - most * (word.end - word.start)
+        highest, end = max(highest, excess), max(end, word.end)
+    return highest
 
 
 def _seconds_in(voices: SpeechFinder, segment: Segment) -> float:
@@ -312,17 +337,25 @@ class DecodedWindow:
 class SkippedSpeechRecovery:
     transcriber: Transcriber
     features: RecordingFeatures
+    voices: SpeechPresence
     follower: LanguageFollower | None
     progress: TranscriptionState
 
     def recovered(self, decoded: DecodedWindow, speech: Sequence[SpeechSpan]) -> list[Segment]:
-        """Decode the skipped speech of a window; return all of its segments in order."""
+        """Decode the skipped speech of a window, and that of loops; return all of its segments in order."""
         own, found = decoded.segments, list[Segment]()
-        if not is_covered(own, speech, self.transcriber.tokenizer.eot):
+        if any(map(self._is_loop, own)) or not is_covered(own, speech, self.transcriber.tokenizer.eot):
             timed = self._timed(decoded)
-            for stretch in uncovered(speech, map(covered_by_word, _words_in(timed))):
-                found += self._read(stretch, decoded.result.language, own, speech)
-            own = [trimmed(segment, one.words or (), found) for segment, one in zip(own, timed, strict=True)]
+            loops = [segment for segment in timed if self._is_loop(segment)]
+            pairs = [pair for pair in zip(own, timed, strict=True) if pair[1] not in loops]
+            own = [segment for segment, _ in pairs]
+            stretches = uncovered(speech, map(covered_by_word, _words_in([one for _, one in pairs])))
+            for stretch in stretches:
+                found += self._read(stretch, decoded.result.language, own, speech, is_loop=bool(loops))
+            own = [trimmed(segment, one.words or (), found) for segment, one in pairs]
+            for segment in loops:
+                if not any(overlaps(segment, stretch) for stretch in stretches):
+                    self._note_unread(segment.start, segment.end)
         if self.follower is not None:
             own = self._in_right_languages(decoded, speech, own, self.follower)
         return sorted([*own, *found], key=lambda segment: segment.start)
@@ -353,6 +386,9 @@ class SkippedSpeechRecovery:
                 found[at : at + len(one.segments)] = decoded_again.cut.segments
         return found
 
+    def _is_loop(self, segment: Segment) -> bool:
+        return self.voices.exceeds_speech_rate(segment, tolerance_s=2 * MARGIN_S)
+
     def _timed(self, decoded: DecodedWindow) -> list[Segment]:
         is_timed = any(segment.words for segment in decoded.cut.segments)
         if not is_timed and decoded.cut.text_tokens(self.transcriber.tokenizer.eot):
@@ -366,22 +402,31 @@ class SkippedSpeechRecovery:
         beside: Sequence[Segment],
         speech: Sequence[SpeechSpan],
         depth: int = 0,
+        *,
+        is_loop: bool = False,
     ) -> list[Segment]:
+        """Decode a stretch; is_loop: of a window whose text was a loop, so that its parts may repeat."""
+        if is_loop and not depth and (halves := in_halves(stretch, evenly=True)):
+            return [
+                segment
+                for half in halves
+                for segment in self._read(half, language, beside, speech, 1, is_loop=True)
+            ]
         whole = SpeechSpan(stretch[0].start, stretch[-1].end)
         if self.follower is not None:
             language = self.follower.language_of(whole, language, speech)
-        decoded = self._read_alone(whole, language)
+        decoded = self._read_alone(whole, language, is_loop=is_loop)
         found: list[Segment] = []
         rest = [list(stretch)]
         if decoded is not None:
             found = list(decoded.cut.segments)
-            if repeats_neighbour(found, beside, self.transcriber.tokenizer.eot):
+            if not is_loop and repeats_neighbour(found, beside, self.transcriber.tokenizer.eot):
                 return []  # its words exist already, at other times
             rest = uncovered(stretch, map(covered_by_word, _words_in(self._timed(decoded))))
         for left in rest:
-            halves = in_halves(left) if depth < DEEPEST else ()
+            halves = in_halves(left, evenly=is_loop) if depth < DEEPEST else ()
             for half in halves:
-                found += self._read(half, language, [*beside, *found], speech, depth + 1)
+                found += self._read(half, language, [*beside, *found], speech, depth + 1, is_loop=is_loop)
             if not halves:
                 self._note_unread(seconds_of(left[0].start), seconds_of(left[-1].end))
         return found
@@ -392,23 +437,27 @@ class SkippedSpeechRecovery:
             start_s, unread = unread[-1][0], unread[:-1]
         self.progress.unread = (*unread, (start_s, end_s))
 
-    def _read_alone(self, piece: SpeechSpan, language: str) -> DecodedWindow | None:
-        transcriber = self.transcriber
+    def _read_alone(self, piece: SpeechSpan, language: str, *, is_loop: bool = False) -> DecodedWindow | None:
+        """Decode a piece at the first temperature, as sampling hallucinates; loops at all, until one ends."""
+        transcriber, fallback = self.transcriber, self.transcriber.options.fallback
         start, end = piece.start, piece.end
         features = self.features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
         encoded = transcriber.runtime.encode(features)
-        (attempt,) = transcriber.decode(encoded, [Request(language, (), start)], is_retry=True)
-        result = attempt.result
-        if not _is_trusted(transcriber, result):
-            return None
-        tokenizer = transcriber.tokenizer_of(result.language)
         window = Window.of(start, start + features.n_content_frames[0])
-        cut = cut_window(result.tokens, tokenizer, start, window.n_frames, keep_open=True)
-        decoded = DecodedWindow(window, encoded, cut, result)
-        if transcriber.options.needs_words:
-            decoded = self._with_words(decoded)
-        segments = tuple(transcriber.segments(decoded.cut, result))
-        return replace(decoded, cut=replace(decoded.cut, segments=segments)) if segments else None
+        for temperature in fallback.temperatures[: None if is_loop else 1]:
+            (attempt,) = transcriber.decode(encoded, [Request(language, (), start)], (temperature,))
+            result = attempt.result
+            if not _is_trusted(fallback, result, may_repeat=is_loop):
+                continue
+            tokenizer = transcriber.tokenizer_of(result.language)
+            cut = cut_window(result.tokens, tokenizer, start, window.n_frames, keep_open=True)
+            decoded = DecodedWindow(window, encoded, cut, result)
+            if transcriber.options.needs_words:
+                decoded = self._with_words(decoded)
+            segments = tuple(transcriber.segments(decoded.cut, result))
+            if segments and not any(map(self._is_loop, segments)):
+                return replace(decoded, cut=replace(decoded.cut, segments=segments))
+        return None
 
     def _with_words(self, decoded: DecodedWindow) -> DecodedWindow:
         window = decoded.window
@@ -462,6 +511,10 @@ def uncovered(pieces: Iterable[SpeechSpan], covered: Iterable[tuple[int, int]]) 
     return [group for group in groups if sum(one.n_frames for one in group) >= least]
 
 
+def overlaps(segment: Segment, stretch: Sequence[SpeechSpan]) -> bool:
+    return mel_frames(segment.start) < stretch[-1].end and stretch[0].start < mel_frames(segment.end)
+
+
 def covered_by_word(word: Word) -> tuple[int, int]:
     longest_s = COVERED_S + SECONDS_A_LETTER * len(word.word.strip())
     end_s = min(word.end, word.start + longest_s)
@@ -480,15 +533,26 @@ def trimmed(segment: Segment, words: Sequence[Word], found: Sequence[Segment]) -
     return segment
 
 
-def in_halves(stretch: Sequence[SpeechSpan]) -> tuple[list[SpeechSpan], ...]:
-    """Split a stretch at its longest pause or in its middle; empty if it is too short."""
+def in_halves(stretch: Sequence[SpeechSpan], *, evenly: bool = False) -> tuple[list[SpeechSpan], ...]:
+    """Split a stretch at its longest pause, or in its middle; empty if it is too short.
+
+    evenly: at the pause that is nearest to the middle.
+    """
     length = stretch[-1].end - stretch[0].start
     if length < 2 * LEAST_S * MEL_FRAMES_PER_SECOND:
         return ()
     if len(stretch) == 1:
         middle = stretch[0].start + length // 2
         return [SpeechSpan(stretch[0].start, middle)], [SpeechSpan(middle, stretch[0].end)]
-    at = max(range(1, len(stretch)), key=lambda index: stretch[index].start - stretch[index - 1].end)
+    twice_middle = stretch[0].start + stretch[-1].end
+    at = max(
+        range(1, len(stretch)),
+        key=lambda index: (
+            -abs(2 * stretch[index].start - twice_middle)
+            if evenly
+            else stretch[index].start - stretch[index - 1].end
+        ),
+    )
     return list(stretch[:at]), list(stretch[at:])
 
 
@@ -512,9 +576,9 @@ def _words_of(segments: Sequence[Segment]) -> list[str]:
     return "".join(sign if sign.isalnum() else " " for sign in text).split()
 
 
-def _is_trusted(transcriber: Transcriber, result: DecodingResult) -> bool:
-    fallback = transcriber.options.fallback
+def _is_trusted(fallback: FallbackOptions, result: DecodingResult, *, may_repeat: bool) -> bool:
     limit = fallback.no_speech_threshold
     is_silent = limit is not None and result.no_speech_prob > limit
     has_words = any(sign.isalnum() for sign in result.text)
-    return has_words and not (is_silent or fallback.is_guess(result) or fallback.repeats(result))
+    is_repeated = fallback.repeats(result) and not may_repeat
+    return has_words and not (is_silent or fallback.is_guess(result) or is_repeated)
