@@ -40,7 +40,7 @@ from sottovoce.offline.resume import (
     SpeechPlace,
     TranscriptionState,
 )
-from sottovoce.offline.transcriber import Context, Request, Segments, Transcriber, numbered
+from sottovoce.offline.transcriber import Context, Request, Segments, Transcriber
 from sottovoce.offline.verify import (
     DecodedWindow,
     SkippedSpeechRecovery,
@@ -613,7 +613,7 @@ class _Pipeline:
         while self._read and self._read[0].window.start <= self.windows.next_frame:
             read = self._read.pop(0)
             self._is_first = self._is_first and read.is_silent
-            for segment in numbered(read.segments, self.progress):
+            for segment in read.segments:
                 if not read.is_silent:
                     self._context.remember(segment.tokens)
                 yield segment

@@ -26,8 +26,8 @@ class TranscriptionState:
 
     language: the current one. detection: of the first. duration: seconds, as declared until the end was read.
     position: seconds transcribed. unread: skipped speech (s). outside_languages: seconds of speech by
-    unlisted language. second_s: seconds transcribed by a second model. n_parts, speaker: segments after the
-    split by speakers, and the speaker of the last. n_changes: changes of speaker that the model marked.
+    unlisted language. second_s: seconds transcribed by a second model. speaker: of the last segment, by
+    diarization. n_changes: changes of speaker that the model marked.
     """
 
     language: str | None = None
@@ -38,9 +38,6 @@ class TranscriptionState:
     unread: tuple[Span, ...] = ()
     second_s: float = 0.0
     outside_languages: Mapping[str, float] = field(default_factory=dict)
-    n_segments: int = field(default=0, repr=False)
-    n_cleaned: int = field(default=0, repr=False)
-    n_parts: int = field(default=0, repr=False)
     speaker: str | None = field(default=None, repr=False)
     n_changes: int = field(default=0, repr=False)
     resume_point: ResumePoint | None = field(default=None, repr=False)
@@ -158,7 +155,7 @@ class ResumePoint:
     """The state between two windows, from which a transcription continues as if there had been no break.
 
     context: tokens of the next prompt. is_first: nothing was transcribed yet. read: windows whose segments
-    wait for earlier ones. draft: of a second model.
+    wait for earlier ones. draft: of a second model. n_segments: those that a `FileTranscription` yielded.
     """
 
     progress: TranscriptionState
@@ -168,6 +165,7 @@ class ResumePoint:
     place: Place
     read: tuple[ReadWindow, ...] = ()
     draft: DraftState | None = None
+    n_segments: int = 0
 
     @property
     def position(self) -> float:

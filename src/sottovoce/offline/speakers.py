@@ -15,7 +15,7 @@ from itertools import islice
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.offline.resume import ChannelPoint, ChannelsPlace, ResumePoint, TranscriptionState, state_at
-from sottovoce.offline.transcriber import Segments, numbered
+from sottovoce.offline.transcriber import Segments
 from sottovoce.options.transcribe import Diarizer
 from sottovoce.runtime.calls import Runtime
 from sottovoce.speakers.channel_diarizer import leaks
@@ -32,12 +32,12 @@ def with_speakers(
     recording: Recording,
     state: TranscriptionState,
 ) -> Segments:
-    """Yield segments, split and renumbered where the speaker changes."""
+    """Yield segments, split where the speaker changes."""
     state.turns = tuple(_turns(runtime, diarizer, recording))
     labels = SpeakerLabels(state.turns, state.speaker)
     for part in (part for segment in segments for part in labels.split(segment)):
-        number, state.n_parts, state.speaker = state.n_parts, state.n_parts + 1, part.speaker
-        yield replace(part, id=number)
+        state.speaker = part.speaker
+        yield part
 
 
 def _turns(runtime: Runtime, diarizer: Diarizer, recording: Recording) -> list[Turn]:
@@ -62,8 +62,7 @@ def by_turn_tokens(segments: Iterator[Segment], tokenizer: Tokenizer, state: Tra
             if not words:
                 continue
             spoken = tuple(replace(word, speaker=f"turn {state.n_changes + 1}") for word in words)
-            number, state.n_parts = state.n_parts, state.n_parts + 1
-            yield replace(part_of(segment, spoken, groups, index), id=number)
+            yield part_of(segment, spoken, groups, index)
 
 
 def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
@@ -110,7 +109,7 @@ def channels_apart(
     ]
     labelled = (channel.labelled() for channel in channels)
     try:
-        for segment in numbered(heapq.merge(*labelled, key=lambda segment: segment.start), state):
+        for segment in heapq.merge(*labelled, key=lambda segment: segment.start):
             _note_channels(state, channels)
             yield segment
         _note_channels(state, channels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -15,7 +15,6 @@ from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detec
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend
-from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.windows import WindowCut
 from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -312,12 +311,6 @@ def transcriber_for(
     transcriber = Transcriber(runtime, tokenizer, options, fusion, second)
     transcriber.tokenizer_of(transcriber.fixed_language or "en")
     if second is not None and options.clip_timestamps:
-
-
-def numbered(segments: Iterable[Segment], state: TranscriptionState) -> Iterator[Segment]:
-    for segment in segments:
-        yield replace(segment, id=state.n_segments)
-        state.n_segments += 1
         raise OptionError("clip_timestamps: cannot be combined with a second model")
     if second is not None and not second.tokenizer.is_multilingual and transcriber.fixed_language != "en":
         raise OptionError("second model: reads English alone; expected language 'en'")

@@ -30,7 +30,7 @@ from sottovoce.offline.resume import (
     state_at,
 )
 from sottovoce.offline.speakers import by_turn_tokens, channels_apart, with_speakers
-from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber, numbered
+from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import Batching, BatchingRuntime, Caller, Priority
 from sottovoce.runtime.calls import ObservedRuntime, Runtime
@@ -100,6 +100,8 @@ class FileTranscription(Iterator[Segment]):
         self._start_s = self._reported_s = options.offset_s
         self._names = options.speaker_names
         self._segments: list[Segment] = []
+        self._n_resumed = 0 if resume is None else resume.n_segments
+        self._point = None if resume is None else (resume, resume)
         self._busy = Lock()
         second = transcriber.second
         observed = replace(
@@ -116,9 +118,12 @@ class FileTranscription(Iterator[Segment]):
     def __next__(self) -> Segment:
         with self._busy:
             try:
-                with self._runtime.torch_threads():
-                    self._control.check()
-                    segment = next(self._generator)
+                try:
+                    with self._runtime.torch_threads():
+                        self._control.check()
+                        segment = next(self._generator)
+                finally:
+                    self._note_point()
                 self._report()
             except StoppedError:
                 self._end()
@@ -132,8 +137,16 @@ class FileTranscription(Iterator[Segment]):
                 segment = with_names(segment, self._names)
             if self._part is not None:
                 segment = segment_moved(segment, self._start_s)
+            segment = replace(segment, id=self._n_resumed + len(self._segments))
             self._segments.append(segment)
         return segment
+
+    def _note_point(self) -> None:
+        """Note how many segments came before the newest resume point, which precedes the next one."""
+        point = self._state.resume_point
+        if point is not None and (self._point is None or point is not self._point[0]):
+            n_segments = self._n_resumed + len(self._segments)
+            self._point = point, replace(point, n_segments=n_segments)
 
     def _report(self) -> None:
         on_progress = self._control.on_progress
@@ -261,7 +274,7 @@ class FileTranscription(Iterator[Segment]):
 
         None before the first window is done.
         """
-        return self._state.resume_point
+        return None if self._point is None else self._point[1]
 
 
 def _check(transcriber: Transcriber, resume: ResumePoint) -> None:
@@ -294,9 +307,7 @@ def _segments(
         return transcribe_with_both(transcriber, transcriber.second, one, own, point)
 
     if options.channels == "apart":
-        return in_style(
-            channels_apart(recording, state, begin, transcriber.fixed_language, resume), options, state
-        )
+        return in_style(channels_apart(recording, state, begin, transcriber.fixed_language, resume), options)
     segments = begin(recording, state, resume)
     if options.decoding.speaker_turns:
         segments = by_turn_tokens(segments, transcriber.tokenizer, state)
@@ -304,7 +315,7 @@ def _segments(
         segments = with_speakers(runtime, segments, ChannelDiarizer(), recording, state)
     if options.speakers is not None:
         segments = with_speakers(runtime, segments, make_diarizer(options.speakers), recording, state)
-    return in_style(segments, options, state)
+    return in_style(segments, options)
 
 
 LEAST_S = 0.1
@@ -331,9 +342,9 @@ def transcribe_with_both(
     with closing(transcribe_recording(first, recording, own, resume)) as segments:
         for segment in segments:
             draft.note()
-            yield from numbered(draft.take(segment), state)
+            yield from draft.take(segment)
         draft.note()
-        yield from numbered(draft.read(own.duration or own.position), state)
+        yield from draft.read(own.duration or own.position)
         draft.note()
         state.unread = tuple(sorted([*state.unread, *own.unread]))
 
@@ -421,7 +432,7 @@ class _Draft:
         return replace(segment, tokens=tuple(tokenizer.encode(segment.text)), words=words)
 
 
-def in_style(segments: Segments, options: TranscribeOptions, state: TranscriptionState) -> Segments:
+def in_style(segments: Segments, options: TranscribeOptions) -> Segments:
     """Yield segments in the requested style; a language without rules is unchanged, with a warning."""
     if options.decoding.verbatim:
         segments = _reporting(segments, "verbatim", VERBATIM_PROMPTS)
@@ -429,7 +440,7 @@ def in_style(segments: Segments, options: TranscribeOptions, state: Transcriptio
         written = "en" if options.decoding.task == "translate" else None
         if written is None:
             segments = _reporting(segments, "clean", DISFLUENCIES)
-        segments = _cleaned(segments, written, state)
+        segments = _cleaned(segments, written)
     return segments
 
 
@@ -444,12 +455,11 @@ def _reporting(segments: Iterator[Segment], style: str, checked: Collection[str]
         yield one
 
 
-def _cleaned(segments: Iterator[Segment], written: str | None, state: TranscriptionState) -> Segments:
+def _cleaned(segments: Iterator[Segment], written: str | None) -> Segments:
     for segment in segments:
         cleaned = clean_segment(segment, written or segment.language)
         if cleaned is not None:
-            number, state.n_cleaned = state.n_cleaned, state.n_cleaned + 1
-            yield replace(cleaned, id=number)
+            yield cleaned
 
 
 def turns_of(segments: Iterable[Segment]) -> tuple[Turn, ...]:
