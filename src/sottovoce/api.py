@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sottovoce.alignment.phrases import Match
     from sottovoce.audio.io import AudioSource
     from sottovoce.decoding.detect import LanguageDetection
+    from sottovoce.lm.boosting import Hotwords
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.lm.grammar import Grammar
     from sottovoce.models.backend import Backend
@@ -204,7 +205,7 @@ class Model:
         *,
         lm: str | Path | None = None,
         lm_weight: float = 0.3,
-        hotwords: str | Path | Sequence[str] | Mapping[str, float] | None = None,
+        hotwords: Hotwords | None = None,
         hotword_weight: float = HOTWORD_WEIGHT,
         grammar: Grammar | str | Path | None = None,
         grammar_penalty: float | None = None,
