@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -98,6 +99,16 @@ def model() -> Model:
 def kernels() -> None:
     """For tests of the CTC search, which needs the native kernels."""
     pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
+
+
+ALL_LONG = re.compile(r"^pytestmark = \[?\s*[^]]*pytest\.mark\.long\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of long tests alone where none is run: Ray takes every process seconds to import."""
+    if config.option.markexpr != "not long" or collection_path.suffix != ".py":
+        return None
+    return bool(ALL_LONG.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import pytest
 from sottovoce.ctc.tuning import RANGES, Range, folds_of, tune
 from sottovoce.errors import OptionError
 
-pytest.importorskip("cmaes", reason="the extra tune is not installed")
+pytestmark = pytest.mark.skipif(find_spec("cmaes") is None, reason="the extra tune is not installed")
 
 N = 12
 
