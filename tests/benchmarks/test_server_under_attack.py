@@ -71,7 +71,7 @@ def test_clients_measure_how_late_they_are_and_who_is_refused() -> None:
 
     late = Lateness()
     with serving(SlowModel(), work=Work(forecast=False, engines=1)) as server:
-        server.services.registry.schedulers[0].forecast.typical_cost = 1.0
+        server.services.registry.schedulers[0].most_sessions = 1
         asyncio.run(run())
     assert (late.n_taken, [code for code, _ in late.refused], late.faults) == (1, [429], [])
     assert len(late.words_s) == 2  # a word for every second

@@ -212,10 +212,8 @@ def test_a_full_server_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(admission, "RETRY_S", 1.5)
     work = Work(forecast=False, engines=1)
     with serving(SlowModel(), work=work) as server, browser(allowed=("429",)) as page:
-        forecast = server.services.registry.schedulers[0].forecast
-        forecast.set_cost(50.0)
-        load = forecast.enter()
-        load.is_processing = True
+        scheduler = server.services.registry.schedulers[0]
+        scheduler.most_sessions = 0
         opened: list[str] = []
         page.on("websocket", lambda socket: opened.append(socket.url))
         page.goto(server.url)
@@ -224,7 +222,7 @@ def test_a_full_server_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPat
         assert page.inner_text("#status-text") == "the server is full: trying again"
         page.wait_for_timeout(1_000)
         assert len(opened) == 1
-        forecast.leave(load)
+        scheduler.most_sessions = 1
         state(page, "live")
 
 

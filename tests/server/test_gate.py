@@ -246,7 +246,7 @@ def test_a_socket_that_is_asked_for_without_an_upgrade_says_so_in_the_error_of_i
 
 def test_a_model_without_room_refuses_before_the_socket_opens() -> None:
     with serving(SlowModel()) as server:
-        server.services.registry.schedulers[0].forecast.typical_cost = 10.0
+        server.services.registry.schedulers[0].most_sessions = 1
         with connected(server) as socket:
             received(socket)
             for path in (REALTIME, LISTEN, "/v1/live"):

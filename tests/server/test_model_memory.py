@@ -196,7 +196,7 @@ def test_the_weights_of_a_model_have_its_size(nano: Model) -> None:
 def test_a_default_that_cannot_fit_is_refused_at_the_start() -> None:
     with pytest.raises(OptionError, match="model memory: expected 296 MB or more for 'base', got 100"):
         registry_of(ModelSettings("base", memory_mb=100.0))
-    with pytest.raises(OptionError, match="more than 0 MB"):
+    with pytest.raises(OptionError, match="model memory: expected more than 0"):
         ModelSettings("base", memory_mb=0.0)
 
 

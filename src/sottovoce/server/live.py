@@ -24,7 +24,6 @@ from sottovoce.audio.samples import check_floats
 from sottovoce.errors import AudioError
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveOptions
-from sottovoce.server.admission import WatchedSession, overloaded
 from sottovoce.server.api import error_answer
 from sottovoce.server.auth import ApiKey
 from sottovoce.server.errors import UNAVAILABLE, ApiError, logged_api_error, to_api_error
@@ -229,7 +228,6 @@ class LiveConnection(ABC, Generic[M]):
         self.exit_stack = AsyncExitStack()
         self._is_closing = False
         self._close_code = NORMAL_CLOSURE
-        self._was_shed = anyio.Event()
         self._last_audio_s = math.inf
         """Monotonic time of the last audio; infinite without a slot."""
         self._counted_s = 0.0
@@ -292,14 +290,6 @@ class LiveConnection(ABC, Generic[M]):
         self.services.check_live_wait(scheduler)
         self._session = session = await scheduler.open(options, self.queue)
         self.exit_stack.callback(session.end)
-        watched = WatchedSession(
-            scheduler,
-            time.monotonic(),
-            processed_s=lambda: session.processed_s,
-            behind_s=lambda: self.behind_s,
-            shed=self._was_shed.set,
-        )
-        self.exit_stack.enter_context(self.services.shedder.watch(watched))
         return scheduler
 
     async def release(self) -> None:
@@ -391,7 +381,7 @@ class LiveConnection(ABC, Generic[M]):
             await task()
             await anyio.sleep_forever()
 
-        others = (self._receive, self._handle, self._drain, self._wait_shed, self._report, self.background)
+        others = (self._receive, self._handle, self._drain, self._report, self.background)
         await run_until_first(self._process_queue, *(partial(keep_running, task) for task in others))
         reason = "the server is shutting down" if self._close_code == SERVICE_RESTART else ""
         await self.transport.close(self._close_code, reason)
@@ -413,10 +403,6 @@ class LiveConnection(ABC, Generic[M]):
     async def _drain(self) -> None:
         await self.services.draining.wait()
         await self.request_close(SERVICE_RESTART)
-
-    async def _wait_shed(self) -> None:
-        await self._was_shed.wait()
-        raise overloaded(self.services.n_sessions - 1)
 
     def _mark_audio(self) -> None:
         if math.isfinite(self._last_audio_s):

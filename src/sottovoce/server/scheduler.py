@@ -29,7 +29,7 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import THREADS, Caller, Priority
 from sottovoce.runtime.update_interval import INTERVALS_S, UpdateIntervalController
-from sottovoce.server.admission import FORECAST_INTERVAL_S, LoadForecast, SessionLoad
+from sottovoce.server.admission import measured_capacity, overloaded
 from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
@@ -48,11 +48,6 @@ from sottovoce.types import (
     Transcript,
 )
 
-SPEECH_FACTOR = 1.75
-"""Cost of speech relative to the sound: words cost 1.4 times as much, and more in batches (base)."""
-SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
-CALIBRATION_TIMEOUT_S = 5.0
-PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 logger = logging.getLogger(__name__)
 MAX_PROMPT_TOKENS = 223
 MAX_CACHED_FUSIONS = 4
@@ -63,6 +58,8 @@ LOADED_UPDATE_MAX_S = 10.0
 MAX_AHEAD_S = 20.0
 """Audio ahead of real time above which a session has the priority of recordings."""
 MAX_COMMANDS = 64
+IDLE_S = 10.0
+"""Without audio for so long a session does not count for admission."""
 Command: TypeAlias = Callable[[], Awaitable[None]]
 """A command of the client, run after all audio before it."""
 
@@ -176,7 +173,10 @@ class QueuedTranslator(WhisperTranslator):
 
 
 class SessionHandle:
-    """One live session, for one call at a time. queue: its audio. load: on the model, until `end`."""
+    """One live session, for one call at a time. queue: its audio. sessions: those of the model, until `end`.
+
+    worked_s: engine seconds for `audio_s` seconds of audio.
+    """
 
     def __init__(
         self,
@@ -184,17 +184,17 @@ class SessionHandle:
         model: Model,
         options: LiveOptions,
         queue: InputQueue,
-        *,
-        load: SessionLoad,
-        on_end: Callable[[SessionLoad], None],
+        sessions: set[SessionHandle],
     ) -> None:
         self._worker = worker
         self._model = model
         self._options = options
-        self._on_end = on_end
+        self._sessions = sessions
         self.queue = queue
-        self.load = load
-        self._caller = worker.runtime.caller(on_work=load.add_work)
+        self.worked_s = self.audio_s = 0.0
+        self._is_processing = False
+        self._active_s = time.monotonic()
+        self._caller = worker.runtime.caller(on_work=self._add_work)
         self._numbers = EventNumbers(first=1)
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
@@ -203,6 +203,11 @@ class SessionHandle:
         self._start_sample = 0
         self._opened_s = time.monotonic()
         self.fixed_interval_s: float | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has had no audio for `IDLE_S`."""
+        return not self._is_processing and time.monotonic() - self._active_s > IDLE_S
 
     @property
     def interval_s(self) -> float:
@@ -282,7 +287,7 @@ class SessionHandle:
     def end(self) -> None:
         """Drop the audio so far and leave the model; may be repeated."""
         self.reset()
-        self._on_end(self.load)
+        self._sessions.discard(self)
 
     @property
     def _priority(self) -> Priority:
@@ -290,24 +295,25 @@ class SessionHandle:
         return Priority.FILE if ahead_s > MAX_AHEAD_S else Priority.LIVE
 
     async def _events_of(self, work: Callable[[], list[Event]]) -> list[Event]:
-        self.load.is_processing = True
+        self._is_processing = True
         try:
             events = await self._worker.result_of(work, self._priority, self._caller)
         finally:
-            self.load.is_processing = False
+            self._is_processing = False
         start_s = self._start_sample / SAMPLE_RATE
         return self._numbers.numbered(shifted(event, start_s) for event in events)
 
     def _process(self) -> list[Event]:
-        interval_s, is_greedy = self.interval_s, self._worker.interval_controller.is_greedy
-        is_stretched = interval_s > INTERVALS_S[0]
+        is_greedy = self._worker.interval_controller.is_greedy
+        is_stretched = self.interval_s > INTERVALS_S[0]
         most_s = LOADED_UPDATE_MAX_S if is_stretched else UPDATE_MAX_S
         with self.queue.taking(round(most_s * SAMPLE_RATE)) as pcm:
             try:
                 return self._current_session().push(pcm, newest_only=is_stretched, greedy=is_greedy)
             finally:
                 self._n_processed += len(pcm)
-                self.load.add_audio(len(pcm) / SAMPLE_RATE, interval_s)
+                self.audio_s += len(pcm) / SAMPLE_RATE
+                self._active_s = time.monotonic()
 
     def _finish(self, *, closes: bool) -> list[Event]:
         events: list[Event] = []
@@ -320,6 +326,9 @@ class SessionHandle:
         elif session is not None:
             events += session.finalize()
         return events
+
+    def _add_work(self, seconds: float) -> None:
+        self.worked_s += seconds
 
     def _enroll(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
         self._current_session()
@@ -404,49 +413,6 @@ class FileJob:
         self._transcription.close()
 
 
-async def calibrate(open_session: Callable[[LiveOptions], Awaitable[SessionHandle]], n_engines: int) -> float:
-    """Measure the cost of a live session, with one session for each engine.
-
-    Returns engine seconds per second of speech at `FORECAST_INTERVAL_S`; 0: unknown.
-    """
-    options = LiveOptions(vad=False)
-    handles = [await open_session(options) for _ in range(n_engines)]
-    try:
-        costs = await asyncio.gather(*(measure_cost(handle, voice_like_sound()) for handle in handles))
-    finally:
-        for handle in handles:
-            handle.end()
-    measured = [cost for cost in costs if cost > 0]
-    return SPEECH_FACTOR * sum(measured) / len(measured) if measured else 0.0
-
-
-async def measure_cost(handle: SessionHandle, sound: Samples) -> float:
-    """Return the engine seconds per second of a sound (n,), its first second excepted; 0: unknown."""
-    handle.fixed_interval_s = FORECAST_INTERVAL_S
-    ends_s = time.monotonic() + CALIBRATION_TIMEOUT_S
-    step, n_warm_up = round(PIECE_S * SAMPLE_RATE), round(WARM_UP_S * SAMPLE_RATE)
-    await handle.push(sound[:n_warm_up])
-    worked_s, audio_s = handle.load.worked_s, handle.load.audio_s
-    for start in range(n_warm_up, len(sound), step):
-        await handle.push(sound[start : start + step])
-        if time.monotonic() > ends_s and handle.load.audio_s > audio_s:
-            break
-    new_audio_s = handle.load.audio_s - audio_s
-    return (handle.load.worked_s - worked_s) / new_audio_s if new_audio_s > 0 else 0.0
-
-
-def voice_like_sound() -> Samples:
-    """Return a sound (n,) float32 with the pitch, harmonics and syllables of a voice."""
-    at_s = np.arange(round(SOUND_S * SAMPLE_RATE)) / SAMPLE_RATE
-    pitch_hz = PITCH_HZ * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * at_s))
-    phase = 2 * np.pi * np.cumsum(pitch_hz) / SAMPLE_RATE
-    harmonics = np.sum([np.sin(k * phase) / k for k in range(1, N_HARMONICS)], axis=0)
-    sound = 0.2 * harmonics * np.clip(np.sin(2 * np.pi * SYLLABLES_HZ * at_s), 0, 1)
-    noise = 0.01 * np.random.default_rng(0).standard_normal(len(at_s))
-    made: Samples = (sound + noise).astype(np.float32)
-    return made
-
-
 class Scheduler:
     """Live sessions and recordings on one model. on_live: called with seconds waited and worked."""
 
@@ -467,8 +433,10 @@ class Scheduler:
         work = work or Work()
         is_cpu = model.backend.device.type == "cpu"
         n_engines = work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)
-        self._is_forecast = work.forecast
-        self.forecast = LoadForecast(n_engines)
+        self._is_measured = work.forecast
+        self._sessions: set[SessionHandle] = set()
+        self.most_sessions: int | None = None
+        """Live sessions that the engines keep up with; None: not measured, and all are accepted."""
         self.worker = Worker(
             model.backend,
             n_engines=n_engines,
@@ -486,9 +454,9 @@ class Scheduler:
 
         Raises: ApiError 429 if it would delay others; OptionError.
         """
-        load, leave = self.forecast.enter(), self.forecast.leave
-        queue = queue or InputQueue()
-        handle = SessionHandle(self.worker, self.model, options, queue, load=load, on_end=leave)
+        self.check_capacity()
+        handle = SessionHandle(self.worker, self.model, options, queue or InputQueue(), self._sessions)
+        self._sessions.add(handle)
         try:
             await handle.begin()
         except BaseException:
@@ -496,11 +464,21 @@ class Scheduler:
             raise
         return handle
 
+    @property
+    def n_active(self) -> int:
+        """Live sessions with audio."""
+        return sum(not session.is_idle for session in self._sessions)
+
+    def check_capacity(self) -> None:
+        """Raises: ApiError 429 if the engines do not keep up with another session."""
+        if self.most_sessions is not None and self.n_active >= self.most_sessions:
+            raise overloaded(self.n_active)
+
     async def calibrate(self) -> None:
-        if not self._is_forecast:
+        if not self._is_measured:
             return
         try:
-            self.forecast.set_cost(await calibrate(self.open, len(self.worker.runtime.states)))
+            self.most_sessions = await measured_capacity(self.open, len(self.worker.runtime.states))
         except Exception:
             logger.exception("what a live session costs could not be measured: all are taken")
 

@@ -13,7 +13,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
-from sottovoce.server.admission import POLL_EVERY_S, LoadShedder
 from sottovoce.server.auth import ApiKey, ClientSecrets, KeyLimits, KeyRing
 from sottovoce.server.errors import ApiError, shutting_down, too_many_requests
 from sottovoce.server.models import JOIN_TIMEOUT_S, ModelRegistry
@@ -48,7 +47,6 @@ class Services(Collector):
         self.decoding = DecodePool()
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`."""
-        self.shedder = LoadShedder(settings.limits.wait_s)
         self.tracing = Tracing(make_provider() if settings.traces else None)
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
@@ -88,9 +86,9 @@ class Services(Collector):
         updates = [((name, str(number)), state.n_live) for name, number, state in engines]
         meaning = "Updates of live sessions under way in an engine."
         yield gauges("engine_updates", meaning, ENGINE_LABELS, updates)
-        forecasts = [((name,), one.forecast.load) for name, one in self.registry.running.items()]
-        meaning = "The part of the engines' time that live sessions take if all speak."
-        yield gauges("load_forecast", meaning, ENGINE_LABELS[:1], forecasts)
+        most = [((name,), one.most_sessions or 0) for name, one in self.registry.running.items()]
+        meaning = "Live sessions that the engines of a model keep up with; 0: not measured."
+        yield gauges("most_sessions", meaning, ENGINE_LABELS[:1], most)
 
     @property
     def health_error(self) -> str | None:
@@ -172,7 +170,7 @@ class Services(Collector):
     def check_capacity(self, name: str) -> None:
         if (scheduler := self.registry.running.get(name)) is not None:
             self.check_live_wait(scheduler)
-            scheduler.forecast.check()
+            scheduler.check_capacity()
 
     def check_live_wait(self, scheduler: Scheduler) -> None:
         waits_s, most_s = scheduler.worker.live_wait_s, self.settings.limits.wait_s
@@ -186,8 +184,6 @@ class Services(Collector):
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(repeat, UNLOAD_EVERY_S, self._unload_idle)
-                if self.settings.work.forecast:
-                    tasks.start_soon(repeat, POLL_EVERY_S, self._shed_load)
                 if self.keys.has_file:
                     refresh = partial(anyio.to_thread.run_sync, self.keys.refresh)
                     tasks.start_soon(repeat, CHECK_KEYS_EVERY_S, refresh)
@@ -213,9 +209,6 @@ class Services(Collector):
                 self.is_ready = True
         except Exception as error:
             self.preload_error = error
-
-    async def _shed_load(self) -> None:
-        self.shedder.check()
 
     async def _unload_idle(self) -> None:
         self.registry.unload_idle()

@@ -276,8 +276,8 @@ class Work:
         above=0.0,
     ).as_field(INTERVALS_S[-1])
     forecast: bool = Option(
-        "Measure the cost of a live session when a model is loaded, and refuse sessions that "
-        "would delay others; --no-forecast accepts all and ends none.",
+        "Measure the cost of a live session when a model is loaded, and refuse sessions beyond "
+        "the number that it keeps up with; --no-forecast accepts all.",
         switch=True,
     ).as_field(True)
 
