@@ -42,15 +42,15 @@ def spoken(text: str, translation: str | None, start_s: float = 0.0) -> Segment:
 def test_both_languages_are_whole_in_every_layout(options: WriterOptions) -> None:
     transcript = Transcript((spoken(SAID, MEANT), spoken(SAID, MEANT, 20.0)), "en", 40.0, "nano")
     cues = list(module("srt").parse(write_transcript(writer_for("srt", options), transcript)))
-    told = " ".join(cue.content.replace("\n", " ") for cue in cues).split()
-    assert sorted(told) == sorted(2 * (SAID + " " + MEANT).split())
-    assert [word for word in told if word in MEANT.split() and word not in SAID.split()] == [
+    words = " ".join(cue.content.replace("\n", " ") for cue in cues).split()
+    assert sorted(words) == sorted(2 * (SAID + " " + MEANT).split())
+    assert [word for word in words if word in MEANT.split() and word not in SAID.split()] == [
         word for word in 2 * MEANT.split() if word not in SAID.split()
     ]
     if options.max_line_width:
         lines = [line for cue in cues for line in cue.content.splitlines()]
         assert max(map(len, lines)) <= options.max_line_width
-    assert all(one.end <= after.start for one, after in pairwise(cues))
+    assert all(cue.end <= after.start for cue, after in pairwise(cues))
 
 
 def cues_of(segments: Sequence[Segment], options: WriterOptions) -> list[Cue]:

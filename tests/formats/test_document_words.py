@@ -114,6 +114,6 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_a_list_has_the_last_word_on_weights(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(NOTES)
     listed = {"Saoirse": 5.0, "Anna": 1.0}
-    found = with_vocabulary(listed, [tmp_path / "notes.txt"], default_weight=2.0)
-    assert found == {"quorlix": 2.0, "Kowalczyk": 2.0, "Saoirse": 5.0, "Anna": 1.0}
+    phrases = with_vocabulary(listed, [tmp_path / "notes.txt"], default_weight=2.0)
+    assert phrases == {"quorlix": 2.0, "Kowalczyk": 2.0, "Saoirse": 5.0, "Anna": 1.0}
     assert with_vocabulary(listed, [], default_weight=2.0) is listed

@@ -69,8 +69,8 @@ def test_json_pieces_make_the_document_on_one_line(transcript: Transcript) -> No
 def test_the_json_document_has_the_promised_names() -> None:
     word = Word(" Hi", 0.12345, 0.5, 0.98765432, language="en")
     segment = Segment(0, 0.12345, 1.0, " Hi", "en", (1, 2), 0.2, -0.5, 1.1, 0.01, (word,), "A")
-    found = document(Transcript((segment,), "en", 1.00049, "nano"))
-    assert found == {
+    entry = document(Transcript((segment,), "en", 1.00049, "nano"))
+    assert entry == {
         "text": "Hi",
         "language": "en",
         "duration": 1.0,
@@ -121,16 +121,16 @@ def test_the_schema_tells_from_which_probability_on_words_are_marked() -> None:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     assert f"below {LOW_CONFIDENCE:g}." in schema["$defs"]["word"]["properties"]["doubtful"]["description"]
     words = tuple(Word(" a", 0.0, 0.5, probability, language="en") for probability in (0.2, 0.9))
-    found = document(Transcript((Segment(0, 0.0, 0.5, " a a", "en", words=words),), "en", 1.0, "nano"))
-    module("jsonschema").validate(found, schema)
+    entry = document(Transcript((Segment(0, 0.0, 0.5, " a a", "en", words=words),), "en", 1.0, "nano"))
+    module("jsonschema").validate(entry, schema)
 
 
 def test_json_never_holds_nan() -> None:
     segment = Segment(0, 0.0, 1.0, "", "en", avg_logprob=-math.inf, compression_ratio=math.nan)
-    found = segment_document(segment)
-    assert found["avg_logprob"] is None
-    assert found["compression_ratio"] is None
-    assert found["words"] == []
+    entry = segment_document(segment)
+    assert entry["avg_logprob"] is None
+    assert entry["compression_ratio"] is None
+    assert entry["words"] == []
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_transcript(JsonWriter(), Transcript((), "en", math.nan, "nano"))
 

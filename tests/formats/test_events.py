@@ -36,34 +36,34 @@ def test_every_line_has_the_common_names(kind: str, event: Event) -> None:
     line = event_line(event)
     assert line.endswith("\n")
     assert line.count("\n") == 1
-    found = json.loads(line)
-    assert found == event_document(event)
-    assert found["type"] == kind
-    assert set(found) >= COMMON
-    assert found["start"] <= found["end"] <= found["emission_time"]
+    entry = json.loads(line)
+    assert entry == event_document(event)
+    assert entry["type"] == kind
+    assert set(entry) >= COMMON
+    assert entry["start"] <= entry["end"] <= entry["emission_time"]
 
 
 @pytest.mark.parametrize(("kind", "event"), EVENTS)
 def test_every_line_is_numbered_and_names_its_utterance_if_it_has_one(kind: str, event: Event) -> None:
-    found = event_document(replace(event, seq=7, utterance=3))
-    assert (found["seq"], found["utterance"]) == (7, 3)
+    entry = event_document(replace(event, seq=7, utterance=3))
+    assert (entry["seq"], entry["utterance"]) == (7, 3)
     assert "utterance" not in event_document(replace(event, seq=7, utterance=None))
 
 
 def test_times_are_whole_milliseconds() -> None:
-    found = event_document(EVENTS[0][1])
-    assert (found["start"], found["end"], found["emission_time"]) == (0.1, 0.5, 1.001)
-    assert found["words"] == [
+    entry = event_document(EVENTS[0][1])
+    assert (entry["start"], entry["end"], entry["emission_time"]) == (0.1, 0.5, 1.001)
+    assert entry["words"] == [
         {"word": " Hi", "start": 0.1, "end": 0.5, "probability": 0.9, "language": "en", "speaker": None}
     ]
 
 
 def test_a_switch_tells_both_languages_and_both_times() -> None:
-    found = event_document(EVENTS[3][1])
-    assert (found["from"], found["to"], found["at"], found["confirmed_at"]) == ("en", "de", 4.25, 5.0)
-    assert found["language"] == "de"
-    assert found["emission_time"] == 5.0
-    assert found["posteriors"] == {"en": 0.1, "de": 0.9}
+    entry = event_document(EVENTS[3][1])
+    assert (entry["from"], entry["to"], entry["at"], entry["confirmed_at"]) == ("en", "de", 4.25, 5.0)
+    assert entry["language"] == "de"
+    assert entry["emission_time"] == 5.0
+    assert entry["posteriors"] == {"en": 0.1, "de": 0.9}
     first = event_document(LanguageChanged(None, "de", 0.0, 1.0))
     assert first["from"] is None
 

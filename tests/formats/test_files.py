@@ -66,11 +66,11 @@ def test_everything_comes_back(tmp_path: Path, name: str) -> None:
 
 def test_single_tokens_come_back_from_the_full_document(tmp_path: Path) -> None:
     full().save(tmp_path / "talk.full.json")
-    found = Transcript.load(tmp_path / "talk.full.json")
-    assert [word.tokens for word in found.segments[0].words or ()] == [
+    loaded = Transcript.load(tmp_path / "talk.full.json")
+    assert [word.tokens for word in loaded.segments[0].words or ()] == [
         word.tokens for word in full().segments[0].words or ()
     ]
-    assert found.token_texts == full().token_texts
+    assert loaded.token_texts == full().token_texts
     full().save(tmp_path / "talk.json")
     assert all(not word.tokens for word in Transcript.load(tmp_path / "talk.json").segments[0].words or ())
 
@@ -79,9 +79,9 @@ def test_single_tokens_come_back_from_the_full_document(tmp_path: Path) -> None:
 @given(transcripts())
 def test_any_text_comes_back(tmp_path: Path, transcript: Transcript) -> None:
     transcript.save(tmp_path / "talk.json")
-    found = Transcript.load(tmp_path / "talk.json")
-    assert document(found) == document(transcript)  # times to the millisecond
-    for read, written in zip(found.segments, transcript.segments, strict=True):
+    loaded = Transcript.load(tmp_path / "talk.json")
+    assert document(loaded) == document(transcript)  # times to the millisecond
+    for read, written in zip(loaded.segments, transcript.segments, strict=True):
         assert (read.text, read.language) == (written.text, written.language)
         assert read.words is not None or not written.words
 
@@ -89,20 +89,20 @@ def test_any_text_comes_back(tmp_path: Path, transcript: Transcript) -> None:
 def test_a_score_that_is_no_number_stays_none(tmp_path: Path) -> None:
     segment = Segment(0, 0.0, 1.0, " x", "en", avg_logprob=-math.inf)
     Transcript((segment,), "en", 1.0, "nano").save(tmp_path / "a.json")
-    found = Transcript.load(tmp_path / "a.json")
-    assert math.isnan(found.segments[0].avg_logprob)
-    found.save(tmp_path / "b.json")
+    loaded = Transcript.load(tmp_path / "a.json")
+    assert math.isnan(loaded.segments[0].avg_logprob)
+    loaded.save(tmp_path / "b.json")
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
 def test_the_model_and_the_file_give_one_transcript(tmp_path: Path, heard: Transcript) -> None:
     """`language_probabilities` of a detection come back as they were written: to six digits."""
     heard.save(tmp_path / "de.full.json")
-    found = Transcript.load(tmp_path / "de.full.json")
-    assert found.language_probability == pytest.approx(heard.language_probability, abs=1e-6)
-    assert found.language_probabilities == pytest.approx(dict(heard.language_probabilities), abs=1e-6)
-    assert found.text == heard.text
-    assert found.token_texts == heard.token_texts
+    loaded = Transcript.load(tmp_path / "de.full.json")
+    assert loaded.language_probability == pytest.approx(heard.language_probability, abs=1e-6)
+    assert loaded.language_probabilities == pytest.approx(dict(heard.language_probabilities), abs=1e-6)
+    assert loaded.text == heard.text
+    assert loaded.token_texts == heard.token_texts
 
 
 def test_the_ending_tells_the_format(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_reading_and_writing_need_no_pytorch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("talk.json", "{", "expected JSON, got something else (Expecting property name"),
         ("talk.json", "5", "the document: expected an object, got a number"),
@@ -167,12 +167,12 @@ def test_reading_and_writing_need_no_pytorch(tmp_path: Path) -> None:
         ("talk.txt", "{}", "expected a name that ends in .json, .srt, .vtt"),
     ],
 )
-def test_what_is_no_transcript_is_told(tmp_path: Path, name: str, content: str, told: str) -> None:
+def test_what_is_no_transcript_is_told(tmp_path: Path, name: str, content: str, message: str) -> None:
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     with pytest.raises(OptionError, match="transcript ") as caught:
         Transcript.load(path)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -36,7 +36,7 @@ def segment(words: tuple[Word, ...], **more: str) -> Segment:
 
 def cues(*segments: Segment, speed: float = SPEED, **options: int) -> list[Cue]:
     maker = CueMaker(WriterOptions(reading_speed=speed, **options))
-    return [*(cue for one in segments for cue in maker.segment(one)), *maker.flush()]
+    return [*(cue for each in segments for cue in maker.segment(each)), *maker.flush()]
 
 
 def test_cues_end_where_sentences_do() -> None:
@@ -79,16 +79,18 @@ def test_a_short_cue_stays_long_enough_to_be_read_but_not_into_the_next() -> Non
 
 
 def test_speakers_and_languages_do_not_share_a_cue() -> None:
-    one, two = words_of("Yes we do."), words_of("No we don't.", start=0.7)
-    assert len(cues(segment(one), segment(two))) == 1
-    assert len(cues(segment(one, speaker="A"), segment(two, speaker="B"))) == 2
-    assert len(cues(segment(one), segment(two, language="de"))) == 2
+    yes, no = words_of("Yes we do."), words_of("No we don't.", start=0.7)
+    assert len(cues(segment(yes), segment(no))) == 1
+    assert len(cues(segment(yes, speaker="A"), segment(no, speaker="B"))) == 2
+    assert len(cues(segment(yes), segment(no, language="de"))) == 2
 
 
 def test_full_width_characters_take_two_cells() -> None:
-    made = cues(segment(words_of("これはとても古い橋ですが明日も見に行きましょうと彼は言いましたそうです")))
-    assert all(width(line) <= 42 for cue in made for line in cue.text.split("\n"))
-    assert max(len(line) for cue in made for line in cue.text.split("\n")) <= 21
+    laid_out = cues(
+        segment(words_of("これはとても古い橋ですが明日も見に行きましょうと彼は言いましたそうです"))
+    )
+    assert all(width(line) <= 42 for cue in laid_out for line in cue.text.split("\n"))
+    assert max(len(line) for cue in laid_out for line in cue.text.split("\n")) <= 21
     assert [width(text) for text in ("ab", "橋", "ﾊ", "e\u0301", "\u200f")] == [2, 2, 1, 1, 0]
 
 
@@ -105,8 +107,8 @@ def test_talk_without_end_is_laid_out_on_the_way() -> None:
 
 def test_options_narrow_the_lines() -> None:
     text = "one two three four five six seven eight nine ten"
-    made = cues(segment(words_of(text)), max_line_width=10, max_line_count=1)
-    assert all(width(cue.text) <= 10 for cue in made)
+    laid_out = cues(segment(words_of(text)), max_line_width=10, max_line_count=1)
+    assert all(width(cue.text) <= 10 for cue in laid_out)
 
 
 def test_segments_without_word_times_are_refused() -> None:
@@ -127,12 +129,12 @@ def test_any_text_keeps_its_words_their_order_and_the_limits(
     for text, pause, length in said:
         words.append(Word(f" {text}" if is_spaced else text, now + pause, now + pause + length, 1.0))
         now += pause + length
-    made = cues(segment(tuple(words)))
-    told = [word.text.strip() for cue in made for word in cue.words]
-    assert "".join(told) == one_line("".join(text for text, _, _ in said))
-    assert all(cue.start <= cue.end for cue in made)
-    assert all(first.end <= second.start + 1e-6 for first, second in pairwise(made))
-    for cue in made:
+    laid_out = cues(segment(tuple(words)))
+    texts = [word.text.strip() for cue in laid_out for word in cue.words]
+    assert "".join(texts) == one_line("".join(text for text, _, _ in said))
+    assert all(cue.start <= cue.end for cue in laid_out)
+    assert all(first.end <= second.start + 1e-6 for first, second in pairwise(laid_out))
+    for cue in laid_out:
         lines = cue.text.split("\n")
         assert len(lines) <= 2 or any(width(word.text) > 42 for word in cue.words)
         assert all(width(line) <= 42 or len(line.split()) == 1 for line in lines)

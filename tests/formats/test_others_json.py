@@ -54,16 +54,16 @@ OPENAI = {"task": "transcribe", "language": "english", "duration": "4.5", "text"
 def test_openais_words_of_all_go_to_their_segments() -> None:
     """With `timestamp_granularities` of both, `words` is at the top, without signs and spaces."""
     segments = [segment(" Hello world.", id=0), segment(" How are you?", 2.0, 4.0, id=1)]
-    found = read({**OPENAI, "segments": segments, "words": SPOKEN})
-    assert words_of(found) == EXPECTED
-    assert [(one.start, one.end) for one in found.segments] == [(0, 2), (2, 4)]
-    assert (found.language, found.duration, found.text) == ("en", 4.5, OPENAI["text"])
+    transcript = read({**OPENAI, "segments": segments, "words": SPOKEN})
+    assert words_of(transcript) == EXPECTED
+    assert [(part.start, part.end) for part in transcript.segments] == [(0, 2), (2, 4)]
+    assert (transcript.language, transcript.duration, transcript.text) == ("en", 4.5, OPENAI["text"])
 
 
 def test_openais_words_alone_become_sentences() -> None:
-    found = read({**OPENAI, "words": SPOKEN})
-    assert words_of(found) == EXPECTED
-    assert [(one.id, one.start, one.end, one.text) for one in found.segments] == [
+    transcript = read({**OPENAI, "words": SPOKEN})
+    assert words_of(transcript) == EXPECTED
+    assert [(part.id, part.start, part.end, part.text) for part in transcript.segments] == [
         (0, 0.1, 1.0, " Hello world."),
         (1, 1.9, 3.0, " How are you?"),
     ]
@@ -80,8 +80,8 @@ def test_words_that_the_text_does_not_have_go_by_their_times() -> None:
 
 def test_openais_speakers() -> None:
     row = segment("Hi there.", type="transcript.text.segment", id="seg_001", speaker="A")
-    (found,) = read({"task": "transcribe", "duration": 2, "text": "Hi there.", "segments": [row]}).segments
-    assert (found.id, found.text, found.speaker, found.words) == (0, " Hi there.", "A", None)
+    (single,) = read({"task": "transcribe", "duration": 2, "text": "Hi there.", "segments": [row]}).segments
+    assert (single.id, single.text, single.speaker, single.words) == (0, " Hi there.", "A", None)
 
 
 def test_whisperx_words_without_times_take_those_around_them() -> None:
@@ -97,9 +97,9 @@ def test_whisperx_words_without_times_take_those_around_them() -> None:
         segment("In 2014 12 we paid $50.", words=words),
         segment("42.", 4.0, 5.0, words=[{"word": "42."}]),
     ]
-    found = read({"segments": rows, "word_segments": words, "language": "en"})
-    assert found.text == "In 2014 12 we paid $50. 42."
-    assert words_of(found) == [
+    transcript = read({"segments": rows, "word_segments": words, "language": "en"})
+    assert transcript.text == "In 2014 12 we paid $50. 42."
+    assert words_of(transcript) == [
         [
             (" In", 0.5, 0.7),
             (" 2014", 0.7, 1.1),
@@ -110,10 +110,10 @@ def test_whisperx_words_without_times_take_those_around_them() -> None:
         ],
         [(" 42.", 4.0, 5.0)],
     ]
-    first, second, *_ = found.segments[0].words or ()
+    first, second, *_ = transcript.segments[0].words or ()
     assert (first.probability, first.speaker) == (0.9, "SPEAKER_00")
     assert math.isnan(second.probability)
-    assert "In 2014 12 we paid $50." in write_transcript(writer_for("srt"), found)
+    assert "In 2014 12 we paid $50." in write_transcript(writer_for("srt"), transcript)
 
 
 def test_whisper_timestamped_has_text_and_confidence() -> None:
@@ -121,8 +121,10 @@ def test_whisper_timestamped_has_text_and_confidence() -> None:
         {"text": "Good", "start": 0.5, "end": 0.8, "confidence": 0.95},
         {"text": "morning.", "start": 0.8, "end": 1.2, "confidence": 0.9},
     ]
-    (found,) = read({"text": " Good morning.", "segments": [segment(" Good morning.", words=words)]}).segments
-    assert [(word.word, word.probability) for word in found.words or ()] == [
+    (single,) = read(
+        {"text": " Good morning.", "segments": [segment(" Good morning.", words=words)]}
+    ).segments
+    assert [(word.word, word.probability) for word in single.words or ()] == [
         (" Good", 0.95),
         (" morning.", 0.9),
     ]
@@ -138,9 +140,9 @@ def test_stable_ts_and_faster_whisper() -> None:
     row = segment(" Good day.", words=words, **more)
     stable = read({"text": " Good day.", "segments": [row], "language": "en", "ori_dict": {}})
     faster = read([row])
-    for found in (stable, faster):
-        assert words_of(found) == [[(" Good", 0.5, 0.8), (" day.", 0.8, 1.2)]]
-        only = found.segments[0]
+    for transcript in (stable, faster):
+        assert words_of(transcript) == [[(" Good", 0.5, 0.8), (" day.", 0.8, 1.2)]]
+        only = transcript.segments[0]
         assert (only.id, only.tokens, only.avg_logprob) == (1, (2205, 786, 13), -0.5)
         assert math.isnan(only.temperature)
     assert read([segment(" Hi.", words=None)]).segments[0].words is None
@@ -150,8 +152,8 @@ def test_stable_ts_and_faster_whisper() -> None:
 def test_transformers_chunks() -> None:
     """The end of the last is null where the model did not write it."""
     chunks = [{"timestamp": [0.0, 1.5], "text": " Good day."}, {"timestamp": [2.0, None], "text": " Hello."}]
-    found = read({"text": " Good day. Hello.", "chunks": chunks, "duration": 4})
-    assert [(one.start, one.end, one.text) for one in found.segments] == [
+    transcript = read({"text": " Good day. Hello.", "chunks": chunks, "duration": 4})
+    assert [(part.start, part.end, part.text) for part in transcript.segments] == [
         (0.0, 1.5, " Good day."),
         (2.0, 4.0, " Hello."),
     ]
@@ -171,7 +173,7 @@ def cpp(text: str, *tokens: tuple[str, int, int] | str) -> dict[str, Any]:
 
 def test_whisper_cpps_tokens_are_words() -> None:
     """Marks are left out; a token may have no times, as whisper.cpp writes some."""
-    found = read(
+    transcript = read(
         cpp(
             " And so, it",
             ("[_BEG_]", 0, 0),
@@ -182,8 +184,8 @@ def test_whisper_cpps_tokens_are_words() -> None:
             "[_TT_100]",
         )
     )
-    assert words_of(found) == [[(" And", 0.0, 0.3), (" so,", 0.3, 0.6), (" it", 0.6, 2.0)]]
-    assert found.language == "en"
+    assert words_of(transcript) == [[(" And", 0.0, 0.3), (" so,", 0.3, 0.6), (" it", 0.6, 2.0)]]
+    assert transcript.language == "en"
     without = cpp(" And so")
     del without["transcription"][0]["tokens"]
     assert read(without).segments[0].words is None
@@ -196,11 +198,11 @@ def test_whisper_cpps_tokens_may_end_inside_a_character() -> None:
     ).encode()
     letters = "你好".encode()
     broken = written.replace(b'"A"', b'"' + letters[:4] + b'"').replace(b'"B"', b'"' + letters[4:] + b'"')
-    (found,) = parse_transcript(broken, "talk", is_json=True).segments
-    assert found.text == "你好。"
-    assert "".join(word.word for word in found.words or ()) == "你好。"
-    (found,) = parse_transcript(broken.decode("utf-8", "replace").encode(), "talk", is_json=True).segments
-    assert (found.text, found.words) == ("你好。", None)
+    (single,) = parse_transcript(broken, "talk", is_json=True).segments
+    assert single.text == "你好。"
+    assert "".join(word.word for word in single.words or ()) == "你好。"
+    (single,) = parse_transcript(broken.decode("utf-8", "replace").encode(), "talk", is_json=True).segments
+    assert (single.text, single.words) == ("你好。", None)
 
 
 @pytest.mark.parametrize(
@@ -217,13 +219,13 @@ def test_whisper_cpps_tokens_may_end_inside_a_character() -> None:
 def test_times_that_are_null_are_those_around_them(
     rows: list[tuple[Any, Any]], duration: Any, spans: list[tuple[float, float]]
 ) -> None:
-    found = read({"segments": [segment(" a", *row) for row in rows], "duration": duration})
-    assert [(one.start, one.end) for one in found.segments] == spans
+    transcript = read({"segments": [segment(" a", *row) for row in rows], "duration": duration})
+    assert [(part.start, part.end) for part in transcript.segments] == spans
 
 
 def test_an_end_that_nothing_tells_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    found = read({"segments": [segment(" a"), segment(" b", 2.0, None)]})
-    assert [(one.start, one.end) for one in found.segments] == [(0, 2), (2, 2)]
+    transcript = read({"segments": [segment(" a"), segment(" b", 2.0, None)]})
+    assert [(part.start, part.end) for part in transcript.segments] == [(0, 2), (2, 2)]
     assert [record.getMessage() for record in caplog.records] == [
         "segment 1: its end is null, and neither words nor 'duration' tell it"
     ]
@@ -231,8 +233,8 @@ def test_an_end_that_nothing_tells_is_warned_of(caplog: pytest.LogCaptureFixture
 
 def test_a_segment_without_times_takes_its_words() -> None:
     words = [{"word": " a", "start": 0.5, "end": 0.75}, {"word": " b", "start": 1.0, "end": 1.5}]
-    (found,) = read({"segments": [segment(" a b", None, None, words=words)]}).segments
-    assert (found.start, found.end) == (0.5, 1.5)
+    (single,) = read({"segments": [segment(" a b", None, None, words=words)]}).segments
+    assert (single.start, single.end) == (0.5, 1.5)
 
 
 def test_languages_without_spaces_get_none() -> None:
@@ -240,9 +242,9 @@ def test_languages_without_spaces_get_none() -> None:
         segment("你好世界。", words=[{"word": "你好", "start": 0, "end": 1}, {"word": "世界"}]),
         segment("再见。", 2.0, 3.0),
     ]
-    found = read({"segments": rows, "language": "zh"})
-    assert found.text == "你好世界。再见。"
-    assert words_of(found)[0] == [("你好", 0, 1), ("世界。", 1, 2)]
+    transcript = read({"segments": rows, "language": "zh"})
+    assert transcript.text == "你好世界。再见。"
+    assert words_of(transcript)[0] == [("你好", 0, 1), ("世界。", 1, 2)]
 
 
 def test_half_a_character_is_replaced() -> None:

@@ -47,7 +47,7 @@ def said(number: int, start: float, text: str, **more: Any) -> Segment:
 
 
 def talk(*segments: Segment) -> Transcript:
-    return Transcript(segments, "en", max((one.end for one in segments), default=0.0), "nano")
+    return Transcript(segments, "en", max((segment.end for segment in segments), default=0.0), "nano")
 
 
 def flat(text: str) -> str:
@@ -55,7 +55,7 @@ def flat(text: str) -> str:
 
 
 def test_segments_are_joined_until_a_pause_or_another_voice() -> None:
-    found = list(
+    blocks = list(
         paragraphs(
             [
                 said(0, 0.0, " One.", speaker="A", translation="Eins."),
@@ -67,27 +67,27 @@ def test_segments_are_joined_until_a_pause_or_another_voice() -> None:
             ]
         )
     )
-    assert [(one.start, one.end, one.text, one.speaker, one.language) for one in found] == [
+    assert [(block.start, block.end, block.text, block.speaker, block.language) for block in blocks] == [
         (0.0, 2.5, "One. Two.", "A", "en"),
         (3.0, 4.0, "Drei.", "A", "de"),
         (4.0, 5.0, "Vier.", "B", "de"),
         (7.5, 8.5, "Fünf.", "B", "de"),
     ]
-    assert found[0].translation == "Eins. Zwei."
+    assert blocks[0].translation == "Eins. Zwei."
 
 
 def test_who_never_pauses_has_paragraphs_too() -> None:
     segments = [said(i, float(i), f" This is {i} and" if i % 3 else f" said. Now {i}.") for i in range(400)]
-    found = list(paragraphs(segments))
-    assert len(found) > 3
-    assert all(one.text.endswith(".") for one in found[:-1])
-    assert all(LONG <= len(one.text) < LONG + 100 for one in found[:-1])
-    assert " ".join(one.text for one in found) == flat("".join(one.text for one in segments))
+    blocks = list(paragraphs(segments))
+    assert len(blocks) > 3
+    assert all(block.text.endswith(".") for block in blocks[:-1])
+    assert all(LONG <= len(block.text) < LONG + 100 for block in blocks[:-1])
+    assert " ".join(block.text for block in blocks) == flat("".join(block.text for block in segments))
 
 
 def test_languages_without_spaces_are_joined_without() -> None:
     chinese = [said(i, float(i), text, language="zh") for i, text in enumerate(("你好。", "再见。"))]
-    assert [one.text for one in paragraphs(chinese)] == ["你好。再见。"]
+    assert [block.text for block in paragraphs(chinese)] == ["你好。再见。"]
 
 
 def test_markdown() -> None:
@@ -127,8 +127,8 @@ def test_markdown_shows_what_was_said(text: str) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_markdown_shows_any_text(text: str) -> None:
-    found = [flat(block) for block in blocks_of(talk(said(0, 0.0, text)))]
-    assert found[1:] == ([flat(text)] if flat(text) else [])
+    texts = [flat(block) for block in blocks_of(talk(said(0, 0.0, text)))]
+    assert texts[1:] == ([flat(text)] if flat(text) else [])
 
 
 def opened(document: bytes) -> Any:
@@ -139,15 +139,15 @@ def test_a_word_processor_shows_what_was_said() -> None:
     transcript = talk(
         *(said(i, 4.0 * i, " " + text, speaker=text, translation=text) for i, text in enumerate(NASTY))
     )
-    found = opened(write_document(writer_for("docx"), transcript, source="talk & <x>.mp3"))
-    title, facts, *rest = found.paragraphs
+    opened_document = opened(write_document(writer_for("docx"), transcript, source="talk & <x>.mp3"))
+    title, facts, *rest = opened_document.paragraphs
     assert (title.text, title.style.name) == ("talk & <x>", "Title")
     assert (facts.text, facts.style.name) == ("0:53 · English · nano", "Facts")
-    assert [(one.text.rsplit("  ", 1)[0], one.style.name) for one in rest[::3]] == [
+    assert [(block.text.rsplit("  ", 1)[0], block.style.name) for block in rest[::3]] == [
         (flat(text), "Speaker") for text in NASTY
     ]
-    assert [one.text for one in rest[1::3]] == [flat(text) for text in NASTY]
-    assert [(one.text, one.style.name) for one in rest[2::3]] == [
+    assert [block.text for block in rest[1::3]] == [flat(text) for text in NASTY]
+    assert [(block.text, block.style.name) for block in rest[2::3]] == [
         (flat(text), "Translation") for text in NASTY
     ]
     assert rest[0].runs[0].bold
@@ -167,7 +167,7 @@ def test_text_runs_as_its_script_does_and_is_spelt_in_its_language() -> None:
     assert "bidi/>" not in german
     assert '<w:pPr><w:bidi/></w:pPr><w:r><w:rPr><w:rtl/><w:lang w:bidi="he"/></w:rPr><w:t>' in hebrew
     assert '<w:lang w:eastAsia="zh"/>' in chinese
-    heads = [one.text for one in opened(document).paragraphs if one.style.name == "Speaker"]
+    heads = [block.text for block in opened(document).paragraphs if block.style.name == "Speaker"]
     assert heads == ["A  0:00 · German", "אבי  0:01 · Hebrew", "0:02 · Chinese"]
 
 

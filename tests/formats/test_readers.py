@@ -50,7 +50,7 @@ def test_srt(transcript: Transcript) -> None:
     assert [one_line(cue.content).replace(JOINER, "") for cue in cues] == said(transcript)
     assert [cue.index for cue in cues] == list(range(1, len(cues) + 1))
     assert all(cue.start <= cue.end for cue in cues)
-    assert all(one.end <= following.start for one, following in pairwise(cues))
+    assert all(cue.end <= following.start for cue, following in pairwise(cues))
 
 
 @BROAD
@@ -58,8 +58,8 @@ def test_srt(transcript: Transcript) -> None:
 def test_ass(transcript: Transcript) -> None:
     document = module("pysubs2").SSAFile.from_string(write_transcript(writer_for("ass"), transcript))
     braces = str.maketrans("{}", "｛｝")
-    found = [one_line(event.plaintext.replace(JOINER, "")) for event in document]
-    assert found == [text.translate(braces).replace(JOINER, "") for text in said(transcript)]
+    texts = [one_line(event.plaintext.replace(JOINER, "")) for event in document]
+    assert texts == [text.translate(braces).replace(JOINER, "") for text in said(transcript)]
     assert all(event.start <= event.end and not event.is_comment for event in document)
 
 
@@ -77,11 +77,11 @@ def test_karaoke_takes_as_long_as_its_words(seed: int) -> None:
 @given(transcripts(NASTY))
 def test_lrc(transcript: Transcript) -> None:
     lines = module("pylrc").parse(write_transcript(writer_for("lrc"), transcript))
-    found = [(" ".join(line.text.split()), line.time) for line in lines]
+    timed = [(" ".join(line.text.split()), line.time) for line in lines]
     ends = max((segment.end for segment in transcript.segments), default=0.0)
     texts = [(" ".join(s.text.split()), s.start) for s in transcript.segments if s.text.strip()]
-    assert [text for text, _ in found] == [text for text, _ in texts] + [""] * bool(ends)
-    assert [time for _, time in found[: len(texts)]] == pytest.approx([time for _, time in texts], abs=0.0051)
+    assert [text for text, _ in timed] == [text for text, _ in texts] + [""] * bool(ends)
+    assert [time for _, time in timed[: len(texts)]] == pytest.approx([time for _, time in texts], abs=0.0051)
 
 
 @BROAD
@@ -120,21 +120,21 @@ def test_json_keeps_to_its_schema(transcript: Transcript) -> None:
 def test_full_json_lists_the_tokens_of_a_recording(words: bool, heard: Transcript) -> None:
     """All of them, timestamps too; times and probabilities are those of words."""
     if not words:
-        heard = replace(heard, segments=tuple(replace(one, words=None) for one in heard.segments))
-    found = json.loads(write_transcript(writer_for("json-full"), heard))
-    module("jsonschema").validate(found, json.loads(SCHEMA.read_text(encoding="utf-8")))
-    assert found["segments"]
-    for segment in found["segments"]:
+        heard = replace(heard, segments=tuple(replace(segment, words=None) for segment in heard.segments))
+    document = json.loads(write_transcript(writer_for("json-full"), heard))
+    module("jsonschema").validate(document, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    assert document["segments"]
+    for segment in document["segments"]:
         details = segment["token_details"]
-        assert [one["id"] for one in details] == segment["tokens"]
-        texts = [one["text"] for one in details]
+        assert [token["id"] for token in details] == segment["tokens"]
+        texts = [token["text"] for token in details]
         assert texts[0].startswith("<|")
         assert "".join(text for text in texts if not text.startswith("<|")) == segment["text"]
-        timed = [one for one in details if one["start"] is not None]
-        assert [one["text"] for one in timed] == (
+        timed = [token for token in details if token["start"] is not None]
+        assert [token["text"] for token in timed] == (
             [t for t in texts if not t.startswith("<|")] if words else []
         )
-        assert all(0 <= one["probability"] <= 1 for one in timed)
+        assert all(0 <= token["probability"] <= 1 for token in timed)
 
 
 class Page(HTMLParser):

@@ -38,8 +38,8 @@ def cues(transcript: Transcript, options: WriterOptions) -> list[Cue]:
 def test_highlighting_underlines_each_word_once_and_fills_the_pauses() -> None:
     words = (Word(" one", 0.0, 1.0, 1.0), Word(" two", 1.5, 2.0, 1.0))
     transcript = Transcript((Segment(0, 0.0, 2.0, " one two", "en", words=words),), "en", 2.0, "nano")
-    made = cues(transcript, WriterOptions(highlight_words=True))
-    assert [(c.start, c.end, c.text) for c in made] == [
+    laid_out = cues(transcript, WriterOptions(highlight_words=True))
+    assert [(c.start, c.end, c.text) for c in laid_out] == [
         (0.0, 1.0, "<u>one</u> two"),
         (1.0, 1.5, "one two"),
         (1.5, 2.0, "one <u>two</u>"),
@@ -61,8 +61,8 @@ def test_segments_with_and_without_words_can_follow_each_other() -> None:
     with_words = Segment(0, 0.0, 1.0, " one", "en", words=(Word(" one", 0.1, 0.9, 1.0),))
     without = Segment(1, 1.0, 2.0, " two", "en")
     segments = (with_words, without, with_words)
-    made = cues(Transcript(segments, "en", 2.0, "nano"), WriterOptions())
-    assert [(cue.start, cue.text) for cue in made] == [(0.1, "one"), (1.0, "two"), (0.1, "one")]
+    laid_out = cues(Transcript(segments, "en", 2.0, "nano"), WriterOptions())
+    assert [(cue.start, cue.text) for cue in laid_out] == [(0.1, "one"), (1.0, "two"), (0.1, "one")]
 
 
 def test_options_that_place_words_need_word_times() -> None:
@@ -111,8 +111,8 @@ def test_vtt_escapes_what_a_player_would_swallow() -> None:
     assert text == "WEBVTT\n\n00:00.000 --> 00:01.000\n&lt;i&gt; &amp; R&amp;D --&gt; x\n\n"
     word = Word(" <b>", 0.0, 1.0, 1.0)
     marked = VttWriter(WriterOptions(highlight_words=True))
-    one = Transcript((Segment(0, 0.0, 1.0, " <b>", "en", words=(word,)),), "en", 1.0, "nano")
-    assert "<u>&lt;b&gt;</u>" in write_transcript(marked, one)
+    transcript = Transcript((Segment(0, 0.0, 1.0, " <b>", "en", words=(word,)),), "en", 1.0, "nano")
+    assert "<u>&lt;b&gt;</u>" in write_transcript(marked, transcript)
 
 
 def documents_of_whisper(name: str, transcripts: list[Transcript], **options: Any) -> list[str]:

@@ -161,11 +161,11 @@ def test_no_item_ends_before_its_start(times: str, name: str, layout: WriterOpti
     pattern = (
         r"xmin = (\S+)\n *xmax = (\S+)" if name == "textgrid" else r"(\d+:\S+?)(?: --> |,)(\d+:[\d:.,]*\d)"
     )
-    found = [(seconds_of(start), seconds_of(end)) for start, end in re.findall(pattern, document)]
-    assert found
-    assert all(start <= end for start, end in found)
+    spans_s = [(seconds_of(start), seconds_of(end)) for start, end in re.findall(pattern, document)]
+    assert spans_s
+    assert all(start <= end for start, end in spans_s)
     if name != "textgrid":
-        assert found == sorted(found, key=lambda span: span[0])
+        assert spans_s == sorted(spans_s, key=lambda span: span[0])
 
 
 @pytest.mark.skipif(not REPORTS.is_dir(), reason="needs ../shared")
@@ -184,13 +184,15 @@ def test_a_textgrid_has_tiers_for_each_speaker_and_moves_no_word(transcript: Tra
     intervals: dict[str, list[tuple[float, float, str]]] = {}
     for tier in document.split("item [")[2:]:
         name = re.findall(r'name = "(.*?)(?: \d)?"', tier)[0]
-        found = re.findall(r'xmin = (\S+)\n *xmax = (\S+)\n *text = "(.+)"', tier)
-        assert all(float(first[1]) <= float(second[0]) for first, second in pairwise(found))
-        intervals.setdefault(name, []).extend((float(start), float(end), text) for start, end, text in found)
+        rows_of_tier = re.findall(r'xmin = (\S+)\n *xmax = (\S+)\n *text = "(.+)"', tier)
+        assert all(float(first[1]) <= float(second[0]) for first, second in pairwise(rows_of_tier))
+        intervals.setdefault(name, []).extend(
+            (float(start), float(end), text) for start, end, text in rows_of_tier
+        )
     for speaker in {segment.speaker for segment in transcript.segments}:
         segments = [segment for segment in transcript.segments if segment.speaker == speaker]
         words = [word for segment in segments for word in segment.words or ()]
-        found = intervals[f"{speaker} - words" if speaker else "words"]
-        assert sorted(text for _, _, text in found) == sorted(word.word.strip() for word in words)
+        rows_of_tier = intervals[f"{speaker} - words" if speaker else "words"]
+        assert sorted(text for _, _, text in rows_of_tier) == sorted(word.word.strip() for word in words)
         for place, times in ((0, [word.start for word in words]), (1, [word.end for word in words])):
-            assert sorted(interval[place] for interval in found) == pytest.approx(times, abs=0.012)
+            assert sorted(interval[place] for interval in rows_of_tier) == pytest.approx(times, abs=0.012)

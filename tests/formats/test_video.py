@@ -66,7 +66,7 @@ def test_words_are_lit_as_they_are_said(tmp_path: Path) -> None:
         pytest.skip("ffmpeg finds no font to draw words with on this machine")
     assert before == 0
     assert 0 < first < both
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert [path_left.name for path_left in tmp_path.iterdir()] == [path.name]
 
 
 @with_ffmpeg
@@ -102,11 +102,11 @@ def test_what_ffmpeg_says_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"video: ffmpeg failed \(") as caught:
         write_karaoke(SAID, broken, tmp_path / "talk.mp4")
     assert "\n" not in str(caught.value)
-    assert [one.name for one in tmp_path.iterdir()] == ["broken.wav"]
+    assert [path_left.name for path_left in tmp_path.iterdir()] == ["broken.wav"]
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "background", "told"),
+    ("name", "size", "background", "message"),
     [
         ("talk.gif", "1280x720", "#000000", "expected a name that ends in"),
         ("none/talk.mp4", "1280x720", "#000000", "its folder is not there"),
@@ -116,8 +116,8 @@ def test_what_ffmpeg_says_is_told_and_nothing_is_left(tmp_path: Path) -> None:
         ("talk.mp4", "1280x720", "red", "expected a colour such as"),
     ],
 )
-def test_bad_wishes_are_told(tmp_path: Path, name: str, size: str, background: str, told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_bad_wishes_are_told(tmp_path: Path, name: str, size: str, background: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         check_video(tmp_path / name, size, background)
 
 

@@ -64,15 +64,16 @@ EXPECTED = [(flat(text), flat(name) or None) for text, name in SAID]
 @pytest.mark.parametrize("options", [{}, {"max_line_width": 200}, {"reading_speed": 17.0}])
 def test_we_read_what_we_wrote(options: dict[str, Any]) -> None:
     written = document(talk([*SAID, ("", "A"), ("  ", None)], timed=True), **options)
-    found = parse_transcript(written.encode(), "vtt").segments
-    assert [(flat(one.text), one.speaker) for one in found] == EXPECTED
+    segments = parse_transcript(written.encode(), "vtt").segments
+    assert [(flat(segment.text), segment.speaker) for segment in segments] == EXPECTED
 
 
 def test_webvtt_py_reads_it() -> None:
     """It leaves character references as they are written."""
     captions = module("webvtt").from_string(document(talk(SAID)))
     assert [
-        (flat(html.unescape(one.text)), html.unescape(one.voice) if one.voice else None) for one in captions
+        (flat(html.unescape(caption.text)), html.unescape(caption.voice) if caption.voice else None)
+        for caption in captions
     ] == EXPECTED
 
 
@@ -108,9 +109,9 @@ def test_a_browser_shows_what_was_said(tmp_path: Path) -> None:
         chromium = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = chromium.new_page()
         page.goto((tmp_path / "page.html").as_uri())
-        found = page.evaluate(script)
+        cues = page.evaluate(script)
         chromium.close()
-    assert [(flat(text), flat(name) or None) for text, name in found] == EXPECTED
+    assert [(flat(text), flat(name) or None) for text, name in cues] == EXPECTED
 
 
 def _quoted(text: str) -> str:

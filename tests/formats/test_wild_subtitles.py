@@ -25,7 +25,7 @@ V1, V2, V3 = (times.replace(",", ".") for times in (T1, T2, T3))
 A, B, C = (1.0, 2.5, "First."), (4.0, 5.5, "Second."), (7.0, 8.5, "Third.")
 
 
-def one(times: str, text: str = "First.") -> str:
+def srt(times: str, text: str = "First.") -> str:
     return f"1\n{times}\n{text}\n"
 
 
@@ -36,7 +36,7 @@ def vtt(*blocks: str) -> str:
 # Name: the file, the cues in it, and which of the two references read the same.
 SRT: dict[str, tuple[str, list[Cue], str]] = {
     "plain": (f"1\n{T1}\nFirst.\n\n2\n{T2}\nSecond.\n\n", [A, B], "pysubs2 webvtt"),
-    "two lines": (one(T1, "First\nand more."), [(1.0, 2.5, "First and more.")], "pysubs2 webvtt"),
+    "two lines": (srt(T1, "First\nand more."), [(1.0, 2.5, "First and more.")], "pysubs2 webvtt"),
     "CRLF": (f"1\r\n{T1}\r\nFirst.\r\n\r\n2\r\n{T2}\r\nSecond.\r\n", [A, B], "pysubs2 webvtt"),
     "CR alone": (f"1\r{T1}\rFirst.\r\r2\r{T2}\rSecond.\r", [A, B], "pysubs2 webvtt"),
     "CR CR LF": (f"1\r\r\n{T1}\r\r\nFirst.\r\r\n\r\r\n2\r\r\n{T2}\r\r\nSecond.", [A, B], "pysubs2"),
@@ -87,46 +87,46 @@ SRT: dict[str, tuple[str, list[Cue], str]] = {
     "empty cue without a blank line": (f"1\n{T1}\n2\n{T2}\nSecond.\n", [B], "webvtt"),
     "number alone at the end": (f"1\n{T1}\nFirst.\n\n2\n", [A], "pysubs2"),
     "tags": (
-        one(T1, '<i>First</i> <font color="#fff">and</font> <b>more</b>.'),
+        srt(T1, '<i>First</i> <font color="#fff">and</font> <b>more</b>.'),
         [(1.0, 2.5, "First and more.")],
         "pysubs2",
     ),
-    "places": (one(T1, "{\\an8}First."), [A], "pysubs2"),
-    "coordinates": (one(f"{T1} X1:100 X2:200 Y1:0 Y2:50"), [A], "pysubs2 webvtt"),
-    "a line break as a tag": (one(T1, "First<br/>and more."), [(1.0, 2.5, "First and more.")], ""),
-    "less than": (one(T1, "I <3 you, a < b"), [(1.0, 2.5, "I <3 you, a < b")], "pysubs2"),
-    "an arrow in the text": (one(T1, "right --> left"), [(1.0, 2.5, "right --> left")], "pysubs2"),
-    "a speaker in the text": (one(T1, "Ann: First."), [(1.0, 2.5, "Ann: First.")], "pysubs2 webvtt"),
+    "places": (srt(T1, "{\\an8}First."), [A], "pysubs2"),
+    "coordinates": (srt(f"{T1} X1:100 X2:200 Y1:0 Y2:50"), [A], "pysubs2 webvtt"),
+    "a line break as a tag": (srt(T1, "First<br/>and more."), [(1.0, 2.5, "First and more.")], ""),
+    "less than": (srt(T1, "I <3 you, a < b"), [(1.0, 2.5, "I <3 you, a < b")], "pysubs2"),
+    "an arrow in the text": (srt(T1, "right --> left"), [(1.0, 2.5, "right --> left")], "pysubs2"),
+    "a speaker in the text": (srt(T1, "Ann: First."), [(1.0, 2.5, "Ann: First.")], "pysubs2 webvtt"),
     "overlapping": (
-        one("00:00:01,000 --> 00:00:05,000") + f"\n2\n{T2}\nSecond.\n",
+        srt("00:00:01,000 --> 00:00:05,000") + f"\n2\n{T2}\nSecond.\n",
         [(1.0, 5.0, "First."), B],
         "pysubs2 webvtt",
     ),
     "out of order": (f"1\n{T2}\nSecond.\n\n2\n{T1}\nFirst.\n", [B, A], "pysubs2 webvtt"),
-    "no length": (one("00:00:01,000 --> 00:00:01,000"), [(1.0, 1.0, "First.")], "pysubs2 webvtt"),
-    "short numbers": (one("0:0:1,0 --> 0:0:2,5"), [A], "pysubs2"),
-    "two digits of a fraction": (one("00:00:01,00 --> 00:00:02,50"), [A], "pysubs2"),
-    "four digits of a fraction": (one("00:00:01,0000 --> 00:00:02,5000"), [A], ""),
-    "no fraction": (one("00:00:01 --> 00:00:02"), [(1.0, 2.0, "First.")], ""),
-    "full stop": (one(V1), [A], "pysubs2 webvtt"),
-    "colon before the fraction": (one("00:00:01:000 --> 00:00:02:500"), [A], ""),
-    "no spaces around the arrow": (one("00:00:01,000-->00:00:02,500"), [A], "pysubs2 webvtt"),
-    "short arrow": (one("00:00:01,000 -> 00:00:02,500"), [A], "pysubs2"),
-    "arrow in pieces": (one("00:00:01,000 -- > 00:00:02,500"), [A], "pysubs2"),
-    "dash for an arrow": (one("00:00:01,000 –> 00:00:02,500"), [A], "pysubs2"),
-    "arrow as one character": (one("00:00:01,000 → 00:00:02,500"), [A], "pysubs2"),
-    "arrow escaped": (one("00:00:01,000 --&gt; 00:00:02,500"), [A], "pysubs2"),
-    "no arrow": (one("00:00:01,000 00:00:02,500"), [A], "pysubs2"),
+    "no length": (srt("00:00:01,000 --> 00:00:01,000"), [(1.0, 1.0, "First.")], "pysubs2 webvtt"),
+    "short numbers": (srt("0:0:1,0 --> 0:0:2,5"), [A], "pysubs2"),
+    "two digits of a fraction": (srt("00:00:01,00 --> 00:00:02,50"), [A], "pysubs2"),
+    "four digits of a fraction": (srt("00:00:01,0000 --> 00:00:02,5000"), [A], ""),
+    "no fraction": (srt("00:00:01 --> 00:00:02"), [(1.0, 2.0, "First.")], ""),
+    "full stop": (srt(V1), [A], "pysubs2 webvtt"),
+    "colon before the fraction": (srt("00:00:01:000 --> 00:00:02:500"), [A], ""),
+    "no spaces around the arrow": (srt("00:00:01,000-->00:00:02,500"), [A], "pysubs2 webvtt"),
+    "short arrow": (srt("00:00:01,000 -> 00:00:02,500"), [A], "pysubs2"),
+    "arrow in pieces": (srt("00:00:01,000 -- > 00:00:02,500"), [A], "pysubs2"),
+    "dash for an arrow": (srt("00:00:01,000 –> 00:00:02,500"), [A], "pysubs2"),
+    "arrow as one character": (srt("00:00:01,000 → 00:00:02,500"), [A], "pysubs2"),
+    "arrow escaped": (srt("00:00:01,000 --&gt; 00:00:02,500"), [A], "pysubs2"),
+    "no arrow": (srt("00:00:01,000 00:00:02,500"), [A], "pysubs2"),
     "comma for an arrow": (
         "0:00:01.000,0:00:02.500\nFirst.\n\n0:00:04.000,0:00:05.500\nSecond.\n",
         [A, B],
         "pysubs2",
     ),
-    "spaces around colons": (one("00: 00: 01,000 --> 00 : 00 : 02, 500"), [A], ""),
-    "full width": (one("００：００：０１，０００ --> ００：００：０２，５００"), [A], ""),
-    "no hours": (one("00:01,000 --> 00:02,500"), [A], ""),
-    "100 hours": (one("100:00:01,000 --> 100:00:02,500"), [(360001.0, 360002.5, "First.")], "webvtt"),
-    "sixty seconds": (one("00:00:60,000 --> 00:00:61,000"), [(60.0, 61.0, "First.")], "pysubs2"),
+    "spaces around colons": (srt("00: 00: 01,000 --> 00 : 00 : 02, 500"), [A], ""),
+    "full width": (srt("００：００：０１，０００ --> ００：００：０２，５００"), [A], ""),
+    "no hours": (srt("00:01,000 --> 00:02,500"), [A], ""),
+    "100 hours": (srt("100:00:01,000 --> 100:00:02,500"), [(360001.0, 360002.5, "First.")], "webvtt"),
+    "sixty seconds": (srt("00:00:60,000 --> 00:00:61,000"), [(60.0, 61.0, "First.")], "pysubs2"),
     "marks of direction": (
         f"\u202b1\n\u202b{T1}\nשלום.\n\n\u200f2\n\u200f{T2}\nSecond.\n",
         [(1.0, 2.5, "שלום."), B],
@@ -183,13 +183,13 @@ REFUSED: dict[str, tuple[str, int, str]] = {
     "not subtitles": ("Dear all,\nplease read this.\n", 1, "got 'Dear all,'"),
     "text before the first cue": (f"Subtitles by Ann\n\n1\n{T1}\nFirst.\n", 1, "got 'Subtitles by Ann'"),
     "WebVTT without cues": ("WEBVTT\n\nHello.\n", 3, "got 'Hello.'"),
-    "frames": (one("00:00:01:12 --> 00:00:02:10"), 2, "expected times such as"),
+    "frames": (srt("00:00:01:12 --> 00:00:02:10"), 2, "expected times such as"),
     "frames in WebVTT": (vtt("00:00:01:12 --> 00:00:02:10\nFirst."), 3, "expected times such as"),
-    "negative": (one("-00:00:01,000 --> 00:00:02,500"), 2, "expected times such as"),
-    "start missing": (one("--> 00:00:02,500"), 2, "expected times such as"),
-    "end missing": (one("00:00:01,000 -->"), 2, "expected times such as"),
-    "seconds alone": (one("1.0 --> 2.5"), 2, "expected times such as"),
-    "letters": (one("00:00:O1,000 --> 00:00:02,500"), 2, "expected times such as"),
+    "negative": (srt("-00:00:01,000 --> 00:00:02,500"), 2, "expected times such as"),
+    "start missing": (srt("--> 00:00:02,500"), 2, "expected times such as"),
+    "end missing": (srt("00:00:01,000 -->"), 2, "expected times such as"),
+    "seconds alone": (srt("1.0 --> 2.5"), 2, "expected times such as"),
+    "letters": (srt("00:00:O1,000 --> 00:00:02,500"), 2, "expected times such as"),
     "times of a later cue": (
         f"1\n{T1}\nFirst.\n\n2\n00:00:04,000 --> 00:00:05,x\nSecond.\n",
         6,
@@ -206,8 +206,8 @@ REFUSED: dict[str, tuple[str, int, str]] = {
         4,
         "expected times such as",
     ),
-    "text behind the times": (one(f"{T1} Hello there"), 2, "behind the times, got 'Hello there'"),
-    "end before start": (one("00:00:02,500 --> 00:00:01,000"), 2, "ends after its start"),
+    "text behind the times": (srt(f"{T1} Hello there"), 2, "behind the times, got 'Hello there'"),
+    "end before start": (srt("00:00:02,500 --> 00:00:01,000"), 2, "ends after its start"),
     "times in brackets": ("[00:00:01.000 --> 00:00:02.500]  First.\n", 1, "expected times such as"),
     "text of a word processor": (
         "{\\rtf1\\ansi\n1\\\n00:00:01,000 --> 00:00:02,500\\\nFirst.\\\n}",
@@ -218,8 +218,8 @@ REFUSED: dict[str, tuple[str, int, str]] = {
 
 
 def read(content: str, encoding: str = "utf-8") -> list[tuple[float, float, str]]:
-    found = parse_transcript(content.encode(encoding), "talk", is_json=False).segments
-    return [(round(one.start, 3), round(one.end, 3), one.text.strip()) for one in found]
+    segments = parse_transcript(content.encode(encoding), "talk", is_json=False).segments
+    return [(round(segment.start, 3), round(segment.end, 3), segment.text.strip()) for segment in segments]
 
 
 def by_pysubs2(content: str, kind: str) -> list[Cue]:
@@ -237,7 +237,8 @@ def by_webvtt(content: str, kind: str) -> list[Cue]:
         return int(hours) * 3600 + int(minutes) * 60 + float(rest)
 
     cues = [
-        (seconds(one.start), seconds(one.end), " ".join(html.unescape(one.text).split())) for one in captions
+        (seconds(caption.start), seconds(caption.end), " ".join(html.unescape(caption.text).split()))
+        for caption in captions
     ]
     return [cue for cue in cues if cue[2]]
 
@@ -266,30 +267,37 @@ def test_a_cue_that_cannot_be_read_is_named(content: str, line: int, message: st
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 def test_encodings(encoding: str) -> None:
-    assert read(one(T1, "Käse, 你好."), encoding) == [(1.0, 2.5, "Käse, 你好.")]
+    assert read(srt(T1, "Käse, 你好."), encoding) == [(1.0, 2.5, "Käse, 你好.")]
 
 
 def test_other_encodings_are_named_with_the_line() -> None:
     with pytest.raises(OptionError, match="the byte 0xe4, which is not UTF-8, in line 3"):
-        read(one(T1, "Käse."), "cp1252")
+        read(srt(T1, "Käse."), "cp1252")
 
 
 def test_voices_are_speakers() -> None:
     content = vtt(f"{V1}\n<v Ann Lee>First.</v>", f"{V2}\n<v.loud Bob>Second\n</v><v.loud Bob>line</v>")
     for text in (content, content.replace("WEBVTT", "")):  # the same where the title is missing
-        found = parse_transcript(text.encode(), "talk").segments
-        assert [(one.text, one.speaker) for one in found] == [(" First.", "Ann Lee"), (" Second line", "Bob")]
+        segments = parse_transcript(text.encode(), "talk").segments
+        assert [(segment.text, segment.speaker) for segment in segments] == [
+            (" First.", "Ann Lee"),
+            (" Second line", "Bob"),
+        ]
 
 
 @given(transcripts(NASTY))
 def test_what_we_write_comes_back(transcript: Transcript) -> None:
     """Text that looks like cues and markup too."""
-    expected = [one for one in transcript.segments if one_line(one.text)]
+    expected = [segment for segment in transcript.segments if one_line(segment.text)]
     for kind in ("srt", "vtt"):
-        found = parse_transcript(write_transcript(writer_for(kind), transcript).encode(), "talk").segments
-        assert [one_line(segment.text) for segment in found] == [one_line(one.text) for one in expected]
-        assert [one.start for one in found] == pytest.approx([one.start for one in expected])
-        assert [one.end for one in found] == pytest.approx([one.end for one in expected])
+        segments = parse_transcript(write_transcript(writer_for(kind), transcript).encode(), "talk").segments
+        assert [one_line(segment.text) for segment in segments] == [
+            one_line(segment.text) for segment in expected
+        ]
+        assert [segment.start for segment in segments] == pytest.approx(
+            [segment.start for segment in expected]
+        )
+        assert [segment.end for segment in segments] == pytest.approx([segment.end for segment in expected])
 
 
 MARKUP = (
@@ -319,8 +327,8 @@ def test_players_show_markup_that_was_said() -> None:
         packets = container.demux(container.streams.subtitles[0])
         shown = [cue.ass.decode().split(",", 8)[-1] for packet in packets for cue in packet.decode()]
     assert [text.replace(JOINER, "") for text in shown] == [*MARKUP, "<b> {\\an8}"]
-    found = parse_transcript(written.encode(), "talk").segments
-    assert [one.text.strip() for one in found] == [*MARKUP, "<b> {\\an8}"]
+    segments = parse_transcript(written.encode(), "talk").segments
+    assert [segment.text.strip() for segment in segments] == [*MARKUP, "<b> {\\an8}"]
 
 
 PIECES = (
@@ -334,11 +342,11 @@ PIECES = (
 def test_no_line_of_text_is_lost(lines: list[str]) -> None:
     """Whatever the order of lines is: a file is refused, or all of its text is in a cue."""
     try:
-        found = parse_transcript("\n".join(lines).encode(), "talk", is_json=False).segments
+        segments = parse_transcript("\n".join(lines).encode(), "talk", is_json=False).segments
     except OptionError:
         return
     is_vtt = next((line for line in lines if line.strip("\ufeff ")), "") == "WEBVTT"
-    text = "".join(segment.text for segment in found)
+    text = "".join(segment.text for segment in segments)
     for piece in ("Text.", "a --> b"):
         assert is_vtt or text.count(piece) == lines.count(piece)
 

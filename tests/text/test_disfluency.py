@@ -133,13 +133,15 @@ def test_a_language_without_rules_is_refused() -> None:
 def utterances(draw: st.DrawFn, language: str) -> str:
     """Words of the rules and others, with any signs at both ends."""
     rules = DISFLUENCIES[language]
-    own = [*sorted(rules.restarts), *sorted(rules.openers)]
+    listed = [*sorted(rules.restarts), *sorted(rules.openers)]
     fillers = [pair[0].split()[0].strip(",") for pair in EXAMPLES[language][:2]]
-    word = st.sampled_from([*own, *fillers, "um", "uh", "hmm", "five", "house", "thin", "thinking", "I", "-"])
+    word = st.sampled_from(
+        [*listed, *fillers, "um", "uh", "hmm", "five", "house", "thin", "thinking", "I", "-"]
+    )
     sign = st.sampled_from(["", "", "", ",", ".", "...", "-", "?", "…", '"'])
-    cased = st.builds(lambda one, is_capital: one.capitalize() if is_capital else one, word, st.booleans())
+    cased = st.builds(lambda text, is_capital: text.capitalize() if is_capital else text, word, st.booleans())
     pieces = draw(st.lists(st.tuples(sign, cased, sign), max_size=12))
-    return "".join(f" {lead if lead == chr(34) else ''}{one}{tail}" for lead, one, tail in pieces)
+    return "".join(f" {lead if lead == chr(34) else ''}{text}{tail}" for lead, text, tail in pieces)
 
 
 @given(st.data(), st.sampled_from(sorted(DISFLUENCIES)))

@@ -51,7 +51,7 @@ READERS: dict[str, tuple[str, str, Reader]] = {
     "table of keys": ("keys.toml", KEY, lambda path: read_keys(str(path))),
     "priors": ("priors.txt", "0.5\n0.25\n", read_priors),
     "emissions": ("one.csv", "0.5,0.5\n1.0,0.0\n", lambda path: [
-        one.values.tolist() for one in read_emissions(path)
+        matrix.values.tolist() for matrix in read_emissions(path)
     ]),
     "configuration of a model": ("config.json", '{"name": "é"}', read_json),
 }  # fmt: skip
@@ -114,9 +114,9 @@ def test_what_is_no_text_is_refused(data: bytes, fault: str) -> None:
 
 def test_lists_of_the_reports(shared_dir: Path) -> None:
     folder = shared_dir / "fixtures/reports"
-    found = list_recordings(folder / "recordings-bom.txt")
-    assert [Path(one.path).name for one in found] == ["gap.mka", "late-audio.mp4"]
-    assert all(Path(one.path).is_file() for one in found)
+    recordings = list_recordings(folder / "recordings-bom.txt")
+    assert [Path(recording.path).name for recording in recordings] == ["gap.mka", "late-audio.mp4"]
+    assert all(Path(recording.path).is_file() for recording in recordings)
     (entry,) = read_manifest(folder / "manifest-bom.jsonl")
     assert entry.path.is_file()
     assert entry.language == "en"

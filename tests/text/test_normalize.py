@@ -17,9 +17,9 @@ from sottovoce.text.normalize import MARKED, join_spaces, normalizer_for, plain
 
 @given(st.text())
 def test_plain_keeps_letters_digits_and_marks_and_single_spaces(text: str) -> None:
-    found = plain(text)
-    assert found == join_spaces(found)
-    assert all(c == " " or unicodedata.category(c)[0] in "LNM" for c in found)
+    folded = plain(text)
+    assert folded == join_spaces(folded)
+    assert all(c == " " or unicodedata.category(c)[0] in "LNM" for c in folded)
 
 
 @pytest.mark.parametrize("text", ["", "don’t stop", "straße", "हिन्दी में", "สวัสดี", "你好 世界", "مرحبًا", "ẹ́kọ́"])

@@ -24,7 +24,7 @@ from typing import TypeAlias, TypeVar
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer, info_of
 from sottovoce.offline.regroup import Split, regrouped
-from sottovoce.text.languages import UNSPACED, UNSPACED_LETTERS, find_language
+from sottovoce.text.languages import SENTENCE_ENDS, UNSPACED, UNSPACED_LETTERS, find_language
 from sottovoce.types import (
     Event,
     Final,
@@ -271,7 +271,7 @@ NAN = math.nan
 PROBABILITIES = ("probability", "score", "confidence")
 """Of a word: by openai-whisper and sottovoce, WhisperX, whisper-timestamped."""
 EXPECTED = "expected 'segments' with start, end and text"
-SENTENCE_ENDS = ".?!…。？！"
+
 _SPECIAL = re.compile(r"\[_[A-Z]+_(?:\d+)?\]")
 """Tokens of whisper.cpp that are not text: [_BEG_], [_TT_150]."""
 _UNSPACED = re.compile(f"[{UNSPACED_LETTERS}]")
@@ -295,7 +295,7 @@ def transcript_of_json(document: object) -> Transcript:
     has_words = any(row.get("words") for row in rows)
     segments = _each(rows, lambda number, row: _segment(number, row, spans[number], code, has_words))
     if not whole.get("segments"):
-        segments = list(regrouped(segments, [Split(after=SENTENCE_ENDS)]))
+        segments = list(regrouped(segments, [Split(after="".join(SENTENCE_ENDS))]))
     return Transcript(
         segments=tuple(segments),
         language=code,
