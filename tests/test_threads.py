@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from sottovoce.runtime.calls import DirectRuntime
+from sottovoce.runtime.calls import DirectRuntime, RunOnHost
 from sottovoce.threads import all_torch_threads, n_threads, one_torch_thread
 from tests.runtime.fake import FakeBackend, Script
 
@@ -57,7 +57,7 @@ def test_kernels_have_the_cores_while_they_work() -> None:
     def of(backend: FakeBackend) -> list[int]:
         runtime = DirectRuntime(backend)
         with runtime.torch_threads():
-            return [torch.get_num_threads(), runtime.run_on_host(torch.get_num_threads)]
+            return [torch.get_num_threads(), runtime.run(RunOnHost(torch.get_num_threads))]
 
     assert of(KernelBackend(Script())) == [1, 3]
     assert of(FakeBackend(Script())) == [3, 3]

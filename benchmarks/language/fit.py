@@ -53,7 +53,7 @@ from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.windows import PIECE_VAD, SpeechSpan, speech_pieces
 from sottovoce.options.transcribe import LANGUAGE_PRIOR, TranscribeOptions
 from sottovoce.options.vad import VadOptions
-from sottovoce.runtime.calls import DirectRuntime
+from sottovoce.runtime.calls import DirectRuntime, EncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import SAMPLE_RATE, Samples
 
@@ -112,12 +112,12 @@ class Prober:
                 pieces = speech_pieces(features, finder, start, end)
                 if not pieces:
                     continue
-                encoded = self._runtime.encode(features.window(start, end, n_frames=WINDOW))
+                encoded = self._runtime.run(EncodeCall(features.window(start, end, n_frames=WINDOW)))
                 inside = [
                     ((one.start - start) // 2, max((one.start - start) // 2 + 1, (one.end - start) // 2))
                     for one in pieces
                 ]
-                masked = self._runtime.probe_spans(self._probe, encoded, inside)
+                masked = self._runtime.run(SpanProbeCall(self._probe, encoded, inside))
                 for piece, other in zip(pieces, masked, strict=True):
                     own = self._alone(features, piece) if piece.n_frames > 10 else _row(other)
                     likely = np.argsort(-np.array(own["p"]))[:3]
@@ -164,7 +164,8 @@ class Prober:
         return rows
 
     def _alone(self, features: RecordingFeatures, piece: SpeechSpan) -> dict[str, Any]:
-        (probed,) = self._runtime.probe_languages(self._probe, [features.log_mel(piece.start, piece.end)])
+        log_mel = features.log_mel(piece.start, piece.end)
+        (probed,) = self._runtime.run(LanguageProbeCall(self._probe, [log_mel]))
         return _row(probed)
 
 

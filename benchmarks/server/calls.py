@@ -13,7 +13,7 @@ import numpy as np
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.runtime.batching import BatchingRuntime
-from sottovoce.runtime.calls import DirectRuntime, Runtime
+from sottovoce.runtime.calls import DirectRuntime, RunOnHost, Runtime
 from sottovoce.types import SAMPLE_RATE
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
@@ -25,7 +25,7 @@ def call_us(runtime: Runtime, n_calls: int) -> list[float]:
     found = []
     for _ in range(n_calls):
         began = time.perf_counter()
-        runtime.run_on_host(int)
+        runtime.run(RunOnHost(int))
         found.append(1e6 * (time.perf_counter() - began))
     return found
 

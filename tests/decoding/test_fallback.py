@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 import torch
 
-from sottovoce.decoding.decode import DecodingResult, decode, decode_with_fallback, mix_seed
+from sottovoce.decoding.decode import DecodingResult, decode, likeliest_result, mix_seed
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, count_loops, token_entropy
+from sottovoce.runtime.calls import DirectRuntime, decode_with_fallback
 from tests.decoding import rig
 
 
@@ -55,7 +55,7 @@ def test_only_windows_that_fail_are_decoded_again() -> None:
     cold = decode(model, tokenizer, encoded, options)
     limit = sorted(one.avg_logprob for one in cold)[1]  # the least likely window fails
     rules = FallbackOptions((0.0, 0.5, 1.0), None, limit, None)
-    attempts = decode_with_fallback(partial(decode, model, tokenizer), encoded, options, rules)
+    attempts = DirectRuntime(model).run(decode_with_fallback(model, tokenizer, encoded, options, rules))
     for attempt, first in zip(attempts, cold, strict=True):
         if first.avg_logprob >= limit:
             assert attempt.result.tokens == first.tokens
@@ -71,22 +71,20 @@ def test_a_loop_that_will_be_read_in_parts_is_not_tried_again() -> None:
     encoded = rig.encode(model, rig.mel(2))
     options = [DecodingOptions(language="en", sample_len=8)] * 2
     rules = FallbackOptions((0.0, 0.5), 0.0, None, None)  # everything repeats itself
-    once = partial(decode, model, tokenizer)
-    attempts = decode_with_fallback(once, encoded, options, rules, [True, False])
+    splits, run = {"divisible": [True, False]}, DirectRuntime(model).run
+    attempts = run(decode_with_fallback(model, tokenizer, encoded, options, rules, **splits))
     assert [attempt.last_temperature for attempt in attempts] == [0.0, 0.5]
     guesses = FallbackOptions((0.0, 0.5), None, 0.0, None)
-    attempts = decode_with_fallback(once, encoded, options, guesses, [True, False])
+    attempts = run(decode_with_fallback(model, tokenizer, encoded, options, guesses, **splits))
     assert [attempt.last_temperature for attempt in attempts] == [0.5, 0.5]
 
 
 def test_among_failures_one_that_does_not_repeat_is_kept() -> None:
-    from sottovoce.decoding.decode import _choose
-
     loop, guess, worse = result(ratio=9.0, logprob=-0.1), result(logprob=-1.2), result(logprob=-3.0)
-    assert _choose([loop, guess, worse], FallbackOptions()) is guess
-    assert _choose([loop, loop], FallbackOptions()) is loop
+    assert likeliest_result([loop, guess, worse], FallbackOptions()) is guess
+    assert likeliest_result([loop, loop], FallbackOptions()) is loop
     good = result()
-    assert _choose([loop, good], FallbackOptions()) is good
+    assert likeliest_result([loop, good], FallbackOptions()) is good
 
 
 def test_seeds_differ_by_every_part() -> None:
@@ -130,8 +128,8 @@ def test_language_models_take_part_at_every_temperature() -> None:
     encoded = rig.encode(model, rig.mel(1))
     options = [DecodingOptions(language="en", sample_len=4, beam_size=2, without_timestamps=True)]
     rules = FallbackOptions((0.0, 0.5, 1.0), None, -0.001, None)
-    once = partial(decode, model, tokenizer, fusion=Everywhere())
-    (attempt,) = decode_with_fallback(once, encoded, options, rules)
+    steps = decode_with_fallback(model, tokenizer, encoded, options, rules, fusion=Everywhere())
+    (attempt,) = DirectRuntime(model).run(steps)
     assert attempt.last_temperature == 1.0
     assert attempt.result.tokens == (50,) * 4
     sampled = [DecodingOptions(language="en", sample_len=4, temperature=1.0, without_timestamps=True)]

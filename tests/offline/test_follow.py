@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch import Tensor
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
@@ -32,7 +31,7 @@ from sottovoce.offline.transcriber import Transcriber
 from sottovoce.offline.windows import PIECE_VAD, SpeechSpan, Window, pieces_between
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
-from sottovoce.runtime.calls import DirectRuntime
+from sottovoce.runtime.calls import DirectRuntime, EncodeCall
 from sottovoce.types import Segment
 from tests.runtime.noting import Noting
 
@@ -201,7 +200,7 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
         posterior[codes.index("en")], posterior[codes.index(code)] = english, sureness
         probed.append(ProbedPiece(piece.start, piece.end, tuple(posterior), 1.0, 0.0, is_alone=True))
     with Recording(np.zeros(80_000, np.float32)) as recording, RecordingFeatures(recording) as features:
-        encoded = transcriber.runtime.encode(features.window(0, n_frames=500))
+        encoded = transcriber.runtime.run(EncodeCall(features.window(0, n_frames=500)))
         for is_beginning, expected in [(True, ["de", "en"]), (False, ["en"])]:
             follower = LanguageFollower(transcriber, features, TranscriptionState())
             follower.restore(FollowerState(True, is_beginning, pieces=tuple(probed)))
@@ -216,7 +215,7 @@ def test_without_a_language_before_it_a_window_is_in_its_likeliest_one(model: Mo
     german[codes.index("de")] = 0.99
     transcriber = Transcriber(DirectRuntime(model.backend), model.tokenizer, TranscribeOptions())
     with Recording(np.zeros(80_000, np.float32)) as recording, RecordingFeatures(recording) as features:
-        encoded = transcriber.runtime.encode(features.window(0, n_frames=500))
+        encoded = transcriber.runtime.run(EncodeCall(features.window(0, n_frames=500)))
         piece = SpeechSpan(0, 300)
         probed = ProbedPiece(piece.start, piece.end, tuple(german), 1.0, 0.0, is_alone=True)
         follower = LanguageFollower(transcriber, features, TranscriptionState())
@@ -232,13 +231,10 @@ def test_windows_in_one_language_are_asked_about_less_and_clear_hints_always(mod
     english = np.full(len(codes), 1e-4)
     english[codes.index("de")], english[codes.index("en")] = 0.01, 0.99
 
-    class Answering(Noting):
-        def probe_languages(self, probe: object, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
-            return [ProbedLanguage(english, 1.0, 0.0) for _ in log_mels]
-
-    transcriber = Transcriber(Answering(model.backend), model.tokenizer, TranscribeOptions())
+    runtime = Noting(model.backend, probed=ProbedLanguage(english, 1.0, 0.0))
+    transcriber = Transcriber(runtime, model.tokenizer, TranscribeOptions())
     with Recording(np.zeros(16_000 * 400, np.float32)) as recording, RecordingFeatures(recording) as features:
-        encoded = transcriber.runtime.encode(features.window(0, n_frames=1000))
+        encoded = transcriber.runtime.run(EncodeCall(features.window(0, n_frames=1000)))
 
         def is_heard(n_windows: int, sureness: float) -> bool:
             """Whether one of four pieces is encoded separately that may be in German."""
@@ -266,14 +262,11 @@ def test_the_language_of_a_part_needs_no_speech_of_earlier_windows(model: Model)
     german = np.full(len(codes), 1e-4)
     german[codes.index("de")] = 0.99
 
-    class Answering(Noting):
-        def probe_languages(self, probe: object, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
-            return [ProbedLanguage(german, 1.0, 0.0) for _ in log_mels]
-
-    transcriber = Transcriber(Answering(model.backend), model.tokenizer, TranscribeOptions())
+    runtime = Noting(model.backend, probed=ProbedLanguage(german, 1.0, 0.0))
+    transcriber = Transcriber(runtime, model.tokenizer, TranscribeOptions())
     with Recording(np.zeros(16_000 * 20, np.float32)) as recording, RecordingFeatures(recording) as features:
         follower = LanguageFollower(transcriber, features, TranscriptionState())
-        encoded = transcriber.runtime.encode(features.window(0, n_frames=1000))
+        encoded = transcriber.runtime.run(EncodeCall(features.window(0, n_frames=1000)))
         follower.runs(encoded, [SpeechSpan(0, 200), SpeechSpan(300, 900)], [(0, 100), (150, 450)], "en")
         features.drop_before(500)
         assert follower.language_of(SpeechSpan(600, 900), "en", [SpeechSpan(600, 900)]) in ("de", "en")

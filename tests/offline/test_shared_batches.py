@@ -18,8 +18,15 @@ from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.batching import Batching, BatchingRuntime, CallBatcher, Caller, PendingCall, Priority
-from sottovoce.runtime.calls import ContinuousDecodeCall, RunOnHost, Runtime
+from sottovoce.runtime.batching import (
+    Batching,
+    BatchingRuntime,
+    CallBatcher,
+    Caller,
+    PendingRequest,
+    Priority,
+)
+from sottovoce.runtime.calls import DecodeCall, RunOnHost, Runtime
 from sottovoce.types import EncoderOutput, Features, Samples
 from tests.offline.test_recordings import MINUTE, Listening
 from tests.offline.transcribing import ENGLISH, TOKENIZER, rustle
@@ -57,7 +64,7 @@ def test_other_options_are_decoded_in_batches_of_their_own() -> None:
     def key(options: TranscribeOptions) -> object:
         runtime = Noting(backend)
         list(opened(runtime, rustle(5.0), options))
-        return next(call.decoder.batch_key for call in runtime.done if isinstance(call, ContinuousDecodeCall))
+        return next(call.decoder.batch_key for call in runtime.done if isinstance(call, DecodeCall))
 
     assert key(ENGLISH) == key(replace(ENGLISH, decoding=DecodingOptions("de")))
     assert key(ENGLISH) != key(replace(ENGLISH, decoding=DecodingOptions("en", beam_size=2)))
@@ -70,30 +77,30 @@ class Steps:
     def __init__(self, backend: Backend, **options: Any) -> None:
         self.batcher = CallBatcher(backend, **options)
         self.backend = backend
-        self.calls: Queue[PendingCall | None] = Queue()
+        self.waiting: Queue[PendingRequest[object] | None] = Queue()
         self.thread = Thread(target=self._transcribe)
         self.thread.start()
 
-    def submit(self, call: PendingCall) -> None:
-        self.calls.put(call)
+    def submit(self, request: PendingRequest[object]) -> None:
+        self.waiting.put(request)
 
     def _transcribe(self) -> None:
         list(opened(Caller(self, Priority.FILE), rustle(5.0)))  # type: ignore[arg-type]
-        self.calls.put(None)
+        self.waiting.put(None)
 
     def round(self) -> bool:
         """Run a round once the recording waits for a call; return whether there is one."""
-        if not any(one.priority is Priority.FILE for one in self.batcher.calls):
-            call = self.calls.get(timeout=10)
-            if call is None:
+        if not any(one.priority is Priority.FILE for one in self.batcher.requests):
+            request = self.waiting.get(timeout=10)
+            if request is None:
                 self.thread.join(10)
                 return False
-            self.batcher.submit(call)
+            self.batcher.submit(request)
         self.batcher.round()
         return True
 
     def live(self, work: Callable[[], object]) -> None:
-        self.batcher.submit(PendingCall(RunOnHost(work), Caller(self)))  # type: ignore[arg-type]
+        self.batcher.submit(PendingRequest(RunOnHost(work), Caller(self)))  # type: ignore[arg-type]
 
 
 class Counting(FakeBackend):

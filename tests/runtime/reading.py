@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from sottovoce.models.backend import AlignmentHeads, Backend, RunningRows, Span
-from sottovoce.runtime.calls import ContinuousDecodeCall
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttHypothesis, AlignAttRequest
 from sottovoce.types import EncoderOutput
 
@@ -61,4 +60,8 @@ def decoded(
     decoder: AlignAttDecoder, encoded: Sequence[EncoderOutput], requests: Sequence[AlignAttRequest]
 ) -> Sequence[AlignAttHypothesis]:
     """The hypotheses of requests, each over its window, in one batch."""
-    return ContinuousDecodeCall(decoder, encoded, requests).run_alone(decoder.backend)
+    batch, results = decoder.new_batch(), dict[int, AlignAttHypothesis]()
+    tickets = [batch.admit(decoder, *each) for each in zip(encoded, requests, strict=True)]
+    while batch.n_requests:
+        results.update(batch.step())
+    return [results[ticket] for ticket in tickets]

@@ -31,15 +31,16 @@ from sottovoce.runtime.batching import (
     BatchingRuntime,
     CallBatcher,
     Caller,
-    PendingCall,
+    PendingRequest,
     Priority,
 )
 from sottovoce.runtime.calls import (
-    ContinuousDecodeCall,
+    DecodeCall,
     DetectLanguageCall,
     DirectRuntime,
     IncrementalEncodeCall,
     ModelCall,
+    Request,
     Result,
     RunOnHost,
     Runtime,
@@ -236,8 +237,8 @@ class Through(Runtime):
         self.current = current
         self.backend = current[0].backend
 
-    def execute(self, call: ModelCall[Result]) -> Result:
-        return self.current[0].execute(call)
+    def run(self, request: Request[Result]) -> Result:
+        return self.current[0].run(request)
 
     def torch_threads(self) -> AbstractContextManager[None]:
         return self.current[0].torch_threads()
@@ -268,12 +269,12 @@ def test_who_fails_harms_nobody_else() -> None:
 
 def pending(
     backend: Backend, call: ModelCall[object], since_s: float = 0.0, priority: Priority = Priority.LIVE
-) -> PendingCall:
-    return PendingCall(call, Caller(SimpleNamespace(backend=backend), priority, since_s))  # type: ignore[arg-type]
+) -> PendingRequest[object]:
+    return PendingRequest(call, Caller(SimpleNamespace(backend=backend), priority, since_s))  # type: ignore[arg-type]
 
 
 def run_all(batcher: CallBatcher) -> None:
-    while batcher.calls:
+    while batcher.requests:
         batcher.round()
 
 
@@ -296,19 +297,23 @@ def test_what_is_due_first_is_encoded_first() -> None:
     assert calls == [[60, 50, 48, 45], [101, 100], [52]]
 
 
-def decoding(backend: Backend, seed: int, priority: Priority = Priority.FILE, n: int = 1) -> PendingCall:
+def decode_call(backend: Backend, seed: int, n: int = 1) -> DecodeCall[Any, Any]:
     """A call that samples from noise, at length."""
     options = DecodingOptions("en", temperature=0.9, sample_len=40, seed=seed, without_timestamps=True)
     mel = torch.randn(n, backend.dims.n_mels, 64, generator=torch.Generator().manual_seed(seed))
     encoded = backend.encode(Features(mel, (64,) * n))
-    decoder: WindowDecoder[torch.Tensor] = WindowDecoder(
-        backend, Tokenizer.for_model(backend.dims.n_vocab), options
-    )
-    return pending(backend, ContinuousDecodeCall(decoder, [encoded], [[options] * n]), priority=priority)
+    decoder = WindowDecoder(backend, Tokenizer.for_model(backend.dims.n_vocab), options)
+    return DecodeCall(decoder, encoded, [options] * n)
+
+
+def decoding(
+    backend: Backend, seed: int, priority: Priority = Priority.FILE, n: int = 1
+) -> PendingRequest[object]:
+    return pending(backend, decode_call(backend, seed, n), priority=priority)
 
 
 def texts(results: Any) -> list[tuple[int, ...]]:
-    return [each.tokens for each in results[0]]
+    return [each.tokens for each in results]
 
 
 def network() -> TorchBackend:
@@ -324,7 +329,7 @@ def test_no_recording_waits_for_another_to_end(decodes_first: bool) -> None:
     calls = [one] if decodes_first else []
     n_others = 0
     for _ in range(80):
-        if not any(isinstance(call.call, RunOnHost) for call in batcher.calls):
+        if not any(isinstance(one.call, RunOnHost) for one in batcher.requests):
             calls.append(pending(model, RunOnHost(list), priority=Priority.FILE))
             n_others += 1
         if not decodes_first and one not in calls:
@@ -346,14 +351,14 @@ def test_recordings_join_and_leave_between_the_steps_of_others() -> None:
     for _ in range(3):
         batcher = CallBatcher(model, Batching(files_together=True), clock=lambda: 0.0)
         some = [decoding(model, seed, n=rng.choice([1, 1, 2, 3])) for seed in range(6)]
-        alone = [one.call.run_alone(model) for one in some]
+        alone = [one.call.run_alone(model) for one in some if one.call]
         waiting = list(some)
         n_together = 0
-        while waiting or batcher.calls:
-            while waiting and (not batcher.calls or rng.random() < 0.15):
+        while waiting or batcher.requests:
+            while waiting and (not batcher.requests or rng.random() < 0.15):
                 batcher.submit(waiting.pop())
             batcher.round()
-            n_together = max(n_together, len(batcher.calls))
+            n_together = max(n_together, len(batcher.requests))
         assert n_together > 1
         for one, expected in zip(some, alone, strict=True):
             assert texts(one.result()) == texts(expected)
@@ -362,12 +367,12 @@ def test_recordings_join_and_leave_between_the_steps_of_others() -> None:
 def test_calls_wait_for_the_rows_of_others() -> None:
     """Static memory has room for three windows; calls of four fail, and nobody else."""
     model = network()
-    expected = [decoding(model, seed, n=2).call.run_alone(model) for seed in range(4)]
+    expected = [DirectRuntime(model).run(decode_call(model, seed, n=2)) for seed in range(4)]
     model.pool = RowPool(model.dims, model.dtype, model.device, eagerly, most_recordings=3)
     batcher = CallBatcher(model, clock=lambda: 0.0)
     kinds = [Priority.FILE, Priority.LIVE] * 2
     some = [decoding(model, seed, kind, n=2) for seed, kind in enumerate(kinds)]
-    found = DetectLanguageCall(Tokenizer.for_model(51865), some[0].call.encoded[0], ())  # type: ignore[attr-defined]
+    found = DetectLanguageCall(Tokenizer.for_model(51865), some[0].call.encoded, ())  # type: ignore[attr-defined]
     probes = [pending(model, found, priority=kind) for kind in kinds]
     too_many = decoding(model, 9, n=4)
     for one in (*some, *probes, too_many):
@@ -389,9 +394,9 @@ def test_a_closed_runtime_ends_its_callers() -> None:
 
     shared = BatchingRuntime(FakeBackend(Script()))
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(shared.caller().run_on_host, wait)
+        first = pool.submit(shared.caller().run, RunOnHost(wait))
         assert reached.wait(10)
-        second = pool.submit(shared.caller().run_on_host, wait)
+        second = pool.submit(shared.caller().run, RunOnHost(wait))
         while not shared.waiting:
             time.sleep(0.001)
         shared.close(ValueError("closed"))
@@ -401,13 +406,14 @@ def test_a_closed_runtime_ends_its_callers() -> None:
         first.result(10)
         shared.join(10)
         with pytest.raises(ValueError, match="closed"):
-            shared.caller().run_on_host(wait)
+            shared.caller().run(RunOnHost(wait))
 
 
 ENGINE_AT_WORK = """
 import threading
 import torch
 from sottovoce.runtime.batching import BatchingRuntime
+from sottovoce.runtime.calls import RunOnHost
 from tests.runtime.fake import FakeBackend, Script
 
 caller = BatchingRuntime(FakeBackend(Script())).caller()
@@ -419,7 +425,7 @@ def multiply():
         works.set()
         matrix @ matrix
 
-threading.Thread(target=caller.run_on_host, args=(multiply,), daemon=True).start()
+threading.Thread(target=caller.run, args=(RunOnHost(multiply),), daemon=True).start()
 assert works.wait(60)
 """
 

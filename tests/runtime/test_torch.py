@@ -109,7 +109,7 @@ def test_weights_of_frames_follow_their_rows() -> None:
     rows.select([1, 0, 1])
     found = step(rows, TOKENS.expand(3, -1)).logits
     for row, window in enumerate((1, 3, 1)):
-        alone = read(backend, encoded.row(window), TOKENS).logits
+        alone = read(backend, encoded.rows([window]), TOKENS).logits
         torch.testing.assert_close(found[row : row + 1], alone, atol=2e-5, rtol=0)
 
 

@@ -20,7 +20,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.runtime.batching import Priority
-from sottovoce.runtime.calls import Runtime
+from sottovoce.runtime.calls import RunOnHost, Runtime
 from sottovoce.server.models import JOIN_TIMEOUT_S
 from sottovoce.server.server import Server
 from sottovoce.server.services import Services
@@ -157,7 +157,7 @@ class SlowModel:
         if runtime is None:
             self._call()
         else:
-            runtime.run_on_host(self._call)
+            runtime.run(RunOnHost(self._call))
 
     def _call(self) -> None:
         self.n_calls += 1
@@ -250,7 +250,7 @@ def threads_of_servers() -> set[threading.Thread]:
 def submit(worker: Worker, work: Callable[[], T], priority: Priority = Priority.LIVE) -> Future[T]:
     """Submit work that the model does."""
     caller = worker.runtime.caller()
-    return worker.submit(lambda: caller.run_on_host(work), priority, caller)
+    return worker.submit(lambda: caller.run(RunOnHost(work)), priority, caller)
 
 
 @contextmanager

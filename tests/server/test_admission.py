@@ -17,6 +17,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from sottovoce.api import Model
+from sottovoce.runtime.calls import RunOnHost
 from sottovoce.server import scheduler
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.settings import Work
@@ -123,6 +124,6 @@ def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -
     worked_s: list[float] = []
     with working() as worker:
         caller = worker.runtime.caller(on_work=worked_s.append)
-        worker.submit(lambda: caller.run_on_host(lambda: time.sleep(0.2)), caller=caller).result(30)
+        worker.submit(lambda: caller.run(RunOnHost(lambda: time.sleep(0.2))), caller=caller).result(30)
     assert worked_s
     assert sum(worked_s) < 0.2

@@ -24,7 +24,7 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime import batching
 from sottovoce.runtime.batching import THREADS, CallBatcher, Priority
-from sottovoce.runtime.calls import Runtime
+from sottovoce.runtime.calls import RunOnHost, Runtime
 from sottovoce.server.errors import ApiError
 from sottovoce.server.scheduler import Scheduler, SessionHandle, TranscriptionRequest
 from sottovoce.server.settings import ServerLimits, Work
@@ -128,7 +128,7 @@ def test_a_recording_has_its_turn_however_much_live_work_there_is(
     def live() -> None:
         nonlocal n_live
         while not is_over.is_set():
-            caller.run_on_host(lambda: is_over.wait(0.01))
+            caller.run(RunOnHost(lambda: is_over.wait(0.01)))
             n_live += 1
 
     with working(n_engines) as model:

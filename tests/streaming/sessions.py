@@ -146,5 +146,5 @@ class Reading:
         self, window: AudioWindow, *, certain_until_s: float = float("inf"), final: bool = False
     ) -> list[Word]:
         n_before = len(self.utterance.committed)
-        self.decoder.decode(window, certain_until_s=certain_until_s, final=final)
+        self.runtime.run(self.decoder.decode(window, certain_until_s=certain_until_s, final=final))
         return [read.word for read in self.utterance.committed._words][n_before:]

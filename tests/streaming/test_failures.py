@@ -9,7 +9,7 @@ import pytest
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.runtime.calls import ContinuousDecodeCall, DirectRuntime, LanguageProbeCall
+from sottovoce.runtime.calls import DecodeCall, LanguageProbeCall
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
@@ -158,10 +158,10 @@ def test_who_is_late_gets_one_update(seconds: float) -> None:
         for runtime in runtimes
     )
     events = newest.push(audio[:late], newest_only=True)
-    assert len([call for call in runtimes[1].done if isinstance(call, ContinuousDecodeCall)]) == 1
+    assert len([call for call in runtimes[1].done if isinstance(call, DecodeCall)]) == 1
     assert {event.emission_time for event in events if not isinstance(event, SpeechStarted)} == {seconds}
     in_time = plain.push(audio[:late])
-    assert len([call for call in runtimes[0].done if isinstance(call, ContinuousDecodeCall)]) > seconds
+    assert len([call for call in runtimes[0].done if isinstance(call, DecodeCall)]) > seconds
     assert words_of(events) == words_of(in_time), "the last update reads all that the others would have"
     for live, said in ((newest, events), (plain, in_time)):
         assert words_of(said + live.push(audio[late:]) + live.close()) == words
@@ -184,20 +184,31 @@ def test_a_change_whose_border_cannot_be_probed_is_told_all_the_same() -> None:
 
 def test_a_busy_machine_decodes_updates_greedily_and_the_end_with_its_beam() -> None:
     """What one beam commits is committed; the end of the utterance is searched as ever."""
-    sizes: list[int] = []
+    runtime = Noting(backend())
 
-    class Sized(DirectRuntime):
-        def decode_continuously(self, decoder, encoded, requests):  # type: ignore[no-untyped-def]
-            sizes.append(decoder.beam_size)
-            return super().decode_continuously(decoder, encoded, requests)
+    def sizes() -> set[int]:
+        calls, runtime.done = runtime.done, []
+        return {call.decoder.beam_size for call in calls if isinstance(call, DecodeCall)}
 
-    model = backend()
-    live = Session(model, TOKENIZER, SessionOptions(("en",)), runtime=Sized(model))
+    live = Session(backend(), TOKENIZER, SessionOptions(("en",)), runtime=runtime)
     words = spoken("en", 8)
     audio = say(words)
     events = live.push(audio, greedy=True)
-    assert set(sizes) == {1}
-    sizes.clear()
+    assert sizes() == {1}
     events += live.close()
-    assert set(sizes) == {5}
+    assert sizes() == {5}
     assert words_of(events) == words
+
+
+@pytest.mark.parametrize("languages", [("en",), ("en", "de")])
+def test_an_update_is_one_request(languages: Sequence[str]) -> None:
+    """Its language, states and text need one another: the session waits for all of them once."""
+    runtime = Noting(backend())
+    live = open_session(runtime, languages)
+    n_of_pushes = []
+    for at in range(0, len(MIXED), round(0.4 * 16000)):  # of an update each
+        runtime.n_requests = 0
+        live.push(MIXED[at : at + round(0.4 * 16000)])
+        n_of_pushes.append(runtime.n_requests)
+    assert max(n_of_pushes) <= 2, "an update, and the end of the utterance"
+    assert len(runtime.done) >= 2 * sum(n_of_pushes)

@@ -11,7 +11,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.runtime.calls import ContinuousDecodeCall
+from sottovoce.runtime.calls import DecodeCall
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttHypothesis,
@@ -109,8 +109,8 @@ class Spying(sessions.Reading):
         self.runtime.done.clear()
         self.read(heard, final=final)
         for call in self.runtime.done:
-            assert isinstance(call, ContinuousDecodeCall)
-            (request,) = call.requests
+            assert isinstance(call, DecodeCall)
+            request = call.given
             assert isinstance(request, AlignAttRequest)
             self.n_known.append(0 if request.prefix_cache is None else len(request.prefix_cache.tokens))
 

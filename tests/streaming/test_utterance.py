@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.vad import VadStream
-from sottovoce.runtime.calls import ContinuousDecodeCall, IncrementalEncodeCall, ModelCall
+from sottovoce.runtime.calls import DecodeCall, IncrementalEncodeCall, ModelCall
 from sottovoce.streaming.commit_policy import HypothesisWord
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
@@ -114,7 +114,7 @@ def test_dropped_words_become_the_prompt_of_their_language() -> None:
 def prefixes(calls: Sequence[ModelCall[object]]) -> list[tuple[str, str, str]]:
     """The language, prompt and committed text of every decoding."""
     found = []
-    for request in [one for call in calls if isinstance(call, ContinuousDecodeCall) for one in call.requests]:
+    for request in [call.given for call in calls if isinstance(call, DecodeCall)]:
         tokens, sot = request.prefix.tokens, request.prefix.sot
         language = TOKENIZER.language_codes[tokens[sot + 1] - TOKENIZER.sot - 1]
         before = TOKENIZER.decode([token for token in tokens[:sot] if token < TOKENIZER.eot])

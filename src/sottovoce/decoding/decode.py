@@ -1,13 +1,13 @@
-"""Decode batches of encoded windows of at most 30 s, with temperature fallback.
+"""Decode batches of encoded windows of at most 30 s.
 
-Source: openai-whisper 20250625 `decode_with_fallback`. If every temperature fails, the most probable text
-without repetition is kept, as in faster-whisper 1.2.1.
+Source: openai-whisper 20250625 `decode_with_fallback`, whose loop is `runtime.calls.decode_with_fallback`. If
+every temperature fails, the most probable text without repetition is kept, as in faster-whisper 1.2.1.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -294,20 +294,20 @@ class WindowBatch:
         prompt = [*context, *start_tokens(options, tokenizer, n_ctx)]
         return _Window(self._n_admitted, tokenizer, detection, options.seed, prompt, len(context))
 
-    @torch.inference_mode()
     def step(self) -> list[tuple[int, list[DecodingResult]]]:
         """Run one decoder pass, or some that the rows take without the host; return the results of finished
         requests with their tickets.
         """
         finished: list[tuple[int, list[DecodingResult]]] = []
-        for rows in [self._begin()] if self._new else self._go_on():
-            if rows != list(range(self._rows.n_rows)):
-                self._rows.select(rows)
-            for cohort in self._cohorts:
-                finished += cohort.finished(self._decoder.options)
-            self._cohorts = [cohort for cohort in self._cohorts if cohort.open]
-            if not self._cohorts:
-                break
+        with torch.inference_mode():
+            for rows in [self._begin()] if self._new else self._go_on():
+                if rows != list(range(self._rows.n_rows)):
+                    self._rows.select(rows)
+                for cohort in self._cohorts:
+                    finished += cohort.finished(self._decoder.options)
+                self._cohorts = [cohort for cohort in self._cohorts if cohort.open]
+                if not self._cohorts:
+                    break
         return finished
 
     def _begin(self) -> list[int]:
@@ -409,47 +409,6 @@ class Attempt:
     last_temperature: float
 
 
-def decode_with_fallback(
-    decode_once: Callable[[EncoderOutput, Sequence[DecodingOptions]], Sequence[DecodingResult]],
-    encoded: EncoderOutput,
-    options: Sequence[DecodingOptions],
-    fallback: FallbackOptions,
-    divisible: Sequence[bool] | None = None,
-) -> list[Attempt]:
-    """Decode every window, and failed ones again at the next temperature.
-
-    options: beam_size and patience apply at temperature 0, best_of above 0. divisible: whether a window whose
-    first text repeats itself is split instead.
-
-    Raises:
-        OptionError: as `decode`.
-    """
-    tried: list[list[DecodingResult]] = [[] for _ in options]
-    last = [0.0] * len(options)
-    open_windows = list(range(len(options)))
-    for index, temperature in enumerate(fallback.temperatures):
-        chosen = [
-            fallback.at_temperature(options[window], temperature, mix_seed(options[window].seed, index))
-            for window in open_windows
-        ]
-        results = decode_once(encoded.rows(open_windows), chosen)
-        for window, result in zip(open_windows, results, strict=True):
-            tried[window].append(result)
-            last[window] = temperature
-        open_windows = [
-            window
-            for window in open_windows
-            if fallback.fails(tried[window][-1])
-            and not (index == 0 and divisible and divisible[window] and fallback.repeats(tried[window][0]))
-        ]
-        if not open_windows:
-            break
-    return [
-        Attempt(_choose(results, fallback), temperature)
-        for results, temperature in zip(tried, last, strict=True)
-    ]
-
-
 def mix_seed(*parts: int) -> int:
     seed = 0
     for part in parts:
@@ -457,7 +416,8 @@ def mix_seed(*parts: int) -> int:
     return seed
 
 
-def _choose(tried: Sequence[DecodingResult], fallback: FallbackOptions) -> DecodingResult:
+def likeliest_result(tried: Sequence[DecodingResult], fallback: FallbackOptions) -> DecodingResult:
+    """Return the last result of a window if it passed, else the likeliest, without repetition if possible."""
     if not fallback.fails(tried[-1]):
         return tried[-1]
     fresh = [result for result in tried if not fallback.repeats(result)]

@@ -6,7 +6,7 @@ window, whose states after a change still contain much of the language before (d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -212,24 +212,21 @@ BORDER_NATS = 0.5
 """Advantage of the first, quietest moment."""
 
 
-def change_boundary(
-    moments: Sequence[int],
-    first: int,
-    end: int,
-    length: int,
-    languages: Sequence[int],
-    probe: Callable[[Sequence[tuple[int, int]]], Sequence[ProbedLanguage]],
-) -> int:
-    """Return the moment in [first, end) that best separates two languages.
+def sides_of(moments: Sequence[int], first: int, end: int, length: int) -> list[tuple[int, int]]:
+    """Return the stretches [start, end) before all moments, and those after them, within [first, end).
 
-    length: of the stretches on both sides, at most. probe: detects the languages of stretches [start, end).
+    length: of each, at most.
     """
-    before = [(max(first, at - length), at) for at in moments]
-    probed = probe([*before, *((at, min(end, at + length)) for at in moments)])
-    here, there = (
-        np.log([max(float(one.probabilities[place]), FLOOR) for one in side])
-        for side, place in zip((probed[: len(moments)], probed[len(moments) :]), languages, strict=True)
+    before = [(max(first, moment - length), moment) for moment in moments]
+    return before + [(moment, min(end, moment + length)) for moment in moments]
+
+
+def change_boundary(moments: Sequence[int], sides: Sequence[ProbedLanguage], languages: Sequence[int]) -> int:
+    """Return the moment that best separates two languages, given what was detected in its `sides_of`."""
+    before, after = (
+        np.log([max(float(side.probabilities[place]), FLOOR) for side in probed])
+        for probed, place in zip((sides[: len(moments)], sides[len(moments) :]), languages, strict=True)
     )
-    nats = here + there
+    nats = before + after
     nats[0] += BORDER_NATS
     return moments[int(nats.argmax())]

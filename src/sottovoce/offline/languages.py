@@ -27,7 +27,7 @@ from sottovoce.language.chain import (
     Spans,
     base_prior,
 )
-from sottovoce.language.probe import LanguageProbe, ProbedLanguage, change_boundary
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage, change_boundary, sides_of
 from sottovoce.offline.resume import FollowerState, ProbedPiece, TranscriptionState
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.offline.windows import (
@@ -38,6 +38,7 @@ from sottovoce.offline.windows import (
     speech_pieces,
 )
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.runtime.calls import EncodeCall, LanguageProbeCall, SpanProbeCall, decode_with_fallback
 from sottovoce.types import EncoderOutput, Features
 
 FARTHEST_WINDOWS = 12
@@ -66,7 +67,7 @@ def find_language(transcriber: Transcriber, windows: Iterable[Features]) -> Foun
     silent: list[tuple[LanguageDetection, float]] = []
     first: tuple[Features, EncoderOutput] | None = None
     for features in islice(windows, FARTHEST_WINDOWS):
-        encoded = transcriber.runtime.encode(features)
+        encoded = transcriber.runtime.run(EncodeCall(features))
         first = first or (features, encoded)
         (detection,) = transcriber.detect(encoded)
         is_silent = threshold is not None and detection.no_speech_prob > threshold
@@ -102,14 +103,15 @@ class TextLikelihood:
         if missing:
             n_frames = self.transcriber.frames_to_encode(stretch.n_frames)
             features = self.features.window(stretch.start, stretch.end, n_frames=n_frames)
-            encoded = self.transcriber.runtime.encode(features)
+            encoded = self.transcriber.runtime.run(EncodeCall(features))
             sample_len = self.transcriber.sample_len(encoded.n_frames)
             options = [
                 DecodingOptions(language=code, without_timestamps=True, sample_len=sample_len)
                 for code in missing
             ]
             rows, tokenizer = encoded.rows([0] * len(missing)), self.transcriber.tokenizer
-            attempts = self.transcriber.runtime.decode(tokenizer, rows, options, ONCE)
+            backend, run = self.transcriber.backend, self.transcriber.runtime.run
+            attempts = run(decode_with_fallback(backend, tokenizer, rows, options, ONCE))
             for code, attempt in zip(missing, attempts, strict=True):
                 found[code] = attempt.result.avg_logprob * (len(attempt.result.tokens) + 1)
         return {code: found[code] for code in languages}
@@ -196,7 +198,7 @@ class LanguageFollower:
         self._text.forget_before(pieces[0].start)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
-            found = self._runtime.probe_spans(self._probe, encoded, [spans[i] for i in new])
+            found = self._runtime.run(SpanProbeCall(self._probe, encoded, [spans[i] for i in new]))
             for index, probed in zip(new, found, strict=True):
                 self._detections[pieces[index]] = ProbedPiece.of(pieces[index], probed, is_alone=False)
         before = None if is_beginning else self._place_of(current)
@@ -273,11 +275,9 @@ class LanguageFollower:
         if len(moments) == 1:
             return moments[0]
         places = [self._probe.languages.index(code) for code in (run.language, after.language)]
-        return change_boundary(moments, before.start, first.end, SIDE_FRAMES, places, self._probe_sides)
-
-    def _probe_sides(self, sides: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
+        sides = sides_of(moments, before.start, first.end, SIDE_FRAMES)
         log_mels = [self._features.log_mel(start, end) for start, end in sides]
-        return self._runtime.probe_languages(self._probe, log_mels)
+        return change_boundary(moments, self._runtime.run(LanguageProbeCall(self._probe, log_mels)), places)
 
     def probed_pieces(self, start: int, end: int) -> list[SpeechSpan]:
         inside = [one for one in self._detections if start <= one.start < end]
@@ -335,7 +335,7 @@ class LanguageFollower:
         detection = self._detections.get(piece)
         if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
             log_mel = self._features.log_mel(piece.start, piece.end)
-            (probed,) = self._runtime.probe_languages(self._probe, [log_mel])
+            (probed,) = self._runtime.run(LanguageProbeCall(self._probe, [log_mel]))
             posterior = () if detection is None else detection.posterior
             detection = replace(ProbedPiece.of(piece, probed, is_alone=True), posterior=posterior)
             self._detections[piece] = detection

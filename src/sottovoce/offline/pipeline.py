@@ -63,6 +63,7 @@ from sottovoce.offline.windows import (
 )
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD
+from sottovoce.runtime.calls import EncodeCall, RunOnHost
 from sottovoce.types import EncoderOutput, Features, Segment, Word
 
 
@@ -200,7 +201,7 @@ class SeekWindows(WindowOrder):
         if encoded is None:
             n_frames = self.transcriber.frames_to_encode(window.n_frames)
             features = self.features.window(window.start, window.end, n_frames=n_frames)
-            encoded = self.transcriber.runtime.encode(features)
+            encoded = self.transcriber.runtime.run(EncodeCall(features))
         is_rest = self.languages.expects_several and window.n_frames < SHORTEST_PROMPTED_FRAMES
         return LanguageWindow(window, encoded, is_prompted=not is_rest)
 
@@ -221,7 +222,7 @@ class SeekWindows(WindowOrder):
             last = seek + self.transcriber.content_frames
             last = last if end is None else min(end, last)
             features = self.features.window(seek, last, n_frames=self.transcriber.window_frames)
-            encoded = self.transcriber.runtime.encode(features)
+            encoded = self.transcriber.runtime.run(EncodeCall(features))
         window = Window.of(seek, seek + features.n_content_frames[0])
         parts = self.languages.divided(window, encoded)
         if len(parts) == 1:
@@ -322,7 +323,7 @@ def packed_speech(
     pieces, voices = finder.beside(PIECE_VAD), SpeechPresence(finder)
     with recording.open() as reader:
         for chunk in reader:
-            transcriber.runtime.run_on_host(partial(finder.push, chunk.samples))
+            transcriber.runtime.run(RunOnHost(partial(finder.push, chunk.samples)))
         speech = finder.finish()
         missing = [(start + end) / 2 for start, end in reader.silences() if end - start >= LONG_MISSING_S]
     breaks = [mel_frames(middle) for middle in missing]
@@ -400,7 +401,8 @@ class PackedWindows(WindowOrder):
 
     def _encode(self, windows: Sequence[Window], n_frames: int) -> EncoderOutput:
         mel = torch.cat([self._mel(window, n_frames) for window in windows])
-        return self.transcriber.runtime.encode(Features(mel, tuple(window.n_frames for window in windows)))
+        features = Features(mel, tuple(window.n_frames for window in windows))
+        return self.transcriber.runtime.run(EncodeCall(features))
 
     def _mel(self, window: Window, n_frames: int, *, fill: Fill = "zero") -> Tensor:
         pieces = [piece for piece in window.pieces if self.features.has(piece.start)]

@@ -17,7 +17,7 @@ from sottovoce.errors import AudioError
 from sottovoce.offline.resume import ChannelPoint, ChannelsPlace, ResumePoint, TranscriptionState, state_at
 from sottovoce.offline.transcriber import Segments
 from sottovoce.options.transcribe import Diarizer
-from sottovoce.runtime.calls import Runtime
+from sottovoce.runtime.calls import RunOnHost, Runtime
 from sottovoce.speakers.channel_diarizer import leaks
 from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow
 from sottovoce.speakers.labels import SpeakerLabels, letter, part_of
@@ -42,11 +42,11 @@ def with_speakers(
 
 def _turns(runtime: Runtime, diarizer: Diarizer, recording: Recording) -> list[Turn]:
     if not isinstance(diarizer, ClusteringDiarizer):
-        return runtime.run_on_host(partial(diarizer.turns, recording))
+        return runtime.run(RunOnHost(partial(diarizer.turns, recording)))
     diarized: list[DiarizedWindow] = []
     with recording.open() as reader:
         for windows in diarizer.batches(reader):
-            diarized += runtime.run_on_host(partial(diarizer.diarize_windows, windows))
+            diarized += runtime.run(RunOnHost(partial(diarizer.diarize_windows, windows)))
     return diarizer.cluster(diarized)
 
 

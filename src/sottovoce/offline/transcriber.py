@@ -16,9 +16,9 @@ from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend
 from sottovoce.offline.windows import WindowCut
-from sottovoce.options.decoding import DeferralOptions
+from sottovoce.options.decoding import DecodingOptions, DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.calls import Runtime
+from sottovoce.runtime.calls import AlignWordsCall, DetectLanguageCall, Runtime, decode_with_fallback
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
@@ -186,7 +186,7 @@ class Transcriber:
 
     def detect(self, encoded: EncoderOutput) -> list[LanguageDetection]:
         allowed = self.options.decoding.allowed_languages
-        return self.runtime.detect_language(self.tokenizer, encoded, allowed)
+        return self.runtime.run(DetectLanguageCall(self.tokenizer, encoded, allowed))
 
     def combine(self, detections: Sequence[LanguageDetection], weights: Sequence[float]) -> LanguageDetection:
         allowed = self.options.decoding.allowed_languages
@@ -204,47 +204,38 @@ class Transcriber:
     ) -> list[Attempt]:
         """Decode windows with fallback; temperatures: None: those of the options."""
         attempts: dict[int, Attempt] = {}
-        prefixed = [one.is_first and self.options.decoding.prefix is not None for one in requests]
-        for has_prefix in dict.fromkeys(prefixed):
-            rows = [row for row, own in enumerate(prefixed) if own == has_prefix]
-            some = [requests[row] for row in rows]
-            found = self._decode(encoded.rows(rows), some, has_prefix, temperatures)
-            attempts.update(zip(rows, found, strict=True))
-        return [attempts[row] for row in range(len(requests))]
-
-    def _decode(
-        self,
-        encoded: EncoderOutput,
-        requests: Sequence[Request],
-        has_prefix: bool,
-        temperatures: tuple[float, ...] | None,
-    ) -> list[Attempt]:
-        fallback, decoding = self.options.fallback_of_window, self.options.decoding
-        sample_len, prefix = self.sample_len(encoded.n_frames), decoding.prefix if has_prefix else None
+        fallback, prefix = self.options.fallback_of_window, self.options.decoding.prefix
         if temperatures is not None:
             fallback = replace(fallback, temperatures=temperatures)
-        options = [
-            replace(
-                decoding,
-                sample_len=sample_len,
-                language=request.language,
-                prompt=request.prompt or None,
-                prefix=prefix,
-                seed=mix_seed(decoding.seed, request.start_frame),
+        prefixed = [request.is_first and prefix is not None for request in requests]
+        for has_prefix in dict.fromkeys(prefixed):
+            rows = [row for row, is_prefixed in enumerate(prefixed) if is_prefixed == has_prefix]
+            decoding = replace(self.options.decoding, prefix=prefix if has_prefix else None)
+            decoded = self.runtime.run(
+                decode_with_fallback(
+                    self.backend,
+                    self.tokenizer,
+                    encoded.rows(rows),
+                    [self._decoding_of(requests[row], decoding, encoded.n_frames) for row in rows],
+                    fallback,
+                    divisible=[requests[row].may_split for row in rows],
+                    fusion=self.fusion,
+                )
             )
-            for request in requests
-        ]
-        divisible = [request.may_split for request in requests]
-        attempts = self.runtime.decode(
-            self.tokenizer, encoded, options, fallback, divisible=divisible, fusion=self.fusion
+            opening = opening_tokens(decoding, self.tokenizer)
+            for row, attempt in zip(rows, decoded, strict=True):
+                tokens = (*opening, *attempt.result.tokens)
+                attempts[row] = replace(attempt, result=replace(attempt.result, tokens=tokens))
+        return [attempts[row] for row in range(len(requests))]
+
+    def _decoding_of(self, request: Request, decoding: DecodingOptions, n_frames: int) -> DecodingOptions:
+        return replace(
+            decoding,
+            sample_len=self.sample_len(n_frames),
+            language=request.language,
+            prompt=request.prompt or None,
+            seed=mix_seed(decoding.seed, request.start_frame),
         )
-        if not has_prefix:
-            return attempts
-        opening = opening_tokens(decoding, self.tokenizer)
-        return [
-            replace(one, result=replace(one.result, tokens=(*opening, *one.result.tokens)))
-            for one in attempts
-        ]
 
     def sample_len(self, n_frames: int) -> int | None:
         """Return the most tokens of a window of so many encoder frames; None: half of the text context.
@@ -271,9 +262,10 @@ class Transcriber:
             for cut, result, n_frames in texts
         ]
         speech = {"window_start": window_start, "last_speech": last_speech}
+        aligned = self.runtime.run(AlignWordsCall(encoded, windows))
         return [
             replace(cut, segments=place_words(cut.segments, words, self.options, eot=eot, **speech))
-            for (cut, _, _), words in zip(texts, self.runtime.align_words(encoded, windows), strict=True)
+            for (cut, _, _), words in zip(texts, aligned, strict=True)
         ]
 
     def segments(self, cut: WindowCut, result: DecodingResult) -> Iterator[Segment]:

@@ -41,6 +41,7 @@ from sottovoce.offline.windows import (
 from sottovoce.options.decoding import FallbackOptions
 from sottovoce.options.transcribe import APPENDED, PREPENDED
 from sottovoce.options.vad import VadOptions
+from sottovoce.runtime.calls import EncodeCall
 from sottovoce.types import SAMPLE_RATE, EncoderOutput, Segment, Word
 
 logger = logging.getLogger(__name__)
@@ -442,7 +443,7 @@ class SkippedSpeechRecovery:
         transcriber, fallback = self.transcriber, self.transcriber.options.fallback
         start, end = piece.start, piece.end
         features = self.features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
-        encoded = transcriber.runtime.encode(features)
+        encoded = transcriber.runtime.run(EncodeCall(features))
         window = Window.of(start, start + features.n_content_frames[0])
         for temperature in fallback.temperatures[: None if is_loop else 1]:
             (attempt,) = transcriber.decode(encoded, [Request(language, (), start)], (temperature,))

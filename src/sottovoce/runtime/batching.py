@@ -1,9 +1,9 @@
 """One model for the calls of many threads: live sessions before recordings, in batches where it helps.
 
-`CallBatcher` runs the calls of one engine in rounds, which do not wait for more calls. Live windows of
-similar length are encoded in one batch, and stretches probed in one. Decoding runs in continuous batches, one
-of live sessions and one of recordings. Calls of recordings run between live ones, a decoder pass at a time. A
-failed batch is repeated call by call, so that an error only reaches its own caller.
+`CallBatcher` runs the requests of one engine in rounds, which do not wait for more. Live windows of similar
+length are encoded in one batch, and stretches probed in one. Decoding runs in continuous batches, one of live
+sessions and one of recordings. Calls of recordings run between live ones, a decoder pass at a time. A failed
+batch is repeated call by call, so that an error only reaches its own caller.
 
 `BatchingRuntime` runs engines in threads of its own, which alone use the model.
 """
@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import TypeAlias
 
 import torch
 
@@ -30,19 +30,21 @@ from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.models.dims import frames_of
 from sottovoce.runtime.calls import (
-    ContinuousBatch,
-    ContinuousDecodeCall,
-    ContinuousDecoder,
+    CallBatch,
+    CallsTogether,
+    DecodeCall,
     EncodeCall,
     IncrementalEncodeCall,
     ModelCall,
+    Outcome,
+    Request,
     Result,
+    RunningRequest,
     Runtime,
     torch_threads_of,
 )
 from sottovoce.runtime.update_interval import JUDGED_EVERY_S
 from sottovoce.threads import one_torch_thread
-from sottovoce.types import Stepwise
 
 log = logging.getLogger(__name__)
 FILE_SHARE = 0.1
@@ -56,7 +58,6 @@ first.
 """
 
 
-CallKind = TypeVar("CallKind", bound=ModelCall[object])
 EXIT_S = 10.0
 """The interpreter waits this long for a round that has begun."""
 THREAD_NAME = "sottovoce-model"
@@ -97,10 +98,12 @@ class Caller(Runtime):
     def begin(self, priority: Priority, since_s: float) -> None:
         self.priority, self.since_s, self.began_s = priority, since_s, math.nan
 
-    def execute(self, call: ModelCall[Result]) -> Result:
-        pending = PendingCall(call, self)
-        self._shared.submit(pending)
-        return cast(Result, pending.result())
+    def run(self, request: Request[Result]) -> Result:
+        pending = PendingRequest(request, self)
+        if not pending.is_done:
+            self._shared.submit(pending)
+            pending.wait()
+        return pending.result()
 
     def torch_threads(self) -> AbstractContextManager[None]:
         return one_torch_thread()
@@ -114,218 +117,147 @@ class Caller(Runtime):
         self._shared.count_caller(-1)
 
 
-class PendingCall:
-    """A call that waits for its result."""
+class PendingRequest(RunningRequest[Outcome]):
+    """A request that a caller waits for; an engine runs its calls, and what lies between them."""
 
-    def __init__(self, call: ModelCall[object], caller: Caller) -> None:
-        self.call = call
+    def __init__(self, request: Request[Outcome], caller: Caller) -> None:
         self.caller = caller
         self.priority = caller.priority
         self.order = (caller.since_s, next(_numbers))
-        self.error: BaseException | None = None
-        self._result: object = None
         self._done = threading.Event()
+        super().__init__(request)
 
     @property
     def is_done(self) -> bool:
         return self._done.is_set()
 
-    def result(self) -> object:
-        """Wait for the result and return it, or raise the error of the call."""
+    def wait(self) -> None:
         self._done.wait()
-        if self.error is not None:
-            raise self.error
-        return self._result
 
-    def answer(self, result: object) -> None:
-        self._result = result
+    def end(self, error: BaseException) -> None:
+        super().end(error)
         self._done.set()
 
-    def fail(self, error: BaseException) -> None:
-        self.error = error
-        self._done.set()
+    def _go_on(self, steps: Callable[[], ModelCall[object]]) -> None:
+        super()._go_on(steps)
+        if self.call is None:
+            self._done.set()
 
 
+Pending: TypeAlias = PendingRequest[object]
 _numbers = itertools.count()
 
 
 @dataclass(slots=True, eq=False)
-class _Batch:
-    calls: Sequence[PendingCall]
-    steps: Stepwise[Sequence[object]] | None = None
+class _RunningBatch:
+    """A batch, and the requests whose calls it runs, by ticket. key: of calls that may join."""
+
+    batch: CallBatch[object]
+    key: Hashable
+    requests: dict[int, Pending] = field(default_factory=dict)
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether its calls are under way."""
+        return not (isinstance(self.batch, CallsTogether) and self.batch.has_room(0))
+
+    @property
+    def n_windows(self) -> int:
+        return sum(one.call.n_windows for one in self.requests.values() if one.call)
 
 
-class InterleavedBatches:
-    """Batches in order of arrival, each completed before the next.
+ALONE = object()
+"""The key of a call that is repeated in a batch of its own."""
 
-    has_room: whether so many windows have room for their rows.
+
+class RunningBatches:
+    """The batches of the calls of one priority, in order of arrival.
+
+    has_room: whether so many windows have room for their rows in a new batch. The calls of a failed batch are
+    repeated one by one, so that an error reaches the request that causes it alone.
     """
 
     def __init__(self, backend: Backend, has_room: Callable[[int], bool]) -> None:
         self._backend = backend
         self._has_room = has_room
-        self._batches: deque[_Batch] = deque()
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._batches
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether the first batch may hold rows."""
-        return bool(self._batches) and self._batches[0].steps is not None
-
-    def has(self, pending: PendingCall) -> bool:
-        return any(pending in batch.calls for batch in self._batches)
-
-    def add(self, calls: Sequence[PendingCall]) -> None:
-        self._batches.append(_Batch(calls))
-
-    def step(self) -> bool:
-        """Advance the first batch to its next decoder pass or its end; False: it must wait for room."""
-        batch = self._batches[0]
-        if batch.steps is None:
-            calls = [one.call for one in batch.calls]
-            if not self._has_room(sum(call.n_windows for call in calls)):
-                if len(calls) > 1:
-                    self._split(batch)
-                return len(calls) > 1
-            batch.steps = type(calls[0]).run(self._backend, calls)
-        try:
-            next(batch.steps)
-        except StopIteration as end:
-            self._batches.popleft()
-            for one, result in zip(batch.calls, end.value, strict=True):
-                one.answer(result)
-        except Exception as error:
-            if len(batch.calls) == 1:
-                self._batches.popleft()
-                batch.calls[0].fail(error)
-            else:
-                log.warning("a batch of %d failed: %s", len(batch.calls), type(error).__name__)
-                self._split(batch)
-        return True
-
-    def finish(self) -> bool:
-        """Complete the batches that have room; return whether anything was done."""
-        n_steps = 0
-        while self._batches and self.step():
-            n_steps += 1
-        return n_steps > 0
-
-    def _split(self, batch: _Batch) -> None:
-        self._batches.remove(batch)
-        self._batches.extendleft(_Batch([one]) for one in reversed(batch.calls))
-
-
-@dataclass(slots=True, eq=False)
-class _Decoding:
-    """A call whose requests are being decoded. results: so far, by ticket."""
-
-    pending: PendingCall
-    call: ContinuousDecodeCall[object, object]
-    tickets: list[int] = field(default_factory=list)
-    results: dict[int, object] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """A running batch. owners: the call of each ticket."""
-
-    batch: ContinuousBatch[ContinuousDecoder[object, object], object, object]
-    owners: dict[int, _Decoding] = field(default_factory=dict)
-
-    def admit(self, decoding: _Decoding) -> None:
-        decoding.tickets = decoding.call.admit_to(self.batch)
-        decoding.results = {}
-        self.owners |= dict.fromkeys(decoding.tickets, decoding)
-
-
-ALONE = object()
-"""The key of a call that is decoded in a batch of its own."""
-
-
-class ContinuousDecoding:
-    """The running batches of one priority, one for each `batch_key`.
-
-    has_room: whether so many windows have room in a new batch.
-    """
-
-    def __init__(self, has_room: Callable[[int], bool]) -> None:
-        self._has_room = has_room
-        self._running: dict[Hashable, _Running] = {}
-        self._again: deque[_Decoding] = deque()
-        """Calls of failed batches, to be decoded again, one at a time."""
-        self._under_way: set[PendingCall] = set()
+        self._batches: list[_RunningBatch] = []
+        self._again: deque[Pending] = deque()
+        """Requests whose calls failed with others."""
+        self._under_way: set[Pending] = set()
 
     @property
     def n_requests(self) -> int:
-        return sum(one.batch.n_requests for one in self._running.values())
+        return sum(running.batch.n_requests for running in self._batches)
 
     @property
-    def is_running(self) -> bool:
-        return bool(self._running or self._again)
+    def holds_rows(self) -> bool:
+        return any(running.holds_rows for running in self._batches)
 
-    def has(self, pending: PendingCall) -> bool:
+    def has(self, pending: Pending) -> bool:
         return pending in self._under_way
 
-    def admit(self, pending: PendingCall, call: ContinuousDecodeCall[object, object]) -> bool:
-        """Add the requests of a call; False: it must wait for room."""
-        decoding = _Decoding(pending, call)
-        key = call.decoder.batch_key
-        running = self._running.get(key)
-        has_room = self._has_room if running is None else running.batch.has_room
-        if not has_room(call.n_windows):
-            return False
-        self._begin(key, decoding)
+    def admit(self, pending: Pending, key: Hashable) -> bool:
+        """Add the call of a request to a batch of a key, or to a new one; False: it must wait for room."""
+        assert pending.call is not None, "requests that are done left the batcher"
+        n_windows = pending.call.n_windows
+        running = next((one for one in self._batches if one.key == key), None)
+        if running is not None and running.holds_rows:
+            if isinstance(running.batch, CallsTogether):
+                running = None
+            elif not running.batch.has_room(n_windows):
+                return False
+        if running is None or not running.holds_rows:
+            n_joined = 0 if running is None else running.n_windows
+            if not self._has_room(n_joined + n_windows):
+                return False
+        self._join(pending, pending.call, running, key)
         return True
 
-    def _begin(self, key: Hashable, decoding: _Decoding) -> None:
+    def _join(
+        self, pending: Pending, call: ModelCall[object], running: _RunningBatch | None, key: Hashable
+    ) -> None:
+        self._under_way.add(pending)
         try:
-            running = self._running.get(key) or _Running(decoding.call.decoder.new_batch())
-            self._running[key] = running
-            self._under_way.add(decoding.pending)
-            running.admit(decoding)
+            if running is None:
+                running = _RunningBatch(call.new_batch(self._backend), key)
+                self._batches.insert(0 if key is ALONE else len(self._batches), running)
+            running.requests[call.join(running.batch)] = pending
         except Exception as error:
-            self._end(decoding, error)
-            if key in self._running and not running.batch.n_requests:
-                del self._running[key]
+            if running is not None and not running.requests:
+                self._batches.remove(running)
+            self._under_way.discard(pending)
+            pending.fail(error)
 
-    def step(self) -> None:
-        """Decode one step. A failed batch is decoded again from its beginning, call by call."""
-        if self._again and ALONE not in self._running:
-            self._begin(ALONE, self._again.popleft())
-        for key, running in list(self._running.items()):
+    def step(self, *, first_alone: bool = False) -> bool:
+        """Advance each batch by a decoder pass at most, or the first alone; False: none has room."""
+        is_repeating = any(running.key is ALONE for running in self._batches)
+        if self._again and not is_repeating and self.admit(self._again[0], ALONE):
+            self._again.popleft()
+        some = self._batches[: 1 if first_alone else None]
+        batches = [one for one in some if one.holds_rows or self._has_room(one.n_windows)]
+        for running in batches:
             try:
                 finished = running.batch.step()
             except Exception as error:
-                del self._running[key]
-                self._repeat(running, error)
+                self._batches.remove(running)
+                self._repeat([*running.requests.values()], error)
                 continue
             for ticket, result in finished:
-                self._note(running.owners.pop(ticket, None), ticket, result)
-            if not running.batch.n_requests:
-                del self._running[key]
+                pending = running.requests.pop(ticket)
+                self._under_way.discard(pending)
+                pending.answer(result)
+            if not running.requests:
+                self._batches.remove(running)
+        return bool(batches)
 
-    def _note(self, decoding: _Decoding | None, ticket: int, result: object) -> None:
-        if decoding is None:  # its call failed while its requests were admitted
+    def _repeat(self, requests: Sequence[Pending], error: Exception) -> None:
+        if len(requests) > 1:
+            log.warning("%d calls together failed: %s", len(requests), type(error).__name__)
+            self._again += requests
             return
-        decoding.results[ticket] = result
-        if len(decoding.results) == len(decoding.tickets):
-            self._under_way.discard(decoding.pending)
-            decoding.pending.answer([decoding.results[one] for one in decoding.tickets])
-
-    def _end(self, decoding: _Decoding, error: Exception) -> None:
-        self._under_way.discard(decoding.pending)
-        decoding.pending.fail(error)
-
-    def _repeat(self, running: _Running, error: Exception) -> None:
-        decodings = list(dict.fromkeys(running.owners.values()))
-        if len(decodings) == 1:
-            self._end(decodings[0], error)
-            return
-        log.warning("decoding %d calls together failed: %s", len(decodings), type(error).__name__)
-        self._again += decodings
+        for pending in requests:
+            self._under_way.discard(pending)
+            pending.fail(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +296,7 @@ ON_ACCELERATOR = Batching(
 
 
 class CallBatcher:
-    """The pending calls of one engine, which runs them in batches, live calls before those of recordings.
+    """The pending requests of one engine, whose calls it runs in batches, live ones before recordings.
 
     Everything runs in the thread that calls `round`. batching: None: by the device. file_share: least share
     of the time for recordings. clock: in seconds.
@@ -383,45 +315,48 @@ class CallBatcher:
         self._file_share = file_share
         self._file_due_s = -math.inf
         self._clock = clock
-        self.calls: tuple[PendingCall, ...] = ()
+        self.requests: tuple[Pending, ...] = ()
         """Without results yet; replaced, never changed, so that other threads may read it."""
         self._forget()
 
     def _forget(self) -> None:
-        self._live = InterleavedBatches(self._backend, self._has_row_memory)
-        self._files = InterleavedBatches(self._backend, self._has_row_memory)
-        self._decoding = {priority: ContinuousDecoding(self._has_row_memory) for priority in Priority}
+        self._together, self._decoding = (
+            {priority: self._new_batches() for priority in Priority} for _ in range(2)
+        )
         self._has_decoded = True
         """Whether recordings were to decode since their other calls ran."""
 
+    def _new_batches(self) -> RunningBatches:
+        return RunningBatches(self._backend, self._has_row_memory)
+
     def _has_row_memory(self, n_windows: int) -> bool:
         """Return whether new rows have room for so many windows, or nothing holds any."""
-        is_held = self._files.is_begun or any(one.is_running for one in self._decoding.values())
+        running = (*self._together.values(), *self._decoding.values())
+        is_held = any(batches.holds_rows for batches in running)
         return not (n_windows and is_held) or self._backend.rows().has_room(n_windows)
 
     @property
     def n_live(self) -> int:
-        return sum(one.priority is Priority.LIVE for one in self.calls)
+        return sum(one.priority is Priority.LIVE for one in self.requests)
 
     @property
     def n_files(self) -> int:
-        return len(self.calls) - self.n_live
+        return len(self.requests) - self.n_live
 
     @property
     def has_room(self) -> bool:
         """Whether the next encoder call could take another live window of usual length."""
-        n_asking = sum(
-            one.priority is Priority.LIVE and not isinstance(one.call, ContinuousDecodeCall)
-            for one in self.calls
+        n_to_encode = sum(
+            one.priority is Priority.LIVE and not isinstance(one.call, DecodeCall) for one in self.requests
         )
-        return (n_asking + 1) * USUAL_FRAMES <= max(USUAL_FRAMES, self.batching.encoder_frames)
+        return (n_to_encode + 1) * USUAL_FRAMES <= max(USUAL_FRAMES, self.batching.encoder_frames)
 
     @property
     def has_file_room(self) -> bool:
         return self.n_files < self.batching.files
 
-    def submit(self, call: PendingCall) -> None:
-        self.calls = (*self.calls, call)
+    def submit(self, request: Pending) -> None:
+        self.requests = (*self.requests, request)
 
     def round(self) -> Priority | None:
         """Run the available live calls: one encoder call, the probes, one decoding step.
@@ -435,81 +370,65 @@ class CallBatcher:
                 served = Priority.FILE  # live calls wait for the rows of recordings
             if served is Priority.FILE:
                 self._step_files()
-        self.calls = tuple(one for one in self.calls if not one.is_done)
+        self.requests = tuple(one for one in self.requests if not one.is_done)
         return served
 
-    def fail_all(self, error: BaseException) -> None:
-        """End all calls with an error."""
-        calls, self.calls = self.calls, ()
+    def end_all(self, error: BaseException) -> None:
+        """End all requests with an error."""
+        requests, self.requests = self.requests, ()
         self._forget()
-        for one in calls:
+        for one in requests:
             if not one.is_done:
-                one.fail(error)
+                one.end(error)
 
     def _first_priority(self) -> Priority | None:
-        kinds = {one.priority for one in self.calls}
+        kinds = {one.priority for one in self.requests}
         if Priority.FILE in kinds and (len(kinds) == 1 or self._clock() >= self._file_due_s):
             return Priority.FILE
         return Priority.LIVE if kinds else None
 
-    def _pending(
-        self, kind: type[CallKind], priority: Priority = Priority.LIVE
-    ) -> list[tuple[PendingCall, CallKind]]:
-        return [(one, one.call) for one in self._in_order(priority) if isinstance(one.call, kind)]
-
-    def _in_order(self, priority: Priority) -> list[PendingCall]:
-        pending = [one for one in self.calls if one.priority is priority and not one.is_done]
+    def _in_order(self, priority: Priority) -> list[Pending]:
+        pending = [one for one in self.requests if one.priority is priority and not one.is_done]
         return sorted(pending, key=lambda one: one.order)
 
-    def _note_begun(self, calls: Sequence[PendingCall]) -> None:
-        now_s = self._clock()
-        for one in calls:
-            if math.isnan(one.caller.began_s):
-                one.caller.began_s = now_s
+    def _admit(self, pending: Pending, batches: RunningBatches, key: Hashable) -> None:
+        call = pending.call
+        if batches.admit(pending, (type(call), pending.order if key is None else key)):
+            caller = pending.caller
+            caller.began_s = self._clock() if math.isnan(caller.began_s) else caller.began_s
 
     def _step_live(self) -> bool:
         was_encoded = self._encode()
-        self._add_batches(self._live, Priority.LIVE)
-        was_called = self._live.finish()
+        self._admit_others(Priority.LIVE)
+        was_called = _finish(self._together[Priority.LIVE])
         return self._decode(Priority.LIVE) or was_called or was_encoded
 
     def _encode(self) -> bool:
-        batching = self.batching
-        chosen: list[PendingCall] = []
+        batching, encoding = self.batching, self._new_batches()
         first = n_frames = 0
-        for one, call in self._pending(IncrementalEncodeCall):
-            own = [_frames(window) for window in call.windows]
-            longest = max(own, default=0)
-            if chosen and (
-                n_frames + sum(own) > batching.encoder_frames
+        for one in self._in_order(Priority.LIVE):
+            if not isinstance(one.call, IncrementalEncodeCall):
+                continue
+            counts = [_frames(window) for window in one.call.windows]
+            longest = max(counts, default=0)
+            if encoding.n_requests and (
+                n_frames + sum(counts) > batching.encoder_frames
                 or abs(longest - first) > batching.max_length_ratio * max(first, 1)
             ):
                 continue
             first = first or longest
-            n_frames += sum(own)
-            chosen.append(one)
-        if chosen:
-            self._note_begun(chosen)
-            encoding = InterleavedBatches(self._backend, self._has_row_memory)
-            encoding.add(chosen)
-            encoding.finish()
-        return bool(chosen)
+            n_frames += sum(counts)
+            self._admit(one, encoding, "live")
+        return _finish(encoding)
 
     def _decode(self, priority: Priority) -> bool:
         decoding = self._decoding[priority]
         is_apart = priority is Priority.FILE and not self.batching.files_together
         most = 1 if is_apart else self.batching.rows
-        n_requests = decoding.n_requests
-        for one, call in self._pending(ContinuousDecodeCall, priority):
-            if decoding.has(one) or n_requests >= most:
-                continue
-            if decoding.admit(one, call):
-                self._note_begun([one])
-                n_requests += len(call.requests)
-        if not decoding.is_running:
-            return False
-        decoding.step()
-        return True
+        for one in self._in_order(priority):
+            if isinstance(one.call, DecodeCall) and not decoding.has(one) and decoding.n_requests < most:
+                self._admit(one, decoding, one.call.batch_key)
+        return decoding.step()
 
     def _step_files(self) -> None:
         """Run a step of the calls of recordings, and set the deadline of the next one.
@@ -519,33 +438,35 @@ class CallBatcher:
         """
         began_s = self._clock()
         n_decoding = self._decoding[Priority.FILE].n_requests
-        if self._has_decoded and len(self._others(self._files, Priority.FILE)) >= n_decoding:
+        if self._has_decoded and len(self._others(Priority.FILE)) >= n_decoding:
             self._has_decoded = False
-            self._add_batches(self._files, Priority.FILE)
-        if self._files.is_empty or not self._files.step():
+            self._admit_others(Priority.FILE)
+        if not self._together[Priority.FILE].step(first_alone=True):
             self._decode(Priority.FILE)
             self._has_decoded = True
         now_s = self._clock()
         self._file_due_s = now_s + (now_s - began_s) * (1.0 / self._file_share - 1.0)
 
-    def _others(self, to: InterleavedBatches, priority: Priority) -> list[PendingCall]:
-        """Return the calls of a priority that neither decode nor, if live, are encoded by `_encode`."""
-        is_live = priority is Priority.LIVE
-        apart = (ContinuousDecodeCall, IncrementalEncodeCall) if is_live else ContinuousDecodeCall
-        return [one for one in self._in_order(priority) if not (isinstance(one.call, apart) or to.has(one))]
+    def _others(self, priority: Priority) -> list[Pending]:
+        """Return the requests whose calls neither decode nor, if live, are encoded by `_encode`."""
+        is_live, together = priority is Priority.LIVE, self._together[priority]
+        apart = (DecodeCall, IncrementalEncodeCall) if is_live else DecodeCall
+        waiting = self._in_order(priority)
+        return [one for one in waiting if not (isinstance(one.call, apart) or together.has(one))]
 
-    def _add_batches(self, to: InterleavedBatches, priority: Priority) -> None:
-        for some in self._batches(self._others(to, priority)):
-            self._note_begun(some)
-            to.add(some)
-
-    def _batches(self, calls: Sequence[PendingCall]) -> list[list[PendingCall]]:
-        batches: dict[object, list[PendingCall]] = {}
-        for one in calls:
+    def _admit_others(self, priority: Priority) -> None:
+        for one in self._others(priority):
             is_apart = isinstance(one.call, EncodeCall) and not self.batching.files_together
-            key = None if is_apart else one.call.batch_key
-            batches.setdefault((type(one.call), one.order if key is None else key), []).append(one)
-        return list(batches.values())
+            key = None if is_apart or one.call is None else one.call.batch_key
+            self._admit(one, self._together[priority], key)
+
+
+def _finish(batches: RunningBatches) -> bool:
+    """Complete the batches that have room; return whether there was any."""
+    n_steps = 0
+    while batches.step(first_alone=True):
+        n_steps += 1
+    return n_steps > 0
 
 
 def _frames(window: IncrementalWindow) -> int:
@@ -565,12 +486,12 @@ class EngineState:
 class BatchingRuntime:
     """Runs the calls of many threads on one model, in one thread for each engine, until it is closed.
 
-    An engine takes calls from a common queue as far as it has room. Each session or transcription has its own
-    `caller`.
+    An engine takes requests from a common queue as far as it has room. Each session or transcription has its
+    own `caller`.
 
     batching: None: by the device. n_engines: one suffices for an accelerator. n_threads: of PyTorch for an
     operation, shared among the busy engines; None: as they are set. waits_for_all: begin a round once every
-    open caller waits for a call. work_clock: seconds of work of the calling thread, for `Caller.on_work`.
+    open caller waits for a request. work_clock: seconds of work of the calling thread, for `Caller.on_work`.
     on_live_round: called with the seconds of each round of live calls.
     """
 
@@ -587,7 +508,7 @@ class BatchingRuntime:
     ) -> None:
         self.backend = backend
         self.condition = threading.Condition()
-        self.waiting: list[PendingCall] = []
+        self.waiting: list[Pending] = []
         self.closed_by: BaseException | None = None
         self._is_closed = False
         self.n_threads = n_threads
@@ -620,15 +541,15 @@ class BatchingRuntime:
             self.n_callers += change
             self.condition.notify_all()
 
-    def submit(self, call: PendingCall) -> None:
-        """Queue a call. Raises: the error that the runtime was closed with."""
+    def submit(self, request: Pending) -> None:
+        """Queue a request. Raises: the error that the runtime was closed with."""
         with self.condition:
             if self.closed_by is not None:
                 raise self.closed_by
-            self.waiting.append(call)
+            self.waiting.append(request)
             self.condition.notify()
 
-    def trouble(self, stall_s: float) -> str | None:
+    def stall_reason(self, stall_s: float) -> str | None:
         """Return why the engines make no progress, or None. stall_s: the longest round that makes some."""
         if not self._is_closed and not all(engine.is_alive() for engine in self.engines):
             return ENDED
@@ -645,8 +566,8 @@ class BatchingRuntime:
             self.closed_by = error
             waiting, self.waiting = self.waiting, []
             self.condition.notify_all()
-        for call in waiting:
-            call.fail(error)
+        for request in waiting:
+            request.end(error)
 
     def join(self, timeout_s: float | None = None) -> None:
         end = None if timeout_s is None else time.monotonic() + timeout_s
@@ -673,9 +594,9 @@ class _Engine(threading.Thread):
     @property
     def state(self) -> EngineState:
         """Its state now; from any thread."""
-        calls = self.batcher.calls
-        n_live = sum(one.priority is Priority.LIVE for one in calls)
-        return EngineState(n_live, len(calls) > n_live, self._busy.now(time.monotonic()))
+        requests = self.batcher.requests
+        n_live = sum(one.priority is Priority.LIVE for one in requests)
+        return EngineState(n_live, len(requests) > n_live, self._busy.now(time.monotonic()))
 
     @property
     def stalled_s(self) -> float:
@@ -687,7 +608,7 @@ class _Engine(threading.Thread):
         try:
             while True:
                 with runtime.condition:
-                    self.is_at_work = bool(self.batcher.calls)
+                    self.is_at_work = bool(self.batcher.requests)
                     while not (self._is_ready() or runtime.closed_by):
                         runtime.condition.wait()
                     self.is_at_work = True
@@ -697,7 +618,7 @@ class _Engine(threading.Thread):
         finally:
             if runtime.closed_by is None:  # this thread failed
                 runtime.end(RuntimeError(ENDED))
-            self.batcher.fail_all(runtime.closed_by or RuntimeError(ENDED))
+            self.batcher.end_all(runtime.closed_by or RuntimeError(ENDED))
             atexit.unregister(self.end_at_exit)
             if runtime.n_threads is not None:
                 torch.set_num_threads(THREADS)  # new threads inherit what was set last
@@ -705,11 +626,11 @@ class _Engine(threading.Thread):
     def _is_ready(self) -> bool:
         runtime = self._runtime
         self._take()
-        n_calls = len(self.batcher.calls)
-        return n_calls > 0 and (not runtime.waits_for_all or n_calls >= runtime.n_callers)
+        n_requests = len(self.batcher.requests)
+        return n_requests > 0 and (not runtime.waits_for_all or n_requests >= runtime.n_callers)
 
     def _take(self) -> None:
-        """Take waiting calls, as far as there is room; a recording waits at most PATIENCE_S for an engine
+        """Take waiting requests, as far as there is room; a recording waits at most PATIENCE_S for an engine
         without live calls.
         """
         waiting, batcher = self._runtime.waiting, self.batcher
@@ -730,7 +651,7 @@ class _Engine(threading.Thread):
     def _round(self) -> None:
         runtime = self._runtime
         self._use_threads()
-        callers = [one.caller for one in self.batcher.calls if one.priority is Priority.LIVE]
+        callers = [one.caller for one in self.batcher.requests if one.priority is Priority.LIVE]
         began_s, work_began_s = time.monotonic(), runtime.work_clock()
         self._round_since_s = began_s
         served: Priority | None = None
@@ -738,7 +659,7 @@ class _Engine(threading.Thread):
             served = self.batcher.round()
         except Exception as error:  # not of one call: of the batcher itself; the thread goes on
             log.exception("the engine failed")
-            self.batcher.fail_all(error)
+            self.batcher.end_all(error)
         finally:
             self._round_since_s = math.nan
         now_s = time.monotonic()

@@ -1,27 +1,34 @@
-"""The model as a function: sessions and transcriptions call a `Runtime`, which runs the calls.
+"""The model as a function: sessions and transcriptions give requests to a `Runtime`, and wait for the result.
 
-`DirectRuntime` runs each call at once, in the thread of the caller. `batching.BatchingRuntime` runs the
-calls of many threads together, with the same results:
+A request is a call of the model, or a generator of calls that need one another:
+
+    def spoken_language(features: Features) -> Steps[str]:
+        encoded = yield from EncodeCall(features)
+        (detection,) = yield from DetectLanguageCall(tokenizer, encoded, ())
+        return detection.language
 
     runtime = DirectRuntime(model.backend)
-    encoded = runtime.encode(features)
-    (attempt,) = runtime.decode(tokenizer, encoded, [options], fallback)
+    language = runtime.run(spoken_language(features))
+
+`DirectRuntime` runs the calls one by one, in the thread of the caller. `batching.BatchingRuntime` runs those
+of many threads together, with the same results.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from sottovoce.decoding.alignment import TimedWord, WindowText, align_stepwise
-from sottovoce.decoding.decode import Attempt, DecodingResult, WindowDecoder, decode_with_fallback
+from sottovoce.decoding.decode import Attempt, DecodingResult, WindowDecoder, likeliest_result, mix_seed
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.search import Fusion
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, detect_together
@@ -29,16 +36,42 @@ from sottovoce.models.backend import Backend, IncrementalResult, IncrementalWind
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.threads import all_torch_threads, one_torch_thread
-from sottovoce.types import EncoderOutput, Features, Stepwise, finish
+from sottovoce.types import EncoderOutput, Features, Stepwise
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Result = TypeVar("Result")
-Request = TypeVar("Request")
-RequestOf = TypeVar("RequestOf", contravariant=True)
+Input = TypeVar("Input")
+InputOf = TypeVar("InputOf", contravariant=True)
 DecoderOf = TypeVar("DecoderOf", contravariant=True)
 Outcome = TypeVar("Outcome", covariant=True)
+Steps: TypeAlias = Generator["ModelCall[object]", object, Result]
+"""Yields calls of the model, is sent their results, and returns its own."""
+
+
+class Request(Protocol[Outcome]):
+    """A call, or the `Steps` of several."""
+
+    def __iter__(self) -> Steps[Outcome]: ...
+
+
+class CallBatch(Protocol[Outcome]):
+    """Calls that run together, step by step."""
+
+    @property
+    def n_requests(self) -> int: ...
+
+    def has_room(self, n_windows: int, /) -> bool:
+        """Return whether a call of so many windows may join now."""
+        ...
+
+    def step(self) -> Sequence[tuple[int, Outcome]]:
+        """Run one decoder pass at most; return the finished results with their tickets.
+
+        After an error, none of the calls can continue.
+        """
+        ...
 
 
 class ModelCall(ABC, Generic[Outcome]):
@@ -56,29 +89,68 @@ class ModelCall(ABC, Generic[Outcome]):
         """Calls of one class with equal keys may share a batch; None: it has none."""
         return None
 
-    @classmethod
-    def run(cls, backend: Backend, calls: Sequence[Self]) -> Stepwise[Sequence[Outcome]]:
-        """Run calls with equal keys as one batch; yields before each decoder pass."""
-        return [call.run_alone(backend) for call in calls]
-        yield
+    def __iter__(self) -> Steps[Outcome]:
+        return cast(Outcome, (yield self))
 
-    @abstractmethod
-    def run_alone(self, backend: Backend) -> Outcome: ...
+    def new_batch(self, backend: Backend) -> CallBatch[Outcome]:
+        return CallsTogether(backend)
 
-
-class BatchedCall(ModelCall[Outcome]):
-    """A call that may share a batch."""
-
-    __slots__ = ()
+    def join(self, batch: CallBatch[object]) -> int:
+        """Join a batch of calls of this class and key; return the ticket of the result."""
+        return cast("CallsTogether[Outcome]", batch).admit(self)
 
     def run_alone(self, backend: Backend) -> Outcome:
-        (result,) = finish(self.run(backend, [self]))
-        return result
+        batch = self.new_batch(backend)
+        self.join(batch)
+        while True:
+            for _, result in batch.step():
+                return result
+
+    @classmethod
+    def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[Outcome]:
+        """Compute calls with equal keys; one that has no key, alone."""
+        raise NotImplementedError
+
+    @classmethod
+    def compute_stepwise(cls, backend: Backend, calls: Sequence[Self]) -> Stepwise[Sequence[Outcome]]:
+        """Compute calls as `compute` does; yields before each decoder pass."""
+        return cls.compute(backend, calls)
+        yield
+
+
+class CallsTogether(Generic[Result]):
+    """A batch of calls that begin and end together."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._calls: list[ModelCall[Result]] = []
+        self._steps: Stepwise[Sequence[Result]] | None = None
+
+    @property
+    def n_requests(self) -> int:
+        return len(self._calls)
+
+    def has_room(self, n_windows: int) -> bool:
+        return self._steps is None
+
+    def admit(self, call: ModelCall[Result]) -> int:
+        self._calls.append(call)
+        return len(self._calls) - 1
+
+    def step(self) -> Sequence[tuple[int, Result]]:
+        if self._steps is None:
+            self._steps = type(self._calls[0]).compute_stepwise(self._backend, self._calls)
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            self._calls = []
+            return list(enumerate(end.value))
+        return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EncodeCall(BatchedCall[EncoderOutput]):
-    """See `Runtime.encode`."""
+class EncodeCall(ModelCall[EncoderOutput]):
+    """Encode windows of one length, at most the model's."""
 
     features: Features
 
@@ -87,38 +159,33 @@ class EncodeCall(BatchedCall[EncoderOutput]):
         return self.features.mel.shape[-1]
 
     @classmethod
-    def run(cls, backend: Backend, calls: Sequence[Self]) -> Stepwise[Sequence[EncoderOutput]]:
+    def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[EncoderOutput]:
         if len(calls) == 1:
             return [backend.encode(calls[0].features)]
         mel = torch.cat([call.features.mel for call in calls])
         content = tuple(n for call in calls for n in call.features.n_content_frames)
-        encoded = backend.encode(Features(mel, content))
-        results = []
-        at = 0
-        for call in calls:
-            n_windows = len(call.features.n_content_frames)
-            results.append(encoded.rows(range(at, at + n_windows)))
-            at += n_windows
-        return results
-        yield
+        encoded, rows = backend.encode(Features(mel, content)), iter(range(len(content)))
+        return [encoded.rows([*islice(rows, len(call.features.n_content_frames))]) for call in calls]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class IncrementalEncodeCall(BatchedCall[list[IncrementalResult]]):
-    """See `Runtime.encode_incremental`."""
+class IncrementalEncodeCall(ModelCall[list[IncrementalResult]]):
+    """Encode windows of growing audio, as `Backend.encode_incremental`."""
 
     windows: Sequence[IncrementalWindow]
 
     @classmethod
-    def run(cls, backend: Backend, calls: Sequence[Self]) -> Stepwise[Sequence[list[IncrementalResult]]]:
+    def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[list[IncrementalResult]]:
         results = iter(backend.encode_incremental([window for call in calls for window in call.windows]))
         return [list(islice(results, len(call.windows))) for call in calls]
-        yield
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LanguageProbeCall(BatchedCall[list[ProbedLanguage]]):
-    """See `Runtime.probe_languages`."""
+class LanguageProbeCall(ModelCall[list[ProbedLanguage]]):
+    """Detect the language of stretches of speech, encoded separately, as `LanguageProbe.detect`.
+
+    log_mels: un-normalised log-mel frames (n_mels, n_i) of each stretch.
+    """
 
     probe: LanguageProbe
     log_mels: Sequence[Tensor]
@@ -132,14 +199,13 @@ class LanguageProbeCall(BatchedCall[list[ProbedLanguage]]):
         return self.probe.batch_of(self.log_mels)
 
     @classmethod
-    def run(cls, backend: Backend, calls: Sequence[Self]) -> Stepwise[Sequence[list[ProbedLanguage]]]:
+    def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[list[ProbedLanguage]]:
         return detect_together([(call.probe, call.log_mels) for call in calls])
-        yield
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanProbeCall(ModelCall[list[ProbedLanguage]]):
-    """See `Runtime.probe_spans`."""
+    """Detect the language of spans of frames [start, end) of one encoded window (a batch of 1)."""
 
     probe: LanguageProbe
     encoded: EncoderOutput
@@ -149,13 +215,14 @@ class SpanProbeCall(ModelCall[list[ProbedLanguage]]):
     def n_windows(self) -> int:
         return 1
 
-    def run_alone(self, backend: Backend) -> list[ProbedLanguage]:
-        return self.probe.detect_spans(self.encoded, self.spans)
+    @classmethod
+    def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[list[ProbedLanguage]]:
+        return [call.probe.detect_spans(call.encoded, call.spans) for call in calls]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DetectLanguageCall(ModelCall[list[LanguageDetection]]):
-    """See `Runtime.detect_language`."""
+    """Detect the language of each window among those allowed (none: all of the model)."""
 
     tokenizer: Tokenizer
     encoded: EncoderOutput
@@ -165,13 +232,16 @@ class DetectLanguageCall(ModelCall[list[LanguageDetection]]):
     def n_windows(self) -> int:
         return self.encoded.batch_size
 
-    def run_alone(self, backend: Backend) -> list[LanguageDetection]:
-        return detect_language(backend, self.tokenizer, self.encoded, allowed=self.allowed)
+    @classmethod
+    def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[list[LanguageDetection]]:
+        return [
+            detect_language(backend, call.tokenizer, call.encoded, allowed=call.allowed) for call in calls
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AlignWordsCall(BatchedCall[list[list[TimedWord]]]):
-    """See `Runtime.align_words`."""
+class AlignWordsCall(ModelCall[list[list[TimedWord]]]):
+    """Align the words of each window, as `align_windows`."""
 
     encoded: EncoderOutput
     texts: Sequence[WindowText]
@@ -185,83 +255,150 @@ class AlignWordsCall(BatchedCall[list[list[TimedWord]]]):
         return self.encoded.n_frames
 
     @classmethod
-    def run(cls, backend: Backend, calls: Sequence[Self]) -> Stepwise[Sequence[list[list[TimedWord]]]]:
+    def compute_stepwise(
+        cls, backend: Backend, calls: Sequence[Self]
+    ) -> Stepwise[Sequence[list[list[TimedWord]]]]:
         encoded = EncoderOutput.joined([call.encoded for call in calls])
-        found = yield from align_stepwise(backend, encoded, [text for call in calls for text in call.texts])
-        words = iter(found)
+        aligned = yield from align_stepwise(backend, encoded, [text for call in calls for text in call.texts])
+        words = iter(aligned)
         return [list(islice(words, len(call.texts))) for call in calls]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunOnHost(ModelCall[Result]):
-    """See `Runtime.run_on_host`."""
+    """Run other slow work in turn with the calls of the model."""
 
     work: Callable[[], Result]
 
-    def run_alone(self, backend: Backend) -> Result:
+    @classmethod
+    def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[Result]:
         with all_torch_threads():
-            return self.work()
+            return [call.work() for call in calls]
 
 
-class ContinuousBatch(Protocol[DecoderOf, RequestOf, Outcome]):
-    """Requests that are decoded together; they join before any step."""
+class ContinuousBatch(CallBatch[Outcome], Protocol[DecoderOf, InputOf, Outcome]):
+    """Inputs of decoders that are decoded together; they join before any step."""
 
-    @property
-    def n_requests(self) -> int: ...
-
-    def has_room(self, n_windows: int, /) -> bool:
-        """Return whether so many more windows fit into the memory of rows."""
-        ...
-
-    def admit(self, decoder: DecoderOf, encoded: EncoderOutput, request: RequestOf, /) -> int:
-        """Add a request of a decoder over encoded windows; return a ticket for its result."""
-        ...
-
-    def step(self) -> Sequence[tuple[int, Outcome]]:
-        """Decode one step; return the finished results with their tickets.
-
-        After an error, none of the requests can continue.
-        """
+    def admit(self, decoder: DecoderOf, encoded: EncoderOutput, given: InputOf, /) -> int:
+        """Add what a decoder decodes over encoded windows; return a ticket for its result."""
         ...
 
 
-class ContinuousDecoder(Protocol[RequestOf, Outcome]):
-    """Decodes requests step by step: `decode.WindowDecoder`, `streaming.alignatt.AlignAttDecoder`."""
+class ContinuousDecoder(Protocol[InputOf, Outcome]):
+    """Decodes step by step: `decode.WindowDecoder`, `streaming.alignatt.AlignAttDecoder`."""
 
     @property
     def batch_key(self) -> Hashable:
-        """Requests of decoders with equal keys may share a batch."""
+        """Decoders with equal keys may share a batch."""
         ...
 
-    def new_batch(self) -> ContinuousBatch[Self, RequestOf, Outcome]: ...
+    def new_batch(self) -> ContinuousBatch[Self, InputOf, Outcome]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ContinuousDecodeCall(ModelCall[Sequence[Result]], Generic[Request, Result]):
-    """See `Runtime.decode_continuously`."""
+class DecodeCall(ModelCall[Result], Generic[Input, Result]):
+    """Decode encoded windows. given: of each window, as the decoder takes it."""
 
-    decoder: ContinuousDecoder[Request, Result]
-    encoded: Sequence[EncoderOutput]
-    requests: Sequence[Request]
+    decoder: ContinuousDecoder[Input, Result]
+    encoded: EncoderOutput
+    given: Input
 
     @property
     def n_windows(self) -> int:
-        return sum(one.batch_size for one in self.encoded)
+        return self.encoded.batch_size
 
-    def run_alone(self, backend: Backend) -> Sequence[Result]:
-        batch = self.decoder.new_batch()
-        tickets = self.admit_to(batch)
-        results: dict[int, Result] = {}
-        while batch.n_requests:
-            results.update(batch.step())
-        return [results[ticket] for ticket in tickets]
+    @property
+    def batch_key(self) -> Hashable:
+        return self.decoder.batch_key
 
-    def admit_to(
-        self, batch: ContinuousBatch[ContinuousDecoder[Request, Result], Request, Result]
-    ) -> list[int]:
-        """Add all requests to a batch; return their tickets."""
-        pairs = zip(self.encoded, self.requests, strict=True)
-        return [batch.admit(self.decoder, encoded, request) for encoded, request in pairs]
+    def new_batch(self, backend: Backend) -> CallBatch[Result]:
+        return self.decoder.new_batch()
+
+    def join(self, batch: CallBatch[object]) -> int:
+        continuous = cast("ContinuousBatch[ContinuousDecoder[Input, Result], Input, Result]", batch)
+        return continuous.admit(self.decoder, self.encoded, self.given)
+
+
+def decode_with_fallback(
+    backend: Backend,
+    tokenizer: Tokenizer,
+    encoded: EncoderOutput,
+    options: Sequence[DecodingOptions],
+    fallback: FallbackOptions,
+    *,
+    divisible: Sequence[bool] | None = None,
+    fusion: Fusion | None = None,
+) -> Steps[list[Attempt]]:
+    """Decode every window, and failed ones again at the next temperature.
+
+    options: beam_size and patience apply at temperature 0, best_of above 0. divisible: whether a window whose
+    first text repeats itself is split instead.
+
+    Raises:
+        OptionError: as `decoding.decode.decode`.
+    """
+    tried: list[list[DecodingResult]] = [[] for _ in options]
+    last = [0.0] * len(options)
+    open_windows = list(range(len(options)))
+    for index, temperature in enumerate(fallback.temperatures):
+        chosen = [
+            fallback.at_temperature(options[window], temperature, mix_seed(options[window].seed, index))
+            for window in open_windows
+        ]
+        decoder = WindowDecoder(backend, tokenizer, shared_options(chosen), fusion)
+        results = yield from DecodeCall(decoder, encoded.rows(open_windows), chosen)
+        for window, result in zip(open_windows, results, strict=True):
+            tried[window].append(result)
+            last[window] = temperature
+        open_windows = [
+            window
+            for window in open_windows
+            if fallback.fails(tried[window][-1])
+            and not (index == 0 and divisible and divisible[window] and fallback.repeats(tried[window][0]))
+        ]
+        if not open_windows:
+            break
+    return [
+        Attempt(likeliest_result(results, fallback), temperature)
+        for results, temperature in zip(tried, last, strict=True)
+    ]
+
+
+class RunningRequest(Generic[Outcome]):
+    """A request, whose calls somebody runs one after the other. call: the next one; None after the last."""
+
+    def __init__(self, request: Request[Outcome]) -> None:
+        self._steps = iter(request)
+        self._result: Outcome | None = None
+        self.error: BaseException | None = None
+        self.call: ModelCall[object] | None = None
+        self.answer(None)
+
+    def answer(self, result: object) -> None:
+        """Go on with the result of the call."""
+        self._go_on(partial(self._steps.send, result))
+
+    def fail(self, error: BaseException) -> None:
+        """Raise the error of the call where the request waits for its result."""
+        self._go_on(partial(self._steps.throw, error))
+
+    def end(self, error: BaseException) -> None:
+        """End the request with an error, whatever calls it has left."""
+        self._steps.close()
+        self.call, self.error = None, error
+
+    def _go_on(self, steps: Callable[[], ModelCall[object]]) -> None:
+        try:
+            self.call = steps()
+        except StopIteration as end:
+            self.call, self._result = None, end.value
+        except BaseException as error:  # any of them is the result of the request
+            self.call, self.error = None, error
+
+    def result(self) -> Outcome:
+        if self.error is not None:
+            raise self.error
+        return cast(Outcome, self._result)
 
 
 class Runtime(ABC):
@@ -270,76 +407,12 @@ class Runtime(ABC):
     backend: Backend
 
     @abstractmethod
-    def execute(self, call: ModelCall[Result]) -> Result:
-        """Run a call and return its result; blocks until then."""
+    def run(self, request: Request[Result]) -> Result:
+        """Run the calls of a request and return its result; blocks until then."""
 
     @abstractmethod
     def torch_threads(self) -> AbstractContextManager[None]:
         """Return the context in which callers run PyTorch's operators between calls."""
-
-    def encode(self, features: Features) -> EncoderOutput:
-        """Encode windows of one length, at most the model's."""
-        return self.execute(EncodeCall(features))
-
-    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        """Encode windows of growing audio, as `Backend.encode_incremental`."""
-        return self.execute(IncrementalEncodeCall(windows))
-
-    def probe_languages(self, probe: LanguageProbe, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
-        """Detect the language of stretches of speech, encoded separately, as `LanguageProbe.detect`.
-
-        log_mels: un-normalised log-mel frames (n_mels, n_i) of each stretch.
-        """
-        return self.execute(LanguageProbeCall(probe, log_mels))
-
-    def probe_spans(
-        self, probe: LanguageProbe, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]
-    ) -> list[ProbedLanguage]:
-        """Detect the language of spans of frames [start, end) of one encoded window (a batch of 1)."""
-        return self.execute(SpanProbeCall(probe, encoded, spans))
-
-    def detect_language(
-        self, tokenizer: Tokenizer, encoded: EncoderOutput, allowed: Sequence[str]
-    ) -> list[LanguageDetection]:
-        """Detect the language of each window among those allowed (none: all of the model)."""
-        return self.execute(DetectLanguageCall(tokenizer, encoded, allowed))
-
-    def decode(
-        self,
-        tokenizer: Tokenizer,
-        encoded: EncoderOutput,
-        options: Sequence[DecodingOptions],
-        fallback: FallbackOptions,
-        *,
-        divisible: Sequence[bool] | None = None,
-        fusion: Fusion | None = None,
-    ) -> list[Attempt]:
-        """Decode each window with temperature fallback, as `decode_with_fallback`."""
-
-        def decode_once(
-            windows: EncoderOutput, chosen: Sequence[DecodingOptions]
-        ) -> Sequence[DecodingResult]:
-            decoder = WindowDecoder(self.backend, tokenizer, shared_options(chosen), fusion)
-            return self.decode_continuously(decoder, [windows], [chosen])[0]
-
-        return decode_with_fallback(decode_once, encoded, options, fallback, divisible)
-
-    def align_words(self, encoded: EncoderOutput, texts: Sequence[WindowText]) -> list[list[TimedWord]]:
-        """Align the words of each window, as `align_windows`."""
-        return self.execute(AlignWordsCall(encoded, texts))
-
-    def decode_continuously(
-        self,
-        decoder: ContinuousDecoder[Request, Result],
-        encoded: Sequence[EncoderOutput],
-        requests: Sequence[Request],
-    ) -> Sequence[Result]:
-        """Decode requests, each over its own encoded windows; return a result for each."""
-        return self.execute(ContinuousDecodeCall(decoder, encoded, requests))
-
-    def run_on_host(self, work: Callable[[], Result]) -> Result:
-        """Run other slow work in turn with the calls of the model."""
-        return self.execute(RunOnHost(work))
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,9 +421,17 @@ class DirectRuntime(Runtime):
 
     backend: Backend
 
-    def execute(self, call: ModelCall[Result]) -> Result:
+    def run(self, request: Request[Result]) -> Result:
         with self.torch_threads():
-            return call.run_alone(self.backend)
+            running = RunningRequest(request)
+            while running.call is not None:
+                try:
+                    result = running.call.run_alone(self.backend)
+                except Exception as error:
+                    running.fail(error)
+                else:
+                    running.answer(result)
+        return running.result()
 
     def torch_threads(self) -> AbstractContextManager[None]:
         return torch_threads_of(self.backend)
@@ -358,9 +439,9 @@ class DirectRuntime(Runtime):
 
 @dataclass(frozen=True, slots=True)
 class ObservedRuntime(Runtime):
-    """Another runtime, with functions that are called around each call.
+    """Another runtime, with functions that are called around each request.
 
-    before: may raise an error. after: not called if the call fails.
+    before: may raise an error. after: not called if the request fails.
     """
 
     inner: Runtime
@@ -371,10 +452,10 @@ class ObservedRuntime(Runtime):
     def backend(self) -> Backend:  # type: ignore[override]
         return self.inner.backend
 
-    def execute(self, call: ModelCall[Result]) -> Result:
+    def run(self, request: Request[Result]) -> Result:
         if self.before is not None:
             self.before()
-        result = self.inner.execute(call)
+        result = self.inner.run(request)
         if self.after is not None:
             self.after()
         return result

@@ -106,7 +106,7 @@ class Worker:
         """Return why the worker makes no progress, or None. stall_s: longest time of a call."""
         if self._n_faults >= FAULTS_IN_A_ROW:
             return f"{self._n_faults} faults in a row"
-        return self.runtime.trouble(stall_s)
+        return self.runtime.stall_reason(stall_s)
 
     async def result_of(
         self, work: Callable[[], T], priority: Priority = Priority.LIVE, caller: Caller | None = None

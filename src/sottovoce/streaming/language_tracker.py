@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from sottovoce.errors import OptionError
 from sottovoce.language.chain import Emission, base_prior
-from sottovoce.language.probe import LanguageProbe, ProbedLanguage, change_boundary
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage, change_boundary, sides_of
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.models.backend import Backend
 from sottovoce.options.transcribe import LANGUAGE_PRIOR
-from sottovoce.runtime.calls import Runtime
+from sottovoce.runtime.calls import LanguageProbeCall, SpanProbeCall, Steps
 from sottovoce.streaming.audio_window import SNAP_S
 from sottovoce.streaming.options import SessionOptions
 from sottovoce.streaming.utterance import LiveUtterance
@@ -35,8 +36,7 @@ class LiveLanguageTracker:
         OptionError: languages that the model does not have.
     """
 
-    def __init__(self, runtime: Runtime, tokenizer: Tokenizer, options: SessionOptions) -> None:
-        self._runtime = runtime
+    def __init__(self, backend: Backend, tokenizer: Tokenizer, options: SessionOptions) -> None:
         self.languages = checked_languages(options.languages, tokenizer)
         several = len(self.languages) > 1
         self._options = options
@@ -50,7 +50,7 @@ class LiveLanguageTracker:
             first_wait_s=options.first_language_s,
             initial=None if several else self.languages[0],
         )
-        self._probe = LanguageProbe(runtime.backend, tokenizer, codes) if several else None
+        self._probe = LanguageProbe(backend, tokenizer, codes) if several else None
         self._hop = round(self._stretches.hop_s * SAMPLE_RATE)
         self._probed_until = 0
         self._unplaced: LanguageChange | None = None
@@ -78,7 +78,9 @@ class LiveLanguageTracker:
         self.timeline.begin(sample / SAMPLE_RATE)
         self._probed_until = sample
 
-    def update(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> LanguageChange | None:
+    def update(
+        self, utterance: LiveUtterance, until: int, *, final: bool = False
+    ) -> Steps[LanguageChange | None]:
         """Probe new audio up to a sample; return the change that is due, or None.
 
         final: the utterance ends there.
@@ -86,14 +88,14 @@ class LiveLanguageTracker:
         if not self.is_following:
             return None
         since_s = self.timeline.since_s
-        self._probe_new(utterance, min(until, utterance.end_sample), final=final)
+        yield from self._probe_new(utterance, min(until, utterance.end_sample), final=final)
         change, self._unplaced = self._unplaced, None
         change = change or self.timeline.decide(at_end=final)
-        return self._placed(change, utterance, since_s)
+        return (yield from self._placed(change, utterance, since_s))
 
     def _placed(
         self, change: LanguageChange | None, utterance: LiveUtterance, since_s: float
-    ) -> LanguageChange | None:
+    ) -> Steps[LanguageChange | None]:
         if change is None or change.source is None or change.at_s <= since_s:
             return change
         assert self._probe is not None, "a language changes only where several are allowed"
@@ -104,21 +106,17 @@ class LiveLanguageTracker:
         moments = utterance.quiet_samples(near, reach, N_MOMENTS) if reach else []
         if not moments:  # too close to the beginning or the end for sides
             return self.timeline.place(change, utterance.boundary_s(change.at_s, SNAP_S))
-        probe = self._probe
-
-        def probe_sides(sides: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
-            return self._runtime.probe_languages(probe, [utterance.log_mel_between(*side) for side in sides])
-
         self._unplaced = change
-        places = [probe.languages.index(code) for code in (change.source, change.target)]
-        border = change_boundary(moments, first, end, SIDE, places, probe_sides)
+        places = [self._probe.languages.index(code) for code in (change.source, change.target)]
+        sides = [utterance.log_mel_between(*side) for side in sides_of(moments, first, end, SIDE)]
+        border = change_boundary(moments, (yield from LanguageProbeCall(self._probe, sides)), places)
         self._unplaced = None
         return self.timeline.place(change, border / SAMPLE_RATE)
 
     def _log_mel_end(self, utterance: LiveUtterance) -> int:
         return utterance.start_sample + utterance.log_mel().shape[1] * HOP_SAMPLES
 
-    def _probe_new(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> None:
+    def _probe_new(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> Steps[None]:
         """Add the stretches of new audio, which end at fixed samples, except a last one, to the timeline."""
         first = self._probed_until - self._probed_until % self._hop + self._hop
         ends = [*range(first, until + 1, self._hop)]
@@ -134,10 +132,10 @@ class LiveLanguageTracker:
         alone = parts if mode is None else parts[:-1]
         found: list[ProbedLanguage] = []
         if alone:
-            found = self._runtime.probe_languages(self._probe, alone)
+            found = yield from LanguageProbeCall(self._probe, alone)
         if mode is not None:
-            encoded = utterance.encoder.encode_for_probe(mode)
-            found = [*found, *self._runtime.probe_spans(self._probe, encoded, [(0, encoded.n_frames)])]
+            encoded = yield from utterance.encoder.encode_for_probe(mode)
+            found += yield from SpanProbeCall(self._probe, encoded, [(0, encoded.n_frames)])
         for (start, end), probed in zip(stretches, found, strict=True):
             self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
 

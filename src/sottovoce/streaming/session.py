@@ -29,7 +29,7 @@ from sottovoce.errors import SessionClosedError
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.models.backend import Backend, EncoderMode
 from sottovoce.options.live import Switching as Switching
-from sottovoce.runtime.calls import DirectRuntime, Runtime
+from sottovoce.runtime.calls import DirectRuntime, Runtime, Steps
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.alignatt import AlignAttDecoder, LiveVocabulary
 from sottovoce.streaming.audio_window import SNAP_S
@@ -308,7 +308,7 @@ class Session:
         self._schedule = UpdateSchedule(
             vad, stream.chunk_s, stream.max_pause_s, with_pauses=self._turns is not None
         )
-        self._tracker = LiveLanguageTracker(self._runtime, tokenizer, self._options)
+        self._tracker = LiveLanguageTracker(backend, tokenizer, self._options)
         of_task = tokenizer.with_task(stream.task)
         self._builder = cache(lambda language: WordBuilder(of_task.with_language(language)))
         vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
@@ -395,7 +395,7 @@ class Session:
             elif self._decoder is not None and self._decoder.is_open:
                 with self._attempt():
                     self._feed(self._decoder, point.sample)
-                    self._update(self._decoder, greedy=greedy)
+                    self._runtime.run(self._update(self._decoder, greedy=greedy))
         self._diarize()
         taken = None
         if self._decoder is not None:
@@ -439,8 +439,8 @@ class Session:
         utterance = LiveUtterance(
             lambda language: self._builder(language).tokenizer,
             stream,
-            self._runtime,
             encoder_mode(stream, self._runtime.backend),
+            self._runtime.backend.dims.n_mels,
             start_sample=sample,
             history=history,
         )
@@ -449,7 +449,6 @@ class Session:
             self._aligner,
             self._builder(self._tracker.language),
             lambda words, language: self._events.emit_words(words, language, self._schedule.now_s),
-            runtime=self._runtime,
             options=stream,
             retry_after_s=RETRY_AFTER_S if self._schedule.has_vad else math.inf,
             reads_ahead=self._options.captions == "revisable",
@@ -462,7 +461,7 @@ class Session:
         self._text_end = None
         with self._attempt():
             self._feed(self._decoder, self._schedule.now)
-            self._text_end = self._decoder.text_end()
+            self._text_end = self._runtime.run(self._decoder.text_end())
         pause_s = USUAL_PAUSE_S if self._text_end is None else self._turns.pause_s(self._text_end)
         self._schedule.end_after(pause_s)
 
@@ -477,42 +476,46 @@ class Session:
             probability = self._turns.probability(self._text_end, pause_s)
             self._events.emit(TurnEnded(sample / SAMPLE_RATE, probability, now_s))
 
-    def _update(self, decoder: UtteranceDecoder, *, greedy: bool) -> None:
+    def _update(self, decoder: UtteranceDecoder, *, greedy: bool) -> Steps[None]:
         if not decoder.is_long_enough or not (
             self._tracker.is_following or decoder.may_commit(self._tracker.certain_until_s)
         ):
             return
-        self._follow_language(decoder, self._schedule.now)
+        yield from self._follow_language(decoder, self._schedule.now)
         if decoder.may_commit(self._tracker.certain_until_s):
-            decoder.update(self._tracker.certain_until_s, greedy=greedy)
+            yield from decoder.update(self._tracker.certain_until_s, greedy=greedy)
             self._emit_unstable(decoder, decoder.policy.unstable)
 
     def _flush(self, decoder: UtteranceDecoder, sample: int) -> None:
         with self._attempt():
-            self._feed(decoder, min(sample, self._schedule.buffer.end))
-            self._follow_language(decoder, sample, final=True)
-        with self._attempt():
-            self._commit_rest(decoder, sample)
+            self._runtime.run(self._finish(decoder, sample))
         self._events.emit_final(decoder.language, self._schedule.now_s)
 
-    def _follow_language(self, decoder: UtteranceDecoder, until: int, *, final: bool = False) -> None:
-        change = self._tracker.update(decoder.utterance, until, final=final)
+    def _finish(self, decoder: UtteranceDecoder, sample: int) -> Steps[None]:
+        with self._attempt():
+            self._feed(decoder, min(sample, self._schedule.buffer.end))
+            yield from self._follow_language(decoder, sample, final=True)
+        with self._attempt():
+            yield from self._commit_rest(decoder, sample)
+
+    def _follow_language(self, decoder: UtteranceDecoder, until: int, *, final: bool = False) -> Steps[None]:
+        change = yield from self._tracker.update(decoder.utterance, until, final=final)
         if change is None:
             return
-        at_s = self._finish_language(decoder, change)
+        at_s = yield from self._finish_language(decoder, change)
         decoder.begin_language(self._builder(change.target))
         confirmed_s = max(change.confirmed_s, at_s)
         self._events.emit(
             LanguageChanged(change.source, change.target, at_s, confirmed_s, self.timeline.belief)
         )
 
-    def _commit_rest(self, decoder: UtteranceDecoder, until: int) -> None:
-        decoder.flush(
+    def _commit_rest(self, decoder: UtteranceDecoder, until: int) -> Steps[None]:
+        yield from decoder.flush(
             until, is_last=self._closed and decoder.utterance.end_sample == self._schedule.buffer.end
         )
         self._emit_unstable(decoder, ())
 
-    def _finish_language(self, decoder: UtteranceDecoder, change: LanguageChange) -> float:
+    def _finish_language(self, decoder: UtteranceDecoder, change: LanguageChange) -> Steps[float]:
         utterance = decoder.utterance
         if change.source is None:
             return utterance.start_sample / SAMPLE_RATE
@@ -521,7 +524,7 @@ class Session:
             at_s = utterance.boundary_s(at_s, SNAP_S)
         if decoder.undecoded_s(at_s) > 0.0:
             with self._attempt():
-                self._commit_rest(decoder, round(at_s * SAMPLE_RATE))
+                yield from self._commit_rest(decoder, round(at_s * SAMPLE_RATE))
         self._events.emit_final(decoder.language, self._schedule.now_s)
         until_s = max(at_s, utterance.committed.until_s)
         utterance.drop_before(at_s, words_until_s=until_s)

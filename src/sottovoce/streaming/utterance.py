@@ -21,7 +21,7 @@ from sottovoce.models.backend import (
     IncrementalWindow,
 )
 from sottovoce.models.dims import FULL_WINDOW_S
-from sottovoce.runtime.calls import Runtime
+from sottovoce.runtime.calls import DecodeCall, IncrementalEncodeCall, Steps
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttHypothesis,
@@ -59,7 +59,6 @@ MAX_COMMITTED_TOKENS = 160
 class UtteranceEncoder:
     """Encodes the buffered audio for language probes and decoding, which share states."""
 
-    runtime: Runtime
     mels: MelBuffer
     mode: EncoderMode
 
@@ -70,15 +69,15 @@ class UtteranceEncoder:
         self._full_encode = (self.mels.start_sample, 0.0)
         """First sample of the buffer, and end (s) of the audio, at the last full encode."""
 
-    def encode_for_probe(self, mode: EncoderMode) -> EncoderOutput:
+    def encode_for_probe(self, mode: EncoderMode) -> Steps[EncoderOutput]:
         log_mel = self.mels.frames()
-        (result,) = self.runtime.encode_incremental([IncrementalWindow(log_mel, mode)])
+        (result,) = yield from IncrementalEncodeCall([IncrementalWindow(log_mel, mode)])
         self._probed = mode, log_mel.shape[1], result
         return result.encoded
 
     def window(
         self, mode: EncoderMode | None = None, *, until_sample: int | None = None, is_last: bool = False
-    ) -> AudioWindow | None:
+    ) -> Steps[AudioWindow | None]:
         """Encode the buffer up to a sample, unless a probe just did; None without a frame of audio.
 
         mode: None: of growing audio. is_last: no audio may follow.
@@ -91,7 +90,7 @@ class UtteranceEncoder:
         if result is None:
             self._probed = None
             windows = [IncrementalWindow(log_mel, mode or self.mode, self._state)]
-            (result,) = self.runtime.encode_incremental(windows)
+            (result,) = yield from IncrementalEncodeCall(windows)
         self._state = result.state
         encoded = replace(result.encoded, n_content_frames=(log_mel.shape[1] // MELS_PER_FRAME,))
         window = AudioWindow(encoded, log_mel, self.mels.start_sample)
@@ -120,22 +119,23 @@ class UtteranceEncoder:
 class LiveUtterance:
     """Audio from a sample on, its committed words, and the text before it in each language.
 
-    history: text tokens before it by language; None: nothing was committed in the session yet.
+    mode: of the encoder. history: text tokens before it by language; None: nothing was committed in the
+    session yet.
     """
 
     def __init__(
         self,
         tokenizer_of: Callable[[str], Tokenizer],
         options: StreamOptions,
-        runtime: Runtime,
         mode: EncoderMode,
+        n_mels: int,
         *,
         start_sample: int = 0,
         history: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         self._options = options
-        self._mels = MelBuffer(runtime.backend.dims.n_mels, start_sample)
-        self.encoder = UtteranceEncoder(runtime, self._mels, mode)
+        self._mels = MelBuffer(n_mels, start_sample)
+        self.encoder = UtteranceEncoder(self._mels, mode)
         self._tokenizer_of = tokenizer_of
         self._history = history
         self._is_first = history is None
@@ -328,7 +328,7 @@ REST_OF_WORD_S = 0.3
 
 @dataclass(eq=False)
 class UtteranceDecoder:
-    """Decodes an utterance, in one language at a time.
+    """Decodes an utterance, in one language at a time; what calls the model are `Steps` of a request.
 
     on_words: called with committed words and their language. retry_after_s: see `RETRY_AFTER_S`. reads_ahead:
     decode the uncommitted words too, greedily.
@@ -338,7 +338,6 @@ class UtteranceDecoder:
     aligner: AlignAttDecoder
     builder: WordBuilder
     on_words: Callable[[Sequence[Word], str], None]
-    runtime: Runtime
     options: StreamOptions
     retry_after_s: float = RETRY_AFTER_S
     reads_ahead: bool = False
@@ -382,14 +381,14 @@ class UtteranceDecoder:
         undecoded_s = self.utterance.end_sample / SAMPLE_RATE - committed_s
         return undecoded_s * FRAMES_PER_SECOND > self.options.near_frames and certain_until_s > committed_s
 
-    def update(self, certain_until_s: float, *, greedy: bool = False) -> None:
-        window = self.utterance.encoder.window()
+    def update(self, certain_until_s: float, *, greedy: bool = False) -> Steps[None]:
+        window = yield from self.utterance.encoder.window()
         if window is not None:
-            self.decode(window, certain_until_s=certain_until_s, greedy=greedy)
+            yield from self.decode(window, certain_until_s=certain_until_s, greedy=greedy)
             self._trim_stalled(window)
 
-    def text_end(self) -> TextEnd | None:
-        window = self.utterance.encoder.window()
+    def text_end(self) -> Steps[TextEnd | None]:
+        window = yield from self.utterance.encoder.window()
         if window is None:
             return None
         undecoded_s = window.end_s - self.utterance.committed.until_s
@@ -399,7 +398,7 @@ class UtteranceDecoder:
         request = AlignAttRequest(
             prefix, rules, prefix_cache=cache if start_sample == window.start_sample else None
         )
-        (hypothesis,) = self.runtime.decode_continuously(self.aligner, [window.encoded], [request])
+        hypothesis = yield from DecodeCall(self.aligner, window.encoded, request)
         n_committed, text = prefix.n_committed, [*prefix.committed, *hypothesis.tokens]
         while text and is_punctuation(self.builder.tokenizer.decode(text[-1:])):
             text.pop()
@@ -410,11 +409,11 @@ class UtteranceDecoder:
             rules=replace(rules, max_tokens=0),
             measures_end=True,
         )
-        (hypothesis,) = self.runtime.decode_continuously(self.aligner, [window.encoded], [request])
+        hypothesis = yield from DecodeCall(self.aligner, window.encoded, request)
         assert hypothesis.text_end is not None
         return hypothesis.text_end
 
-    def flush(self, until_sample: int, *, is_last: bool = False) -> None:
+    def flush(self, until_sample: int, *, is_last: bool = False) -> Steps[None]:
         """Commit all words of the audio up to a sample.
 
         If much of it gave no word, the rest is decoded again, without a prompt, in the full window; then
@@ -422,10 +421,10 @@ class UtteranceDecoder:
         """
         encoder = self.utterance.encoder
         for is_retry, mode in ((False, encoder.flush_mode(until_sample)), (True, EXACT)):
-            window = encoder.window(mode, until_sample=until_sample, is_last=is_last)
+            window = yield from encoder.window(mode, until_sample=until_sample, is_last=is_last)
             if window is None:
                 return
-            self.decode(window, final=True)
+            yield from self.decode(window, final=True)
             if is_retry:
                 self._commit_agreed(window.end_s)
             if not self.policy.is_stuck and self.undecoded_s(window.end_s) < self.retry_after_s:
@@ -439,7 +438,7 @@ class UtteranceDecoder:
         certain_until_s: float = math.inf,
         greedy: bool = False,
         final: bool = False,
-    ) -> None:
+    ) -> Steps[None]:
         after_s = self.utterance.committed.until_s
         rules = self.policy.stop_rules(
             window.end_s - after_s,
@@ -456,12 +455,12 @@ class UtteranceDecoder:
             n_recomputed=None if final else self.options.recompute_tokens,
         )
         decoder = self._greedy if greedy else self.aligner
-        (hypothesis,) = self.runtime.decode_continuously(decoder, [window.encoded], [request])
+        hypothesis = yield from DecodeCall(decoder, window.encoded, request)
         self._cached = window.start_sample, hypothesis.prefix_cache
         reading = Reading(window, self.builder, after_s, self.utterance.committed.letters)
         words = self.policy.commit(hypothesis, reading, certain_until_s=certain_until_s, final=final)
         if self.reads_ahead and hypothesis.stop_reason is StopReason.FRONTIER:
-            whole = self._read_ahead(hypothesis, request, window)
+            whole = yield from self._read_ahead(hypothesis, request, window)
             shown = reading.without_loop(whole, final=True)
             if shown and rules.at_frontier(shown[-1].last_frame, window.n_frames):
                 shown.pop()  # a word at the end of the audio is often half spoken
@@ -470,7 +469,7 @@ class UtteranceDecoder:
 
     def _read_ahead(
         self, hypothesis: AlignAttHypothesis, request: AlignAttRequest, window: AudioWindow
-    ) -> AlignAttHypothesis:
+    ) -> Steps[AlignAttHypothesis]:
         prefix, held_back = request.prefix, hypothesis.held_back_token
         tokens = (*hypothesis.tokens, *(() if held_back is None else (held_back,)))
         ahead = AlignAttRequest(
@@ -478,7 +477,7 @@ class UtteranceDecoder:
             replace(request.rules, frame_threshold=0.0, committed_until=None),
             prefix_cache=hypothesis.prefix_cache,
         )
-        (rest,) = self.runtime.decode_continuously(self._greedy, [window.encoded], [ahead])
+        rest = yield from DecodeCall(self._greedy, window.encoded, ahead)
         return hypothesis.followed_by(rest)
 
     def _commit(self, words: Sequence[HypothesisWord]) -> None:
