@@ -73,5 +73,5 @@ def test_an_event_of_wyoming_has_its_answer(message: Message, kind: str) -> None
             with connection_to(server) as connection:
                 connection.sendall(before + json.dumps(message).encode() + b"\n")
                 lines = connection.makefile("rb")
-                while (found := json.loads(lines.readline()))["type"] != kind:
-                    lines.read(found.get("data_length", 0))
+                while (frame := json.loads(lines.readline()))["type"] != kind:
+                    lines.read(frame.get("data_length", 0))

@@ -223,7 +223,7 @@ def http_route(
     operation: Schema = {"summary": summary, "parameters": [*parameters], "responses": responses}
     if body is not None:
         operation["requestBody"] = body
-    query = frozenset(str(one["name"]) for one in parameters if one["in"] == "query")
+    query = frozenset(str(each["name"]) for each in parameters if each["in"] == "query")
     return HttpRoute(path, handler, method, auth, operation, None if reads_query else query)
 
 
