@@ -21,7 +21,6 @@ from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 
-REPORTS = Path(__file__).parents[3] / "shared" / "fixtures" / "reports5"
 LAYOUTS = {
     "plain": WriterOptions(),
     "width": WriterOptions(max_line_width=12),
@@ -168,10 +167,10 @@ def test_no_item_ends_before_its_start(times: str, name: str, layout: WriterOpti
         assert spans_s == sorted(spans_s, key=lambda span: span[0])
 
 
-@pytest.mark.skipif(not REPORTS.is_dir(), reason="needs ../shared")
+@pytest.mark.shared
 @pytest.mark.parametrize("stem", ["overlap", "zero", "odd-words", "ja", "th", "hi", "longword"])
-def test_reported_documents(stem: str) -> None:
-    transcript = replace(load_transcript(REPORTS / f"{stem}.json"), model="nano")
+def test_reported_documents(stem: str, shared_dir: Path) -> None:
+    transcript = replace(load_transcript(shared_dir / "fixtures" / "reports5" / f"{stem}.json"), model="nano")
     for rules, name, layout in product(RULES, ENTRIES, LAYOUTS):
         if name in SUBTITLES or layout == "plain":
             check(transcript, rules, name, layout)

@@ -73,7 +73,7 @@ def check_events(
     assert probabilities(found) == pytest.approx(probabilities(told), abs=1e-3)
 
 
-@pytest.mark.parametrize("piece", [6_400, 999])
+@pytest.mark.parametrize("piece", [6_400, pytest.param(999, marks=pytest.mark.long)])
 def test_events_are_those_of_the_library_however_the_audio_is_cut(nano: Model, piece: int) -> None:
     audio = clip("mixed")
     with serving(
