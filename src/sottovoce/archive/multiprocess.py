@@ -49,14 +49,14 @@ def parts_of(
     for number in range(1, n_parts):
         even = start_s + number * length
         least = (cuts[-1] if cuts else start_s) + SHORTEST_PART_S
-        found = [
+        near = [
             (later - earlier, -abs((earlier + later) / 2 - even), (earlier + later) / 2)
             for earlier, later in pauses
             if abs((earlier + later) / 2 - even) <= REACH * length
             and least <= (earlier + later) / 2 <= end_s - SHORTEST_PART_S
         ]
-        if found:
-            cuts.append(max(found)[2])
+        if near:
+            cuts.append(max(near)[2])
     bounds = [start_s, *cuts]
     ends: list[float | None] = [*cuts, None if is_open else end_s]
     return [RecordingPart(start, end) for start, end in zip(bounds, ends, strict=True)]
@@ -154,8 +154,8 @@ def _with_language(model: Model, source: AudioSource, options: TranscribeOptions
         return options
     with model.transcribe(source, options=options) as transcription:
         next(transcription, None)
-        found = transcription.language
-    return replace(options, decoding=replace(options.decoding, language=found)) if found else options
+        language = transcription.language
+    return replace(options, decoding=replace(options.decoding, language=language)) if language else options
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +185,12 @@ class _PartWorker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe(duplex=False)
         length = None if part.end_s is None else part.end_s - part.start_s
-        own = replace(options, offset_s=part.start_s, duration_s=length)
+        part_options = replace(options, offset_s=part.start_s, duration_s=length)
         if not is_first and not options.carry_initial_prompt:
-            own = replace(own, initial_prompt=None)
-        process = context.Process(target=_read, args=(theirs, load, source, own, threads), daemon=True)
+            part_options = replace(part_options, initial_prompt=None)
+        process = context.Process(
+            target=_read, args=(theirs, load, source, part_options, threads), daemon=True
+        )
         process.start()
         theirs.close()
         return cls(part, process, ours)

@@ -121,8 +121,8 @@ def _round(
         num_gpus=actors.gpus,
         ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": N_RETRIES},
     )
-    for found in rows.iter_rows():
-        row: Row = json.loads(found["row"])
+    for answer in rows.iter_rows():
+        row: Row = json.loads(answer["row"])
         if FATAL in row:
             raise OptionError(str(row[FATAL]))
         yield row

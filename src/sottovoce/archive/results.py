@@ -59,14 +59,14 @@ def list_recordings(source: str | Path) -> list[Item]:
 
 
 def _of_folder(folder: Path) -> list[Item]:
-    found: list[Item] = []
+    items: list[Item] = []
     for inside, folders, names in os.walk(folder, followlinks=False):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(inside, name)
             if path.suffix.lower() in SUFFIXES and not name.startswith("."):
-                found.append(Item(label_of(path.relative_to(folder).as_posix()), str(path.absolute())))
-    return found
+                items.append(Item(label_of(path.relative_to(folder).as_posix()), str(path.absolute())))
+    return items
 
 
 def _of_names(place: Path) -> list[Item]:
@@ -78,11 +78,11 @@ def _of_names(place: Path) -> list[Item]:
 
 
 def _each_once(items: Iterable[Item], source: str | Path) -> list[Item]:
-    found: dict[str, Item] = {}
+    by_id: dict[str, Item] = {}
     for item in items:
-        if found.setdefault(item.id, item).path != item.path:
+        if by_id.setdefault(item.id, item).path != item.path:
             raise ManifestError(f"{source}: expected an id for each recording, got '{item.id}' for two")
-    return list(found.values())
+    return list(by_id.values())
 
 
 Row: TypeAlias = "dict[str, Json]"

@@ -111,8 +111,8 @@ def read_input_format(text: str) -> RawFormat:
 
 
 def format_of_ending(name: str) -> RawFormat | None:
-    found = _ENDINGS.get(os.path.splitext(name)[1].lower())
-    return None if found is None else RawFormat(found, RAW_FORMATS[found])
+    codec = _ENDINGS.get(os.path.splitext(name)[1].lower())
+    return None if codec is None else RawFormat(codec, RAW_FORMATS[codec])
 
 
 def is_container(head: bytes) -> bool:
@@ -390,19 +390,19 @@ class Timeline:
         self._origin_s = None
 
     def changes(self) -> str | None:
-        found = []
+        notes = []
         if self._late_s:
-            found.append(f"the audio begins at {self._late_s:.2f} s")
+            notes.append(f"the audio begins at {self._late_s:.2f} s")
         filled = f"{self._filled_s:.2f} s of missing sound are silence" if self._filled_s else ""
         trimmed = f"{self._trimmed_s:.2f} s of overlapping sound are trimmed" if self._trimmed_s else ""
         if done := list(filter(None, (filled, trimmed))):
-            found.append(f"by its time stamps {' and '.join(done)}, first at {self._first_change_s:.2f} s")
+            notes.append(f"by its time stamps {' and '.join(done)}, first at {self._first_change_s:.2f} s")
         if self._n_restarts:
             times = "once" if self._n_restarts == 1 else f"{self._n_restarts} times"
-            found.append(f"the time stamps start anew {times}, the sound is joined there")
+            notes.append(f"the time stamps start anew {times}, the sound is joined there")
         if self._is_damaged:
-            found.append("damaged time stamps are not used")
-        return "; ".join(found) or None
+            notes.append("damaged time stamps are not used")
+        return "; ".join(notes) or None
 
     def _deviation_s(self, frame: av.AudioFrame, place_s: float) -> float:
         stamp = frame.time
@@ -568,14 +568,14 @@ def seek_before(
 def _place_of(frame: av.AudioFrame, heads: Sequence[av.AudioFrame], codec: str) -> int | None:
     """Return the position of a frame, in samples from the first of `heads`; None if it is uncertain."""
     first, rate, step = heads[0], heads[0].sample_rate, frame.time_base
-    if {one.sample_rate for one in (*heads, frame)} != {rate}:
+    if {head.sample_rate for head in (*heads, frame)} != {rate}:
         return None
     if first.pts is None or frame.pts is None or step is None:
         return None
     stamped = (frame.pts - first.pts) * step * rate
     if step * rate <= 1:
         return round(stamped)
-    if codec in UNEQUAL or {one.samples for one in heads[1:]} != {frame.samples}:
+    if codec in UNEQUAL or {head.samples for head in heads[1:]} != {frame.samples}:
         return None
     place = first.samples + round((stamped - first.samples) / frame.samples) * frame.samples
     return place if abs(place - stamped) <= STAMP_S * rate else None
@@ -728,14 +728,16 @@ class ContainerDecoder(BlockSource):
         try:
             if self._file.is_chained():
                 return False
-            found = seek_before(self._container, self._stream, start_s, self._decoded_frames, self._timeline)
+            landing = seek_before(
+                self._container, self._stream, start_s, self._decoded_frames, self._timeline
+            )
         except (*_DAMAGE, OSError, EOFError):
             return False
         self._n_damaged = 0
-        if found is not None:
-            self.first_sample, self._sought = found
+        if landing is not None:
+            self.first_sample, self._sought = landing
             self._resampler.next_sample = self.first_sample
-        return found is not None
+        return landing is not None
 
     def close(self) -> None:
         self._container.close()
@@ -751,13 +753,13 @@ class ContainerDecoder(BlockSource):
 
     def warnings(self) -> list[str]:
         damaged, unread = self._n_damaged, self._n_unread_links
-        found = [
+        warnings = [
             self._truncation,
             f"left out {damaged} damaged packets" if damaged else None,
             f"left out {unread} streams of a chained file that cannot be read" if unread else None,
             self._timeline.changes(),
         ]
-        return [warning for warning in found if warning]
+        return [warning for warning in warnings if warning]
 
     def silences(self) -> list[tuple[float, float]]:
         return list(self._timeline.silences)

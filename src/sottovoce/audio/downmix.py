@@ -109,7 +109,7 @@ class Downmix(Generic[S]):
             yield self._mix(self._waiting.popleft())
 
     def _changes(self, stretch: list[_Block[S]]) -> bool:
-        sounding = [one for one in stretch if CANCELLED * one.energies[2] > one.energies[1]]
+        sounding = [block for block in stretch if CANCELLED * block.energies[2] > block.energies[1]]
         n_changed = sum(self._is_across([block]) for block in sounding)
         return self._is_across(stretch) and 2 * n_changed > len(sounding)
 
@@ -129,7 +129,7 @@ class Downmix(Generic[S]):
         uncorrelated = np.diag(np.diag(products))
         kept = tuple(int(channel) for channel in np.flatnonzero(self._weights))
         while len(kept) > 1 and energy(kept, products) <= INTACT * energy(kept, uncorrelated):
-            fewer = [tuple(one for one in kept if one != left_out) for left_out in reversed(kept)]
+            fewer = [tuple(channel for channel in kept if channel != left_out) for left_out in reversed(kept)]
             kept = max(fewer, key=lambda some: energy(some, products))
         return kept
 
@@ -173,11 +173,11 @@ class Pcm16Resampler:
         """Yield blocks (n, n_channels) that are not empty, of all frames."""
         source = None
         for frame in frames:
-            own = (frame.format.name, frame.layout.name, frame.sample_rate)
-            if own != source:
+            layout = (frame.format.name, frame.layout.name, frame.sample_rate)
+            if layout != source:
                 yield from self._block(None)
                 self._start(frame)
-                source = own
+                source = layout
             yield from self._block(frame)
         yield from self._block(None)
 
@@ -227,7 +227,7 @@ def _resampler_to(layout: str) -> av.AudioResampler:
 def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None, n_channels: int) -> Pcm16:
     frames = [] if resampler is None else resampler.resample(frame)
     # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
-    blocks = [one.to_ndarray().reshape(-1, n_channels) for one in frames if one is not None]
+    blocks = [resampled.to_ndarray().reshape(-1, n_channels) for resampled in frames if resampled is not None]
     return np.concatenate([np.zeros((0, n_channels), np.int16), *blocks])
 
 

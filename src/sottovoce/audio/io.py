@@ -284,11 +284,11 @@ class AudioFilter:
 
 def _split(text: str) -> list[str]:
     parts = [""]
-    for found in re.finditer(r"\\(.?)|'([^']*)'?|([^\\',]+)|,", text, re.DOTALL):
-        if found[0] == ",":
+    for token in re.finditer(r"\\(.?)|'([^']*)'?|([^\\',]+)|,", text, re.DOTALL):
+        if token[0] == ",":
             parts.append("")
         else:
-            parts[-1] += found[1] or found[2] or found[3] or ""
+            parts[-1] += token[1] or token[2] or token[3] or ""
     return parts
 
 
@@ -334,14 +334,14 @@ class AudioReader:
     def silences(self) -> list[tuple[float, float]]:
         """Return the gaps filled so far, each with the digital silence around it, in seconds."""
         pauses = [*self._pauses, ((self._last_sound + 1) / SAMPLE_RATE, self._n_read / SAMPLE_RATE)]
-        found = []
+        gaps = []
         for filled in self._source.silences():
             first, last = filled[0] - self._start_s, filled[1] - self._start_s
             middle = (first + last) / 2
             at = bisect_right(pauses, middle, key=lambda pause: pause[0]) - 1
             start, end = pauses[at] if at >= 0 and middle < pauses[at][1] else (first, last)
-            found.append((min(start, first), max(end, last)))
-        return found
+            gaps.append((min(start, first), max(end, last)))
+        return gaps
 
     def _note_pauses(self, block: Samples) -> None:
         sound = np.flatnonzero(np.abs(block).max(axis=0) > QUIET) + self._n_read
@@ -502,10 +502,10 @@ def read_live(
     while raw is None and not is_container(file.head):
         if len(file.head) < HEAD_BYTES and file.read_ahead(HEAD_BYTES):
             continue
-        if (found := no_sound(file.head)) is not None:
+        if (kind := no_sound(file.head)) is not None:
             raise AudioError(
                 f"{name}: expected a sound file or 16-bit PCM at 16 kHz (other PCM needs an input format), "
-                f"got {found}"
+                f"got {kind}"
             )
         yield from read_pcm(cast(BinaryIO, file), chunk_s=chunk_s, name=name)
         return

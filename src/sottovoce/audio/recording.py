@@ -102,10 +102,12 @@ class Recording:
         """
         with self.open_channels() as reader:
             n_channels = reader.info.n_channels
-        found = [self.to_read_beside() for _ in range(n_channels)]
-        for channel, (one, spans) in enumerate(zip(found, silent or [()] * n_channels, strict=True)):
-            one._channel, one._silent, one._reader = channel, spans, None
-        return found
+        recordings = [self.to_read_beside() for _ in range(n_channels)]
+        for channel, (recording, spans) in enumerate(
+            zip(recordings, silent or [()] * n_channels, strict=True)
+        ):
+            recording._channel, recording._silent, recording._reader = channel, spans, None
+        return recordings
 
     def beginning(self, seconds: float) -> Samples:
         """Read the first samples (n,) float32. Raises: AudioError as `open`."""

@@ -216,7 +216,7 @@ def _read_rows(file: BinaryIO) -> StoredPart:
     from sottovoce.offline.resume import ResumePoint, segment_of_json
 
     segments: list[Segment] = []
-    found = StoredPart(matches=True)
+    stored = StoredPart(matches=True)
     n_bytes = file.tell()
     for line in file:
         n_bytes += len(line)
@@ -228,10 +228,10 @@ def _read_rows(file: BinaryIO) -> StoredPart:
                 segments.append(segment_of_json(cast(Mapping[str, object], row["segment"])))
             else:
                 point = ResumePoint.of_json(row["point"])
-                found = StoredPart(False, True, tuple(segments), point, n_bytes)
+                stored = StoredPart(False, True, tuple(segments), point, n_bytes)
         except (AttributeError, LookupError, TypeError, ValueError, OptionError):
             break
-    return found
+    return stored
 
 
 def _row(line: bytes) -> dict[str, object] | None:
@@ -336,7 +336,7 @@ class TranscribeRun:
         if self.files.processors > 1 or not os.path.isfile(name):
             return None
         about = os.stat(name)
-        named = {one: _with_files(self.given[one]) for one in READ_WITH}
+        named = {option: _with_files(self.given[option]) for option in READ_WITH}
         return {
             "format": FORMAT,
             "version": version("sottovoce"),
@@ -351,10 +351,10 @@ class TranscribeRun:
 
 
 def _with_files(value: object) -> object:
-    values = [str(one) for one in (value if isinstance(value, tuple | list) else [value])]
-    voices = [one.partition("=")[2] for one in values]  # of NAME=FILE
-    files = [os.stat(one) for one in (*values, *voices) if is_file(one)]
-    return value, [(one.st_size, one.st_mtime_ns) for one in files]
+    values = [str(text) for text in (value if isinstance(value, tuple | list) else [value])]
+    voices = [text.partition("=")[2] for text in values]  # of NAME=FILE
+    files = [os.stat(text) for text in (*values, *voices) if is_file(text)]
+    return value, [(file.st_size, file.st_mtime_ns) for file in files]
 
 
 def transcribe_files(
@@ -516,9 +516,9 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         run.invocation.interrupts.check()
         language, turns = transcription.language, transcription.turns
         if stored.segments and isinstance(transcription, FileTranscription):
-            found = [*stored.segments, *transcription.segments]
-            language = spoken_most(found)
-            turns = turns if run.options.is_diarized else turns_of(found)
+            whole = [*stored.segments, *transcription.segments]
+            language = spoken_most(whole)
+            turns = turns if run.options.is_diarized else turns_of(whole)
         ended = replace(
             begun,
             language=language,

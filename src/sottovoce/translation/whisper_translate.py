@@ -54,40 +54,44 @@ def with_english(
     """
     require_multilingual(model)
     whole = list(sentences(segments))
-    foreign = [one for one in whole if one.language != TARGET and one.end > one.start and one.text.strip()]
-    found: dict[int, str] = {}
-    for language in dict.fromkeys(one.language for one in foreign):
-        own = [one for one in foreign if one.language == language]
-        found |= _translated(model, source, own, language, options)
-    return [with_translation(one, found.get(one.id)) for one in whole]
+    foreign = [
+        sentence
+        for sentence in whole
+        if sentence.language != TARGET and sentence.end > sentence.start and sentence.text.strip()
+    ]
+    translations: dict[int, str] = {}
+    for language in dict.fromkeys(sentence.language for sentence in foreign):
+        spoken = [sentence for sentence in foreign if sentence.language == language]
+        translations |= _translated(model, source, spoken, language, options)
+    return [with_translation(sentence, translations.get(sentence.id)) for sentence in whole]
 
 
 def _translated(
-    model: Model, source: AudioSource, own: Sequence[Segment], language: str, options: TranscribeOptions
+    model: Model, source: AudioSource, spoken: Sequence[Segment], language: str, options: TranscribeOptions
 ) -> dict[int, str]:
     chosen = TranscribeOptions(
         decoding=replace(options.decoding, prefix=None, speaker_turns=False),
         fallback=options.fallback,
-        clip_timestamps=tuple(time for one in _apart(own) for time in one),
+        clip_timestamps=tuple(time for span in _apart(spoken) for time in span),
         condition_on_previous_text=False,
         audio_ctx=options.audio_ctx,
         normalization=options.normalization,
     )
-    found: dict[int, str] = {}
+    translations: dict[int, str] = {}
     source = Source.of(source, options)
     for segment in model.transcribe(source, language=language, task="translate", options=chosen):
         middle = (segment.start + segment.end) / 2
-        nearest = min(own, key=lambda one: max(one.start - middle, middle - one.end))
-        found[nearest.id] = found.get(nearest.id, "") + segment.text
-    return found
+        nearest = min(spoken, key=lambda sentence: max(sentence.start - middle, middle - sentence.end))
+        translations[nearest.id] = translations.get(nearest.id, "") + segment.text
+    return translations
 
 
-def _apart(own: Sequence[Segment]) -> list[tuple[float, float]]:
+def _apart(spoken: Sequence[Segment]) -> list[tuple[float, float]]:
     spans: list[tuple[float, float]] = []
-    for one in own:
-        start = max(one.start, spans[-1][1] if spans else 0.0)
-        if one.end > start:
-            spans.append((start, one.end))
+    for sentence in spoken:
+        start = max(sentence.start, spans[-1][1] if spans else 0.0)
+        if sentence.end > start:
+            spans.append((start, sentence.end))
     return spans
 
 
