@@ -132,6 +132,7 @@ def test_a_field_of_a_form_may_be_in_the_query_and_counts_less(quiet_server: Ser
         ("POST", f"{TRANSCRIPTIONS}?language=en&language=de"),
         ("POST", "/v1/convert?format=srt&format=vtt"),
         ("GET", "/v1/jobs?limit=1&limit=2"),
+        ("POST", "/v1/listen?model=nano&model=other"),
         ("GET", "/v1/live?languages=en&languages=de"),
     ],
 )

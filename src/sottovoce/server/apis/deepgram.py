@@ -70,6 +70,7 @@ SILENTLY_IGNORED = ("version", "tag", "extra", "mip_opt_out", "no_delay")
 REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
 """Must be false: they would change the text or send it elsewhere."""
 OFF_VALUES = ("false", "0", "")
+REPEATABLE = ("keyterm", "keywords", "language_hint", "detect_language")
 STREAM_PARAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
     *("detect_language", "utt_split"),
@@ -158,6 +159,9 @@ class Query:
         for name in given:
             if name in REFUSED:
                 raise unsupported(name)
+        for name, values in self.values.items():
+            if len(values) > 1 and name in known and name not in REPEATABLE:
+                raise invalid_value(name, "one value", f"{len(values)}")
         known = (*known, *SILENTLY_IGNORED)
         self.ignored = tuple(name for name in given if name not in known or name == "diarize_model")
 
