@@ -99,6 +99,7 @@ def test_arpa_files_that_differ_in_form_alone(tmp_path: Path, text: str) -> None
         ([7], "expected phrases, or phrases with numbers, got 7"),
         ({"ab": float("nan")}, "expected phrases, or phrases with numbers"),
         ({"ab": None}, "expected phrases, or phrases with numbers"),
+        ([(1, 2)], r"expected phrases, or phrases with numbers, got \(1, 2\)"),
     ],
 )
 def test_hotwords(hotwords: object, message: str) -> None:

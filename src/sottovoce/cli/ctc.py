@@ -183,8 +183,8 @@ def _update_lines(name: str, update: StreamUpdate) -> Lines:
         "revised": update.n_revised,
         "committed": [_word(word) for word in update.committed],
         "alternatives": [
-            {"text": one.text, "score": round(one.score, 5), "posterior": round(one.posterior or 0.0, 5)}
-            for one in update.hypotheses
+            {"text": each.text, "score": round(each.score, 5), "posterior": round(each.posterior or 0.0, 5)}
+            for each in update.hypotheses
         ],
     }
     return [line]
@@ -199,7 +199,7 @@ def _word(word: Word) -> dict[str, object]:
     }
 
 
-def _lines(name: str, found: Sequence[Hypothesis]) -> Lines:
+def _lines(name: str, hypotheses: Sequence[Hypothesis]) -> Lines:
     return [
         {
             "id": name,
@@ -213,7 +213,7 @@ def _lines(name: str, found: Sequence[Hypothesis]) -> Lines:
             "words": [_word(word) for word in hypothesis.words],
             "tokens": list(hypothesis.tokens),
         }
-        for rank, hypothesis in enumerate(found)
+        for rank, hypothesis in enumerate(hypotheses)
     ]
 
 
@@ -252,20 +252,20 @@ def _ranges(text: str | None, tunable: Sequence[str]) -> dict[str, Range]:
     from sottovoce.ctc.tuning import RANGES
 
     names = (*tunable, "beam_size")
-    found: dict[str, Range] = {}
+    ranges: dict[str, Range] = {}
     for part in tunable if text is None else text.split(","):
         name, _, limits = part.strip().partition("=")
         name = name.replace("-", "_")
         if name not in names:
             raise OptionError(f"--tune: expected one of {', '.join(names)}, got '{part.strip()}'")
-        found[name] = RANGES[name]
+        ranges[name] = RANGES[name]
         if limits:
             low, _, high = limits.partition("..")
             try:
-                found[name] = replace(RANGES[name], low=float(low), high=float(high))
+                ranges[name] = replace(RANGES[name], low=float(low), high=float(high))
             except ValueError:
                 raise OptionError(f"--tune: expected {name}=LOW..HIGH, got '{part.strip()}'") from None
-    return found
+    return ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,8 +366,8 @@ class Utterances:
         # Weights and penalties were tuned on the states of PyTorch's encoder.
         model = None if options.model is None else load_model(options.model, backend="torch")
         if model is not None and model.ctc_head is not None:
-            own = LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
-            return cls(options, config, model, own)
+            labels = LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
+            return cls(options, config, model, labels)
         if model is not None or config.labels is None:
             raise OptionError("--labels: expected a file of labels (or --model with a CTC head), got none")
         return cls(options, config, model, config.label_list())
@@ -378,8 +378,8 @@ class Utterances:
             yield recorded_emissions(path, self.model)
             return
         paths = [path] if path.exists() else [Path(part) for part in str(path).split(",")]
-        for found in itertools.zip_longest(*map(read_emissions, paths)):
-            sources = [source for source in found if source is not None]
+        for aligned in itertools.zip_longest(*map(read_emissions, paths)):
+            sources = [source for source in aligned if source is not None]
             if len(sources) < len(paths):
                 raise InputError(
                     f"{path}: expected equal numbers of utterances of each network, got fewer of one"
@@ -446,14 +446,14 @@ class Utterances:
         return with_vocabulary(self.config.hotwords, documents, default_weight=weight)
 
     def config_with(self, weights: Mapping[str, float]) -> dict[str, object]:
-        found = chosen_values(self.config)
-        found["labels"] = self.config.labels if self.model is None else self.labels.names
-        found["blank"] = self.labels.blank
+        values = chosen_values(self.config)
+        values["labels"] = self.config.labels if self.model is None else self.labels.names
+        values["blank"] = self.labels.blank
         if self.options.vocabulary_from:
-            found["hotwords"] = self._hotwords()
+            values["hotwords"] = self._hotwords()
         if self.config.neural_lm is not None and Path(self.config.neural_lm).exists():
-            found["neural_lm"] = Path(self.config.neural_lm)
-        return {**found, **weights}
+            values["neural_lm"] = Path(self.config.neural_lm)
+        return {**values, **weights}
 
 
 def decoded(
@@ -463,7 +463,7 @@ def decoded(
     decoder = utterances.decoder(options.nbest)
 
     def greedy(batch: list[Tensor], lengths: Sequence[int]) -> list[list[Hypothesis]]:
-        return [[found] for found in decoder.greedy(batch, lengths)]
+        return [[best] for best in decoder.greedy(batch, lengths)]
 
     together = partial(_together, greedy if options.greedy else decoder.decode)
     waiting: list[EmissionSource] = []
@@ -504,7 +504,9 @@ def _together(decode: Decode, sources: Sequence[EmissionSource]) -> Iterator[Lin
         except InputError:  # which one it is shows below
             pass
         else:
-            yield from (_lines(source.name, found) for source, found in zip(sources, lists, strict=True))
+            yield from (
+                _lines(source.name, hypotheses) for source, hypotheses in zip(sources, lists, strict=True)
+            )
             return
     for source in sources:
         try:
@@ -603,12 +605,12 @@ def tuned(
         progress()
         return np.array([each.n_errors for each in counts], np.int64)
 
-    own = {
-        one.field: getattr(part, one.field)
+    values = {
+        option.field: getattr(part, option.field)
         for part in (fusion, config.options)
-        for one in options_of(type(part))
+        for option in options_of(type(part))
     }
-    start = {name: own[name] for name in ranges}
+    start = {name: values[name] for name in ranges}
     folds = folds_of([row.speaker for row in rows], options.folds)
     best = tune(errors, start, ranges, folds, n_decodings=options.decodings, seed=options.seed)
     before, after = (

@@ -142,9 +142,9 @@ def _aligned(frames: Floats, labels: Ints, blanks: Ints, first: Tensor, last: Te
         steps[t] = ways.argmax(axis=0)
         score = ways.max(axis=0) + frame[path]
     state = int(len(path) - 1 - score[::-1][:2].argmax())
-    found = float(score[state])
+    total = float(score[state])
     newest = -1
-    for t in reversed(range(len(frames) if found > NEVER else 0)):
+    for t in reversed(range(len(frames) if total > NEVER else 0)):
         label = state // 2
         if state % 2:
             now = max(float(frames[t, path[state]]), -1e30)
@@ -152,7 +152,7 @@ def _aligned(frames: Floats, labels: Ints, blanks: Ints, first: Tensor, last: Te
                 newest, last[label], peak[label] = label, t, now
             first[label], peak[label] = t, max(float(peak[label]), now)
         state -= int(steps[t, state])
-    return found
+    return total
 
 
 def common_cut(

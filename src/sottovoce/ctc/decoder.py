@@ -59,20 +59,20 @@ class Ending(NamedTuple):
     symbols: tuple[int, ...]
 
 
-def merge_rescored(found: Sequence[Ending], more: Sequence[Ending], n_best: int) -> list[Ending]:
+def merge_rescored(endings: Sequence[Ending], more: Sequence[Ending], n_best: int) -> list[Ending]:
     """Merge hypotheses with rescored ones; return the n_best of each utterance."""
     merged: list[Ending] = []
-    for row in sorted({ending.row for ending in found}):
-        own = [ending for ending in found if ending.row == row]
-        pool = {(ending.symbols, ending.mark): ending for ending in own}
-        for one in more:
-            pooled = pool.get((one.symbols, one.mark))
-            if one.row == row and (pooled is None or pooled.score < one.score):
-                pool[one.symbols, one.mark] = one
+    for row in sorted({ending.row for ending in endings}):
+        of_row = [ending for ending in endings if ending.row == row]
+        pool = {(ending.symbols, ending.mark): ending for ending in of_row}
+        for each in more:
+            pooled = pool.get((each.symbols, each.mark))
+            if each.row == row and (pooled is None or pooled.score < each.score):
+                pool[each.symbols, each.mark] = each
         ranked = sorted(pool.values(), key=lambda ending: -ending.score)[:n_best]
         # A word sequence that the beam lost without pruning is in no mass: shares still sum to at most 1.
         of_ranked = torch.tensor([ending.score for ending in ranked], dtype=torch.float64).logsumexp(dim=0)
-        total = max(own[0].score - math.log(own[0].posterior), float(of_ranked))
+        total = max(of_row[0].score - math.log(of_row[0].posterior), float(of_ranked))
         merged += [ending._replace(posterior=math.exp(ending.score - total)) for ending in ranked]
     return merged
 
@@ -80,8 +80,8 @@ def merge_rescored(found: Sequence[Ending], more: Sequence[Ending], n_best: int)
 def _joined_lists(lists: Sequence[Sequence[Hypothesis]], shares: Sequence[float]) -> list[Hypothesis]:
     posteriors: dict[str, float] = {}
     best: dict[str, tuple[float, Hypothesis]] = {}
-    for share, found in zip(shares, lists, strict=True):
-        for hypothesis in found:
+    for share, hypotheses in zip(shares, lists, strict=True):
+        for hypothesis in hypotheses:
             posterior = share * (hypothesis.posterior or 0.0)
             posteriors[hypothesis.text] = posteriors.get(hypothesis.text, 0.0) + posterior
             if hypothesis.text not in best or posterior > best[hypothesis.text][0]:
@@ -114,10 +114,10 @@ class HistoryAdjuster:
         new[tuple(torch.tensor(places).t())] = torch.tensor(values)
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
-        found = list(zip(places, histories, values, strict=True))
+        adjusted = list(zip(places, histories, values, strict=True))
         for row in {row for row, _ in places}:
-            dropped = [k for (b, k), _, value in found if b == row and value == NEVER]
-            living = [history for (b, _), history, value in found if b == row and value > NEVER]
+            dropped = [k for (b, k), _, value in adjusted if b == row and value == NEVER]
+            living = [history for (b, _), history, value in adjusted if b == row and value > NEVER]
             if dropped:
                 state.drop(row, torch.tensor(dropped))
             if living:
@@ -137,15 +137,15 @@ class HistoryAdjuster:
     def _histories(
         self, state: PrefixState, places: Sequence[Sequence[int]], marks: Sequence[int] | None = None
     ) -> list[WordHistory]:
-        found = []
+        histories = []
         for i, symbols in enumerate(histories_of(state, places)):
             committed = state.committed[places[i][0]]
             symbols = [*committed.open_symbols(), *symbols]
             spell = self._speller
             words = spell.finished_words(symbols) if marks is None else spell.words(symbols, marks[i])
             newer = (HistoryWord(word.text, word.in_lexicon) for word in words)
-            found.append(committed.history().after(newer))
-        return found
+            histories.append(committed.history().after(newer))
+        return histories
 
     def _values(
         self,
@@ -294,7 +294,7 @@ class EmissionDecoder:
         best, path = self._scaling.scores(emissions).max(dim=2)  # (B, T)
         scores = best.masked_fill(torch.arange(path.shape[1]) >= counts[:, None], 0.0).sum(dim=1).tolist()
         acoustic = self._scaling.probabilities(emissions).gather(2, path[:, :, None])[:, :, 0]
-        found = []
+        hypotheses = []
         for row, (n_frames, score) in enumerate(zip(counts.tolist(), scores, strict=True)):
             labels = [*path[row, :n_frames].tolist(), self.labels.blank]
             turns = [t for t, label in enumerate(labels) if not t or label != labels[t - 1]]
@@ -310,7 +310,7 @@ class EmissionDecoder:
                 )
                 for word in self.labels.words(tokens)
             ]
-            found.append(
+            hypotheses.append(
                 Hypothesis(
                     text=self.labels.spell(tokens),
                     tokens=tuple(tokens),
@@ -320,7 +320,7 @@ class EmissionDecoder:
                     token_frames=tuple(first),
                 )
             )
-        return found
+        return hypotheses
 
     def start(self, n_batch: int = 1) -> PrefixState:
         """Make the state of n_batch streams before their first frame."""
@@ -346,22 +346,22 @@ class EmissionDecoder:
         state, before = self.start(), ""
 
         def update(
-            text: str, words: Iterable[Word], found: Iterable[Hypothesis], *, final: bool
+            text: str, words: Iterable[Word], hypotheses: Iterable[Hypothesis], *, final: bool
         ) -> StreamUpdate:
             old, new = before.split(), text.split()
             same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
             now, n_revised = int(state.n_frames[0]) * self.options.frame_s, len(old) - len(list(same))
-            return StreamUpdate(now, text, text != before, n_revised, tuple(words), tuple(found), final)
+            return StreamUpdate(now, text, text != before, n_revised, tuple(words), tuple(hypotheses), final)
 
         for chunk in chunks:
             text = self.decode_chunk(state, chunk)[0]
             words = [word for event in self.committed(state) for word in event.words]
-            found = self.partials(state)[0] if self.options.n_best > 1 else []
-            yield update(text, words, found, final=False)
+            hypotheses = self.partials(state)[0] if self.options.n_best > 1 else []
+            yield update(text, words, hypotheses, final=False)
             before = text
-        found = self.finish(state)[0]
-        best = found[0] if found else Hypothesis(text="", tokens=(), score=0.0)
-        yield update(best.text, best.words[len(state.committed[0].words) :], found, final=True)
+        hypotheses = self.finish(state)[0]
+        best = hypotheses[0] if hypotheses else Hypothesis(text="", tokens=(), score=0.0)
+        yield update(best.text, best.words[len(state.committed[0].words) :], hypotheses, final=True)
 
     def committed(self, state: PrefixState) -> list[Partial]:
         """Return the words committed since the last call, at most one event per stream; its row is
@@ -393,17 +393,17 @@ class EmissionDecoder:
         """Return the n_best texts so far of each stream, best first. Those of one text are merged. tokens and
         words follow the committed words; the state is unchanged.
         """
-        found: list[Ending] = []
+        endings: list[Ending] = []
         texts: list[str] = []
         for history, ranked in zip(state.committed, ranked_beams(state), strict=True):
             by_text: dict[str, Ending] = {}
-            for one in ranked:
-                text = self._text_so_far(history, one.symbols)
-                first = by_text.setdefault(text, one._replace(posterior=0.0))
-                by_text[text] = first._replace(posterior=first.posterior + one.posterior)
-            found += list(by_text.values())[: self.options.n_best]
+            for each in ranked:
+                text = self._text_so_far(history, each.symbols)
+                first = by_text.setdefault(text, each._replace(posterior=0.0))
+                by_text[text] = first._replace(posterior=first.posterior + each.posterior)
+            endings += list(by_text.values())[: self.options.n_best]
             texts += list(by_text)[: self.options.n_best]
-        return self._hypotheses(state, found, texts)
+        return self._hypotheses(state, endings, texts)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of finished streams; the state is unchanged. If none of an utterance can be
@@ -411,28 +411,28 @@ class EmissionDecoder:
         """
         if not len(state.length):
             return []
-        found = self._endings(state)
+        endings = self._endings(state)
         if self._adjuster is None:
-            found = self._with_pruned(state, found)
-        return self._hypotheses(state, found)
+            endings = self._with_pruned(state, endings)
+        return self._hypotheses(state, endings)
 
     def _text_so_far(self, history: CommittedHistory, later: Sequence[int]) -> str:
         symbols = [*history.open_symbols(), *later]
         return self._speller.join([history.text, self._speller.text(symbols, self._speller.words(symbols))])
 
     def _checked(self, emissions: Emissions, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
-        found = [
+        networks = [
             checked(*as_tensors(each, lengths), len(self.labels), is_normalised=self.options.is_normalised)
             for each in networks_of(emissions)
         ]
-        if len(found) == 1:
-            return found[0]
+        if len(networks) == 1:
+            return networks[0]
         if not self.options.is_normalised:
             raise OptionError("networks: expected log-probabilities to average, got is_normalised=False")
         if self.options.combine != "mean":
             raise OptionError("combine: expected 'mean' for a stream or a greedy path, got 'nbest'")
-        shares = network_weights(self.options.network_weights, len(found))
-        return mean_log_probs([values for values, _ in found], shares), found[0][1]
+        shares = network_weights(self.options.network_weights, len(networks))
+        return mean_log_probs([values for values, _ in networks], shares), networks[0][1]
 
     def _advance(self, state: PrefixState, emissions: Tensor, lengths: Tensor) -> None:
         log_probs, scores = self._scaling.probabilities(emissions), self._scaling.scores(emissions)
@@ -478,19 +478,20 @@ class EmissionDecoder:
             for ending in of_row
         ]
 
-    def _with_pruned(self, state: PrefixState, found: list[Ending]) -> list[Ending]:
+    def _with_pruned(self, state: PrefixState, endings: list[Ending]) -> list[Ending]:
         """Merge in pruned homophones, except of unfinished utterances and committed words."""
         if self.options.n_best == 1 or self._scorer is None or self._scorer.n_arcs == 1:
-            return found
+            return endings
         n_labels, acoustic, lm_offset = len(self.labels), state.acoustic.tolist(), state.lm_offset.tolist()
         beams: dict[tuple[int, tuple[int, ...]], int] = {}
         """The likeliest, by utterance and labels."""
-        for one in found:
-            if state.committed[one.row].symbols or one.mark == UNFINISHED:
+        for ending in endings:
+            if state.committed[ending.row].symbols or ending.mark == UNFINISHED:
                 continue
-            key, of_row = (one.row, tuple(symbol % n_labels for symbol in one.symbols)), acoustic[one.row]
-            if key not in beams or of_row[one.beam] > of_row[beams[key]]:
-                beams[key] = one.beam
+            key = ending.row, tuple(symbol % n_labels for symbol in ending.symbols)
+            of_row = acoustic[ending.row]
+            if key not in beams or of_row[ending.beam] > of_row[beams[key]]:
+                beams[key] = ending.beam
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
         labels = [labels for _, labels in beams]
         readings = self._search.readings(labels, each * self.options.n_best) if beams else []
@@ -499,18 +500,18 @@ class EmissionDecoder:
             for ((row, _), beam), several in zip(beams.items(), readings, strict=True)
             for symbols, mark, score in several
         ]
-        return merge_rescored(found, more, self.options.n_best)
+        return merge_rescored(endings, more, self.options.n_best)
 
     def _hypotheses(
-        self, state: PrefixState, found: Sequence[Ending], texts: Sequence[str] | None = None
+        self, state: PrefixState, endings: Sequence[Ending], texts: Sequence[str] | None = None
     ) -> list[list[Hypothesis]]:
         """Make hypotheses. texts: of unfinished ones, which follow the committed words."""
-        spans = self._align(state, found) if self.options.times and state.emissions else None
+        spans = self._align(state, endings) if self.options.times and state.emissions else None
         acoustic = state.acoustic.tolist()
         offsets = list(zip(state.acoustic_offset.tolist(), state.lm_offset.tolist(), strict=True))
         n_labels = len(self.labels)
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
-        for i, ending in enumerate(found):
+        for i, ending in enumerate(endings):
             history, score = state.committed[ending.row], acoustic[ending.row][ending.beam]
             begin = 0 if texts is None else history.n_closed
             symbols = [*history.symbols[begin:], *ending.symbols]
@@ -532,13 +533,13 @@ class EmissionDecoder:
             )
         return hypotheses
 
-    def _align(self, state: PrefixState, found: Sequence[Ending]) -> list[TokenTimes]:
-        tokens, lengths = padded([ending.symbols for ending in found])
+    def _align(self, state: PrefixState, endings: Sequence[Ending]) -> list[TokenTimes]:
+        tokens, lengths = padded([ending.symbols for ending in endings])
         if not tokens.numel():
-            return [TokenTimes([], [], []) for _ in found]
+            return [TokenTimes([], [], []) for _ in endings]
         n_labels = len(self.labels)
         labels = tokens % n_labels
-        rows, beams = (torch.tensor([ending[i] for ending in found]) for i in (0, 3))
+        rows, beams = (torch.tensor([ending[i] for ending in endings]) for i in (0, 3))
         emissions, n_frames = state.joined()
         spans = align(
             self._idle.emissions(emissions),
@@ -571,13 +572,13 @@ def ranked_beams(state: PrefixState) -> list[list[Ending]]:
 def _listed(
     state: PrefixState, scores: Tensor, shares: Floats, beams: Tensor, marks: Tensor
 ) -> list[list[Ending]]:
-    found: list[list[Ending]] = [[] for _ in range(len(state.length))]
+    endings: list[list[Ending]] = [[] for _ in range(len(state.length))]
     for row, *columns in zip(itertools.count(), *(each.tolist() for each in (scores, shares, beams, marks))):
         possible = [column for column in zip(*columns, strict=True) if column[0] > NEVER]
         symbols = histories_of(state, [(row, beam) for _, _, beam, _ in possible])
         for (score, share, beam, mark), each in zip(possible, symbols, strict=True):
-            found[row].append(Ending(row, score, share, beam, mark, tuple(each)))
-    return found
+            endings[row].append(Ending(row, score, share, beam, mark, tuple(each)))
+    return endings
 
 
 def _posteriors(some: Floats, scores: Floats) -> Floats:
@@ -646,11 +647,11 @@ class CtcDecoder(EmissionDecoder):
             n_best=options.n_best if n_best is None else n_best,
         )
         fusion = fusion or CtcFusionOptions()
-        model, beside = (None if given is None else load_ngram(given) for given in (lm, label_lm))
+        model, label_model = (None if given is None else load_ngram(given) for given in (lm, label_lm))
         weight = fusion.hotword_weight
         phrases = [] if hotwords is None else listed_phrases(hotwords, default_weight=weight)
         parts = DecoderParts(named, fusion)
-        scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
+        scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, label_model)
         """The words' tree, made or given; None without a lexicon."""
         rescorer = None
         if isinstance(neural_lm, str | Path):
@@ -678,9 +679,9 @@ class CtcDecoder(EmissionDecoder):
 
     def decode_logits(self, logits: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
-        found = [as_tensors(each, lengths) for each in networks_of(logits)]
-        networks = [values.float().log_softmax(dim=-1) for values, _ in found]
-        return self.decode(networks if len(networks) > 1 else networks[0], found[0][1])
+        parts = [as_tensors(each, lengths) for each in networks_of(logits)]
+        networks = [values.float().log_softmax(dim=-1) for values, _ in parts]
+        return self.decode(networks if len(networks) > 1 else networks[0], parts[0][1])
 
     @classmethod
     def from_config(cls, path: str | Path, *, device: str | torch.device = "cpu") -> CtcDecoder:

@@ -322,24 +322,24 @@ def _of_folder(folder: Path) -> LabelList:
         if path.exists():
             documents[name] = json.loads(read_text(path, "JSON"))
     if "vocab" in documents:
-        found = _of_json({**documents["vocab"], **documents.get("added_tokens", {})}, str(folder))
+        listed = _of_json({**documents["vocab"], **documents.get("added_tokens", {})}, str(folder))
     elif "tokenizer" in documents:
-        found = _of_json(documents["tokenizer"], str(folder))
+        listed = _of_json(documents["tokenizer"], str(folder))
     else:
         raise ValueError("a folder without vocab.json and tokenizer.json")
     for name in ("tokenizer_config", "special_tokens_map"):
         pad = documents.get(name, {}).get("pad_token")
         pad = pad.get("content") if isinstance(pad, dict) else pad
-        if pad in found.names:
-            return LabelList(found.names, found.names.index(str(pad)))
+        if pad in listed.names:
+            return LabelList(listed.names, listed.names.index(str(pad)))
     blank = documents.get("config", {}).get("pad_token_id")
-    return LabelList(found.names, blank) if isinstance(blank, int) else found
+    return LabelList(listed.names, blank) if isinstance(blank, int) else listed
 
 
 def _of_nemo(path: Path) -> LabelList:
     try:
         with tarfile.open(path) as archive:
-            members = {Path(one.name).name: one for one in archive.getmembers() if one.isfile()}
+            members = {Path(each.name).name: each for each in archive.getmembers() if each.isfile()}
             texts = {
                 name: decode_text(file.read())
                 for name, member in members.items()
@@ -370,11 +370,11 @@ def _of_nemo_config(text: str, name: str) -> LabelList:
     except yaml.YAMLError as error:
         raise OptionError(f"{name}: expected YAML, got {cause_of(error)}") from error
     for keys in (("decoder", "vocabulary"), ("aux_ctc", "decoder", "vocabulary"), ("labels",)):
-        found = config
+        value = config
         for key in keys:
-            found = found.get(key) if isinstance(found, dict) else None
-        if isinstance(found, list) and found:
-            return _with_blank([str(label) for label in found])
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, list) and value:
+            return _with_blank([str(label) for label in value])
     raise OptionError(f"{name}: expected decoder.vocabulary, aux_ctc.decoder.vocabulary or labels, got none")
 
 

@@ -57,10 +57,10 @@ class PhraseSpeller:
 
     def boosted(self, phrases: Sequence[ListedPhrase]) -> list[Phrase]:
         """Spell phrases in every way, with the same total weight; faulty ones are warnings."""
-        found: list[Phrase] = []
+        spelled: list[Phrase] = []
         for phrase, ways in usable(phrases, lambda phrase: self.spellings(phrase.text)):
-            found += (Phrase(way, phrase.weight * len(ways[0]) / max(len(way), 1)) for way in ways)
-        return found
+            spelled += (Phrase(way, phrase.weight * len(ways[0]) / max(len(way), 1)) for way in ways)
+        return spelled
 
     def spellings(self, text: str) -> list[tuple[int, ...]]:
         """Return the label sequences that spell a phrase, at most `MOST_SPELLINGS`.
@@ -76,11 +76,11 @@ class PhraseSpeller:
         for word in text.split():
             form = self.form_among(word, self.pronunciations)
             ways.append(self._lettered(word) if form is None else list(self.pronunciations[form]))
-        found: dict[tuple[int, ...], None] = {}
+        spelled: dict[tuple[int, ...], None] = {}
         for parts in itertools.islice(itertools.product(*ways), MOST_SPELLINGS):
             apart = [(self.labels.separator, *part) for part in parts]
-            found[tuple(itertools.chain.from_iterable(apart))[1:]] = None
-        return list(found)
+            spelled[tuple(itertools.chain.from_iterable(apart))[1:]] = None
+        return list(spelled)
 
     def cased(self, text: str) -> str:
         return composed(self._case(text))
@@ -98,9 +98,9 @@ class PhraseSpeller:
         for written in _forms(text):
             for cased in zip(*(self.folded(each)[1:] for each in written), strict=True):
                 forms = [form for each in cased for form in forms_of(each, self._characters)]
-                found = [way for form in forms for way in self._segmentations(form)]
-                if found:
-                    return list(dict.fromkeys(found))[:MOST_SPELLINGS]
+                spelled = [way for form in forms for way in self._segmentations(form)]
+                if spelled:
+                    return list(dict.fromkeys(spelled))[:MOST_SPELLINGS]
         marked = self._marked(self.cased(text))
         unspelled = (each for each in marked if not self._characters & set(self.folded(each)))
         place = next(unspelled, marked[:1])
@@ -216,7 +216,7 @@ class DecoderParts:
                 unigrams = model.score(model.null_context(len(ids)), torch.from_numpy(ids))[0].numpy()
         if boosts_words:
             word_models.append((self._word_booster(phrases, words).automaton(), 1.0))
-        made = PrefixScorer(
+        scorer = PrefixScorer(
             len(self.labels),
             self._token_models(over_labels, [] if boosts_words else phrases, lexicon=words),
             lexicon=words,
@@ -225,7 +225,7 @@ class DecoderParts:
             unknown_score=self.options.unknown_score,
             unigrams=unigrams,
         )
-        return made, words
+        return scorer, words
 
     def _is_over_labels(self, model: WordModel) -> bool:
         names = [self._label_name(i, model) for i in range(len(self.labels)) if i != self.labels.blank]
@@ -247,9 +247,9 @@ class DecoderParts:
             return name if is_composed(name) or name in model.vocabulary else "<unk>"
         if label != self.labels.separator:
             return self.labels.names[label]
-        own = self.labels.names[label]
-        names = (name for name in _SPACE_NAMES if name == own or name not in self.labels.names)
-        return next((name for name in names if name in model), own)
+        written = self.labels.names[label]
+        names = (name for name in _SPACE_NAMES if name == written or name not in self.labels.names)
+        return next((name for name in names if name in model), written)
 
     def _token_models(
         self,
@@ -275,7 +275,7 @@ class DecoderParts:
     ) -> PhraseBooster | WholeWordBooster:
         labels, speller = self.labels, self._speller
         if lexicon is not None:
-            words = {form for one in phrases for word in one.text.split() for form in speller.folded(word)}
+            words = {form for each in phrases for word in each.text.split() for form in speller.folded(word)}
             speller = PhraseSpeller(labels, self.options.case, lexicon.spellings_of(words))
         spelled = speller.boosted(phrases)
         if not labels.has_pieces:
@@ -301,14 +301,14 @@ class DecoderParts:
             spellings = self._spelled_vocabulary(model)
         added: dict[str, Sequence[int]] = {}
         phrases = self._listed(phrases, {word for word, _ in spellings} if phrases else (), added)
-        made = Lexicon(
+        tree = Lexicon(
             [*spellings, *added.items()],
             len(self.labels),
             separator=self.labels.separator,
             allow_unknown=allow,
             word_starts=self.labels.word_starts if self.labels.has_pieces else None,
         )
-        return made, phrases
+        return tree, phrases
 
     def _listed(
         self, phrases: list[ListedPhrase], words: Collection[str | None], added: dict[str, Sequence[int]]
@@ -353,13 +353,13 @@ class DecoderParts:
 
     def _word_booster(self, phrases: list[ListedPhrase], lexicon: Lexicon) -> PhraseBooster:
         index = {word: i for i, word in enumerate(lexicon.words) if word is not None}
-        found: list[Phrase] = []
+        spelled: list[Phrase] = []
         for phrase in phrases:
             forms = [self._speller.form_among(word, index) or word for word in phrase.text.split()]
             # The weight is per label; here tokens are words.
             weight = phrase.weight * sum(lexicon.lengths[word] for word in forms) / max(len(forms), 1)
-            found.append(Phrase(tuple(index[word] for word in forms), weight))
-        return PhraseBooster(found, len(lexicon.words))
+            spelled.append(Phrase(tuple(index[word] for word in forms), weight))
+        return PhraseBooster(spelled, len(lexicon.words))
 
 
 def _ways(speller: PhraseSpeller, word: str) -> list[tuple[int, ...]] | None:

@@ -116,8 +116,10 @@ class PrefixScorer:
 
     def native(self, kernels: ModuleType) -> sottovoce_kernels.ctc.Scorer:
         words, tokens = ([_model(kernels, *each) for each in part] for part in (self._words, self._tokens))
-        made: sottovoce_kernels.ctc.Scorer = kernels.Scorer(self.n_tokens, self._tree(kernels), words, tokens)
-        return made
+        scorer: sottovoce_kernels.ctc.Scorer = kernels.Scorer(
+            self.n_tokens, self._tree(kernels), words, tokens
+        )
+        return scorer
 
     def _tree(self, kernels: ModuleType) -> object:
         tree = self.lexicon
@@ -466,8 +468,8 @@ class PrefixSearch:
         scores, marks = torch.empty((n, most)), torch.zeros((n, most), dtype=torch.int64)
         symbols = torch.zeros((n, most, longest), dtype=torch.int64)
         texts = NativeTexts(self._kernels, tokens, lengths)
-        found = (scores.data_ptr(), symbols.data_ptr(), marks.data_ptr())
-        self._native.expand(self._start.data_ptr(), texts.view, most, *found, n_threads(n, longest))
+        outputs = (scores.data_ptr(), symbols.data_ptr(), marks.data_ptr())
+        self._native.expand(self._start.data_ptr(), texts.view, most, *outputs, n_threads(n, longest))
         rows = zip(sequences, scores.tolist(), symbols.tolist(), marks.tolist(), strict=True)
         return [
             [

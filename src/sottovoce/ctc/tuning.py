@@ -125,10 +125,10 @@ def tune(
         def cost(weights: Weights) -> tuple[int, float]:
             return int(errors_at(weights)[is_used].sum()), weights.get("beam_size", 0.0)
 
-        found = _search(cost, start, ranges, n_decodings, seed)
-        gains = (errors_at(start) - errors_at(found))[is_used]
+        tuned = _search(cost, start, ranges, n_decodings, seed)
+        gains = (errors_at(start) - errors_at(tuned))[is_used]
         is_sure = gains.sum() ** 2 > (gains**2).sum()  # of n: sum > sqrt(n) * gains.std(ddof=1)
-        return found if is_sure or not gains.any() else dict(start)
+        return tuned if is_sure or not gains.any() else dict(start)
 
     fold = np.asarray(folds)
     best = searched(np.ones(len(fold), np.bool_))
@@ -152,7 +152,7 @@ def _search(
         from cmaes import CMA
     except ImportError as error:
         raise MissingExtraError("cmaes", "tune", "tuning") from error
-    shares = [one.share_of(start[name]) for name, one in ranges.items()]
+    shares = [each.share_of(start[name]) for name, each in ranges.items()]
     shares += [0.5] * (len(shares) == 1)  # CMA wants two dimensions; the second one moves nothing
     limits = np.array([[0.0, 1.0]] * len(shares))
     optimizer = CMA(mean=np.array(shares), sigma=_FIRST_DEVIATION, bounds=limits, seed=seed)
@@ -163,13 +163,13 @@ def _search(
         for _ in range(optimizer.population_size):
             point = optimizer.ask()
             tried = {
-                name: one.at(share)
-                for (name, one), share in zip(ranges.items(), point.tolist(), strict=False)
+                name: each.at(share)
+                for (name, each), share in zip(ranges.items(), point.tolist(), strict=False)
             }
-            found = cost({**start, **tried})
+            value = cost({**start, **tried})
             n_tried += 1
-            asked.append((point, float(found[0])))
-            if found < lowest:
-                best, lowest = {**start, **tried}, found
+            asked.append((point, float(value[0])))
+            if value < lowest:
+                best, lowest = {**start, **tried}, value
         optimizer.tell(asked)
     return best

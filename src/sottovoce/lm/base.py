@@ -111,16 +111,16 @@ class WordModel(ABC):
         return self._id(word) is not None
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        found = map(self._id, words)
-        return [self.unknown if each is None else each for each in found]
+        places = map(self._id, words)
+        return [self.unknown if each is None else each for each in places]
 
     @cached_property
     def _by_form(self) -> Mapping[str, str]:
         return indexed_by_form(self.vocabulary)
 
     def _id(self, word: str) -> int | None:
-        found = self.vocabulary.get(word)
-        if found is None and not word.isascii():
+        place = self.vocabulary.get(word)
+        if place is None and not word.isascii():
             normal = composed(word)
-            found = self.vocabulary.get(self._by_form.get(normal, normal))
-        return found
+            place = self.vocabulary.get(self._by_form.get(normal, normal))
+        return place

@@ -57,13 +57,13 @@ def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhras
     """Read a file. Raises: LanguageModelError: it is unreadable or has no usable phrase."""
     lines = read_lines(path, "a list of phrases", LanguageModelError)
     parsed = list(_parsed(Path(path), lines, default_weight))
-    found = [listed for listed in parsed if isinstance(listed, ListedPhrase)]
+    phrases = [listed for listed in parsed if isinstance(listed, ListedPhrase)]
     faults = [fault for fault in parsed if isinstance(fault, str)]
-    if not found:
+    if not phrases:
         raise LanguageModelError(faults[0] if faults else f"{path}: expected at least one phrase, got none")
     for fault in faults:
         logger.warning("%s: left out", fault)
-    return found
+    return phrases
 
 
 def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[ListedPhrase]:
@@ -80,14 +80,14 @@ def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[
     for entry in hotwords.items() if isinstance(hotwords, Mapping) else hotwords:
         try:
             text, weight = (entry, default_weight) if isinstance(entry, str) else entry
-            weights[_normal(text)] = float(weight)
-            if not math.isfinite(weight):
+            weights[text] = float(weight)
+            if not isinstance(text, str) or not math.isfinite(weight):
                 raise ValueError
         except (TypeError, ValueError) as error:
             raise LanguageModelError(
                 f"hotwords: expected phrases, or phrases with numbers, got {entry!r:.80}"
             ) from error
-    return [ListedPhrase(text, weight, "hotwords") for text, weight in weights.items()]
+    return [ListedPhrase(_normal(text), weight, "hotwords") for text, weight in weights.items()]
 
 
 def usable(
@@ -98,19 +98,19 @@ def usable(
     Raises:
         LanguageModelError: no phrase is left.
     """
-    found: list[tuple[ListedPhrase, Used]] = []
+    used: list[tuple[ListedPhrase, Used]] = []
     faults: list[tuple[ListedPhrase, LanguageModelError]] = []
     for phrase in phrases:
         try:
-            found.append((phrase, use(phrase)))
+            used.append((phrase, use(phrase)))
         except LanguageModelError as error:
             faults.append((phrase, error))
-    if faults and not found:
+    if faults and not used:
         raise faults[0][1]
     for phrase, fault in faults:
         where = "" if phrase.place == "hotwords" else f"{phrase.place}: "
         logger.warning("%s%s: left out", where, fault)
-    return found
+    return used
 
 
 def _parsed(path: Path, lines: Sequence[str], default_weight: float) -> Iterator[ListedPhrase | str]:
@@ -118,8 +118,8 @@ def _parsed(path: Path, lines: Sequence[str], default_weight: float) -> Iterator
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"
         heading = _HEADING.fullmatch(line.strip())
-        text, _, own = line.partition("\t")
-        written = heading["weight"] if heading else own.strip()
+        text, _, after_tab = line.partition("\t")
+        written = heading["weight"] if heading else after_tab.strip()
         weight = _weight(written, default_weight if heading else of_class)
         if weight is None:
             yield f"{place}: expected a weight, got {written!r}"
@@ -187,7 +187,7 @@ class BackoffTable(NamedTuple):
         return cls._make((*tensors, depth, int(first.diff().max())))
 
     def to(self, device: torch.device | None) -> BackoffTable:
-        return BackoffTable._make((*(one.to(device) for one in self[:8]), *self[8:]))
+        return BackoffTable._make((*(each.to(device) for each in self[:8]), *self[8:]))
 
     def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (N,) and next nodes (N,) of tokens (N,) after nodes (N,)."""
@@ -196,10 +196,10 @@ class BackoffTable(NamedTuple):
         for context in self._contexts(nodes):
             wanted = context * len(self.root_weights) + tokens
             place = torch.searchsorted(self.keys, wanted).clamp_max_(len(self.keys) - 1)
-            found = (self.keys[place] == wanted) & is_open
-            weight = torch.where(found, weight + self.weights[place], weight)
-            target = torch.where(found, self.targets[place], target)
-            is_open = is_open & ~found
+            is_arc = (self.keys[place] == wanted) & is_open
+            weight = torch.where(is_arc, weight + self.weights[place], weight)
+            target = torch.where(is_arc, self.targets[place], target)
+            is_open = is_open & ~is_arc
             weight = torch.where(is_open, weight + self.backoff[context], weight)
         weight = torch.where(is_open, weight + self.root_weights[tokens], weight)
         return weight, torch.where(is_open, self.root_targets[tokens], target)
@@ -347,10 +347,10 @@ class _PhraseTree:
         parents = self._keys // self._n_tokens
         n_arcs = np.bincount(parents, minlength=len(self.potential))
         first = np.cumsum(n_arcs) - n_arcs  # keys are in the order of their nodes
-        found = self._suffix.copy()
+        suffixes = self._suffix.copy()
         for nodes in self._levels:
             while len(nodes):
-                at = found[nodes]
+                at = suffixes[nodes]
                 may_skip = (at > 0) & (n_arcs[at] <= n_arcs[nodes])
                 nodes, at = nodes[may_skip], at[may_skip]
                 row = np.repeat(np.arange(len(nodes)), n_arcs[at])
@@ -359,8 +359,8 @@ class _PhraseTree:
                 is_new = ~self._find(nodes[row], tokens)[1]
                 adds = np.bincount(row[is_new], minlength=len(nodes)) > 0
                 nodes, at = nodes[~adds], at[~adds]
-                found[nodes] = found[at]
-        return found
+                suffixes[nodes] = suffixes[at]
+        return suffixes
 
     def _linked(self) -> Ints:
         suffix = np.zeros(len(self.potential), np.int64)
@@ -428,10 +428,10 @@ class WholeWordBooster:
         ends, begins = edges.after.tolist(), edges.before.tolist()
         apart = []
         for phrase in phrases:
-            found = list(phrase.tokens[:1])
+            tokens = list(phrase.tokens[:1])
             for last, token in itertools.pairwise(phrase.tokens):
-                found += [boundary, token] if ends[last] or begins[token] else [token]
-            apart.append(Phrase(tuple(found), phrase.weight))
+                tokens += [boundary, token] if ends[last] or begins[token] else [token]
+            apart.append(Phrase(tuple(tokens), phrase.weight))
         self._inside = PhraseBooster(apart, boundary + 1, boundary=boundary, device=device)
 
     def automaton(self) -> Automaton:

@@ -67,16 +67,16 @@ def count_text(
     sequence = np.frombuffer(tokens, np.int32).astype(np.int64)
     ends = np.flatnonzero(sequence == _END)
     left = np.repeat(ends, np.diff(ends, prepend=-1)) - np.arange(len(sequence))  # words after each
-    found = [Counts(np.arange(len(ids)), np.bincount(sequence, minlength=len(ids)))]
+    orders = [Counts(np.arange(len(ids)), np.bincount(sequence, minlength=len(ids)))]
     places = sequence.copy()
     for length in range(2, order + 1):
         starts = np.flatnonzero(left >= length - 1)
         keys = places[starts] * len(ids) + sequence[starts + length - 1]
         unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
         places[starts] = inverse
-        found.append(Counts(unique, counts.astype(np.int32)))
+        orders.append(Counts(unique, counts.astype(np.int32)))
         report("counting", length, order)
-    return list(ids), found
+    return list(ids), orders
 
 
 def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[str], list[Counts]]:
@@ -94,16 +94,16 @@ def read_counts(paths: Sequence[Path], order: int | None = None) -> tuple[list[s
     ids |= {word.upper(): place for word, place in ids.items()}
     tokens, numbers = ([array(code) for _ in range(LONGEST)] for code in "iq")
     for path, number, line in numbered_lines(paths):
-        said, _, count = line.strip(BLANKS).partition("\t")
-        words = [ids.setdefault(word, len(ids) - len(SPECIAL)) for word in said.split(" ") if word]
-        if not said:
+        ngram, _, count = line.strip(BLANKS).partition("\t")
+        words = [ids.setdefault(word, len(ids) - len(SPECIAL)) for word in ngram.split(" ") if word]
+        if not ngram:
             continue
         if not (count.isascii() and count.isdigit() and 0 < int(count) < 2**63):
-            got = f"{count!r} after {said!r}"
+            got = f"{count!r} after {ngram!r}"
             raise LanguageModelError(f"{path}, line {number}: expected a count above 0, got {got}")
         if len(words) > LONGEST or _BEGIN in words[1:] or _END in words[:-1]:
             expected = f"up to {LONGEST} words, <s> first and </s> last"
-            raise LanguageModelError(f"{path}, line {number}: expected {expected}, got {said!r}")
+            raise LanguageModelError(f"{path}, line {number}: expected {expected}, got {ngram!r}")
         tokens[len(words) - 1].extend(words)
         numbers[len(words) - 1].append(int(count))
     longest = max((length for length, each in enumerate(numbers, start=1) if each), default=0)
@@ -120,10 +120,10 @@ def _levels(tokens: Sequence[array[int]], numbers: Sequence[array[int]], n_words
     sums: list[tuple[SmallInts, Ints]] = []
     for order in range(len(tokens), 0, -1):
         rows = np.frombuffer(tokens[order - 1], np.int32).reshape(-1, order)
-        found = [_grouped(rows, np.frombuffer(numbers[order - 1], np.int64), np.add)]
+        parts = [_grouped(rows, np.frombuffer(numbers[order - 1], np.int64), np.add)]
         for inner in (slice(None, -1), slice(1, None)) if sums else ():
-            found.append(_grouped(sums[-1][0][:, inner], sums[-1][1], np.add))
-        rows, counts = (np.concatenate(each) for each in zip(*found, strict=True))
+            parts.append(_grouped(sums[-1][0][:, inner], sums[-1][1], np.add))
+        rows, counts = (np.concatenate(each) for each in zip(*parts, strict=True))
         sums.append(_grouped(rows, counts, np.maximum))
     rows, counts = sums.pop()
     unigrams = np.zeros(n_words, np.int64)
@@ -202,10 +202,10 @@ class _Estimator:
             extended[:, :-1], extended[:, -1], rows = rows[contexts], last, extended
             adjusted = self._adjusted(level, rows, longer)
             kept = level.counts > self._least[order - 1] if done else np.ones(n_words, np.bool_)
-            own, gamma = self._smoothed(adjusted, contexts, kept, n_contexts)
+            smoothed, gamma = self._smoothed(adjusted, contexts, kept, n_contexts)
             if done:
                 done[-1] = self._with_backoff(done[-1], gamma)
-            lower = own + gamma[contexts] * lower[suffix]
+            lower = smoothed + gamma[contexts] * lower[suffix]
             if not done:
                 lower[_BEGIN] = 1.0
             log10 = np.where(kept, np.log10(lower), np.nan).astype(np.float32)
@@ -218,8 +218,8 @@ class _Estimator:
         contexts, last = np.divmod(level.keys, len(self._words))
         if suffix is None:
             return last
-        found: Ints = np.searchsorted(shorter.keys, suffix[contexts] * len(self._words) + last)
-        return found
+        places: Ints = np.searchsorted(shorter.keys, suffix[contexts] * len(self._words) + last)
+        return places
 
     def _adjusted(self, level: Counts, rows: npt.NDArray[np.int32], longer: Ints | None) -> Ints:
         """Count n-grams of lower orders by the words before them, except after <s>."""
@@ -245,9 +245,9 @@ class _Estimator:
         n = np.bincount(adjusted.clip(max=5), minlength=6)[:5].astype(np.float64)
         if n[1:4].all():
             share = n[1] / (n[1] + 2 * n[2])
-            found = tuple(i - (i + 1) * share * n[i + 1] / n[i] for i in (1, 2, 3))
-            if all(0 <= discount <= i for i, discount in enumerate(found, start=1)):
-                return found
+            discounts = tuple(i - (i + 1) * share * n[i + 1] / n[i] for i in (1, 2, 3))
+            if all(0 <= discount <= i for i, discount in enumerate(discounts, start=1)):
+                return discounts
         if self._fallback:
             return FALLBACK
         counts = ", ".join(f"{int(n[i])} of {i}" for i in range(1, 5))

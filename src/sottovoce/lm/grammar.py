@@ -89,8 +89,8 @@ class Grammar:
         if self.rule not in rules:
             present = ", ".join(dict.fromkeys(rules))[:200]
             raise LanguageModelError(f"grammar: expected a rule '{self.rule}', got {present}")
-        if found := left_open(self.text):
-            raise LanguageModelError(f"grammar, line {found[0]}: expected an end of what {found[1]} begins")
+        if opened := left_open(self.text):
+            raise LanguageModelError(f"grammar, line {opened[0]}: expected an end of what {opened[1]} begins")
         if self.rule in endless_rules(self.text):
             raise LanguageModelError(
                 f"grammar: expected a rule '{self.rule}' with texts, got one that allows nothing"

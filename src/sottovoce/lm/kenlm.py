@@ -41,14 +41,14 @@ class KenlmBinary:
         try:
             with path.open("rb") as file:
                 self.content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            magic, *numbers, one = _SANITY.unpack_from(self.content)
+            magic, *numbers = _SANITY.unpack_from(self.content)
             fixed = _FIXED.unpack_from(self.content, _SANITY.size)
             self.order, self.multiplier, self.kind, has_words, _ = fixed
             counts = _SANITY.size + _FIXED.size
             self.counts: tuple[int, ...] = struct.unpack_from(f"<{self.order}Q", self.content, counts)
         except (OSError, ValueError, struct.error) as error:
             raise self.error(cause_of(error) if isinstance(error, OSError) else "a damaged one") from error
-        if magic.rstrip(b"\0") != MAGIC or one != 1 or numbers != [0.0, 1.0, -0.5, 1, 2**32 - 1, 0]:
+        if magic.rstrip(b"\0") != MAGIC or numbers != [0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1]:
             raise self.error("another version of its format")
         if not has_words:
             raise self.error("one without")
@@ -221,8 +221,8 @@ class _TrieReader:
 def _field(packed: npt.NDArray[np.uint8], bits: Ints, width: int) -> Ints:
     """Return numbers of up to 57 bits at bits (n,)."""
     around = packed[(bits >> 3)[:, None] + np.arange(8)].view("<u8")[:, 0]
-    found: Ints = ((around >> (bits & 7).astype(np.uint64)) & np.uint64((1 << width) - 1)).astype(np.int64)
-    return found
+    numbers: Ints = ((around >> (bits & 7).astype(np.uint64)) & np.uint64((1 << width) - 1)).astype(np.int64)
+    return numbers
 
 
 class KenlmModel(WordModel):

@@ -82,12 +82,12 @@ class Lexicon:
         is_wrong = is_separator | (tokens < 0) | (tokens >= self.n_tokens)
         wrong = np.searchsorted(first, is_wrong.nonzero()[0], side="right") - 1
         for row in np.union1d(wrong, (lengths == 0).nonzero()[0])[:1]:
-            name, own = names[row], list(spelled[row])[: int(lengths[row])]
-            if not own:
+            name, spelling = names[row], list(spelled[row])[: int(lengths[row])]
+            if not spelling:
                 raise LanguageModelError(f"lexicon: expected a spelling of {name!r}, got none")
             raise LanguageModelError(
                 f"lexicon: expected {name!r} in tokens from 0 to {self.n_tokens - 1} without the separator, "
-                f"got {own}"
+                f"got {spelling}"
             )
         return tokens, first, lengths
 
@@ -138,15 +138,15 @@ class Lexicon:
         ids = [i for i, word in enumerate(self.words) if word in words]
         nodes = np.arange(self.n_nodes).repeat(self.n_words_of)
         is_wanted = np.isin(self.words_of, ids)
-        found: dict[str, list[tuple[int, ...]]] = {}
+        spellings: dict[str, list[tuple[int, ...]]] = {}
         for node, word in zip(nodes[is_wanted].tolist(), self.words_of[is_wanted].tolist(), strict=True):
             name, spelled = self.words[word], []
             while node != ROOT:
                 node, token = divmod(int(self.keys[node - 2]), self.n_tokens)
                 spelled.append(token)
             assert name is not None
-            found.setdefault(name, []).append(tuple(reversed(spelled)))
-        return found
+            spellings.setdefault(name, []).append(tuple(reversed(spelled)))
+        return spellings
 
 
 _MOST_NAMED = 5

@@ -66,10 +66,10 @@ class WordHistory:
         """Return the history that continues with words: the same object for the same words."""
         at = self
         for word in words:
-            found = at._later.get(word)
-            if found is None:
-                found = at._later[word] = WordHistory(word, at)
-            at = found
+            later = at._later.get(word)
+            if later is None:
+                later = at._later[word] = WordHistory(word, at)
+            at = later
         return at
 
     def context(self) -> History:
@@ -186,18 +186,18 @@ class NeuralRescorer:
                 self._ngrams.update({history: (0.0, int(model.start(1)[0])) for history in level})
                 continue
             past = [self._ngrams[history.before] for history in level if history.before is not None]
-            said = [history.word for history in level if history.word is not None]
-            words = model.ids([word.text if word.in_lexicon else "<unk>" for word in said])
+            newest = [history.word for history in level if history.word is not None]
+            words = model.ids([word.text if word.in_lexicon else "<unk>" for word in newest])
             scores, after = model.score(torch.tensor([state for _, state in past]), torch.tensor(words))
             for history, (total, _), score, state in zip(
                 level, past, scores.tolist(), after.tolist(), strict=True
             ):
                 self._ngrams[history] = (total + weight * score, state)
-        found = [self._ngrams[history] for history in histories]
-        if not final or not found:
-            return [total for total, _ in found]
-        ends = model.finish(torch.tensor([state for _, state in found])).tolist()
-        return [total + weight * end for (total, _), end in zip(found, ends, strict=True)]
+        sums = [self._ngrams[history] for history in histories]
+        if not final or not sums:
+            return [total for total, _ in sums]
+        ends = model.finish(torch.tensor([state for _, state in sums])).tolist()
+        return [total + weight * end for (total, _), end in zip(sums, ends, strict=True)]
 
 
 def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) -> list[list[WordHistory]]:
@@ -276,7 +276,7 @@ class PieceTree:
 
     def log_probs(self, texts: Sequence[ContinuedText]) -> list[float]:
         """Return the log-probability of the last n pieces of each text."""
-        found: list[float] = []
+        scores: list[float] = []
         self._now += 1
         waiting: list[tuple[list[_Node], ContinuedText]] = []
         try:
@@ -284,13 +284,13 @@ class PieceTree:
                 self._most_nodes = max(self._most_nodes, len(text.pieces) - 1)
                 path = self._path(text.pieces[:-1])
                 if path is None:  # full of pieces that these texts need
-                    found += self._scores(waiting)
+                    scores += self._scores(waiting)
                     waiting = []
                     self._now += 1
                     path = self._path(text.pieces[:-1])
                 assert path is not None
                 waiting.append((path[-text.n :], text))
-            return [*found, *self._scores(waiting)]
+            return [*scores, *self._scores(waiting)]
         except BaseException:
             self._clear()  # nodes may lack their values
             raise
@@ -348,14 +348,14 @@ class PieceTree:
     def _run(self, nodes: list[_Node]) -> None:
         rows = {node: row for row, node in enumerate(nodes)}
         above = {node: node.ancestors() for node in nodes if node.parent not in rows}
-        past = sorted({one for path in above.values() for one in path}, key=lambda node: node.row)
+        past = sorted({each for path in above.values() for each in path}, key=lambda node: node.row)
         columns = {node: i for i, node in enumerate([*past, *nodes])}
         mask = np.zeros((len(nodes), len(columns)), dtype=np.bool_)
         for row, node in enumerate(nodes):
             if node.parent in rows:
                 mask[row] = mask[rows[node.parent]]
             else:
-                mask[row, [columns[one] for one in above[node]]] = True
+                mask[row, [columns[each] for each in above[node]]] = True
             mask[row, columns[node]] = True
         pieces, places = [node.piece for node in nodes], [node.depth for node in nodes]
         values = self._forward(pieces, places, mask, [node.row for node in past])
@@ -445,8 +445,8 @@ def _quantise(network: nn.Module) -> None:
             linear = layer
         else:
             continue
-        parent, _, own = name.rpartition(".")
-        setattr(network.get_submodule(parent), own, NativeLinear(linear))
+        parent, _, last = name.rpartition(".")
+        setattr(network.get_submodule(parent), last, NativeLinear(linear))
 
 
 class PieceTokenizer(Protocol):

@@ -609,11 +609,11 @@ class _Sorter:
         for place in reversed(range(len(self._levels))):
             here = np.flatnonzero(is_open & (nodes >= starts[place]))
             contexts = nodes[here] - starts[place]
-            found = self._find(self._levels[place], contexts, words[here])
-            exists = found >= 0
+            records = self._find(self._levels[place], contexts, words[here])
+            exists = records >= 0
             hit, missed, above = here[exists], here[~exists], self._levels[place - 1]
-            weights[hit] += self._levels[place].weights[found[exists]]
-            targets[hit] = starts[place + 1] + found[exists]
+            weights[hit] += self._levels[place].weights[records[exists]]
+            targets[hit] = starts[place + 1] + records[exists]
             is_open[hit] = False
             weights[missed] += above.backoff[contexts[~exists]]
             nodes[missed] = above.links[contexts[~exists]]

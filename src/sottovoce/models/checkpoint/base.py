@@ -138,11 +138,13 @@ def _check_tensors(checkpoint: Checkpoint, source: str) -> None:
     for name, shape in shapes.items():
         if name not in checkpoint.tensors:
             raise CheckpointError(f"{source}: tensor {name} is missing, expected shape {shape}")
-        found = checkpoint.tensors[name]
-        if tuple(found.shape) != shape:
-            raise CheckpointError(f"{source}: tensor {name} has shape {tuple(found.shape)}, expected {shape}")
-        if not found.is_floating_point():
-            raise CheckpointError(f"{source}: tensor {name} holds {found.dtype}, expected floating point")
+        tensor = checkpoint.tensors[name]
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(
+                f"{source}: tensor {name} has shape {tuple(tensor.shape)}, expected {shape}"
+            )
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{source}: tensor {name} holds {tensor.dtype}, expected floating point")
     unknown = sorted(set(checkpoint.tensors) - set(shapes))
     if unknown:
         raise CheckpointError(f"{source}: tensor {unknown[0]} belongs to no Whisper of these dimensions")
@@ -163,13 +165,13 @@ def check_ctc(head: CtcWeights | None, dims: ModelDims, source: str) -> None:
         return
     n_in = dims.n_audio_state
     for layer in head.convolutions:
-        found = tuple(layer.weight.shape)
-        if len(found) != 3 or found[1] != n_in or not found[2] % 2 or tuple(layer.bias.shape) != found[:1]:
+        shape = tuple(layer.weight.shape)
+        if len(shape) != 3 or shape[1] != n_in or not shape[2] % 2 or tuple(layer.bias.shape) != shape[:1]:
             raise CheckpointError(
-                f"{source}: CTC convolution has shapes {found} and {tuple(layer.bias.shape)}, "
+                f"{source}: CTC convolution has shapes {shape} and {tuple(layer.bias.shape)}, "
                 f"expected (n, {n_in}, an odd width) and (n,)"
             )
-        n_in = found[0]
+        n_in = shape[0]
     expected = (len(head.labels), n_in)
     if tuple(head.weight.shape) != expected or tuple(head.bias.shape) != expected[:1]:
         raise CheckpointError(
@@ -325,20 +327,20 @@ class QuantizationLoss:
     @classmethod
     def of(cls, tensors: Sequence[TensorLoss]) -> QuantizationLoss | None:
         """Sum up tensors; None if none is quantised."""
-        packed = [one for one in tensors if one.is_packed]
+        packed = [each for each in tensors if each.is_packed]
         if not packed:
             return None
-        worst = max(packed, key=lambda one: one.relative_rms)
-        squared = sum(one.squared for one in packed)
-        errors = sum(one.squared_error for one in packed)
+        worst = max(packed, key=lambda each: each.relative_rms)
+        squared = sum(each.squared for each in packed)
+        errors = sum(each.squared_error for each in packed)
         return cls(
             n_tensors=len(packed),
             relative_rms=math.sqrt(errors / squared) if squared else 0.0,
-            largest_error=max(one.largest_error for one in packed),
+            largest_error=max(each.largest_error for each in packed),
             worst=worst.name,
             worst_relative_rms=worst.relative_rms,
-            bytes_before=sum(one.bytes_before for one in tensors),
-            bytes_after=sum(one.bytes_after for one in tensors),
+            bytes_before=sum(each.bytes_before for each in tensors),
+            bytes_after=sum(each.bytes_after for each in tensors),
         )
 
 
@@ -360,12 +362,12 @@ DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16,
 
 def plain_dtype(number: str, name: str) -> torch.dtype:
     """Return a floating-point dtype. name: of the format. Raises: OptionError for others."""
-    found = DTYPES.get(number)
-    if found is None:
+    dtype = DTYPES.get(number)
+    if dtype is None:
         raise OptionError(
             f"number format '{number}': {name} takes f32, f16 or bf16, quantised ones are for ggml and ct2"
         )
-    return found
+    return dtype
 
 
 def tensor_loss(

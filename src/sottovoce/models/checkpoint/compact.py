@@ -123,12 +123,12 @@ def _spread(tensors: dict[str, Tensor], tokens: tuple[int, ...], dims: ModelDims
     unused = tensors.pop(f"{EMBEDDING}.unused", None)
     expected = (len(tokens), dims.n_text_state)
     if rows is None or tuple(rows.shape) != expected:
-        found = None if rows is None else tuple(rows.shape)
-        raise CheckpointError(f"{source}: tensor {EMBEDDING}.rows has shape {found}, expected {expected}")
+        shape = None if rows is None else tuple(rows.shape)
+        raise CheckpointError(f"{source}: tensor {EMBEDDING}.rows has shape {shape}, expected {expected}")
     if unused is None or tuple(unused.shape) != expected[1:]:
-        found = None if unused is None else tuple(unused.shape)
+        shape = None if unused is None else tuple(unused.shape)
         raise CheckpointError(
-            f"{source}: tensor {EMBEDDING}.unused has shape {found}, expected {expected[1:]}"
+            f"{source}: tensor {EMBEDDING}.unused has shape {shape}, expected {expected[1:]}"
         )
     if len(set(tokens)) != len(tokens) or not all(0 <= token < dims.n_vocab for token in tokens):
         raise CheckpointError(f"{source}: token_ids repeat or leave the vocabulary of {dims.n_vocab}")

@@ -116,19 +116,19 @@ class ModelFile:
         return values.float() * inverse.reshape(-1, *[1] * (values.ndim - 1))
 
     def _scale(self, variable: Variable) -> Tensor:
-        found = self.variables.get(f"{variable.name}_scale")
-        if found is None and variable.dtype == torch.int16:
+        stored = self.variables.get(f"{variable.name}_scale")
+        if stored is None and variable.dtype == torch.int16:
             return torch.tensor(INT16_SCALE)
         n_rows = variable.shape[0] if variable.shape else 1
-        if found is None or found.dtype != torch.float32 or found.shape not in ((), (1,), (n_rows,)):
-            what = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
+        if stored is None or stored.dtype != torch.float32 or stored.shape not in ((), (1,), (n_rows,)):
+            what = "nothing" if stored is None else f"{stored.dtype} of shape {stored.shape}"
             raise CheckpointError(
                 f"{self.source}: {variable.name} holds {variable.dtype}, "
                 f"expected {n_rows} float32 scales in another variable, got {what}"
             )
-        scale = read_values(self.cursor, found)
+        scale = read_values(self.cursor, stored)
         if not (torch.isfinite(scale) & (scale > 0)).all():
-            raise CheckpointError(f"{self.source}: {found.name} holds scales that are not above 0")
+            raise CheckpointError(f"{self.source}: {stored.name} holds scales that are not above 0")
         return scale
 
 
@@ -227,9 +227,9 @@ def _packed(text: str) -> bytes:
     return struct.pack("<H", len(encoded) + 1) + encoded + b"\0"
 
 
-def _check_version(what: str, found: int, expected: range, source: str) -> None:
-    if found not in expected:
-        raise CheckpointError(f"{source}: {what} {found}, expected {expected[0]} to {expected[-1]}")
+def _check_version(what: str, version: int, expected: range, source: str) -> None:
+    if version not in expected:
+        raise CheckpointError(f"{source}: {what} {version}, expected {expected[0]} to {expected[-1]}")
 
 
 Layout: TypeAlias = dict[str, tuple[str, ...]]
@@ -364,9 +364,9 @@ def _check_properties(contents: ModelFile) -> None:
     for name, variable in contents.variables.items():
         if variable.shape or name in FREE or name.endswith("_scale"):
             continue
-        found = contents.integer(name)
-        if found != expected.get(name, 0):
-            raise CheckpointError(f"{contents.source}: {name} is {found}, expected {expected.get(name, 0)}")
+        value = contents.integer(name)
+        if value != expected.get(name, 0):
+            raise CheckpointError(f"{contents.source}: {name} is {value}, expected {expected.get(name, 0)}")
 
 
 def _tensors(contents: ModelFile, dims: ModelDims) -> Iterator[tuple[str, Tensor]]:
@@ -416,8 +416,8 @@ def _check_vocabulary(folder: Path, dims: ModelDims) -> None:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder}: the vocabulary cannot be read ({cause_of(error)})") from error
     if not isinstance(tokens, list) or len(tokens) != dims.n_vocab:
-        found = f"{len(tokens)} tokens" if isinstance(tokens, list) else type(tokens).__name__
-        raise CheckpointError(f"{folder}: the vocabulary holds {found}, the model has {dims.n_vocab}")
+        held = f"{len(tokens)} tokens" if isinstance(tokens, list) else type(tokens).__name__
+        raise CheckpointError(f"{folder}: the vocabulary holds {held}, the model has {dims.n_vocab}")
 
 
 def _named_heads(config: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
@@ -439,10 +439,10 @@ def _languages(config: Mapping[str, object], dims: ModelDims, source: str) -> tu
 
 
 def _note_suppressed(config: Mapping[str, object], dims: ModelDims, source: str) -> None:
-    found = config.get("suppress_ids")
-    if isinstance(found, list) and has_vocabulary(dims):
+    listed = config.get("suppress_ids")
+    if isinstance(listed, list) and has_vocabulary(dims):
         usual = suppressed_tokens(Tokenizer.for_model(dims.n_vocab))
-        if set(map(str, found)) != set(map(str, usual)):
+        if set(map(str, listed)) != set(map(str, usual)):
             logger.info("%s: suppress_ids in config.json are not Whisper's, which are used", source)
 
 
@@ -531,8 +531,8 @@ def _stacked(checkpoint: Checkpoint) -> dict[str, Tensor]:
     left = dict(checkpoint.tensors)
     stacked: dict[str, Tensor] = {}
     for name, parts in layout(checkpoint.dims).items():
-        found = [left.pop(part) if part in left else _no_bias(part, checkpoint) for part in parts]
-        present = [tensor for tensor in found if tensor is not None]
+        tensors = [left.pop(part) if part in left else _no_bias(part, checkpoint) for part in parts]
+        present = [tensor for tensor in tensors if tensor is not None]
         if present:
             stacked[name] = torch.cat(present) if len(present) > 1 else present[0]
     return stacked | left

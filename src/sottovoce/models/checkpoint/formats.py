@@ -56,8 +56,8 @@ class CheckpointFormat:
 
     def codec(self) -> Codec:
         """Import the format's codec."""
-        found: Codec = importlib.import_module(f"{__package__}.{self.module}").CODEC
-        return found
+        codec: Codec = importlib.import_module(f"{__package__}.{self.module}").CODEC
+        return codec
 
     def matches(self, path: Path) -> bool:
         """Return whether a file or folder is of this format. Raises: CheckpointError if it cannot be read."""
@@ -113,11 +113,11 @@ FORMATS = (
 )
 """A folder without weights is read as the first format of folders, for its error."""
 
-BY_NAME = MappingProxyType({one.name: one for one in FORMATS})
-WRITTEN = tuple(one.name for one in FORMATS if one.is_written)
-HUB_FILES = tuple(filter(None, chain(*zip_longest(*(one.hub_files for one in FORMATS)))))
-_FOLDERS = tuple(one for one in FORMATS if one.weights)
-_HEAD_BYTES = max(one.magic_at + len(magic) for one in FORMATS for magic in one.magic)
+BY_NAME = MappingProxyType({each.name: each for each in FORMATS})
+WRITTEN = tuple(each.name for each in FORMATS if each.is_written)
+HUB_FILES = tuple(filter(None, chain(*zip_longest(*(each.hub_files for each in FORMATS)))))
+_FOLDERS = tuple(each for each in FORMATS if each.weights)
+_HEAD_BYTES = max(each.magic_at + len(magic) for each in FORMATS for magic in each.magic)
 
 
 def format_of(path: Path) -> CheckpointFormat:
@@ -125,16 +125,16 @@ def format_of(path: Path) -> CheckpointFormat:
 
     Raises: CheckpointError for an unknown format or unreadable file.
     """
-    found = next((one for one in FORMATS if one.matches(path)), None)
-    if found is None and path.is_dir():
+    recognised = next((each for each in FORMATS if each.matches(path)), None)
+    if recognised is None and path.is_dir():
         return _FOLDERS[0]
-    if found is None:
-        *others, last = (one.content for one in FORMATS if one.content)
+    if recognised is None:
+        *others, last = (each.content for each in FORMATS if each.content)
         raise CheckpointError(
             f"{path}: begins with {head_of(path)[:4]!r}, "
             f"expected a {', '.join(others)} or {last} file, or a folder"
         )
-    return found
+    return recognised
 
 
 def head_of(path: Path) -> bytes:
@@ -153,16 +153,16 @@ def format_by_name(output: Path) -> CheckpointFormat:
     ending = ending_of(output)
     if not ending:
         return _FOLDERS[0]
-    found = next((one for one in FORMATS if ending in one.suffixes), None)
-    if found is None:
-        files = " or ".join(f"{one.suffixes[0]} ({one.program})" for one in FORMATS if one.suffixes)
+    chosen = next((each for each in FORMATS if ending in each.suffixes), None)
+    if chosen is None:
+        files = " or ".join(f"{each.suffixes[0]} ({each.program})" for each in FORMATS if each.suffixes)
         folders = f"{_FOLDERS[0].program}, or "
-        folders += " or ".join(f"{one.program} with --to {one.name}" for one in _FOLDERS[1:])
+        folders += " or ".join(f"{each.program} with --to {each.name}" for each in _FOLDERS[1:])
         raise OptionError(
             f"output '{output}': expected a name that ends in {files}, or a folder's "
             f"({folders}), got '{output.suffix}'"
         )
-    return found
+    return chosen
 
 
 def require_suffix(output: Path, wanted: CheckpointFormat) -> None:
@@ -188,11 +188,11 @@ def ending_of(output: Path) -> str:
 
 def is_whole(folder: Path) -> bool:
     """Return whether a folder has a configuration and one complete set of weights."""
-    return (folder / CONFIG).is_file() and any(one.is_complete(folder) for one in FORMATS)
+    return (folder / CONFIG).is_file() and any(each.is_complete(folder) for each in FORMATS)
 
 
 def may_be_model(folder: Path) -> bool:
-    return any((folder / one.mark).exists() for one in FORMATS if one.mark)
+    return any((folder / each.mark).exists() for each in FORMATS if each.mark)
 
 
 def _index(folder: Path, weights: str) -> Path:

@@ -324,9 +324,9 @@ def _check_config(config: Mapping[str, object], source: str) -> None:
         ("scale_embedding", False),
         ("activation_function", "gelu"),
     ):
-        found = config.get(key, expected)
-        if found != expected:
-            raise CheckpointError(f"{source}: {key} in config.json is {found!r}, expected {expected!r}")
+        value = config.get(key, expected)
+        if value != expected:
+            raise CheckpointError(f"{source}: {key} in config.json is {value!r}, expected {expected!r}")
 
 
 def _dims(config: Mapping[str, object], source: str) -> ModelDims:
@@ -391,10 +391,10 @@ def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: s
     Some distilled models are published with their teachers' heads. Raises: CheckpointError: no (layer, head)
     pairs.
     """
-    found = generation.get("alignment_heads")
-    if found is None:
+    listed = generation.get("alignment_heads")
+    if listed is None:
         return None
-    heads = from_plain(tuple[tuple[int, int], ...], found, f"{source}: alignment_heads", CheckpointError)
+    heads = from_plain(tuple[tuple[int, int], ...], listed, f"{source}: alignment_heads", CheckpointError)
     if any(layer >= dims.n_text_layer or head >= dims.n_text_head for layer, head in heads):
         logger.warning("%s: alignment_heads name layers or heads that the model lacks: left out", source)
         return None
@@ -403,7 +403,7 @@ def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: s
 
 def read_json(path: Path) -> Mapping[str, object]:
     try:
-        found = json.loads(read_text(path, "a JSON object", CheckpointError))
+        document = json.loads(read_text(path, "a JSON object", CheckpointError))
     except CheckpointError:
         if path.exists():
             raise
@@ -412,6 +412,6 @@ def read_json(path: Path) -> Mapping[str, object]:
         ) from None
     except ValueError as error:
         raise CheckpointError(f"{path}: not readable as JSON ({cause_of(error)})") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: holds a {type(found).__name__}, expected a JSON object")
-    return found
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{path}: holds a {type(document).__name__}, expected a JSON object")
+    return document

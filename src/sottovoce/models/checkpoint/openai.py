@@ -53,8 +53,8 @@ def _write(checkpoint: Checkpoint, path: Path, number: str) -> None:
 CODEC = Codec(read_openai, _write)
 
 
-def dims_from_mapping(found: object, source: str) -> ModelDims:
-    dims = from_plain(ModelDims, found, f"{source}: dims", CheckpointError)
+def dims_from_mapping(stored: object, source: str) -> ModelDims:
+    dims = from_plain(ModelDims, stored, f"{source}: dims", CheckpointError)
     check_dims(dims, source)
     return dims
 
