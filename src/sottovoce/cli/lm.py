@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sottovoce.lm.arpa import NgramTable, Report
 
 SUFFIXES = (".trie", ".arpa", ".arpa.gz")
-DEFAULT_ORDER = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def estimate(files: tuple[Path, ...], output: Path, **given: object) -> None:
         if options.counts:
             counted = read_counts(files, options.order)
         else:
-            counted = count_text(numbered_lines(files), options.order or DEFAULT_ORDER, report)
+            counted = count_text(numbered_lines(files), options.order or 3, report)
         folder = output.absolute().parent
         table = estimated(*counted, prune=options.prune, fallback=options.discount_fallback, folder=folder)
         write(table, output, int(options.bits), report)

@@ -26,7 +26,6 @@ Emissions = Emitted | Sequence[Tensor] | Sequence[npt.NDArray[np.float16 | np.fl
 Lengths = Tensor | npt.NDArray[np.int32 | np.int64] | Sequence[int]
 _SUM_TOLERANCE = 0.6
 """Of the log of a frame's sum: allows emissions rounded to whole nats, not logits."""
-_POSITIVE_TOLERANCE = 1e-2
 
 
 class EmissionScaling:
@@ -150,7 +149,7 @@ def _check_values(frames: Tensor) -> None:
     if bool(frames.isnan().any()):
         raise InputError("emissions: expected log-probabilities, got NaN")
     highest = float(frames.max())
-    if highest > _POSITIVE_TOLERANCE:
+    if highest > 1e-2:  # of half precision
         raise InputError(
             f"emissions: expected log-probabilities (at most 0), got {highest:.3g}: "
             "these look like logits, apply log_softmax over the labels (or say is_normalised=False)"

@@ -53,7 +53,6 @@ IMPOSSIBLE = -228.0
 """About log10 -99, as in ARPA files."""
 UNKNOWN_SHARE = 0.7
 """Share of an unknown word's cost that is due at its beginning."""
-_UNBOUNDED = -1e30
 WeightedModel = tuple[Automaton, float]
 
 
@@ -145,7 +144,8 @@ def _bounded(model: Automaton, weight: float) -> WeightedModel:
     if model.keys is not None or weight >= 0:
         return model, weight
     # Upper bounds times a negative weight are no upper bounds.
-    return model._replace(root_weights=np.full_like(model.root_weights, _UNBOUNDED)), weight
+    unbounded = np.full_like(model.root_weights, -1e30)
+    return model._replace(root_weights=unbounded), weight
 
 
 _ARRAYS_OF_TREES = ("keys", "first_word", "n_words_of", "may_begin", "may_go_on")
@@ -490,6 +490,7 @@ def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 LEAST_SHARED = 8
+"""Symbols in addition to twice those of the last commit, so that the alignment of commits is rare."""
 _LEAST_SCORE = -1000.0
 """Nats of the best beam below which scores are renormalised."""
 

@@ -32,7 +32,9 @@ _SPECIAL = ("<s>", "</s>", "<unk>")
 """Unigrams that recipes add to files that have them."""
 _BLOCK = 2**18
 _BLOCK_LINES = 2**15
+"""Some 10 MB of temporary arrays, and of lines."""
 _IN_MEMORY_BYTES = 2**26
+"""Larger arrays are in temporary files."""
 NGRAM_BYTES = 60
 """Memory of an n-gram while a trie is built, as measured with 5-grams."""
 SmallInts = npt.NDArray[np.int32]

@@ -60,9 +60,11 @@ _HEADER = b'{"__metadata__": {"kind": "' + KIND.encode()
 MISSING_UNKNOWN_LOG10 = -100.0
 """KenLM's default for files without <unk>."""
 SORTED_AT_ONCE = 2**25
+"""N-grams whose order fits in memory: 256 MB."""
 _LN10 = np.float32(math.log(10))
-_CODES = 256
+_CODES = 2**8
 _SAMPLE = 2**21
+"""Values that stand for all in borders and codebooks."""
 Arrays = dict[str, npt.NDArray[np.generic]]
 
 

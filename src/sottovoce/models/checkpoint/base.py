@@ -29,8 +29,8 @@ LARGEST = {"mels": 1024, "vocab": 1_048_576, "ctx": 65_536, "state": 16_384, "he
 """Bounds on header numbers by the end of their names, far above any Whisper, so that a damaged header
 allocates nothing.
 """
-
-
+MAX_RANK = 3
+"""Dimensions of a convolution's weights."""
 TAIL_S = 5.0
 """With less than 5 s of silence after speech, Whisper's decoder loops; with 5 s its error rate is that of the
 full window (docs/streaming.md).

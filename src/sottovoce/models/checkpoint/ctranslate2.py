@@ -28,6 +28,7 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError, OptionError, cause_of
 from sottovoce.models.checkpoint.base import (
+    MAX_RANK,
     Checkpoint,
     Codec,
     Cursor,
@@ -64,7 +65,6 @@ VERSIONS = range(4, 7)
 SPECIFICATION = "WhisperSpec"
 REVISIONS = range(1, 4)
 DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
-MAX_RANK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,7 +452,7 @@ def _numbers(contents: ModelFile) -> str:
     return f"int8_{rest}" if weights == "int8" else weights
 
 
-LARGEST_INT8 = 127
+LARGEST_INT8 = torch.iinfo(torch.int8).max
 LARGEST_INT16 = 1 << 10
 """Ten bits, so that sums of products fit 32."""
 

@@ -27,6 +27,7 @@ from sottovoce.audio.mel import mel_filters
 from sottovoce.errors import CheckpointError, OptionError
 from sottovoce.models.checkpoint.base import (
     LONG,
+    MAX_RANK,
     Checkpoint,
     Codec,
     Cursor,
@@ -102,7 +103,6 @@ def quantize(weights: Floats, kind: BlockType) -> Bytes:
 
 VERSION_FACTOR = 1000
 """A quantised file's ftype is the format's number plus this times a version."""
-MAX_DIMS = 3
 COLUMN_BIASES = ("encoder.conv1.bias", "encoder.conv2.bias")
 HEADER = (
     "n_vocab",
@@ -179,8 +179,8 @@ def _read_tensors(cursor: Cursor, dims: ModelDims) -> dict[str, Tensor]:
 
 def _read_tensor(cursor: Cursor, shapes: dict[str, Shape]) -> tuple[str, Tensor]:
     n_dims, n_name, ttype = cursor.integers(3, "a tensor's header")
-    if not 1 <= n_dims <= MAX_DIMS:
-        raise CheckpointError(f"{cursor.source}: a tensor has {n_dims} dimensions, expected 1 to {MAX_DIMS}")
+    if not 1 <= n_dims <= MAX_RANK:
+        raise CheckpointError(f"{cursor.source}: a tensor has {n_dims} dimensions, expected 1 to {MAX_RANK}")
     stored = cursor.integers(n_dims, "a tensor's header")[::-1]
     if not 0 < n_name <= cursor.n_left:
         raise CheckpointError(
