@@ -25,7 +25,7 @@ from sottovoce.ctc.emissions import (
     network_weights,
     networks_of,
 )
-from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller, named_blank
+from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, SymbolReader, named_blank
 from sottovoce.ctc.models import DecoderParts
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, read_config
 from sottovoce.ctc.search import (
@@ -97,9 +97,9 @@ _ROUNDING = 1e-4
 class HistoryAdjuster:
     """Replaces the scores of word histories in states. threshold: see `CtcOptions.adjust_threshold`."""
 
-    def __init__(self, scorer: NeuralRescorer, speller: Speller, threshold: float | None) -> None:
+    def __init__(self, scorer: NeuralRescorer, reader: SymbolReader, threshold: float | None) -> None:
         self._scorer = scorer
-        self._speller = speller
+        self._reader = reader
         self._threshold = threshold
 
     def adjust(self, state: PrefixState, rows: Tensor) -> None:
@@ -141,8 +141,8 @@ class HistoryAdjuster:
         for i, symbols in enumerate(histories_of(state, places)):
             committed = state.committed[places[i][0]]
             symbols = [*committed.open_symbols(), *symbols]
-            spell = self._speller
-            words = spell.finished_words(symbols) if marks is None else spell.words(symbols, marks[i])
+            read = self._reader
+            words = read.finished_words(symbols) if marks is None else read.words(symbols, marks[i])
             newer = (HistoryWord(word.text, word.in_lexicon) for word in words)
             histories.append(committed.history().after(newer))
         return histories
@@ -215,8 +215,8 @@ _READINGS_APART, _READINGS_JOINED = 4, 16
 class EmissionDecoder:
     """Prefix beam search from emissions to text, whole or in chunks.
 
-    lexicon: see `Speller`. history_scorer: replaces the scores of words every `options.adjust_every_frames`
-    frames and at the end, or None.
+    lexicon: see `SymbolReader`. history_scorer: replaces the scores of words every
+    `options.adjust_every_frames` frames and at the end, or None.
 
     Raises:
         OptionError: the scorer has another number of labels.
@@ -236,11 +236,11 @@ class EmissionDecoder:
         if scorer is not None and scorer.n_tokens != len(labels):
             raise OptionError(f"language models: expected {len(labels)} labels, got {scorer.n_tokens}")
         self._scorer = scorer
-        self._speller = Speller(labels, lexicon)
+        self._reader = SymbolReader(labels, lexicon)
         self._adjuster = None
         if history_scorer is not None:
             threshold = self.options.adjust_threshold
-            self._adjuster = HistoryAdjuster(history_scorer, self._speller, threshold)
+            self._adjuster = HistoryAdjuster(history_scorer, self._reader, threshold)
         self._scaling = EmissionScaling(labels, self.options)
         self._idle = IdleSeparators(labels.blank, None if scorer is None else scorer.word_separator)
 
@@ -261,7 +261,7 @@ class EmissionDecoder:
     @cached_property
     def _committer(self) -> Committer:
         times, most = self.options.times, self.options.commit_frames
-        return Committer(self._speller, self._idle, has_times=times, most_frames=most)
+        return Committer(self._reader, self._idle, has_times=times, most_frames=most)
 
     def decode(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
@@ -380,7 +380,7 @@ class EmissionDecoder:
                 Partial(
                     start=timed[0].start if timed else now,
                     end=timed[-1].end if timed else now,
-                    text=self._speller.join([word.text for word in words]),
+                    text=self._reader.join([word.text for word in words]),
                     language="",
                     words=timed,
                     emission_time=now,
@@ -418,7 +418,7 @@ class EmissionDecoder:
 
     def _text_so_far(self, history: CommittedHistory, later: Sequence[int]) -> str:
         symbols = [*history.open_symbols(), *later]
-        return self._speller.join([history.text, self._speller.text(symbols, self._speller.words(symbols))])
+        return self._reader.join([history.text, self._reader.text(symbols, self._reader.words(symbols))])
 
     def _checked(self, emissions: Emissions, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
         networks = [
@@ -516,11 +516,11 @@ class EmissionDecoder:
             begin = 0 if texts is None else history.n_closed
             symbols = [*history.symbols[begin:], *ending.symbols]
             times = None if spans is None else history.times(spans[i], begin)
-            spelled = self._speller.words(symbols, ending.mark)
+            spelled = self._reader.words(symbols, ending.mark)
             before, of_lm = offsets[ending.row]  # what was subtracted from the scores during the search
             hypotheses[ending.row].append(
                 Hypothesis(
-                    text=self._speller.text(symbols, spelled) if texts is None else texts[i],
+                    text=self._reader.text(symbols, spelled) if texts is None else texts[i],
                     tokens=tuple(symbol % n_labels for symbol in symbols),
                     score=ending.score + before + of_lm,
                     acoustic_score=score + before,

@@ -122,7 +122,7 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class Speller:
+class SymbolReader:
     """Reads symbols (see `PrefixState`) as words.
 
     lexicon: the words of marks 1, 2, …; None for a word that its tokens spell. Empty without a lexicon.

@@ -39,7 +39,7 @@ from sottovoce.ctc.align import (
     n_threads,
     token_times,
 )
-from sottovoce.ctc.labels import SpelledWord, Speller
+from sottovoce.ctc.labels import SpelledWord, SymbolReader
 from sottovoce.errors import OptionError
 from sottovoce.kernels import load_kernels
 from sottovoce.lm.base import Automaton, Floats, Records
@@ -201,18 +201,18 @@ class CommittedHistory:
     n_shared: int = 0
     flush_deadline_frames: int = 0
 
-    def add(self, symbols: Sequence[int], times: TokenTimes, n_frames: int, speller: Speller) -> None:
+    def add(self, symbols: Sequence[int], times: TokenTimes, n_frames: int, reader: SymbolReader) -> None:
         """Commit symbols, and drop n_frames frames."""
         self.symbols.extend(symbols)
         self.first.extend(self.n_frames + frame for frame in times.first)
         self.last.extend(self.n_frames + frame for frame in times.last)
         self.peak.extend(times.peak)
         self.n_frames += n_frames
-        closed, n_symbols = speller.closed(self.open_symbols())
+        closed, n_symbols = reader.closed(self.open_symbols())
         self.words += (
             word._replace(first=self.n_closed + word.first, end=self.n_closed + word.end) for word in closed
         )
-        self.text = speller.join([self.text, *(word.text for word in closed)])
+        self.text = reader.join([self.text, *(word.text for word in closed)])
         self.n_closed += n_symbols
 
     def history(self) -> WordHistory:
@@ -503,10 +503,10 @@ class Committer:
     """
 
     def __init__(
-        self, speller: Speller, idle: IdleSeparators, *, has_times: bool, most_frames: int | None
+        self, reader: SymbolReader, idle: IdleSeparators, *, has_times: bool, most_frames: int | None
     ) -> None:
         self._most_frames = most_frames
-        self._speller = speller
+        self._reader = reader
         self._idle = idle
         self._has_times = has_times
 
@@ -551,7 +551,7 @@ class Committer:
             emissions, lengths = state.joined()
             n_frames = int(lengths[row])
             seen = self._idle.emissions(emissions[row : row + 1, :n_frames])
-            spans = self._aligned(state, row, alive, seen, symbols % len(self._speller.labels), n_tokens)
+            spans = self._aligned(state, row, alive, seen, symbols % len(self._reader.labels), n_tokens)
             n_early = ((spans.first < n_frames // 2) & (places < n_tokens[:, None])).sum(dim=1)
         survives = n_same >= torch.maximum(n_early, n_early[:1])
         state.drop(row, alive[~survives])
@@ -572,7 +572,7 @@ class Committer:
             cut, alive = NO_CUT, state.alive(row)
             n_tokens = state.length[row, alive]
             if most is not None:
-                tokens = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1] % len(self._speller.labels)
+                tokens = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1] % len(self._reader.labels)
                 blank = self._blanks(state, row, alive, tokens)
                 frames = seen[row, :n]
                 cut = common_cut(frames, tokens, n_tokens, n_shared=most, is_late=is_late, blank=blank)
@@ -595,12 +595,12 @@ class Committer:
         return align(frames, lengths, tokens, n_tokens, rows=torch.zeros_like(beams), blank=blank)
 
     def _blanks(self, state: PrefixState, row: int, beams: Tensor, tokens: Tensor) -> int | Tensor:
-        n_labels = len(self._speller.labels)
+        n_labels = len(self._reader.labels)
         return self._idle.blanks(tokens, state.symbols[row, beams, 0] % n_labels, n_labels)
 
     def _add(self, state: PrefixState, row: int, cut: Cut, times: TokenTimes) -> None:
         symbols = state.symbols[row, state.alive(row)[:1], 1 : cut.n_tokens + 1].flatten().tolist()
-        state.committed[row].add(symbols, times, cut.n_frames, self._speller)
+        state.committed[row].add(symbols, times, cut.n_frames, self._reader)
 
 
 def _n_held(state: PrefixState, row: int) -> int:
