@@ -37,7 +37,7 @@ def test_lists_name_files_beside_them_and_what_stands_there_twice_is_done_once(t
         ("list.jsonl", '{"file": "a.wav", "id": "x"}\n{"file": "b.wav", "id": "x"}\n', "'x' for two"),
         ("list.jsonl", "", "at least one"),
         ("list.txt", "\n", "at least one"),
-        ("list.jsonl", "a.wav\n", "JSON object"),
+        ("list.jsonl", "a.wav\n", "line 1: expected JSON"),
         ("nowhere.txt", None, "a list of recordings"),
     ],
 )
