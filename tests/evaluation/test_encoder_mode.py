@@ -44,6 +44,7 @@ def test_anchors_are_padding_of_low_norm_in_a_fifth_of_the_pieces() -> None:
     assert find_anchors([short] * 3 + [long] * 13) == (300, 1200, 1490), "700 in less than a fifth"
 
 
+@pytest.mark.long
 def test_the_full_window_is_its_own_measure(model: Model, pieces: list[ReferencePiece]) -> None:
     exact = measure(model.backend, pieces, EXACT)
     assert exact.mean == pytest.approx(0.0, abs=1e-5)

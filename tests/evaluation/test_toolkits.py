@@ -81,7 +81,7 @@ def spoken(audio: Samples) -> str:
     return "".join(event.text for event in events if isinstance(event, Partial)).strip()
 
 
-@pytest.mark.parametrize("captions", ["firm", "revisable"])
+@pytest.mark.parametrize("captions", [pytest.param("firm", marks=pytest.mark.long), "revisable"])
 def test_simulstream_gets_what_a_session_says(
     monkeypatch: pytest.MonkeyPatch, audio: Samples, captions: str
 ) -> None:
