@@ -7,7 +7,7 @@ import torch
 
 from sottovoce.decoding.decode import DecodingResult, decode, likeliest_result, mix_seed
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions, count_loops, token_entropy
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, token_entropy
 from sottovoce.runtime.calls import DirectRuntime, decode_with_fallback
 from tests.decoding import rig
 
@@ -39,10 +39,6 @@ def test_repetition_and_guesses_fail_but_silence_does_not() -> None:
 
 
 def test_loops_are_counted_at_the_end() -> None:
-    assert count_loops([]) == 0
-    assert count_loops([1, 2, 3]) == 1
-    assert count_loops([9, 1, 2, 1, 2, 1, 2]) == 3
-    assert count_loops([7, 7, 7, 7, 8]) == 1
     looping = DecodingResult("en", (5, 1, 2, 1, 2, 1, 2), "", -0.1, 0.0, 0.0, 1.0)
     assert FallbackOptions(max_loops=2).fails(looping)
     assert not FallbackOptions(max_loops=3).fails(looping)

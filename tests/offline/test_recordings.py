@@ -148,6 +148,7 @@ def test_recordings_share_batches_and_come_in_order() -> None:
     assert len(backend.batches) <= 9
 
 
+@pytest.mark.failing_batch
 @pytest.mark.parametrize(
     "error", [RuntimeError("out of memory"), IndexError("9"), AssertionError()], ids=repr
 )

@@ -184,6 +184,27 @@ def normalize(log_mel: Tensor, maximum: Tensor | float | None = None) -> Tensor:
     return (torch.maximum(log_mel, floor) + 4.0) / 4.0
 
 
+def smoothed(loudness: npt.NDArray[np.float64], n_frames: int) -> npt.NDArray[np.float64]:
+    """Average loudness (n,) over n_frames, an odd number, to find pauses instead of single frames."""
+    if len(loudness) <= n_frames:
+        return loudness
+    padded = np.pad(loudness, n_frames // 2, mode="edge")
+    return np.convolve(padded, np.full(n_frames, 1 / n_frames), mode="valid")
+
+
+def quietest_frame(loudness: npt.NDArray[np.float64], near: float) -> int:
+    """Return the quietest frame of loudness (n,); of equally quiet ones the nearest to `near`."""
+    distance = np.abs(np.arange(len(loudness)) - near)
+    return int((loudness + 1e-6 * distance).argmin()) if len(loudness) else 0
+
+
+def quiet_frames(loudness: npt.NDArray[np.float64], near: float) -> list[int]:
+    """Return the local minima of loudness (n,), quietest first; ties go to the nearest to `near`."""
+    is_dip = (loudness[1:-1] <= loudness[:-2]) & (loudness[1:-1] < loudness[2:])
+    dips: list[int] = (1 + np.flatnonzero(is_dip)).tolist()
+    return sorted(dips, key=lambda dip: (float(loudness[dip]), abs(dip - near)))
+
+
 def pad_or_trim(mel: Tensor, n_frames: int = WINDOW_FRAMES) -> Tensor:
     """Cut normalised mel (..., n) to n_frames, or fill it up with 0.0, as openai-whisper does."""
     missing = n_frames - mel.shape[-1]

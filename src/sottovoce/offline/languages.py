@@ -37,7 +37,7 @@ from sottovoce.offline.windows import (
     energy_minimum,
     speech_pieces,
 )
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, is_silence
 from sottovoce.runtime.calls import EncodeCall, LanguageProbeCall, SpanProbeCall, decode_with_fallback
 from sottovoce.types import EncoderOutput, Features
 
@@ -70,7 +70,7 @@ def find_language(transcriber: Transcriber, windows: Iterable[Features]) -> Foun
         encoded = transcriber.runtime.run(EncodeCall(features))
         first = first or (features, encoded)
         (detection,) = transcriber.detect(encoded)
-        is_silent = threshold is not None and detection.no_speech_prob > threshold
+        is_silent = is_silence(detection.no_speech_prob, threshold)
         (silent if is_silent else heard).append((detection, float(features.n_content_frames[0])))
         if len(heard) >= options.language_windows:
             break

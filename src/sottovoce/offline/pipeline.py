@@ -46,7 +46,6 @@ from sottovoce.offline.verify import (
     SkippedSpeechRecovery,
     SpeechPresence,
     WindowSpan,
-    is_silent,
     may_be_halved,
     skip_hallucinations,
     split_retry,
@@ -61,6 +60,7 @@ from sottovoce.offline.windows import (
     pack_speech,
     seconds_of,
 )
+from sottovoce.options.decoding import is_silence
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD
 from sottovoce.runtime.calls import EncodeCall, RunOnHost
@@ -576,8 +576,11 @@ class _Pipeline:
         return [replace(one, cut=cut) for one, cut in zip(decoded, cuts, strict=True)]
 
     def _cut(self, window: Window, encoded: EncoderOutput, attempt: Attempt) -> DecodedWindow:
-        result, n_frames = attempt.result, window.n_frames
-        if is_rejected := is_silent(window, result, self.options.fallback):
+        result, n_frames, fallback = attempt.result, window.n_frames, self.options.fallback
+        is_rejected = fallback.is_silence(result) or (
+            window.may_be_silent and is_silence(result.no_speech_prob, fallback.no_speech_threshold)
+        )
+        if is_rejected:
             cut = WindowCut((), window.origin + n_frames)
         else:
             tokenizer, keep_open = self.transcriber.tokenizer_of(result.language), window.is_packed

@@ -38,7 +38,7 @@ from sottovoce.offline.windows import (
     mel_frames,
     seconds_of,
 )
-from sottovoce.options.decoding import FallbackOptions
+from sottovoce.options.decoding import FallbackOptions, is_silence
 from sottovoce.options.transcribe import APPENDED, PREPENDED
 from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import EncodeCall
@@ -198,12 +198,6 @@ DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
 
 def may_be_halved(window: Window) -> bool:
     return len(window.pieces) > 1 and window.n_frames >= LONG_S * MEL_FRAMES_PER_SECOND
-
-
-def is_silent(window: Window, result: DecodingResult, fallback: FallbackOptions) -> bool:
-    limit = fallback.no_speech_threshold
-    is_likely = limit is not None and result.no_speech_prob > limit
-    return fallback.is_silence(result) or (window.may_be_silent and is_likely)
 
 
 def split_retry(
@@ -578,8 +572,7 @@ def _words_of(segments: Sequence[Segment]) -> list[str]:
 
 
 def _is_trusted(fallback: FallbackOptions, result: DecodingResult, *, may_repeat: bool) -> bool:
-    limit = fallback.no_speech_threshold
-    is_silent = limit is not None and result.no_speech_prob > limit
+    is_silent = is_silence(result.no_speech_prob, fallback.no_speech_threshold)
     has_words = any(sign.isalnum() for sign in result.text)
     is_repeated = fallback.repeats(result) and not may_repeat
     return has_words and not (is_silent or fallback.is_guess(result) or is_repeated)

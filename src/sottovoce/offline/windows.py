@@ -15,7 +15,14 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, MELS_PER_FRAME, RecordingFeatures
+from sottovoce.audio.mel import (
+    MEL_FRAMES_PER_SECOND,
+    MELS_PER_FRAME,
+    RecordingFeatures,
+    quiet_frames,
+    quietest_frame,
+    smoothed,
+)
 from sottovoce.audio.vad import SpeechFinder, SpeechSegment
 from sottovoce.offline.regroup import segment_retimed
 from sottovoce.options.vad import VadOptions
@@ -195,8 +202,7 @@ def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[SpeechSpa
 
 def energy_minimum(features: RecordingFeatures, before: SpeechSpan, after: SpeechSpan) -> int:
     loudness = _loudness(features, before.end, after.start)
-    middle = (len(loudness) - 1) / 2
-    return before.end + int((loudness + 1e-6 * np.abs(np.arange(len(loudness)) - middle)).argmin())
+    return before.end + quietest_frame(loudness, (len(loudness) - 1) / 2)
 
 
 def energy_minima(features: RecordingFeatures, before: SpeechSpan, after: SpeechSpan) -> list[int]:
@@ -206,10 +212,9 @@ def energy_minima(features: RecordingFeatures, before: SpeechSpan, after: Speech
     if end - start < SMOOTH_FRAMES:
         return [after.start]
     loudness = _loudness(features, start, end)
-    is_dip = (loudness[1:-1] <= loudness[:-2]) & (loudness[1:-1] < loudness[2:])
-    dips = start + 1 + np.flatnonzero(is_dip)
-    far = [int(dip) for dip in dips if abs(dip - after.start) >= SMOOTH_FRAMES]
-    return [after.start, *sorted(far, key=lambda frame: loudness[frame - start])[: MOST_MOMENTS - 1]]
+    dips = [start + dip for dip in quiet_frames(loudness, after.start - start)]
+    far = [dip for dip in dips if abs(dip - after.start) >= SMOOTH_FRAMES]
+    return [after.start, *far[: MOST_MOMENTS - 1]]
 
 
 def _in_parts(features: RecordingFeatures, piece: SpeechSpan) -> Iterator[SpeechSpan]:
@@ -221,7 +226,7 @@ def _in_parts(features: RecordingFeatures, piece: SpeechSpan) -> Iterator[Speech
     at = 0
     while len(loudness) - at > longest:
         last = min(at + longest, len(loudness) - least)
-        cut = at + least + int(loudness[at + least : last].argmin())
+        cut = at + least + quietest_frame(loudness[at + least : last], 0)
         yield SpeechSpan(piece.start + at, piece.start + cut)
         at = cut
     yield SpeechSpan(piece.start + at, piece.end)
@@ -230,10 +235,7 @@ def _in_parts(features: RecordingFeatures, piece: SpeechSpan) -> Iterator[Speech
 def _loudness(features: RecordingFeatures, start: int, end: int) -> npt.NDArray[np.float64]:
     means = features.log_mel(start, end).float().mean(dim=0)  # over mel bands
     loudness: npt.NDArray[np.float64] = means.cpu().double().numpy()
-    if len(loudness) <= SMOOTH_FRAMES:
-        return loudness
-    padded = np.pad(loudness, SMOOTH_FRAMES // 2, mode="edge")
-    return np.convolve(padded, np.ones(SMOOTH_FRAMES) / SMOOTH_FRAMES, mode="valid")
+    return smoothed(loudness, SMOOTH_FRAMES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,7 @@ class FallbackOptions:
     ).as_field(0.6)
     """None: no window is silent."""
     max_loops: int | None = in_python(
-        "How often the same run of up to 16 tokens may end a text, one after the other.",
+        "How often the same run of up to 24 tokens may end a text, one after the other.",
         unset="any number",
         least=1,
     ).as_field(None)
@@ -298,32 +298,47 @@ class FallbackOptions:
         is_long = len(tokens) > ENTROPY_TOKENS
         if least is not None and is_long and token_entropy(tokens[-ENTROPY_TOKENS:]) < least:
             return True
-        return self.max_loops is not None and count_loops(result.tokens) > self.max_loops
+        return self.max_loops is not None and count_repeated(result.tokens, self.max_loops) > 0
 
     def is_guess(self, result: ScoredText) -> bool:
         return self.logprob_threshold is not None and result.avg_logprob < self.logprob_threshold
 
     def is_silence(self, result: ScoredText) -> bool:
-        if self.no_speech_threshold is None or result.no_speech_prob <= self.no_speech_threshold:
-            return False
-        if self.logprob_threshold is None or self.repeats(result):
-            return True
-        return result.avg_logprob <= self.logprob_threshold
+        """Return whether a window is silent by a text that is improbable, or repetitive."""
+        limit = None if self.repeats(result) else self.logprob_threshold
+        return is_silence(result.no_speech_prob, self.no_speech_threshold, result.avg_logprob, limit)
 
     def fails(self, result: ScoredText) -> bool:
         return (self.is_guess(result) or self.repeats(result)) and not self.is_silence(result)
 
 
-def count_loops(tokens: Sequence[int], longest: int = 16) -> int:
-    """Count the repeats of the same run of at most `longest` tokens at the end."""
-    most = 0
-    for period in range(1, min(longest, len(tokens)) + 1):
-        run = tokens[-period:]
-        loops = 1
-        while tuple(tokens[-period * (loops + 1) : -period * loops]) == tuple(run):
-            loops += 1
-        most = max(most, loops)
-    return most
+def is_silence(
+    no_speech_prob: float,
+    no_speech_threshold: float | None,
+    avg_logprob: float = -math.inf,
+    logprob_threshold: float | None = None,
+) -> bool:
+    """Return whether a window is silent: by a high no-speech probability, and an improbable text.
+
+    no_speech_threshold: None: no window is. logprob_threshold: None: whatever the text.
+    Source: openai-whisper 20250625, transcribe.py.
+    """
+    is_likely = no_speech_threshold is not None and no_speech_prob > no_speech_threshold
+    return is_likely and (logprob_threshold is None or avg_logprob <= logprob_threshold)
+
+
+def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1) -> int:
+    """Count the items at the end that repeat a block of 1 to 24 items before them.
+
+    The block must occur more than `max_repeats` times, with at least `least` items in all.
+    """
+    for period in range(1, min(24, len(items) // 2) + 1):
+        n_same = 0
+        while n_same + period < len(items) and items[-1 - n_same] == items[-1 - n_same - period]:
+            n_same += 1
+        if n_same + period >= max(least, period * (max_repeats + 1)):
+            return n_same
+    return 0
 
 
 def token_entropy(tokens: Sequence[int]) -> float:

@@ -33,7 +33,7 @@ from sottovoce.models.backend import (
     StepGroup,
     StepPart,
 )
-from sottovoce.options.decoding import NON_SPEECH
+from sottovoce.options.decoding import NON_SPEECH, count_repeated
 from sottovoce.streaming.options import TextEnd
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
@@ -222,20 +222,6 @@ def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     while n < len(tokens) and len(set(tokens[-n - 1 :])) <= BABBLE_DISTINCT:
         n += 1
     return n
-
-
-def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1) -> int:
-    """Count the items at the end that repeat a block of 1 to 24 items before them.
-
-    The block must occur more than `max_repeats` times, with at least `least` items in all.
-    """
-    for period in range(1, min(24, len(items) // 2) + 1):
-        n_same = 0
-        while n_same + period < len(items) and items[-1 - n_same] == items[-1 - n_same - period]:
-            n_same += 1
-        if n_same + period >= max(least, period * (max_repeats + 1)):
-            return n_same
-    return 0
 
 
 SPREAD_FLOOR = 0.1

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.audio.mel import DYNAMIC_RANGE, MELS_PER_FRAME, MelStream
+from sottovoce.audio.mel import DYNAMIC_RANGE, MELS_PER_FRAME, MelStream, quietest_frame
 from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples
 
 SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
@@ -39,7 +39,7 @@ class AudioWindow:
         if first >= end:
             return start_s
         loud = loudness(self.log_mel[:, : self.n_frames * MELS_PER_FRAME])[first:end]
-        return self.seconds(first + int(loud.argmin())) + 0.5 / FRAMES_PER_SECOND
+        return self.seconds(first + quietest_frame(loud, 0)) + 0.5 / FRAMES_PER_SECOND
 
     @property
     def start_s(self) -> float:
@@ -74,27 +74,6 @@ def quietest_boundary(loud: npt.NDArray[np.float64], boundary: int, reach: int, 
         return boundary
     cost = loud[at - 1] + loud[at] + BOUNDARY_COST * np.abs(at - boundary) / max(1, reach)
     return int(at[cost.argmin()])
-
-
-def quietest_frame(loud: npt.NDArray[np.float64]) -> int:
-    """Return the quietest frame by `loudness`, the last among equals."""
-    around = _around(loud)
-    return len(around) - 1 - int(around[::-1].argmin()) if len(around) else 0
-
-
-def quiet_frames(loud: npt.NDArray[np.float64], near: int, n_most: int) -> list[int]:
-    """Return the local minima of `loudness`, quietest first; ties go to the nearest to `near`."""
-    around = _around(loud)
-    is_dip = (around[1:-1] <= around[:-2]) & (around[1:-1] < around[2:])
-    dips: list[int] = (1 + np.flatnonzero(is_dip)).tolist()
-    return sorted(dips, key=lambda dip: (float(around[dip]), abs(dip - near)))[:n_most]
-
-
-def _around(loud: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    if len(loud) < QUIET_FRAMES:
-        return loud
-    padded = np.pad(loud, QUIET_FRAMES // 2, mode="edge")
-    return np.convolve(padded, np.full(QUIET_FRAMES, 1 / QUIET_FRAMES), mode="valid")
 
 
 class MelBuffer:

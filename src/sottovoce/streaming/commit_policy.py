@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise, takewhile
 
+from sottovoce.options.decoding import count_repeated, is_silence
 from sottovoce.streaming.alignatt import (
     MAX_TOKENS,
     AlignAttHypothesis,
     StopReason,
     StopRules,
-    count_repeated,
     max_tokens_in,
 )
 from sottovoce.streaming.audio_window import AudioWindow
@@ -223,9 +223,11 @@ class CommitPolicy:
         A jump back or no speech makes the hypothesis unusable. certain_until_s: words that end later wait for
         the language. final: no more audio comes.
         """
-        is_silent = (
-            hypothesis.no_speech_prob > self._options.no_speech_threshold
-            and hypothesis.avg_logprob < self._options.logprob_threshold
+        is_silent = is_silence(
+            hypothesis.no_speech_prob,
+            self._options.no_speech_threshold,
+            hypothesis.avg_logprob,
+            self._options.logprob_threshold,
         )
         if is_silent or hypothesis.stop_reason is StopReason.REWOUND:
             self.is_stuck = not is_silent

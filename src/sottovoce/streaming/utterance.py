@@ -12,7 +12,7 @@ from itertools import accumulate, takewhile
 
 from torch import Tensor
 
-from sottovoce.audio.mel import MELS_PER_FRAME
+from sottovoce.audio.mel import MELS_PER_FRAME, quiet_frames, quietest_frame, smoothed
 from sottovoce.models.backend import (
     EXACT,
     EncoderMode,
@@ -31,14 +31,13 @@ from sottovoce.streaming.alignatt import (
     StopReason,
 )
 from sottovoce.streaming.audio_window import (
+    QUIET_FRAMES,
     SAMPLES_PER_FRAME,
     SNAP_S,
     AudioWindow,
     MelBuffer,
     loudness,
-    quiet_frames,
     quietest_boundary,
-    quietest_frame,
 )
 from sottovoce.streaming.commit_policy import (
     CommitPolicy,
@@ -174,14 +173,14 @@ class LiveUtterance:
         return max(until_s, start_s + quiet / FRAMES_PER_SECOND)
 
     def quietest_sample(self, start: int, end: int) -> int:
-        loud = loudness(self.log_mel_between(start, end))
-        return start + SAMPLES_PER_FRAME * quietest_frame(loud)
+        loud = smoothed(loudness(self.log_mel_between(start, end)), QUIET_FRAMES)
+        return start + SAMPLES_PER_FRAME * quietest_frame(loud, len(loud) - 1)
 
     def quiet_samples(self, near: int, reach: range, n_most: int) -> list[int]:
         """Return quiet samples within `reach`, quietest first, then nearest to `near`."""
         at = (near - reach.start) // SAMPLES_PER_FRAME
-        frames = quiet_frames(loudness(self.log_mel_between(reach.start, reach.stop)), at, n_most)
-        return [reach.start + SAMPLES_PER_FRAME * frame for frame in frames]
+        loud = smoothed(loudness(self.log_mel_between(reach.start, reach.stop)), QUIET_FRAMES)
+        return [reach.start + SAMPLES_PER_FRAME * frame for frame in quiet_frames(loud, at)[:n_most]]
 
     def log_mel_between(self, start: int, end: int) -> Tensor:
         first, last = ((sample - self.start_sample) // HOP_SAMPLES for sample in (start, end))
