@@ -26,7 +26,7 @@ from sottovoce.offline.languages import (
     with_silence,
 )
 from sottovoce.offline.pipeline import SeekWindows
-from sottovoce.offline.resume import FollowerState, ProbedPiece, TranscriptionState
+from sottovoce.offline.resume import FollowerState, ProbedPiece, SeekPlace, TranscriptionState
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.offline.windows import PIECE_VAD, SpeechSpan, Window, pieces_between
 from sottovoce.options.transcribe import Mode, TranscribeOptions
@@ -170,21 +170,20 @@ def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follo
         late = [piece for piece in pieces if piece.start > 100 * start - 10]
         assert late
         change, last = round(100 * end), round(100 * TRUTH[2][1])
-        parts = [
+        parts = (
             replace(Window.of(0, change), language="en"),
             replace(Window.of(change, last), language="es"),
-        ]
+        )
         for text_end, expected in [
             (round(100 * start) - 10, late[0].start),
             (late[-1].start, late[-1].start),
             (late[-1].start + 1, change),
         ]:
-            windows._parts.clear()
-            windows._parts.extend(parts)
-            assert windows._reassigned_tail(change, text_end) == expected
-            assert windows._parts[0].end == expected
-        windows._parts.pop()
-        assert windows._reassigned_tail(change, 0) == change, "nothing follows"
+            windows.place = SeekPlace(0, 0, 0.0, 0, parts)
+            seek, (first, last_part) = windows._reassigned_tail(change, text_end)
+            assert (seek, first.end, last_part) == (expected, expected, parts[1])
+        windows.place = SeekPlace(0, 0, 0.0, 0, parts[:1])
+        assert windows._reassigned_tail(change, 0) == (change, parts[:1]), "nothing follows"
 
 
 def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:

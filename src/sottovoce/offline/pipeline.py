@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice, pairwise
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from sottovoce.offline.resume import (
     SeekPlace,
     SpeechPlace,
     TranscriptionState,
+    WindowPlace,
 )
 from sottovoce.offline.transcriber import Context, Request, Segments, Transcriber
 from sottovoce.offline.verify import (
@@ -75,12 +76,14 @@ class LanguageWindow(NamedTuple):
     is_prompted: bool = True
 
 
+Batches: TypeAlias = Generator[Sequence[LanguageWindow], WindowPlace | None, None]
+
+
 @dataclass(eq=False)
 class WindowOrder(ABC):
-    """Plans which windows of a recording are read, and in which order.
+    """Plans which windows of a recording are decoded, and in which order.
 
-    next_frame: first log-mel frame not transcribed. last_speech_s: end of the last word. finds_again: windows
-    are planned again if their text is not kept.
+    last_speech_s: end of the last word. finds_again: windows are planned again if their text is not kept.
     """
 
     transcriber: Transcriber
@@ -95,13 +98,6 @@ class WindowOrder(ABC):
     def options(self) -> TranscribeOptions:
         return self.transcriber.options
 
-    @property
-    @abstractmethod
-    def next_frame(self) -> int: ...
-
-    @abstractmethod
-    def state(self) -> Place: ...
-
     @abstractmethod
     def restore(self, place: Place) -> None: ...
 
@@ -109,15 +105,17 @@ class WindowOrder(ABC):
     def find_language(self) -> None: ...
 
     @abstractmethod
-    def batches(self) -> Iterator[Sequence[LanguageWindow]]:
-        """Yield the windows to decode next, none after silence; `advance` follows if their text is kept."""
+    def batches(self) -> Batches:
+        """Yield the windows to decode next, none over silence; is sent the place after them.
+
+        None: they are planned again.
+        """
 
     @abstractmethod
-    def settle(self, decoded: Sequence[DecodedWindow]) -> list[tuple[DecodedWindow, Window]]:
-        """Return the windows whose text is kept, each with the part that it covers."""
-
-    @abstractmethod
-    def advance(self) -> None: ...
+    def covered(
+        self, decoded: Sequence[DecodedWindow]
+    ) -> tuple[list[tuple[DecodedWindow, Window]], WindowPlace]:
+        """Return the windows whose text is kept, each with the part that it covers, and the place after."""
 
 
 SHORTEST_FRAMES = 10
@@ -137,28 +135,21 @@ class SeekWindows(WindowOrder):
     """Consecutive windows of the clips of a recording."""
 
     finds_again = True
-    next_frame = 0
 
     def __post_init__(self) -> None:
         clips = self.options.clips
         self._clips = [(mel_frames(start), None if end is None else mel_frames(end)) for start, end in clips]
-        self._clip = 0
-        self._parts: deque[Window] = deque()
-        """Parts of the last window in one language each; its rest is detected again with what follows it."""
         self._first: tuple[int, Features, EncoderOutput] | None = None
-        self.next_frame = self._clips[0][0]
-        self._after = (self.next_frame, self.last_speech_s)
+        self.place = SeekPlace(0, self._clips[0][0], 0.0, 0)
 
-    def state(self) -> SeekPlace:
-        return SeekPlace(
-            self._clip, self.next_frame, self.last_speech_s, self.features.n_frames_read, tuple(self._parts)
-        )
+    @property
+    def last_speech_s(self) -> float:  # type: ignore[override]
+        return self.place.last_speech
 
     def restore(self, place: Place) -> None:
         assert isinstance(place, SeekPlace), "the mode was checked"
-        self._clip, self.next_frame, self.last_speech_s = place.clip, place.seek, place.last_speech
-        self._parts.extend(place.parts)
-        self.features.skip_to(place.seek, n_frames_read=place.n_frames_read)
+        self.place = place
+        self.features.skip_to(place.next_frame, n_frames_read=place.n_frames_read)
 
     def find_language(self) -> None:
         start, _ = self._clips[0]
@@ -174,24 +165,27 @@ class SeekWindows(WindowOrder):
             yield self.features.window(seek, end, n_frames=n_frames, fill="silence")
             seek += n_frames
 
-    def batches(self) -> Iterator[Sequence[LanguageWindow]]:
-        while self._clip < len(self._clips):
-            start, end = self._clips[self._clip]
+    def batches(self) -> Batches:
+        for clip in range(self.place.clip, len(self._clips)):
+            start, end = self._clips[clip]
+            if clip > self.place.clip:
+                self.place = replace(self.place, clip=clip, next_frame=start)
             self.features.skip_to(start, n_frames_read=start)
             while self._goes_on(start, end):
-                self.features.drop_before(self.next_frame)
-                reach = self.next_frame + self.transcriber.content_frames
-                if self.features.is_blank(self.next_frame, reach if end is None else min(end, reach)):
-                    self._after = (reach, self.last_speech_s)
-                    yield ()
-                else:
-                    yield (self._load(end),)
-            self._clip += 1
-            if self._clip < len(self._clips):
-                self.next_frame = self._clips[self._clip][0]
+                seek, reach = self.place.next_frame, self._reach
+                self.features.drop_before(seek)
+                is_blank = self.features.is_blank(seek, reach if end is None else min(end, reach))
+                after = yield () if is_blank else (self._load(end),)
+                if after is not None:
+                    assert isinstance(after, SeekPlace), "it is one of `covered`"
+                    self.place = after
+
+    @property
+    def _reach(self) -> int:
+        return self.place.next_frame + self.transcriber.content_frames
 
     def _goes_on(self, start: int, end: int | None) -> bool:
-        seek = self.next_frame
+        seek = self.place.next_frame
         last = seek if seek == start else seek + SHORTEST_FRAMES - 1
         return (end is None or last < end) and self.features.has(last)
 
@@ -206,15 +200,16 @@ class SeekWindows(WindowOrder):
         return LanguageWindow(window, encoded, is_prompted=not is_rest)
 
     def locate(self, end: int | None) -> tuple[Window, EncoderOutput | None]:
-        """Return the window that begins at `next_frame`, in one language, up to a frame `end`.
+        """Return the next window, in one language, up to a frame `end`.
 
         Without encoder states: a part before a change, which is encoded separately.
         """
-        seek = self.next_frame
-        while self._parts and self._parts[0].end - seek < SHORTEST_PART_FRAMES:
-            seek = max(seek, self._parts.popleft().end)
-        if self._parts:
-            return replace(self._parts[0], pieces=(SpeechSpan(seek, self._parts[0].end),)), None
+        seek, parts = self.place.next_frame, self.place.parts
+        while parts and parts[0].end - seek < SHORTEST_PART_FRAMES:
+            seek, parts = max(seek, parts[0].end), parts[1:]
+        self.place = replace(self.place, parts=parts)
+        if parts:
+            return replace(parts[0], pieces=(SpeechSpan(seek, parts[0].end),)), None
         first, self._first = self._first, None
         if first is not None and first[0] == seek:
             _, features, encoded = first
@@ -224,15 +219,19 @@ class SeekWindows(WindowOrder):
             features = self.features.window(seek, last, n_frames=self.transcriber.window_frames)
             encoded = self.transcriber.runtime.run(EncodeCall(features))
         window = Window.of(seek, seek + features.n_content_frames[0])
-        parts = self.languages.divided(window, encoded)
-        if len(parts) == 1:
-            return parts[0], encoded
-        self._parts.extend(parts[:-1])
-        return parts[0], None
+        first_part, *others = self.languages.divided(window, encoded)
+        if not others:
+            return first_part, encoded
+        self.place = replace(self.place, parts=(first_part, *others[:-1]))
+        return first_part, None
 
-    def settle(self, decoded: Sequence[DecodedWindow]) -> list[tuple[DecodedWindow, Window]]:
+    def covered(
+        self, decoded: Sequence[DecodedWindow]
+    ) -> tuple[list[tuple[DecodedWindow, Window]], WindowPlace]:
+        if not decoded:
+            return [], replace(self.place, next_frame=self._reach)
         (one,) = decoded
-        cut, last_speech_s = one.cut, self.last_speech_s
+        cut, last_speech_s, least = one.cut, self.last_speech_s, self.place.next_frame + 1
         if self.options.needs_words and not one.is_silent:
             spoken_until = cut.end_of_speech
             if not cut.ends_closed and spoken_until is not None and spoken_until > one.window.origin_s:
@@ -242,16 +241,12 @@ class SeekWindows(WindowOrder):
                 cut = skip_hallucinations(cut, self._span(one.window), threshold, end_by=self._end_by)
             last_speech_s = cut.end_of_speech or last_speech_s
         if cut.restarts:
-            self._after = (max(self.next_frame + 1, cut.seek), self.last_speech_s)
-            return []
+            return [], replace(self.place, next_frame=max(least, cut.seek))
         text_end = mel_frames(one.window.origin_s if cut.end_of_speech is None else cut.end_of_speech)
         seek = self._before_divided(one.window, cut.seek, text_end)
-        seek = self._reassigned_tail(seek, text_end)
-        self._after = (max(self.next_frame + 1, seek), last_speech_s)
-        return [(replace(one, cut=replace(cut, seek=seek)), Window.of(one.window.start, seek))]
-
-    def advance(self) -> None:
-        self.next_frame, self.last_speech_s = self._after
+        seek, parts = self._reassigned_tail(seek, text_end)
+        after = replace(self.place, next_frame=max(least, seek), last_speech=last_speech_s, parts=parts)
+        return [(replace(one, cut=replace(cut, seek=seek)), Window.of(one.window.start, seek))], after
 
     def _after_speech(self, window: Window, spoken_until: float) -> int:
         """Return the frame after the last word, or after the window if little of it is left."""
@@ -291,12 +286,15 @@ class SeekWindows(WindowOrder):
         is_divided = window.start + DIVIDED_FRAMES < first and text_end + DIVIDED_FRAMES < first < seek
         return first if is_divided else seek
 
-    def _reassigned_tail(self, seek: int, text_end: int) -> int:
-        """Return `seek`, or the frame from which skipped speech goes to the language after a change."""
-        follower = self.languages.follower
-        if follower is None or len(self._parts) < 2 or self._parts[0].end - seek >= SHORTEST_PART_FRAMES:
-            return seek
-        part, after = self._parts[0], self._parts[1]
+    def _reassigned_tail(self, seek: int, text_end: int) -> tuple[int, tuple[Window, ...]]:
+        """Return `seek` and the parts in one language each.
+
+        Skipped speech at the end of the first part goes to the language after the change.
+        """
+        follower, parts = self.languages.follower, self.place.parts
+        if follower is None or len(parts) < 2 or parts[0].end - seek >= SHORTEST_PART_FRAMES:
+            return seek, parts
+        part, after = parts[:2]
         at = part.end
         for piece in reversed(follower.probed_pieces(part.start, part.end)):
             assert part.language is not None
@@ -305,9 +303,8 @@ class SeekWindows(WindowOrder):
                 break
             at = piece.start
         if at == part.end:
-            return seek
-        self._parts[0] = replace(part, pieces=(SpeechSpan(part.start, at),))
-        return at
+            return seek, parts
+        return at, (replace(part, pieces=(SpeechSpan(part.start, at),)), *parts[1:])
 
 
 LONG_MISSING_S = 2.0
@@ -339,23 +336,14 @@ class PackedWindows(WindowOrder):
     def __post_init__(self) -> None:
         self._n_packed = 0
         self._ahead: deque[Window] = deque()
-        self._left: list[Window] = []
-        """Windows to read after those of the batch."""
         self._end = 0
-
-    @property
-    def next_frame(self) -> int:
-        return self._ahead[0].start if self._ahead else self._end
-
-    def state(self) -> SpeechPlace:
-        return SpeechPlace(self._n_packed, self.next_frame, self.features.n_frames_read, tuple(self._ahead))
 
     def restore(self, place: Place) -> None:
         assert isinstance(place, SpeechPlace), "the mode was checked"
         self._n_packed = sum(1 for _ in islice(self.packed, place.n_packed))
         self._ahead.extend(place.waiting)
-        self._end = place.first_frame
-        self.features.skip_to(place.first_frame, n_frames_read=place.n_frames_read)
+        self._end = place.next_frame
+        self.features.skip_to(place.next_frame, n_frames_read=place.n_frames_read)
 
     def find_language(self) -> None:
         self.languages.detect_first(self._first_windows())
@@ -371,7 +359,7 @@ class PackedWindows(WindowOrder):
             self._n_packed += 1
             yield window
 
-    def batches(self) -> Iterator[Sequence[LanguageWindow]]:
+    def batches(self) -> Batches:
         size = self.options.batch_size
         while True:
             self._ahead.extend(islice(self._next_packed(), max(0, size - len(self._ahead))))
@@ -379,7 +367,10 @@ class PackedWindows(WindowOrder):
                 return
             batch = [self._ahead.popleft() for _ in range(min(size, len(self._ahead)))]
             self._end = max(self._end, batch[-1].end)
-            yield self._in_one_language_each(batch)
+            after = yield self._in_one_language_each(batch)
+            assert isinstance(after, SpeechPlace), "it is one of `covered`"
+            self._ahead = deque(after.waiting)
+            self.features.drop_before(after.next_frame)
 
     def _in_one_language_each(self, windows: Sequence[Window]) -> list[LanguageWindow]:
         full = [window for window in windows if not window.is_cut]
@@ -413,24 +404,24 @@ class PackedWindows(WindowOrder):
             parts.append(features.mel[..., :n_content])
         return torch.cat(parts, dim=-1)[..., :n_frames]
 
-    def settle(self, decoded: Sequence[DecodedWindow]) -> list[tuple[DecodedWindow, Window]]:
+    def covered(
+        self, decoded: Sequence[DecodedWindow]
+    ) -> tuple[list[tuple[DecodedWindow, Window]], WindowPlace]:
         fallback, eot = self.options.fallback_of_window, self.transcriber.tokenizer.eot
-        settled: list[tuple[DecodedWindow, Window]] = []
+        kept: list[tuple[DecodedWindow, Window]] = []
+        waiting = list(self._ahead)
         for one in decoded:
             window, at = one.window, one.cut.seek
             if halves := split_retry(window, one.result, one.cut, fallback, eot):
-                self._left += halves
+                waiting += halves
                 continue
             is_rest = LEAST_FRAMES <= at <= window.n_frames - LEAST_FRAMES
             done, *rest = window.split(at) if is_rest else (window,)
-            self._left += rest
-            settled.append((one, done))
-        return settled
-
-    def advance(self) -> None:
-        self._ahead = deque(sorted([*self._left, *self._ahead], key=lambda window: window.start))
-        self._left.clear()
-        self.features.drop_before(self.next_frame)
+            waiting += rest
+            kept.append((one, done))
+        waiting.sort(key=lambda window: window.start)
+        next_frame = waiting[0].start if waiting else self._end
+        return kept, SpeechPlace(self._n_packed, next_frame, 0, tuple(waiting))
 
 
 def transcribe_recording(
@@ -500,27 +491,32 @@ class _Pipeline:
             self.windows.restore(resume.place)
             self._read.extend(resume.read)
         language = self.progress.language
-        for batch in self.windows.batches():
+        batches = self.windows.batches()
+        batch = next(batches, None)
+        while batch is not None:
             if batch and language not in (None, batch[0].window.language):
                 self._context.reset()  # text in another language is no context
             language = self.progress.language
-            if not self._transcribe(batch):
-                continue
-            self.windows.advance()
-            yield from self._finished()
-            self._end_batch(is_silence=not batch)
+            after = self._transcribe(batch)
+            if after is not None:
+                yield from self._finished(after.next_frame)
+                self._end_batch(after, is_silence=not batch)
+            try:
+                batch = batches.send(after)
+            except StopIteration:
+                return
 
-    def _end_batch(self, *, is_silence: bool) -> None:
-        state, next_frame = self.progress, self.windows.next_frame
+    def _end_batch(self, after: WindowPlace, *, is_silence: bool) -> None:
+        state = self.progress
         state.duration = self.features.duration_s or state.duration
         if is_silence:
-            self._reach(next_frame)
+            self._reach(after.next_frame)
         state.resume_point = ResumePoint(
             state.to_resume(),
             self._context.tokens,
             self._is_first,
-            self.languages.state(next_frame),
-            self.windows.state(),
+            self.languages.state(after.next_frame),
+            replace(after, n_frames_read=self.features.n_frames_read),
             tuple(self._read),
         )
 
@@ -528,24 +524,24 @@ class _Pipeline:
         position, duration = seconds_of(frame), self.progress.duration
         self.progress.position = position if duration is None else min(position, duration)
 
-    def _transcribe(self, batch: Sequence[LanguageWindow]) -> bool:
-        """Decode and verify windows; return whether their text is kept.
+    def _transcribe(self, batch: Sequence[LanguageWindow]) -> WindowPlace | None:
+        """Decode and verify windows; return the place after them.
 
-        Text that shows a recording in several languages is dropped: the windows are planned again.
+        None: their text shows a recording in several languages and is dropped: the windows are planned again.
         """
         had_one_language = not self.languages.expects_several
-        unread, found = self.progress.unread, []
+        unread = self.progress.unread
         by_length: dict[int, list[LanguageWindow]] = {}
         for one in batch:
             by_length.setdefault(one.encoded.n_frames, []).append(one)
-        for alike in by_length.values():
-            for settled in self.windows.settle(self._decoded(alike, batch[0])):
-                found.append(self._verified(*settled))
+        decoded = [window for alike in by_length.values() for window in self._decoded(alike, batch[0])]
+        kept, after = self.windows.covered(decoded)
+        verified = [self._verified(*pair) for pair in kept]
         if self.windows.finds_again and had_one_language and self.languages.expects_several:
             self.progress.unread = unread
-            return False
-        self._read += found
-        return True
+            return None
+        self._read += verified
+        return after
 
     def _decoded(self, windows: Sequence[LanguageWindow], first: LanguageWindow) -> list[DecodedWindow]:
         transcriber, prompt = self.transcriber, self._context.prompt()
@@ -613,9 +609,9 @@ class _Pipeline:
             and not (self._context.holds(segment.text) and voices.exceeds_speech_rate(segment))
         ]
 
-    def _finished(self) -> Segments:
+    def _finished(self, next_frame: int) -> Segments:
         self._read.sort(key=lambda read: read.window.start)
-        while self._read and self._read[0].window.start <= self.windows.next_frame:
+        while self._read and self._read[0].window.start <= next_frame:
             read = self._read.pop(0)
             self._is_first = self._is_first and read.is_silent
             for segment in read.segments:
@@ -683,10 +679,11 @@ def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[L
 
 
 def _located(windows: SeekWindows) -> Iterator[Window]:
-    while windows.features.has(windows.next_frame):
-        windows.features.drop_before(windows.next_frame)
+    while windows.features.has(windows.place.next_frame):
+        windows.features.drop_before(windows.place.next_frame)
         window, _ = windows.locate(None)
-        windows.progress.language, windows.next_frame = window.language, window.end
+        windows.progress.language = window.language
+        windows.place = replace(windows.place, next_frame=window.end)
         yield window
 
 

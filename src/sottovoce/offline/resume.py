@@ -91,13 +91,14 @@ class FollowerState:
 
 @dataclass(frozen=True, slots=True)
 class SeekPlace:
-    """Position of mode "seek": clip and log-mel frame.
+    """Position of mode "seek": clip, and the first log-mel frame that is not transcribed.
 
-    last_speech: end of the last word (s). parts: of the last window before changes of language.
+    last_speech: end of the last word (s). parts: of the last window, in one language each;
+    its rest is detected again with the audio after it.
     """
 
     clip: int
-    seek: int
+    next_frame: int
     last_speech: float
     n_frames_read: int
     parts: tuple[Window, ...] = ()
@@ -118,7 +119,7 @@ class SpeechPlace:
     """Position of mode "vad": the number of packed windows taken, and those waiting."""
 
     n_packed: int
-    first_frame: int
+    next_frame: int
     n_frames_read: int
     waiting: tuple[Window, ...] = ()
 
@@ -138,7 +139,8 @@ class ChannelsPlace:
     channels: tuple[ChannelPoint, ...]
 
 
-Place: TypeAlias = SeekPlace | SpeechPlace | ChannelsPlace
+WindowPlace: TypeAlias = SeekPlace | SpeechPlace
+Place: TypeAlias = WindowPlace | ChannelsPlace
 
 
 @dataclass(frozen=True, slots=True)
