@@ -27,10 +27,10 @@ from sottovoce import CtcDecoder
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.decoding.decode import choosing_rows
+from sottovoce.decoding.choosing import BestTokensEnd
 from sottovoce.evaluation.speed import timed
 from sottovoce.lm.fusion import text_fusion
-from sottovoce.models.backend import STEPS_AHEAD, AllowedTokens, SearchedRow, TokenChoice
+from sottovoce.models.backend import STEPS_AHEAD, StepGroup, ending_rows
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.dims import ModelDims
@@ -168,18 +168,16 @@ def steps(backend: TorchBackend, n_prompt: int = 64) -> Iterator[Row]:
             rows.step([range(n_prompt)] * rows.n_rows, [[n_prompt - 1]] * rows.n_rows)
             rows.select([row for row in range(rows.n_rows) for _ in range(n_beams)])
             n_rows, begin = rows.n_rows, dims.n_vocab - 1501
-            choice = TokenChoice(
-                n_beams + (n_beams > 1),
-                torch.tensor([0]),
-                begin,
-                [AllowedTokens(0, begin, dims.n_vocab)] * n_rows,
-                [SearchedRow(False, begin, 0.0, 0.0, 5, (0,))] * n_rows,
+            end = BestTokensEnd(
+                n_beams + (n_beams > 1), begin, dims.n_vocab, tokenizer.eot, n_beams, fusion=fused
             )
-            choosing = choosing_rows(rows, dims.n_vocab, fused, eot=tokenizer.eot, n_beams=n_beams)
+            searched = (0, begin, dims.n_vocab, 0, begin, 0) + (0, 5, 0) * (fused is not None)
+            group = StepGroup(end, range(n_rows), [(0,)] * n_rows, [searched] * n_rows)
+            ending = ending_rows(rows, end)
 
-            def run(rows=rows, n_rows=n_rows, choosing=choosing, choice=choice, capture=capture) -> None:  # type: ignore[no-untyped-def]
-                if choosing is not None and not capture:
-                    for _ in choosing.steps_best([5] * n_rows, choice):
+            def run(rows=rows, n_rows=n_rows, ending=ending, group=group, capture=capture) -> None:  # type: ignore[no-untyped-def]
+                if ending is not None and not capture:
+                    for _ in ending.steps([[5]] * n_rows, [group], STEPS_AHEAD):
                         pass
                 else:
                     for _ in range(STEPS_AHEAD):

@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.decoding import choosing
+from sottovoce.decoding.choosing import BestTokensEnd, StepsOfSearch
 from sottovoce.decoding.decode import DecodingResult, WindowDecoder, decode
-from sottovoce.decoding.filters import RulesOfChoice, build_filters
+from sottovoce.decoding.filters import build_filters
 from sottovoce.lm.fusion import ShallowFusion, text_fusion
-from sottovoce.models.backend import Backend, ChoosingRows, RunningRows
+from sottovoce.models.backend import Backend, EndingRows, RunningRows
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.runtime.graphs import eagerly
 from sottovoce.runtime.static_rows import RowPool
@@ -148,22 +149,28 @@ def decoded(backend: Backend, options: DecodingOptions) -> list[DecodingResult]:
 )
 def test_chosen_natively_is_chosen_by_filters_and_search(options: DecodingOptions) -> None:
     backend = native()
-    assert isinstance(backend.rows(), ChoosingRows)
+    assert isinstance(backend.rows(), EndingRows)
     plain = WithoutChoice(backend)
-    assert not isinstance(plain.rows(), ChoosingRows)
+    assert not isinstance(plain.rows(), EndingRows)
     for ours, theirs in zip(decoded(backend, options), decoded(plain, options), strict=True):
         assert ours.tokens == theirs.tokens
         assert ours.avg_logprob == pytest.approx(theirs.avg_logprob, abs=1e-5)
         assert [one.tokens for one in ours.candidates] == [one.tokens for one in theirs.candidates]
 
 
+def steps_of(options: DecodingOptions) -> StepsOfSearch | None:
+    """The steps of a greedy search by the filters of options, in any rows that can have an end."""
+    tokenizer = rig.tokenizer("en")
+    end = BestTokensEnd(1, tokenizer.n_vocab, tokenizer.n_vocab, tokenizer.eot, 1)
+    return StepsOfSearch.of(static().rows(), end, build_filters(options, tokenizer))
+
+
 @pytest.mark.parametrize("follows_text", [False, True])
 def test_spans_forbid_what_the_filter_of_timestamps_forbids(follows_text: bool) -> None:
     tokenizer = rig.tokenizer("en")
     options = DecodingOptions(language="en", suppress_tokens=(), prefix="So" if follows_text else None)
-    filters = build_filters(options, tokenizer)
-    rules = RulesOfChoice.of(filters, 1, tokenizer.n_vocab)
-    assert rules is not None
+    filters, steps = build_filters(options, tokenizer), steps_of(options)
+    assert steps is not None
     time, text = tokenizer.timestamp_begin, 440
     for sampled in (
         [time + 3],
@@ -173,12 +180,11 @@ def test_spans_forbid_what_the_filter_of_timestamps_forbids(follows_text: bool) 
         [time + 9, time + 9],
         [text] * 3,
     ):
-        choice = rules.choice([sampled], [(0.0, 0.0, ())])
-        first_text, first_time, end_time = choice.allowed[0]
+        first_text, first_time, end_time = steps.columns([sampled], [(0.0, 0.0, ())])[0, :3]
         allowed = torch.zeros(tokenizer.n_vocab, dtype=torch.bool)
-        allowed[first_text : choice.time_begin] = True
+        allowed[first_text : steps.end.time_begin] = True
         allowed[first_time:end_time] = True
-        allowed[choice.forbidden.long()] = False
+        allowed[steps.forbidden] = False
         logits = torch.zeros(1, tokenizer.n_vocab)
         logits[:, time:] = -100.0  # so that they are not forced
         for rule in filters:
@@ -194,5 +200,4 @@ def test_spans_forbid_what_the_filter_of_timestamps_forbids(follows_text: bool) 
     ],
 )
 def test_rules_that_change_logits_are_left_to_filters(options: DecodingOptions) -> None:
-    tokenizer = rig.tokenizer("en")
-    assert RulesOfChoice.of(build_filters(options, tokenizer), 1, tokenizer.n_vocab) is None
+    assert steps_of(options) is None

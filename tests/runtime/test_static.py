@@ -16,25 +16,25 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.decoding.decode import choosing_rows
+from sottovoce.decoding.choosing import BestTokensEnd
+from sottovoce.decoding.search import BestTokens
 from sottovoce.errors import OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.models.backend import (
     EXACT,
-    AllowedTokens,
+    STEPS_AHEAD,
     EncoderMode,
     EncoderState,
     IncrementalResult,
     IncrementalWindow,
-    SearchedRow,
-    TokenChoice,
+    StepGroup,
 )
 from sottovoce.models.devices import NumberFormat, plan_memory
 from sottovoce.models.load import load_checkpoint
 from sottovoce.runtime import batching
 from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.runtime.graphs import eagerly
-from sottovoce.runtime.static_rows import RowPool, step_sizes
+from sottovoce.runtime.static_rows import RowPool, StaticRows, step_sizes
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
@@ -51,7 +51,7 @@ from tests.runtime.reading import decoded
 
 N_LAYERS = tiny.dims().n_text_layer
 CLIP = "examples/clips/en.flac"
-FORBIDDEN = torch.tensor([0, 7], dtype=torch.int32)
+FORBIDDEN = torch.tensor([0, 7])
 
 
 @pytest.fixture
@@ -77,9 +77,24 @@ def encoded(backend: TorchBackend, n: int = 1, n_frames: int = 60) -> EncoderOut
     return backend.encode(Features(torch.randn(n, 80, n_frames, generator=generator), (n_frames,) * n))
 
 
-def choice(n_rows: int) -> TokenChoice:
-    allowed = [AllowedTokens(0, 250, 300), AllowedTokens(200, 260, 300), AllowedTokens(0, 300, 300)]
-    return TokenChoice(3, FORBIDDEN, 250, (allowed * n_rows)[:n_rows])
+ALLOWED = ((0, 250, 300), (200, 260, 300), (0, 300, 300))
+"""First text token, first timestamp and end of timestamps of rows, in turn."""
+
+
+def ready(rows: StaticRows, n_best: int = 3, n_beams: int = 1) -> BestTokensEnd:
+    """The choice of tokens as the end of a step, with the tokens that may follow no row in its state."""
+    end = BestTokensEnd(n_best, 250, 300, 2, n_beams)
+    (state,) = rows.state(end)
+    state.index_fill_(0, FORBIDDEN.to(state.device), -torch.inf)
+    return end
+
+
+def chosen(rows: StaticRows, end: BestTokensEnd, tokens: list[int], n_steps: int = 1) -> list[BestTokens]:
+    """What follows the tokens of each row, of each step."""
+    columns = [(*ALLOWED[row % 3], 0, 255, 0) for row in range(len(tokens))]
+    group = StepGroup(end, range(len(tokens)), [(0,)] * len(tokens), columns)
+    steps = rows.steps([[token] for token in tokens], [group], n_steps)
+    return [end.best_of(part.outputs[0][part.places]) for (part,) in steps]
 
 
 @pytest.mark.parametrize("chooses", [True, False])
@@ -93,12 +108,11 @@ def test_a_step_has_a_budget(device: PretendedDevice, chooses: bool) -> None:
     for n_rows in (1, 64):
         rows = backend.rows()
         rows.admit(encoded(backend, n_rows, 20))
-        choosing = choosing_rows(rows, backend.dims.n_vocab, eot=2, n_beams=1)
-        assert choosing is not None
+        end = ready(rows)
         for _ in range(2):
             device.counts = Counts()
             if chooses:
-                next(choosing.steps_best([5] * n_rows, choice(n_rows)))
+                chosen(rows, end, [5] * n_rows)
             else:
                 rows.step([[5]] * n_rows, [[0]] * n_rows)
         counts = device.counts
@@ -122,13 +136,10 @@ def test_eight_steps_of_a_search_have_a_budget(device: PretendedDevice, n_beams:
         rows = backend.rows()
         rows.admit(encoded(backend, n, 20))
         rows.select([row for row in range(n) for _ in range(n_beams)])
-        searched = [SearchedRow(False, 255, 0.0)] * (n * n_beams)
-        rules = replace(choice(n * n_beams), searched=searched, n_best=n_beams + (n_beams > 1))
-        choosing = choosing_rows(rows, backend.dims.n_vocab, eot=2, n_beams=n_beams)
-        assert choosing is not None
+        end = ready(rows, n_beams + (n_beams > 1), n_beams)
         for _ in range(2):
             device.counts = Counts()
-            n_steps = len(list(choosing.steps_best([5] * n * n_beams, rules)))
+            n_steps = len(chosen(rows, end, [5] * n * n_beams, STEPS_AHEAD))
         counts = device.counts
         assert n_steps == 8
         assert not counts.allocations
@@ -171,14 +182,11 @@ def test_a_choice_is_that_of_the_rules(device: PretendedDevice) -> None:
     ours, theirs = backend.rows(), plain.rows()
     ours.admit(encoded(backend, 6))
     theirs.admit(encoded(plain, 6))
-    choosing, rules = choosing_rows(ours, backend.dims.n_vocab, eot=2, n_beams=1), choice(6)
-    assert choosing is not None
-    best = next(choosing.steps_best([1, 2, 3, 4, 5, 6], rules))
-    assert not isinstance(best, torch.Tensor)
+    (best,) = chosen(ours, ready(ours), [1, 2, 3, 4, 5, 6])
     logits = theirs.step([[1], [2], [3], [4], [5], [6]], [[0]] * 6).logits
-    logits[:, rules.forbidden.long()] = -torch.inf
+    logits[:, FORBIDDEN] = -torch.inf
     n_forced = 0
-    for row, (first_text, first_time, end_time) in zip(logits, rules.allowed, strict=True):
+    for row, (first_text, first_time, end_time) in zip(logits, ALLOWED * 2, strict=True):
         row[:first_text] = row[250:first_time] = row[end_time:] = -torch.inf
         if row[250:].logsumexp(0) > row[:250].max():
             row[:250] = -torch.inf

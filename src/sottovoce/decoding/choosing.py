@@ -8,32 +8,44 @@ chosen, by the same functions (`search.expanded`, `filters.allowed_after`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.filters import FORBIDDEN, allowed_after
-from sottovoce.decoding.search import Fusion, expanded, fused_logprobs
+from sottovoce.decoding.filters import (
+    FORBIDDEN,
+    ApplyTimestampRules,
+    LogitFilter,
+    SuppressBlank,
+    SuppressTokens,
+    allowed_after,
+)
+from sottovoce.decoding.search import BestTokens, Fusion, expanded, fused_logprobs
 from sottovoce.models.backend import (
     STEPS_AHEAD,
     AlignmentHeads,
-    BestTokens,
     EndingRows,
     Outputs,
-    TokenChoice,
+    RunningRows,
+    StepGroup,
+    ending_rows,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class BestTokensEnd:
-    """Chooses tokens by a `TokenChoice`: (n, 2 * n_best) float32, log-probabilities and then tokens.
+    """Chooses the most probable tokens: (n, 2 * n_best) float32, log-probabilities and then tokens.
 
     With language models (fusion) these follow: (n, n_best) log-probabilities with their scores, and (n,
-    n_models) their states after the newest token, as bits of int32. columns: `AllowedTokens` and
-    `SearchedRow`, sums as bits of float32. Its state (n_vocab,) float32 is -inf for tokens that may follow
-    no row.
+    n_models) their states after the newest token, as bits of int32. time_begin: id of the first timestamp; if
+    all timestamps together are more probable than any text, one follows. columns: of each row the first text
+    token, the first timestamp and the end of timestamps that may follow; whether its newest token is a
+    timestamp, and the latest one; its score; with language models its log-probability, newest token and
+    states before it. Sums are bits of float32. The state (n_vocab,) float32 is -inf for tokens that may
+    follow no row.
     """
 
     n_best: int
@@ -52,6 +64,10 @@ class BestTokensEnd:
     @property
     def tables(self) -> object:
         return self.fusion
+
+    @property
+    def is_static(self) -> bool:
+        return self.fusion is None or self.fusion.is_static
 
     def state(self, n_rows: int, n_frames: int, device: torch.device) -> Sequence[Tensor]:
         return (torch.zeros(self.n_vocab, device=device),)
@@ -108,31 +124,75 @@ def _bits(values: Tensor) -> Tensor:
     return values.view(torch.int32).long()
 
 
-class ChoosingByEnd:
-    """`ChoosingRows` of rows whose steps can have an end. eot, n_beams, fusion: of the search."""
+@dataclass(slots=True, eq=False)
+class StepsOfSearch:
+    """Steps of rows that choose the next tokens of a search themselves; the filters are data.
 
-    def __init__(self, rows: EndingRows, n_vocab: int, eot: int, n_beams: int, fusion: Fusion | None) -> None:
-        self._rows = rows
-        self._n_vocab, self._eot, self._n_beams, self._fusion = n_vocab, eot, n_beams, fusion
-        self._forbidden: Tensor | None = None
+    forbidden: (n,) int64, tokens that may follow no row. times: None without timestamp rules.
+    """
+
+    rows: EndingRows
+    end: BestTokensEnd
+    forbidden: Tensor
+    times: ApplyTimestampRules | None
+    _is_begun: bool = False
+
+    @classmethod
+    def of(
+        cls, rows: RunningRows, end: BestTokensEnd, filters: Sequence[LogitFilter]
+    ) -> StepsOfSearch | None:
+        """Return None if the rows cannot, or a filter changes the logits of other tokens.
+
+        end: without timestamps, which the filters tell.
+        """
+        forbidden: list[int] = []
+        times = None
+        for rule in filters:
+            if isinstance(rule, SuppressTokens):
+                forbidden += rule.tokens.tolist()
+            elif isinstance(rule, ApplyTimestampRules):
+                times = rule
+                forbidden.append(rule.timestamp_begin - 1)
+            elif not isinstance(rule, SuppressBlank):
+                return None
+        if times is not None:
+            end = replace(end, time_begin=times.timestamp_begin)
+        ending = ending_rows(rows, end)
+        if ending is None:
+            return None
+        return cls(ending, end, torch.tensor(sorted({*forbidden}), dtype=torch.int64), times)
+
+    def columns(
+        self, sampled: Sequence[Sequence[int]], sums: Sequence[tuple[float, float, Sequence[int]]]
+    ) -> npt.NDArray[np.int64]:
+        """Return the columns of rows, given their sampled tokens and `SearchState.sums_of_rows`."""
+        end, n_vocab = self.end, self.end.n_vocab
+        begin, times = end.time_begin, self.times
+        columns = np.zeros((len(sampled), end.n_columns), np.int64)
+        columns[:, :3] = [
+            (0, begin, begin) if times is None else times.allowed(row, n_vocab) for row in sampled
+        ]
+        newest = np.asarray([row[-1] for row in sampled])
+        columns[:, 3], columns[:, 4] = newest >= begin, [max(*row, begin - 1) for row in sampled]
+        scores, logprobs, states = zip(*sums, strict=True)
+        columns[:, 5] = np.asarray(scores, np.float32).view(np.int32)
+        if end.fusion is not None:
+            columns[:, 6] = np.asarray(logprobs, np.float32).view(np.int32)
+            columns[:, 7], columns[:, 8:] = newest, states
+        return columns
 
     @torch.no_grad()
-    def steps_best(self, tokens: Sequence[int], choice: TokenChoice) -> Iterator[BestTokens]:
-        end = BestTokensEnd(
-            choice.n_best, choice.time_begin, self._n_vocab, self._eot, self._n_beams, self._fusion
-        )
-        if choice.forbidden is not self._forbidden:
-            self._forbidden, (state,) = choice.forbidden, self._rows.state(end)
-            state.zero_().index_fill_(0, choice.forbidden.to(state.device, torch.int64), FORBIDDEN)
-        columns = np.zeros((len(tokens), end.n_columns), np.int64)
-        columns[:, :3] = choice.allowed
-        if choice.searched:
-            last, latest, scores, logprobs, newest, states = zip(*choice.searched, strict=True)
-            columns[:, 3], columns[:, 4] = last, latest
-            columns[:, 5] = np.asarray(scores, np.float32).view(np.int32)
-            if self._fusion is not None:
-                columns[:, 6] = np.asarray(logprobs, np.float32).view(np.int32)
-                columns[:, 7], columns[:, 8:] = newest, states
-        n_steps = STEPS_AHEAD if choice.searched else 1
-        for found in self._rows.steps_ahead(tokens, end, columns.tolist(), n_steps):
-            yield end.best_of(found)
+    def run(
+        self, sampled: Sequence[Sequence[int]], sums: Sequence[tuple[float, float, Sequence[int]]]
+    ) -> Iterator[BestTokens]:
+        """Read the newest token of each row, and yield what may follow; the rows go on by themselves with the
+        tokens that the search takes.
+        """
+        if not self._is_begun:
+            (state,) = self.rows.state(self.end)
+            state.zero_().index_fill_(0, self.forbidden.to(state.device), FORBIDDEN)
+            self._is_begun = True
+        n_rows = len(sampled)
+        group = StepGroup(self.end, range(n_rows), [(0,)] * n_rows, self.columns(sampled, sums).tolist())
+        for (part,) in self.rows.steps([row[-1:] for row in sampled], [group], STEPS_AHEAD):
+            yield self.end.best_of(part.outputs[0][part.places])

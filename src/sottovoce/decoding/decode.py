@@ -14,11 +14,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.choosing import ChoosingByEnd
+from sottovoce.decoding.choosing import BestTokensEnd, StepsOfSearch
 from sottovoce.decoding.detect import LanguageDetection, detect_language
-from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters
+from sottovoce.decoding.filters import LogitFilter, build_filters
 from sottovoce.decoding.search import (
     BeamSearch,
+    BestTokens,
     Candidate,
     Fusion,
     Sampling,
@@ -28,7 +29,7 @@ from sottovoce.decoding.search import (
     ranked_candidates,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, BestTokens, ChoosingRows, EndingRows, RunningRows
+from sottovoce.models.backend import Backend
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.disfluency import verbatim_tokens
 from sottovoce.text.tokenizer import Tokenizer
@@ -253,10 +254,13 @@ class WindowBatch:
             is_fused=decoder.fusion is not None,
             follows_text=bool(prefix_tokens(decoder.options, decoder.tokenizer)),
         )
-        self._rules = search.n_best and RulesOfChoice.of(self._filters, search.n_best, n_vocab)
-        """The filters as data, if a backend can apply them."""
-        eot, n_beams = decoder.tokenizer.eot, search.n_hypotheses
-        self._choosing = choosing_rows(self._rows, n_vocab, decoder.fusion, eot=eot, n_beams=n_beams)
+        self._steps: StepsOfSearch | None = None
+        """None: rows give logits, to which filters and the search are applied."""
+        if search.n_best is not None:
+            sizes = search.n_best, n_vocab, n_vocab, decoder.tokenizer.eot, search.n_hypotheses
+            self._steps = StepsOfSearch.of(
+                self._rows, BestTokensEnd(*sizes, fusion=decoder.fusion), self._filters
+            )
         self._new: list[_Window] = []
         self._cohorts: list[_Cohort] = []
         self._n_admitted = 0
@@ -339,13 +343,12 @@ class WindowBatch:
     def _go_on(self) -> Iterator[list[int]]:
         """Read the newest token of every row; yield the rows that go on, of each step."""
         sampled = [row for cohort in self._cohorts for row in cohort.state.tokens.tolist()]
-        newest = [row[-1] for row in sampled]
         outputs: Iterable[BestTokens | Tensor]
-        if self._rules and self._choosing is not None:
-            sums = [one for cohort in self._cohorts for one in cohort.state.sums_of_rows()]
-            outputs = self._choosing.steps_best(newest, self._rules.choice(sampled, sums))
+        if self._steps is not None:
+            sums = [row for cohort in self._cohorts for row in cohort.state.sums_of_rows()]
+            outputs = self._steps.run(sampled, sums)
         else:
-            outputs = [self._rows.step([[token] for token in newest], [(0,)] * len(newest)).logits]
+            outputs = [self._rows.step([row[-1:] for row in sampled], [(0,)] * len(sampled)).logits]
         for output in outputs:
             rows: list[int] = []
             at = 0
@@ -354,15 +357,6 @@ class WindowBatch:
                 rows += [at + row for row in cohort.extend(_part(output, at, end), self._filters)]
                 at = end
             yield rows
-
-
-def choosing_rows(
-    rows: RunningRows, n_vocab: int, fusion: Fusion | None = None, *, eot: int, n_beams: int
-) -> ChoosingRows | None:
-    """Return rows that choose their next tokens, if these can. fusion, eot, n_beams: of the search."""
-    if isinstance(rows, EndingRows) and (fusion is None or fusion.is_static):
-        return ChoosingByEnd(rows, n_vocab, eot, n_beams, fusion)
-    return rows if isinstance(rows, ChoosingRows) and fusion is None else None
 
 
 def _part(output: BestTokens | Tensor, first: int, last: int) -> BestTokens | Tensor:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import AllowedTokens, SearchedRow, TokenChoice
 from sottovoce.options.decoding import NON_SPEECH, DecodingOptions
 from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
 
@@ -77,12 +76,14 @@ class ApplyTimestampRules:
                 logits[row, end_time:] = FORBIDDEN
         self._prefer_timestamps(logits)
 
-    def allowed(self, sampled: Sequence[int], n_vocab: int) -> AllowedTokens:
-        """Return the id spans allowed after the sampled tokens of one row, at least one."""
+    def allowed(self, sampled: Sequence[int], n_vocab: int) -> tuple[int, int, int]:
+        """Return what may follow the sampled tokens of one row, at least one: the first text token, the first
+        timestamp, and the end of timestamps.
+        """
         begin, n = self.timestamp_begin, len(sampled)
         last, before = sampled[-1] >= begin, sampled[-2] >= begin if n > 1 else not self.follows_text
         latest = max(max(sampled), begin - 1)
-        return AllowedTokens(*allowed_after(int(last), int(before), latest, self.eot, n_vocab), n_vocab)
+        return *allowed_after(int(last), int(before), latest, self.eot, n_vocab), n_vocab
 
     def _prefer_timestamps(self, logits: Tensor) -> None:
         """Force a timestamp if all together are more probable than the best other token."""
@@ -98,7 +99,7 @@ Number = TypeVar("Number", int, Tensor)
 def allowed_after(
     last: Number, before: Number, latest: Number, eot: int, n_vocab: int
 ) -> tuple[Number, Number]:
-    """Return the first text token and the first timestamp that may follow (`AllowedTokens`).
+    """Return the first text token and the first timestamp that may follow.
 
     last, before: 1 if the last token, and the one before it, are timestamps, else 0. latest: id of the latest
     timestamp so far.
@@ -150,47 +151,6 @@ class NoRepeatNgram:
         # An id may end several n-grams: the smallest value written to it counts.
         ceiling = torch.where(seen, FORBIDDEN, float("inf")).to(logits.dtype)
         logits.scatter_reduce_(1, ngrams[..., -1], ceiling, "amin")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RulesOfChoice:
-    """Filters as data, for backends that choose tokens themselves after the first.
-
-    forbidden: (n,) int32. times: None without timestamp rules.
-    """
-
-    n_best: int
-    n_vocab: int
-    forbidden: Tensor
-    times: ApplyTimestampRules | None
-
-    @classmethod
-    def of(cls, filters: Sequence[LogitFilter], n_best: int, n_vocab: int) -> RulesOfChoice | None:
-        forbidden: list[int] = []
-        times = None
-        for rule in filters:
-            if isinstance(rule, SuppressTokens):
-                forbidden += rule.tokens.tolist()
-            elif isinstance(rule, ApplyTimestampRules):
-                times = rule
-                forbidden.append(rule.timestamp_begin - 1)
-            elif not isinstance(rule, SuppressBlank):
-                return None
-        return cls(n_best, n_vocab, torch.tensor(sorted({*forbidden}), dtype=torch.int32), times)
-
-    def choice(
-        self, sampled: Sequence[Sequence[int]], sums: Sequence[tuple[float, float, Sequence[int]]]
-    ) -> TokenChoice:
-        """Return the choice of what follows the sampled tokens of each row. sums: of `SearchState`."""
-        begin = self.n_vocab if self.times is None else self.times.timestamp_begin
-        allowed = [AllowedTokens(0, begin, begin)] * len(sampled)
-        if self.times is not None:
-            allowed = [self.times.allowed(row, self.n_vocab) for row in sampled]
-        searched = [
-            SearchedRow(row[-1] >= begin, max(*row, begin - 1), score, logprob, row[-1], states)
-            for row, (score, logprob, states) in zip(sampled, sums, strict=True)
-        ]
-        return TokenChoice(self.n_best, self.forbidden, begin, allowed, searched)
 
 
 def build_filters(

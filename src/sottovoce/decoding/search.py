@@ -17,10 +17,27 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from sottovoce.models.backend import BestTokens
-
 BLOCK = 64
 """Neighbouring tokens that share a maximum."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BestTokens:
+    """The most probable tokens (R, n_best) int64 of each row, best first, and their natural log-probabilities
+    (R, n_best) float32 among the tokens that may follow.
+
+    fused: (R, n_best) float32 with the scores of language models, by which they are ranked. lm_states:
+    (R, n_models) int64, of these models before the tokens, if the step computed them.
+    """
+
+    tokens: Tensor
+    logprobs: Tensor
+    fused: Tensor | None = None
+    lm_states: Tensor | None = None
+
+    def of_rows(self, rows: slice) -> BestTokens:
+        fused, states = (each if each is None else each[rows] for each in (self.fused, self.lm_states))
+        return BestTokens(self.tokens[rows], self.logprobs[rows], fused, states)
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,79 +213,6 @@ class Backend(Protocol):
         ...
 
 
-class AllowedTokens(NamedTuple):
-    """What may follow a row: text from `first_text` on, timestamps from `first_time` to before `end_time`."""
-
-    first_text: int
-    first_time: int
-    end_time: int
-
-
-class SearchedRow(NamedTuple):
-    """Whether the last token is a timestamp, the latest timestamp, and the sum of log-probabilities; with
-    language models also the sum without theirs, the last token, and their states before it.
-    """
-
-    last: bool
-    latest: int
-    score: float
-    logprob: float = 0.0
-    newest: int = 0
-    lm_states: Sequence[int] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenChoice:
-    """The rules for the most probable next tokens of each row.
-
-    forbidden: (n,) int32 ids that may follow no row. time_begin: the first timestamp's id; all below are
-    text. allowed: one a row. If all timestamps together are more probable than any text, one follows.
-    searched: of each row, for steps that follow.
-    """
-
-    n_best: int
-    forbidden: Tensor
-    time_begin: int
-    allowed: Sequence[AllowedTokens]
-    searched: Sequence[SearchedRow] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BestTokens:
-    """The most probable tokens (R, n_best) int64 of each row, best first, and their natural log-probabilities
-    (R, n_best) float32 among the tokens that may follow.
-
-    fused: (R, n_best) float32 with the scores of language models, by which they are ranked. lm_states:
-    (R, n_models) int64, of these models before the tokens, if the step computed them.
-    """
-
-    tokens: Tensor
-    logprobs: Tensor
-    fused: Tensor | None = None
-    lm_states: Tensor | None = None
-
-    def of_rows(self, rows: slice) -> BestTokens:
-        fused, states = (None if one is None else one[rows] for one in (self.fused, self.lm_states))
-        return BestTokens(self.tokens[rows], self.logprobs[rows], fused, states)
-
-
-@runtime_checkable
-class ChoosingRows(Protocol):
-    """`RunningRows` that can choose the most probable next tokens themselves."""
-
-    def steps_best(self, tokens: Sequence[int], choice: TokenChoice) -> Iterator[BestTokens | Tensor]:
-        """Append a token to each row, and yield the most probable that may follow.
-
-        On ties, or if fewer may follow, yield the logits (R, n_vocab) float32, valid until the next step;
-        forbidden ones may be -inf. Rows that know the search go on: they append the tokens that it takes to
-        the rows that were selected meanwhile, and yield what may follow those.
-
-        Raises:
-            OptionError: as `RunningRows.step`.
-        """
-        ...
-
-
 Outputs: TypeAlias = tuple[Tensor, ...]
 
 
@@ -294,8 +221,9 @@ class StepEnd(Protocol):
 
     A row has one new token. With reads_prefixes it is the only row of its recording, has any number of new
     tokens, and gets logits at two of them. capture: heads whose attention is returned. n_columns: numbers
-    that each row passes to the step. n_beams: rows of each recording; 0: any number. tables: what the end
-    reads besides, or None; steps of other tables are forgotten.
+    that each row passes to the step. n_beams: rows of each recording, whose next tokens `advance` tells; 0:
+    any number, and the host tells them. tables: what the end reads besides, or None; steps of other tables
+    are forgotten. is_static: whether an accelerator computes it without the host.
     """
 
     @property
@@ -308,6 +236,8 @@ class StepEnd(Protocol):
     def n_beams(self) -> int: ...
     @property
     def tables(self) -> object: ...
+    @property
+    def is_static(self) -> bool: ...
 
     def state(self, n_rows: int, n_frames: int, device: torch.device) -> Sequence[Tensor]:
         """Make the tensors, with an entry for each row, that ends of this class keep from step to step."""
@@ -321,20 +251,16 @@ class StepEnd(Protocol):
         """
         ...
 
-
-STEPS_AHEAD = 8
-"""Steps between two reads of the host, at most: of each, its result is kept on the device."""
-
-
-class AdvancingEnd(StepEnd, Protocol):
-    """The end of a step that tells which tokens the next step reads."""
-
     def advance(self, outputs: Outputs, columns: Tensor, /) -> tuple[Tensor, Tensor]:
         """Return the next tokens (n_rows,) int64, and the rows (n_rows,) int64 that they follow.
 
         outputs: of the end. columns: changed in place to those of the next step.
         """
         ...
+
+
+STEPS_AHEAD = 8
+"""Steps between two reads of the host, at most: of each, its result is kept on the device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,32 +283,34 @@ class StepPart(NamedTuple):
 
 @runtime_checkable
 class EndingRows(Protocol):
-    """`RunningRows` whose steps can have an end."""
+    """`RunningRows` whose steps can have an end, so that the host reads a few numbers instead of logits."""
+
+    def computes(self, end: StepEnd) -> bool:
+        """Return whether a step can have this end."""
+        ...
 
     def state(self, end: StepEnd) -> Sequence[Tensor]:
         """Return the state of an end, with at least an entry more than there are rows."""
         ...
 
-    def step_groups(self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup]) -> list[StepPart]:
-        """Append tokens to each row; return the results of the groups' ends, in their order.
+    def steps(
+        self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup], n_steps: int = 1
+    ) -> Iterator[Sequence[StepPart]]:
+        """Append tokens to each row, and yield the results of the groups' ends, in their order.
+
+        n_steps: with one group, whose end advances, so many steps at most are taken without the host. Each
+        appends the tokens that the end before told to the rows that were selected since: a row of each
+        recording for each one that goes on, in the order of the end, or none.
 
         Raises:
             OptionError: as `RunningRows.step`.
         """
         ...
 
-    def steps_ahead(
-        self, tokens: Sequence[int], end: AdvancingEnd, columns: Sequence[Sequence[int]], n_steps: int
-    ) -> Iterator[Tensor]:
-        """Take steps without waiting for the host, of which each appends the tokens of the end before.
 
-        Yields the first result (n_rows, …) of each end, on the host, of the rows that were selected
-        meanwhile: a row of each recording for each one that goes on, in the order of the end, or none.
-
-        Raises:
-            OptionError: as `RunningRows.step`.
-        """
-        ...
+def ending_rows(rows: RunningRows, end: StepEnd) -> EndingRows | None:
+    """Return rows whose steps can have an end, or None."""
+    return rows if isinstance(rows, EndingRows) and rows.computes(end) else None
 
 
 def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:

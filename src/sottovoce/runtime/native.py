@@ -17,18 +17,21 @@ import sottovoce_kernels as kernels
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.choosing import BestTokensEnd
 from sottovoce.errors import OptionError
 from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.backend import (
     AlignmentHeads,
-    BestTokens,
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
+    Outputs,
     RowPrefix,
     RowsOutput,
     Span,
-    TokenChoice,
+    StepEnd,
+    StepGroup,
+    StepPart,
     check_admitted,
     check_heads,
     check_selected,
@@ -195,13 +198,16 @@ class NativeDecoder:
 
 
 class NativeRows:
-    """`RunningRows` of one decoder."""
+    """`RunningRows` of one decoder, which choose the tokens of a search: they are `EndingRows` too."""
 
     def __init__(self, decoder: NativeDecoder, name: str) -> None:
         self._decoder = decoder
         self._name = name
         self._rows: list[_NativeRow] = []
         self._logits = torch.empty(0, decoder.dims.n_vocab)
+        self._state: Sequence[Tensor] = ()
+        self._forbidden: Tensor | None = None
+        """Ids (n,) int32 of `_state`; None: not read yet."""
 
     @property
     def n_rows(self) -> int:
@@ -265,25 +271,40 @@ class NativeRows:
                 self.cut(row, n)
         return RowsOutput(logits, attention, n_new, n_frames)
 
-    def steps_best(self, tokens: Sequence[int], choice: TokenChoice) -> Iterator[BestTokens | Tensor]:
-        given, wanted = [[token] for token in tokens], [(0,)] * len(tokens)
-        self._checked(given, wanted, None)
-        n_rows, n_best = self.n_rows, choice.n_best + 1  # one more shows whether the last is unique
+    def computes(self, end: StepEnd) -> bool:
+        return isinstance(end, BestTokensEnd) and end.fusion is None
+
+    def state(self, end: StepEnd) -> Sequence[Tensor]:
+        self._state = end.state(self.n_rows, 0, torch.device("cpu"))
+        self._forbidden = None
+        return self._state
+
+    def steps(
+        self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup], n_steps: int = 1
+    ) -> Iterator[Sequence[StepPart]]:
+        (group,) = groups
+        assert isinstance(group.end, BestTokensEnd), "`computes` tells which ends are taken"
+        self._checked(tokens, group.wanted, None)
+        n_rows, n_best = self.n_rows, group.end.n_best + 1  # one more shows whether the last is unique
         if len(self._logits) < n_rows:
             self._logits = torch.empty(n_rows, self._decoder.dims.n_vocab)  # of every later step
+        if self._forbidden is None:
+            self._forbidden = self._state[0].isinf().nonzero()[:, 0].int()
         best, found = torch.empty(n_rows, n_best), torch.empty(n_rows, n_best, dtype=torch.int32)
-        rules = torch.tensor(choice.allowed, dtype=torch.int32)
+        columns = torch.tensor(group.columns)
+        rules = columns[:, :3].int().contiguous()
         is_clear = torch.empty(n_rows, dtype=torch.int32)
-        places = (choice.forbidden, rules, best, found, is_clear)
+        places = (self._forbidden, rules, best, found, is_clear)
         requested = kernels.Choice(
-            n_best, len(choice.forbidden), choice.time_begin, *(one.data_ptr() for one in places)
+            n_best, len(self._forbidden), group.end.time_begin, *(one.data_ptr() for one in places)
         )
         logits = self._logits[:n_rows]
-        self._decoder.step(self._rows, given, wanted, logits, choice=requested)
-        if not all(is_clear.tolist()):
-            yield logits
-        else:
-            yield BestTokens(found[:, : choice.n_best].long(), best[:, : choice.n_best])
+        self._decoder.step(self._rows, tokens, group.wanted, logits, choice=requested)
+        if all(is_clear.tolist()):
+            outputs: Outputs = (torch.cat((best[:, :-1], found[:, :-1].float()), dim=1),)
+        else:  # on ties, or if fewer may follow
+            outputs = group.end((logits,), columns, self._state)
+        yield [StepPart(range(n_rows), range(n_rows), outputs)]
 
     def _checked(
         self,

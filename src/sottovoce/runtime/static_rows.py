@@ -11,14 +11,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import STEPS_AHEAD, AdvancingEnd, Outputs, StepEnd, StepGroup, StepPart
+from sottovoce.models.backend import STEPS_AHEAD, Outputs, StepEnd, StepGroup, StepPart
 from sottovoce.models.devices import MOST_RECORDINGS, encoder_work
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.layers import aligned, attention_plans
@@ -268,8 +267,8 @@ class StaticStep:
 
     def _next(self) -> Outputs:
         tokens, positions, entries, _, _, columns, ahead, visible = self._inputs(self._device)
-        end = cast("AdvancingEnd", self.shape.end)
-        following, parents = end.advance(self._outputs, columns)
+        assert self.shape.end is not None, "a step without an end tells no next tokens"
+        following, parents = self.shape.end.advance(self._outputs, columns)
         own = ahead[:, :1]
         entries.copy_(self._first_entries + own)
         visible.copy_(visible.index_select(0, parents).scatter(1, own, True))
@@ -410,8 +409,16 @@ class StaticRows(TorchRows):
         self._memory.grow_rows(int(np.bincount([one.slot for one in self._recordings]).max()))
         return self._memory.state(end)
 
+    def computes(self, end: StepEnd) -> bool:
+        return end.is_static
+
     @torch.no_grad()
-    def step_groups(self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup]) -> list[StepPart]:
+    def steps(
+        self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup], n_steps: int = 1
+    ) -> Iterator[Sequence[StepPart]]:
+        if groups[0].end.n_beams:
+            yield from self._steps_ahead(tokens, groups[0], n_steps)
+            return
         wanted: list[Sequence[int]] = [()] * self.n_rows
         for group in groups:
             for row, places in zip(group.rows, group.wanted, strict=True):
@@ -428,26 +435,25 @@ class StaticRows(TorchRows):
                 step.columns[at] = columns[rows]
                 parts.append(StepPart(rows.tolist(), at.tolist(), step.run()))
         self._table = new.table
-        return parts
+        yield parts
 
-    @torch.no_grad()
-    def steps_ahead(
-        self, tokens: Sequence[int], end: AdvancingEnd, columns: Sequence[Sequence[int]], n_steps: int
-    ) -> Iterator[Tensor]:
+    def _steps_ahead(
+        self, tokens: Sequence[Sequence[int]], group: StepGroup, n_steps: int
+    ) -> Iterator[Sequence[StepPart]]:
         n_steps = min(n_steps, STEPS_AHEAD, self._dims.n_text_ctx - int(self._table.max()))
-        new = self._new_tokens([[token] for token in tokens], [(0,)] * self.n_rows, n_steps=max(1, n_steps))
-        (step,) = self._steps(new, np.arange(self.n_rows), end)
-        step.columns[step.places] = np.asarray(columns)[new.rows]
+        new = self._new_tokens(tokens, group.wanted, n_steps=max(1, n_steps))
+        (step,) = self._steps(new, np.arange(self.n_rows), group.end)
+        step.columns[step.places] = np.asarray(group.columns)[new.rows]
         found = step.run_ahead(1 + new.ahead.shape[1])
         cells = np.zeros((found.shape[1], len(found)), np.int64)
         cells[step.places] = np.column_stack((new.cells, new.ahead))
         for results, own in zip(found, cells.T, strict=True):
             slots = np.asarray([one.slot for one in self._recordings])
             order = np.argsort(slots, kind="stable")
-            places = slots * end.n_beams
+            places = slots * group.end.n_beams
             places[order] += np.arange(len(slots)) - np.searchsorted(slots[order], slots[order])
             self._table[np.arange(len(slots)), own[places]] = 1 + self._table.max(axis=1)
-            yield results[places]
+            yield [StepPart(range(len(slots)), places.tolist(), (results,))]
 
     def _steps(self, new: NewTokens, chosen: Ints, end: StepEnd | None = None) -> Iterator[StaticStep]:
         """Divide chosen new tokens into steps that are ready to run.

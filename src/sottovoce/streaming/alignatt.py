@@ -26,12 +26,12 @@ from sottovoce.decoding.search import FusedRowScores, Fusion
 from sottovoce.models.backend import (
     AlignmentHeads,
     Backend,
-    EndingRows,
     Outputs,
     RowPrefix,
     StepEnd,
     StepGroup,
     StepPart,
+    ending_rows,
 )
 from sottovoce.options.decoding import NON_SPEECH, count_repeated
 from sottovoce.streaming.options import TextEnd
@@ -369,6 +369,7 @@ class AlignAttEnd:
     measures_ends: bool = False
     n_beams: ClassVar[int] = 0
     tables: ClassVar[None] = None
+    is_static: ClassVar[bool] = True
     n_columns: ClassVar[int] = 5
     """Where a row's statistics are and will be, frames of audio, and how many new tokens count and are
     to be cached.
@@ -410,6 +411,9 @@ class AlignAttEnd:
         tokens = vocabulary.ids.index_select(0, chosen.flatten()).view_as(chosen)
         frames = frontier(after, newest, n_frames)[:, None]
         return torch.cat([frames.float(), ends, tokens.float(), best], dim=1), log_probs, *statistics
+
+    def advance(self, outputs: Outputs, columns: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError("the host tells which tokens follow a step of AlignAtt")
 
 
 NextTokens: TypeAlias = tuple[int, list[tuple[int, float, float]]]
@@ -565,7 +569,7 @@ class AlignAttBatch:
         self._backend = backend
         self._vocabulary = vocabulary
         self._rows = backend.rows()
-        self._static = self._rows if isinstance(self._rows, EndingRows) else None
+        self._ending = ending_rows(self._rows, AlignAttEnd(vocabulary, 1, ()))
         self._active: list[ActiveRequest] = []
         """New requests last."""
         self._places: list[int] = []
@@ -659,7 +663,7 @@ class AlignAttBatch:
 
     def _begin(self, new: Sequence[ActiveRequest], n_old: int, first: int, end: AlignAttEnd) -> StepGroup:
         """Return the group of new requests, whose statistics begin at `first` with those of their caches."""
-        measures = self._static is not None or any(one.request.measures_end for one in new)
+        measures = self._ending is not None or any(one.request.measures_end for one in new)
         end = replace(end, reads_prefixes=True, measures_ends=measures)
         state = self._state_of(end, first + len(new))
         for one in state:
@@ -683,8 +687,8 @@ class AlignAttBatch:
         return StepGroup(end, range(n_old, n_old + len(new)), wanted, columns)
 
     def _state_of(self, end: StepEnd, n_rows: int) -> Sequence[Tensor]:
-        if self._static is not None:
-            return self._static.state(end)
+        if self._ending is not None:
+            return self._ending.state(end)
         n_frames = max(one.n_frames for one in self._active)
         held = self._state
         if not held or len(held[1]) < n_rows or held[1].shape[2] < n_frames:
@@ -697,15 +701,16 @@ class AlignAttBatch:
 
     def _step(
         self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup], n_rows: int
-    ) -> list[StepPart]:
-        if self._static is not None:
-            return self._static.step_groups(tokens, groups)
+    ) -> Sequence[StepPart]:
+        if self._ending is not None:
+            (parts,) = self._ending.steps(tokens, groups)
+            return parts
         end, device = groups[0].end, self._backend.device
         wanted = [sorted({*own}) for group in groups for own in group.wanted]
         output = self._rows.step(tokens, wanted, vocabulary=self._vocabulary.rows, capture=end.capture)
         state = self._state_of(end, n_rows)
         joined = output.joined[..., : max(one.n_frames for one in self._active)]
-        parts: list[StepPart] = []
+        computed: list[StepPart] = []
         starts, n_before = list(accumulate(output.n_new, initial=0)), 0
         for group in groups:
             longest = max(output.n_new[row] for row in group.rows)
@@ -719,8 +724,8 @@ class AlignAttBatch:
                 n_before += len(distinct)
             given = _selected(output.logits, logits_of, 0), _selected(joined, tokens_of, 1)
             outputs = group.end(given, torch.tensor(group.columns, device=device), state)
-            parts.append(StepPart(group.rows, range(len(group.rows)), outputs))
-        return parts
+            computed.append(StepPart(group.rows, range(len(group.rows)), outputs))
+        return computed
 
     def _note_statistics(self, new: Sequence[ActiveRequest], n_old: int, parts: Sequence[StepPart]) -> None:
         for part in parts:
