@@ -246,19 +246,19 @@ def _read(
             for start, text in zip(starts, texts, strict=True)
         ]
         yield
-        wanted = [[place - first for place in own] for own in places]
+        wanted = [[place - first for place in wanted_of_row] for wanted_of_row in places]
         output = rows.step(new, wanted, capture=backend.alignment_heads)
         following = [
             min(sequence[place + 1], eot - 1)
-            for sequence, own in zip(sequences, places, strict=True)
-            for place in own
+            for sequence, places_of_row in zip(sequences, places, strict=True)
+            for place in places_of_row
         ]
         logits = output.logits[:, :eot]
         index = torch.tensor(following, dtype=torch.int64, device=logits.device)[:, None]
-        found = (logits.gather(1, index)[:, 0] - logits.logsumexp(dim=1)).exp().cpu()
-        for row, own in enumerate(torch.split(found, list(map(len, places)))):
+        probable = (logits.gather(1, index)[:, 0] - logits.logsumexp(dim=1)).exp().cpu()
+        for row, of_row in enumerate(torch.split(probable, list(map(len, places)))):
             attention[row].append(output.attention[row])
-            probabilities[row] += own.tolist()
+            probabilities[row] += of_row.tolist()
     return [torch.cat(parts, dim=1) for parts in attention], probabilities
 
 
@@ -392,32 +392,36 @@ def place_words(
     """
     if options.word_threshold:
         of_segments = _by_segment(segments, words, eot)
-        words = [word for own in of_segments for word in interpolate_improbable(own, options.word_threshold)]
+        words = [
+            word
+            for of_segment in of_segments
+            for word in interpolate_improbable(of_segment, options.word_threshold)
+        ]
     usual = usual_duration(words)
     words = cut_at_sentence_ends(words, 2 * usual)
     words = merge_punctuation(words, options.prepend_punctuations, options.append_punctuations)
     placed = []
     for segment, of_segment in zip(segments, _by_segment(segments, words, eot), strict=True):
-        own = [_placed(word, window_start) for word in of_segment]
-        if own:
-            _cut_after_pause(own, usual, last_speech)
-            segment = _agree(segment, own, usual)
+        timed = [_placed(word, window_start) for word in of_segment]
+        if timed:
+            _cut_after_pause(timed, usual, last_speech)
+            segment = _agree(segment, timed, usual)
             last_speech = segment.end
-        placed.append(replace(segment, words=tuple(own)))
+        placed.append(replace(segment, words=tuple(timed)))
     return tuple(placed)
 
 
 def _by_segment(segments: Sequence[Segment], words: Sequence[TimedWord], eot: int) -> list[list[TimedWord]]:
     waiting = iter(words)
-    found: list[list[TimedWord]] = []
+    of_segments: list[list[TimedWord]] = []
     for segment in segments:
         n_missing = sum(token < eot for token in segment.tokens)
-        own: list[TimedWord] = []
+        of_segment: list[TimedWord] = []
         while n_missing > 0 and (word := next(waiting, None)) is not None:
             n_missing -= len(word.tokens)
-            own.append(word)
-        found.append(own)
-    return found
+            of_segment.append(word)
+        of_segments.append(of_segment)
+    return of_segments
 
 
 def _placed(word: TimedWord, window_start: float) -> Word:

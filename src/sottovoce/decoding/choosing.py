@@ -90,8 +90,8 @@ class BestTokensEnd:
         best, tokens = fused_logprobs(self.fusion, states, logprobs, self.eot).topk(self.n_best, dim=1)
         if self.n_best == 1:
             tokens = tokens.masked_fill(best == FORBIDDEN, self.eot)  # as `Sampling.choose`
-        found = logprobs.gather(1, tokens), tokens.to(best.dtype), best, states.int().view(torch.float32)
-        return (torch.cat(found, dim=1),)
+        results = logprobs.gather(1, tokens), tokens.to(best.dtype), best, states.int().view(torch.float32)
+        return (torch.cat(results, dim=1),)
 
     def advance(self, outputs: Outputs, columns: Tensor) -> tuple[Tensor, Tensor]:
         best = self.best_of(outputs[0])

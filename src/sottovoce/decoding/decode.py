@@ -230,9 +230,9 @@ class _Cohort:
         still_open = {self.windows[audio].ticket for audio in self.state.audio}
         results: dict[int, list[DecodingResult]] = {ticket: [] for ticket in self.open - still_open}
         self.open = still_open
-        for one in zip(self.windows, self.state.candidates, self.no_speech_probs, strict=True):
-            if one[0].ticket in results:
-                results[one[0].ticket].append(_result(*one, options))
+        for each in zip(self.windows, self.state.candidates, self.no_speech_probs, strict=True):
+            if each[0].ticket in results:
+                results[each[0].ticket].append(_result(*each, options))
         return list(results.items())
 
 
@@ -267,7 +267,9 @@ class WindowBatch:
 
     @property
     def n_requests(self) -> int:
-        return len({one.ticket for one in self._new}) + sum(len(cohort.open) for cohort in self._cohorts)
+        return len({window.ticket for window in self._new}) + sum(
+            len(cohort.open) for cohort in self._cohorts
+        )
 
     def has_room(self, n_windows: int) -> bool:
         return self._rows.has_room(n_windows)
@@ -369,11 +371,11 @@ def _detections(
     backend: Backend, tokenizer: Tokenizer, encoded: EncoderOutput, options: Sequence[DecodingOptions]
 ) -> list[LanguageDetection | None]:
     detections: list[LanguageDetection | None] = [None] * len(options)
-    unknown = [window for window, one in enumerate(options) if one.language is None]
+    unknown = [window for window, wanted in enumerate(options) if wanted.language is None]
     if unknown and tokenizer.is_multilingual:
         windows = encoded.rows(unknown)
-        found = detect_language(backend, tokenizer, windows, allowed=options[0].allowed_languages)
-        for window, detection in zip(unknown, found, strict=True):
+        detected = detect_language(backend, tokenizer, windows, allowed=options[0].allowed_languages)
+        for window, detection in zip(unknown, detected, strict=True):
             detections[window] = detection
     return detections
 

@@ -72,8 +72,10 @@ def combine_detections(
     """
     shares = torch.tensor(weights or [1.0] * len(detections), dtype=torch.float64)
     shares = shares / shares.sum()
-    table = torch.tensor([list(one.probabilities.values()) for one in detections], dtype=torch.float64)
-    no_speech = torch.tensor([one.no_speech_prob for one in detections], dtype=torch.float64)
+    table = torch.tensor(
+        [list(detection.probabilities.values()) for detection in detections], dtype=torch.float64
+    )
+    no_speech = torch.tensor([detection.no_speech_prob for detection in detections], dtype=torch.float64)
     odds = {code: math.exp(each) for code, each in log_prior.items()}
     return _choose(shares @ table, float(shares @ no_speech), tokenizer, allowed, odds)
 

@@ -69,8 +69,8 @@ class ApplyTimestampRules:
             if self.max_initial is not None:
                 logits[:, begin + self.max_initial + 1 :] = FORBIDDEN
         else:
-            for row, own in enumerate(sampled.tolist()):
-                first_text, first_time, end_time = self.allowed(own, logits.shape[1])
+            for row, tokens in enumerate(sampled.tolist()):
+                first_text, first_time, end_time = self.allowed(tokens, logits.shape[1])
                 logits[row, :first_text] = FORBIDDEN
                 logits[row, begin:first_time] = FORBIDDEN
                 logits[row, end_time:] = FORBIDDEN
@@ -130,9 +130,9 @@ class RepetitionPenalty:
     def apply(self, logits: Tensor, sampled: Tensor) -> None:
         if sampled.shape[1] == 0:
             return
-        found = logits.gather(1, sampled)
-        lowered = torch.where(found < 0, found * self.penalty, found / self.penalty)
-        logits.scatter_(1, sampled, torch.where(sampled < self.eot, lowered, found))
+        penalized = logits.gather(1, sampled)
+        lowered = torch.where(penalized < 0, penalized * self.penalty, penalized / self.penalty)
+        logits.scatter_(1, sampled, torch.where(sampled < self.eot, lowered, penalized))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +205,12 @@ def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
     tokenizer = Tokenizer.for_model(n_vocab)
     matches = re.compile(pattern).fullmatch
     texts = [tokenizer.token_bytes(token).decode(errors="replace") for token in range(tokenizer.eot)]
-    found = {token for token, text in enumerate(texts) if matches(text)}
-    if not any(token not in found and any(map(str.isalnum, text)) for token, text in enumerate(texts)):
+    matching = {token for token, text in enumerate(texts) if matches(text)}
+    if not any(token not in matching and any(map(str.isalnum, text)) for token, text in enumerate(texts)):
         raise OptionError(
             f"suppress_regex: expected one that leaves words, got '{pattern}', which matches all of them"
         )
-    return tuple(sorted(found))
+    return tuple(sorted(matching))
 
 
 def _non_transcript_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:

@@ -434,8 +434,8 @@ class BeamSearch(Search):
 
 def _on_host(tokens: Tensor, logprobs: Tensor, fused: Tensor | None) -> BestTokens:
     scores = [logprobs] if fused is None else [logprobs, fused]
-    found = torch.stack([tokens.float(), *(one.gather(1, tokens) for one in scores)]).cpu()
-    return BestTokens(found[0].long(), *found[1:])
+    best = torch.stack([tokens.float(), *(each.gather(1, tokens) for each in scores)]).cpu()
+    return BestTokens(best[0].long(), *best[1:])
 
 
 def best_tokens(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:

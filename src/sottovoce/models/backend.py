@@ -41,7 +41,7 @@ class RowsOutput:
     def attention(self) -> list[Tensor]:
         """The attention (n_captured_heads, n_new, n_frames) of each row over its window."""
         each = torch.split(self.joined, list(self.n_new), dim=1)
-        return [one[..., :n_frames] for one, n_frames in zip(each, self.n_frames, strict=True)]
+        return [attention[..., :n_frames] for attention, n_frames in zip(each, self.n_frames, strict=True)]
 
 
 class RowPrefix(Protocol):

@@ -26,6 +26,7 @@ from typing import TypeAlias
 
 import torch
 
+from sottovoce.audio.mel import MELS_PER_FRAME
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.models.dims import frames_of
@@ -49,7 +50,6 @@ from sottovoce.threads import one_torch_thread
 log = logging.getLogger(__name__)
 FILE_SHARE = 0.1
 """Least share of the time for recordings, however many live calls there are."""
-MELS_PER_FRAME = 2
 USUAL_FRAMES = 350
 """Frames usually computed of a window that grew."""
 PATIENCE_S = 1.0
@@ -163,7 +163,7 @@ class _RunningBatch:
 
     @property
     def n_windows(self) -> int:
-        return sum(one.call.n_windows for one in self.requests.values() if one.call)
+        return sum(request.call.n_windows for request in self.requests.values() if request.call)
 
 
 ALONE = object()
@@ -200,7 +200,7 @@ class RunningBatches:
         """Add the call of a request to a batch of a key, or to a new one; False: it must wait for room."""
         assert pending.call is not None, "requests that are done left the batcher"
         n_windows = pending.call.n_windows
-        running = next((one for one in self._batches if one.key == key), None)
+        running = next((batch for batch in self._batches if batch.key == key), None)
         if running is not None and running.holds_rows:
             if isinstance(running.batch, CallsTogether):
                 running = None
@@ -234,7 +234,7 @@ class RunningBatches:
         if self._again and not is_repeating and self.admit(self._again[0], ALONE):
             self._again.popleft()
         some = self._batches[: 1 if first_alone else None]
-        batches = [one for one in some if one.holds_rows or self._has_room(one.n_windows)]
+        batches = [running for running in some if running.holds_rows or self._has_room(running.n_windows)]
         for running in batches:
             try:
                 finished = running.batch.step()
@@ -337,7 +337,7 @@ class CallBatcher:
 
     @property
     def n_live(self) -> int:
-        return sum(one.priority is Priority.LIVE for one in self.requests)
+        return sum(request.priority is Priority.LIVE for request in self.requests)
 
     @property
     def n_files(self) -> int:
@@ -347,7 +347,8 @@ class CallBatcher:
     def has_room(self) -> bool:
         """Whether the next encoder call could take another live window of usual length."""
         n_to_encode = sum(
-            one.priority is Priority.LIVE and not isinstance(one.call, DecodeCall) for one in self.requests
+            request.priority is Priority.LIVE and not isinstance(request.call, DecodeCall)
+            for request in self.requests
         )
         return (n_to_encode + 1) * USUAL_FRAMES <= max(USUAL_FRAMES, self.batching.encoder_frames)
 
@@ -370,26 +371,27 @@ class CallBatcher:
                 served = Priority.FILE  # live calls wait for the rows of recordings
             if served is Priority.FILE:
                 self._step_files()
-        self.requests = tuple(one for one in self.requests if not one.is_done)
+        self.requests = tuple(request for request in self.requests if not request.is_done)
         return served
 
     def end_all(self, error: BaseException) -> None:
         """End all requests with an error."""
         requests, self.requests = self.requests, ()
         self._forget()
-        for one in requests:
-            if not one.is_done:
-                one.end(error)
+        for request in requests:
+            if not request.is_done:
+                request.end(error)
 
     def _first_priority(self) -> Priority | None:
-        kinds = {one.priority for one in self.requests}
+        kinds = {request.priority for request in self.requests}
         if Priority.FILE in kinds and (len(kinds) == 1 or self._clock() >= self._file_due_s):
             return Priority.FILE
         return Priority.LIVE if kinds else None
 
     def _in_order(self, priority: Priority) -> list[Pending]:
-        pending = [one for one in self.requests if one.priority is priority and not one.is_done]
-        return sorted(pending, key=lambda one: one.order)
+        waiting = (request for request in self.requests if not request.is_done)
+        of_priority = (request for request in waiting if request.priority is priority)
+        return sorted(of_priority, key=lambda request: request.order)
 
     def _admit(self, pending: Pending, batches: RunningBatches, key: Hashable) -> None:
         call = pending.call
@@ -406,10 +408,10 @@ class CallBatcher:
     def _encode(self) -> bool:
         batching, encoding = self.batching, self._new_batches()
         first = n_frames = 0
-        for one in self._in_order(Priority.LIVE):
-            if not isinstance(one.call, IncrementalEncodeCall):
+        for request in self._in_order(Priority.LIVE):
+            if not isinstance(request.call, IncrementalEncodeCall):
                 continue
-            counts = [_frames(window) for window in one.call.windows]
+            counts = [_frames(window) for window in request.call.windows]
             longest = max(counts, default=0)
             if encoding.n_requests and (
                 n_frames + sum(counts) > batching.encoder_frames
@@ -418,16 +420,20 @@ class CallBatcher:
                 continue
             first = first or longest
             n_frames += sum(counts)
-            self._admit(one, encoding, "live")
+            self._admit(request, encoding, "live")
         return _finish(encoding)
 
     def _decode(self, priority: Priority) -> bool:
         decoding = self._decoding[priority]
         is_apart = priority is Priority.FILE and not self.batching.files_together
         most = 1 if is_apart else self.batching.rows
-        for one in self._in_order(priority):
-            if isinstance(one.call, DecodeCall) and not decoding.has(one) and decoding.n_requests < most:
-                self._admit(one, decoding, one.call.batch_key)
+        for request in self._in_order(priority):
+            if (
+                isinstance(request.call, DecodeCall)
+                and not decoding.has(request)
+                and decoding.n_requests < most
+            ):
+                self._admit(request, decoding, request.call.batch_key)
         return decoding.step()
 
     def _step_files(self) -> None:
@@ -452,13 +458,15 @@ class CallBatcher:
         is_live, together = priority is Priority.LIVE, self._together[priority]
         apart = (DecodeCall, IncrementalEncodeCall) if is_live else DecodeCall
         waiting = self._in_order(priority)
-        return [one for one in waiting if not (isinstance(one.call, apart) or together.has(one))]
+        return [
+            request for request in waiting if not (isinstance(request.call, apart) or together.has(request))
+        ]
 
     def _admit_others(self, priority: Priority) -> None:
-        for one in self._others(priority):
-            is_apart = isinstance(one.call, EncodeCall) and not self.batching.files_together
-            key = None if is_apart or one.call is None else one.call.batch_key
-            self._admit(one, self._together[priority], key)
+        for request in self._others(priority):
+            is_apart = isinstance(request.call, EncodeCall) and not self.batching.files_together
+            key = None if is_apart or request.call is None else request.call.batch_key
+            self._admit(request, self._together[priority], key)
 
 
 def _finish(batches: RunningBatches) -> bool:
@@ -595,7 +603,7 @@ class _Engine(threading.Thread):
     def state(self) -> EngineState:
         """Its state now; from any thread."""
         requests = self.batcher.requests
-        n_live = sum(one.priority is Priority.LIVE for one in requests)
+        n_live = sum(request.priority is Priority.LIVE for request in requests)
         return EngineState(n_live, len(requests) > n_live, self._busy.now(time.monotonic()))
 
     @property
@@ -637,21 +645,21 @@ class _Engine(threading.Thread):
         is_alone = all(engine.is_at_work for engine in self._runtime.engines if engine is not self)
         now_s = time.monotonic()
         taken = []
-        for one in sorted(waiting, key=lambda one: (one.priority, one.order)):
-            if one.priority is Priority.LIVE:
+        for request in sorted(waiting, key=lambda request: (request.priority, request.order)):
+            if request.priority is Priority.LIVE:
                 may_take = not batcher.n_live or batcher.has_room or len(self._runtime.engines) == 1
             else:
-                is_free = not batcher.n_live or now_s - one.order[0] >= PATIENCE_S
+                is_free = not batcher.n_live or now_s - request.order[0] >= PATIENCE_S
                 may_take = is_free and batcher.has_file_room and (is_alone or not batcher.n_files)
             if may_take:
-                batcher.submit(one)
-                taken.append(one)
-        self._runtime.waiting = [one for one in waiting if one not in taken]
+                batcher.submit(request)
+                taken.append(request)
+        self._runtime.waiting = [request for request in waiting if request not in taken]
 
     def _round(self) -> None:
         runtime = self._runtime
         self._use_threads()
-        callers = [one.caller for one in self.batcher.requests if one.priority is Priority.LIVE]
+        callers = [request.caller for request in self.batcher.requests if request.priority is Priority.LIVE]
         began_s, work_began_s = time.monotonic(), runtime.work_clock()
         self._round_since_s = began_s
         served: Priority | None = None

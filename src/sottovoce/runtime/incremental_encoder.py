@@ -92,8 +92,8 @@ class EncoderKvCache:
         return int(self.states.shape[1])
 
     def part(self, start: int, end: int) -> EncoderKvCache:
-        own = self.keys_values, self.cross
-        keys_values, cross = (one[:, :, :, start:end] for one in own)
+        caches = self.keys_values, self.cross
+        keys_values, cross = (cache[:, :, :, start:end] for cache in caches)
         return EncoderKvCache(keys_values, self.states[:, start:end], cross)
 
     @property
@@ -198,7 +198,7 @@ def _compute(
     are written, if all are there.
     """
     encoder, n = model.encoder, (numbers.shape[1] - 3) // 2
-    first, end, n_run = (one[:, None] for one in numbers[:, :3].unbind(1))
+    first, end, n_run = (column[:, None] for column in numbers[:, :3].unbind(1))
     positions, places = numbers[:, 3 : 3 + n], numbers[:, 3 + n :]
     columns = first + torch.arange(mel.shape[2], device=mel.device)
     # Outside the window, the second convolution must see zeros, not the first one's output for zeros.
@@ -215,15 +215,15 @@ def _compute(
     def extended(layer: int, new: KeysValues) -> KeysValues:
         if held is None:
             return new
-        for memory, one in zip(held[layer], new, strict=True):
+        for memory, computed in zip(held[layer], new, strict=True):
             if n_before is not None:
-                memory[:, :, n_before : n_before + n] = one
+                memory[:, :, n_before : n_before + n] = computed
             else:
-                memory.transpose(1, 2)[rows, places] = one.transpose(1, 2)
+                memory.transpose(1, 2)[rows, places] = computed.transpose(1, 2)
         return held[layer, 0], held[layer, 1]
 
     states = encoder.run_layers(x, extended, mask)
-    pairs = [one for pair in model.decoder.cross_keys_values(states) for one in pair]
+    pairs = [tensor for pair in model.decoder.cross_keys_values(states) for tensor in pair]
     if pairs:
         return states, torch.stack(pairs).view(-1, 2, *pairs[0].shape)
     return states, states.new_zeros(0, 2, len(mel), 1, n, 1)  # a runtime with a decoder of its own
@@ -244,12 +244,12 @@ def _caches(
         caches.append(cache)
         into.append(cache.keys_values)
         given.append(held[:, :, row, :, :n])
-        own = first, first + update.n_frames, states[row : row + 1], cross[:, :, row]
-        parts = [own]
+        computed = first, first + update.n_frames, states[row : row + 1], cross[:, :, row]
+        parts = [computed]
         if update.before is not None:
             parts.append((0, first, update.before.states, update.before.cross))
         if update.after is not None:
-            parts.append((own[1], n, update.after.states, update.after.cross))
+            parts.append((computed[1], n, update.after.states, update.after.cross))
         for begin, end, of_states, of_cross in parts:
             into += [cache.states[:, begin:end], cache.cross[:, :, :, begin:end]]
             given += [of_states[:, : end - begin], of_cross[:, :, :, : end - begin]]
@@ -298,11 +298,11 @@ class Encoder:
             return self._model.encoder(mel.to(weight)), None
 
     def encode_incremental(self, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
-        found: dict[int, EncoderKvCache] = {}
+        caches: dict[int, EncoderKvCache] = {}
         for kind in {update.kind for update in updates}:
-            own = [update for update in updates if update.kind == kind]
-            found |= zip(map(id, own), encode_incremental(self._model, own), strict=True)
-        return [found[id(update)] for update in updates]
+            of_kind = [update for update in updates if update.kind == kind]
+            caches |= zip(map(id, of_kind), encode_incremental(self._model, of_kind), strict=True)
+        return [caches[id(update)] for update in updates]
 
 
 class StaticEncoder(Encoder):
@@ -325,28 +325,28 @@ class StaticEncoder(Encoder):
         for update in updates:
             sizes = self._frames(update.n_frames), aligned(1 + self._frames(update.n_attended))
             by_size.setdefault(sizes, []).append(update)
-        found: dict[int, EncoderKvCache] = {}
+        by_update: dict[int, EncoderKvCache] = {}
         for (n_frames, n_attended), some in by_size.items():
-            for own, recorded in self._divided(some, n_frames, n_attended):
+            for together, recorded in self._divided(some, n_frames, n_attended):
                 if recorded is None or recorded.held is None:
-                    caches = encode_incremental(self._model, own)
+                    caches = encode_incremental(self._model, together)
                 else:
-                    caches = _caches(own, *recorded.run(own), recorded.held)
-                found |= zip(map(id, own), caches, strict=True)
-        return [found[id(update)] for update in updates]
+                    caches = _caches(together, *recorded.run(together), recorded.held)
+                by_update |= zip(map(id, together), caches, strict=True)
+        return [by_update[id(update)] for update in updates]
 
     @torch.no_grad()
     def encode(self, mel: Tensor) -> tuple[Tensor, list[KeysValues] | None]:
         n = mel.shape[2] // MELS_PER_FRAME
-        updates: list[WindowUpdate] = [EncoderUpdate(one, 0, n, True) for one in mel]
+        updates: list[WindowUpdate] = [EncoderUpdate(window, 0, n, True) for window in mel]
         states: list[Tensor] = []
         cross: list[Tensor] = []
-        for own, recorded in self._divided(updates, self._frames(n), None):
+        for together, recorded in self._divided(updates, self._frames(n), None):
             if recorded is None:
                 return super().encode(mel)
-            found = recorded.run(own)
-            states.append(found[0][:, :n].clone())
-            cross.append(found[1][..., :n, :].clone())
+            results = recorded.run(together)
+            states.append(results[0][:, :n].clone())
+            cross.append(results[1][..., :n, :].clone())
         return torch.cat(states), [(keys, values) for keys, values in torch.cat(cross, dim=2)]
 
     def _frames(self, n_frames: int) -> int:

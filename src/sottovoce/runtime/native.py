@@ -96,10 +96,10 @@ class NativeDecoder:
             (0, "attn", ("query", "key", "value")),
             (3, "cross_attn", ("key", "value")),
         ):
-            weights = [tensors[f"{name}.{part}.{one}.weight"] for one in projections]
+            weights = [tensors[f"{name}.{part}.{projection}.weight"] for projection in projections]
             biases = [
-                tensors.get(f"{name}.{part}.{one}.bias", torch.zeros(self.dims.n_text_state))
-                for one in projections
+                tensors.get(f"{name}.{part}.{projection}.bias", torch.zeros(self.dims.n_text_state))
+                for projection in projections
             ]
             self._set_table(layer, which, floats(torch.cat(weights)), floats(torch.cat(biases)))
         for part, which in ATTENTION_TABLES:
@@ -123,18 +123,22 @@ class NativeDecoder:
         weights = encoded.log_weights
         return [
             self._window(
-                [(keys[row], values[row]) for keys, values in encoded.cross_kv], encoded.n_frames, one
+                [(keys[row], values[row]) for keys, values in encoded.cross_kv],
+                encoded.n_frames,
+                weights_of_row,
             )
-            for row, one in enumerate([None] * encoded.batch_size if weights is None else weights.float())
+            for row, weights_of_row in enumerate(
+                [None] * encoded.batch_size if weights is None else weights.float()
+            )
         ]
 
     def _window(
         self, layers: Sequence[tuple[Tensor, Tensor]], n_frames: int, weights: Tensor | None
     ) -> _Window:
-        keys = [one.contiguous() for one, _ in layers]
-        values = [one.contiguous() for _, one in layers]
+        keys = [key.contiguous() for key, _ in layers]
+        values = [value.contiguous() for _, value in layers]
         audio = kernels.CrossKeysValues(
-            [one.data_ptr() for one in keys], [one.data_ptr() for one in values], n_frames
+            [tensor.data_ptr() for tensor in keys], [tensor.data_ptr() for tensor in values], n_frames
         )
         return _Window(audio, (*keys, *values), None if weights is None else weights.contiguous())
 
@@ -171,16 +175,16 @@ class NativeDecoder:
         self._check_vocabulary(vocabulary)
         self._check_vocabulary([token for new in tokens for token in new])
         places, at = [], 0
-        for new, own in zip(tokens, wanted, strict=True):
-            places += [at + position for position in own]
+        for new, positions in zip(tokens, wanted, strict=True):
+            places += [at + position for position in positions]
             at += len(new)
-        windows = [one.window for one in rows]
+        windows = [row.window for row in rows]
         self._decoder.step(
-            [one.row for one in rows],
+            [row.row for row in rows],
             [window.audio for window in windows],
             tokens,
             spans=spans or [(0, window.n_frames) for window in windows],
-            bias=[0 if one.log_weights is None else one.log_weights.data_ptr() for one in windows],
+            bias=[0 if window.log_weights is None else window.log_weights.data_ptr() for window in windows],
             wanted=places if logits.shape[1] else [],
             vocabulary=vocabulary,
             logits=logits.data_ptr(),
@@ -227,10 +231,10 @@ class NativeRows:
         taken: set[int] = set()
         chosen = []
         for index in rows:
-            one = self._rows[index]
+            chosen_row = self._rows[index]
             if index in taken:  # both share the cache so far
-                one = replace(one, row=one.row.first(one.row.n_tokens))
-            chosen.append(one)
+                chosen_row = replace(chosen_row, row=chosen_row.row.first(chosen_row.row.n_tokens))
+            chosen.append(chosen_row)
             taken.add(index)
         self._rows = chosen
 
@@ -290,18 +294,18 @@ class NativeRows:
             self._logits = torch.empty(n_rows, self._decoder.dims.n_vocab)  # of every later step
         if self._forbidden is None:
             self._forbidden = self._state[0].isinf().nonzero()[:, 0].int()
-        best, found = torch.empty(n_rows, n_best), torch.empty(n_rows, n_best, dtype=torch.int32)
+        best, tokens_found = torch.empty(n_rows, n_best), torch.empty(n_rows, n_best, dtype=torch.int32)
         columns = torch.tensor(group.columns)
         rules = columns[:, :3].int().contiguous()
         is_clear = torch.empty(n_rows, dtype=torch.int32)
-        places = (self._forbidden, rules, best, found, is_clear)
+        places = (self._forbidden, rules, best, tokens_found, is_clear)
         requested = kernels.Choice(
-            n_best, len(self._forbidden), group.end.time_begin, *(one.data_ptr() for one in places)
+            n_best, len(self._forbidden), group.end.time_begin, *(tensor.data_ptr() for tensor in places)
         )
         logits = self._logits[:n_rows]
         self._decoder.step(self._rows, tokens, group.wanted, logits, choice=requested)
         if all(is_clear.tolist()):
-            outputs: Outputs = (torch.cat((best[:, :-1], found[:, :-1].float()), dim=1),)
+            outputs: Outputs = (torch.cat((best[:, :-1], tokens_found[:, :-1].float()), dim=1),)
         else:  # on ties, or if fewer may follow
             outputs = group.end((logits,), columns, self._state)
         yield [StepPart(range(n_rows), range(n_rows), outputs)]
@@ -312,8 +316,8 @@ class NativeRows:
         wanted: Sequence[Sequence[int]],
         spans: Sequence[Span] | None,
     ) -> list[int]:
-        cached = [one.row.n_tokens for one in self._rows]
-        n_frames = [one.window.n_frames for one in self._rows]
+        cached = [row.row.n_tokens for row in self._rows]
+        n_frames = [row.window.n_frames for row in self._rows]
         check_step(tokens, wanted, cached, longest=self._decoder.dims.n_text_ctx, name=self._name)
         check_spans(spans, n_frames)
         return n_frames
@@ -380,7 +384,7 @@ class NativeBackend:
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         with self._encoder_threads():
             results = self._encoder.encode_incremental(windows)
-        return [replace(one, encoded=replace(one.encoded, cross_kv=None)) for one in results]
+        return [replace(result, encoded=replace(result.encoded, cross_kv=None)) for result in results]
 
     def rows(self) -> NativeRows:
         return NativeRows(self._decoder, self.name)

@@ -136,15 +136,15 @@ class WindowFrames:
         return WindowFrames(self.states[start:end], self.keys_values[:, :, start:end].contiguous())
 
 
-def _joined(update: EncoderUpdate[WindowFrames], own: WindowFrames) -> WindowFrames:
-    parts = [part for part in (update.before, own, update.after) if part is not None]
+def _joined(update: EncoderUpdate[WindowFrames], computed: WindowFrames) -> WindowFrames:
+    parts = [part for part in (update.before, computed, update.after) if part is not None]
     if len(parts) == 1:
-        return own
+        return computed
     states = torch.cat([part.states for part in parts])
     return WindowFrames(states, torch.cat([part.keys_values for part in parts], dim=2))
 
 
-def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, own: WindowFrames) -> Window:
+def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, computed: WindowFrames) -> Window:
     n_columns = mel.shape[1]
     before, after, weights = update.before, update.after, update.log_weights
     return Window(
@@ -153,14 +153,14 @@ def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, own: WindowFrames)
         min(n_columns, 2 * update.end) if update.ends else n_columns,
         update.start,
         update.end - update.start,
-        own.states.data_ptr(),
+        computed.states.data_ptr(),
         places=update.places,
         before=0 if before is None else before.keys_values.data_ptr(),
         n_before=0 if before is None else before.n_frames,
         after=0 if after is None else after.keys_values.data_ptr(),
         n_after=0 if after is None else after.n_frames,
         log_weights=0 if weights is None else weights.data_ptr(),
-        keys_values=own.keys_values.data_ptr(),
+        keys_values=computed.keys_values.data_ptr(),
     )
 
 
@@ -230,8 +230,8 @@ class NativeEncoder:
         states = torch.empty(len(rows), n_columns // 2, self.dims.n_audio_state)
         self._encoder.encode(
             [
-                Window(one.data_ptr(), n_columns, n_columns, 0, n_columns // 2, into.data_ptr())
-                for one, into in zip(rows, states, strict=True)
+                Window(mel.data_ptr(), n_columns, n_columns, 0, n_columns // 2, into.data_ptr())
+                for mel, into in zip(rows, states, strict=True)
             ],
             n_threads(),
         )
@@ -240,14 +240,14 @@ class NativeEncoder:
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         planned = plan_updates(windows, NativeEncoderState, dims=self.dims, name=self.name)
         mels = [floats(update.mel) for _, update in planned]
-        made = [self._room(update) for _, update in planned]
+        rooms = [self._room(update) for _, update in planned]
         to_encode = [
-            _window(update, mel, own) for (_, update), mel, own in zip(planned, mels, made, strict=True)
+            _window(update, mel, room) for (_, update), mel, room in zip(planned, mels, rooms, strict=True)
         ]
         self._encoder.encode(to_encode, n_threads())
         results = []
-        for (plan, update), own in zip(planned, made, strict=True):
-            frames = _joined(update, own)
+        for (plan, update), room in zip(planned, rooms, strict=True):
+            frames = _joined(update, room)
             state, states = NativeEncoderState(plan.cache, frames), frames.states[None].to(self.dtype)
             results.append(result_of(plan, update, state, states, None))
         return results

@@ -110,9 +110,9 @@ class NewTokens:
     """The new tokens of a step, in the order of their recordings.
 
     places: where the tokens of all rows, row by row, are in this order. ranks: among those of the recording.
-    frames: (n, 2), attended to. visible: (n, n_cells). asked: those with logits. counts: of each row. table:
-    after the step. ahead: (n, n_steps - 1), cells for the tokens of the next steps. has_spans: they attend to
-    other frames than the window's, and are not kept.
+    frames: (n, 2), attended to. visible: (n, n_cells). with_logits: those that get logits. counts: of each
+    row. table: after the step. ahead: (n, n_steps - 1), cells for the tokens of the next steps. has_spans:
+    they attend to other frames than the window's, and are not kept.
     """
 
     places: Ints
@@ -124,7 +124,7 @@ class NewTokens:
     ranks: Ints
     frames: Ints
     visible: npt.NDArray[np.bool_]
-    asked: Ints
+    with_logits: Ints
     counts: Sequence[int]
     table: Table
     ahead: Ints
@@ -157,8 +157,8 @@ class RowsAttention:
     """`DecoderAttention` of the new tokens (n, d) of rows, run by run.
 
     positions: (n,) int64 of the tokens in their rows. entries: (n * H,) int64, where keys and values are
-    written. found: of each run and captured head, the attention (n_tokens, n_frames) float32. reads_itself:
-    the rows have no other token, and keep none.
+    written. head_attention: of each run and captured head, (n_tokens, n_frames) float32. reads_itself: the
+    rows have no other token, and keep none.
     """
 
     memory: RowMemory
@@ -167,7 +167,7 @@ class RowsAttention:
     entries: Tensor
     capture: AlignmentHeads = ()
     reads_itself: bool = False
-    found: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+    head_attention: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
 
     def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
         if self.reads_itself:
@@ -178,32 +178,34 @@ class RowsAttention:
             d_head = held.shape[-1]
             held.view(-1, d_head).index_copy_(0, self.entries, new.view(-1, d_head))
         parts = [
-            attend(own, keys[run.slots, :, run.cells], values[run.slots, :, run.cells], run.mask)
-            for run, own in self._queries(attention, x)
+            attend(queries, keys[run.slots, :, run.cells], values[run.slots, :, run.cells], run.mask)
+            for run, queries in self._queries(attention, x)
         ]
         return _merged(attention, parts)
 
     def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
         heads = [head for at, head in self.capture if at == layer]
         parts = []
-        for place, (run, own) in enumerate(self._queries(attention, x)):
+        for place, (run, queries) in enumerate(self._queries(attention, x)):
             keys, values = (each[run.windows, :, run.frames] for each in run.keys_values[layer])
-            parts.append(attend(own, keys, values, run.audio_mask))
+            parts.append(attend(queries, keys, values, run.audio_mask))
             if heads:
-                weights = head_weights(own, keys, heads, run.bias).flatten(1, 2)
-                self.found.update(zip(((place, layer, head) for head in heads), weights, strict=True))
+                weights = head_weights(queries, keys, heads, run.bias).flatten(1, 2)
+                self.head_attention.update(
+                    zip(((place, layer, head) for head in heads), weights, strict=True)
+                )
         return _merged(attention, parts)
 
     def _queries(self, attention: MultiHeadAttention, x: Tensor) -> Iterator[tuple[Run, Tensor]]:
         queries = attention.query(x)
         for run in self.runs:
-            own = queries if len(self.runs) == 1 else queries[run.tokens]
+            of_run = queries if len(self.runs) == 1 else queries[run.tokens]
             size = run.slots.stop - run.slots.start, -1, attention.n_head, x.shape[1] // attention.n_head
-            yield run, own.view(size).transpose(1, 2)
+            yield run, of_run.view(size).transpose(1, 2)
 
     def captured(self, place: int) -> Tensor:
         """Return a run's attention (n_captured, n_tokens, n_frames) float32, in the order of `capture`."""
-        return torch.stack([self.found[place, layer, head] for layer, head in self.capture])
+        return torch.stack([self.head_attention[place, layer, head] for layer, head in self.capture])
 
 
 def _merged(attention: MultiHeadAttention, parts: Sequence[Tensor]) -> Tensor:
@@ -249,7 +251,7 @@ class TorchRows:
 
     @property
     def _n_frames(self) -> list[int]:
-        return [one.n_frames for one in self._recordings]
+        return [recording.n_frames for recording in self._recordings]
 
     def has_room(self, n_windows: int) -> bool:
         return True
@@ -295,11 +297,13 @@ class TorchRows:
     def prefixes_of(self, rows: Sequence[tuple[int, int]]) -> list[TorchPrefix]:
         # A row's cells in the order of its tokens; those that it does not hold come first.
         cells = [1 + self._table[row].argsort()[-self._table[row].max() :][:n] for row, n in rows]
-        index = torch.split(indices(np.concatenate(cells), self._device), [len(one) for one in cells])
+        index = torch.split(
+            indices(np.concatenate(cells), self._device), [len(row_cells) for row_cells in cells]
+        )
         slots = [self._recordings[row].slot for row, _ in rows]
         return [
-            TorchPrefix(self._memory.text[:, :, slot].index_select(3, own))
-            for slot, own in zip(slots, index, strict=True)
+            TorchPrefix(self._memory.text[:, :, slot].index_select(3, row_cells))
+            for slot, row_cells in zip(slots, index, strict=True)
         ]
 
     def _new_tokens(
@@ -315,7 +319,7 @@ class TorchRows:
         check_heads(capture, self._dims)
         check_spans(spans, self._n_frames)
         counts = list(map(len, tokens))
-        slots_of_rows = np.asarray([one.slot for one in self._recordings])
+        slots_of_rows = np.asarray([recording.slot for recording in self._recordings])
         rows, starts = np.repeat(np.arange(self.n_rows), counts), np.cumsum([0, *counts])
         order = np.argsort(slots_of_rows[rows], kind="stable")
         places, rows = np.argsort(order), rows[order]
@@ -332,10 +336,12 @@ class TorchRows:
         self._reserve(0, 1 + int(cells.max()))
         table = self._table.copy()
         table[rows, cells[:, 0]] = 1 + positions
-        asked = [starts[row] + one for row, own in enumerate(wanted) for one in own]
+        wanted_places = [
+            starts[row] + place for row, places_of_row in enumerate(wanted) for place in places_of_row
+        ]
         return NewTokens(
             places=places,
-            tokens=np.asarray([token for own in tokens for token in own], np.int64)[order],
+            tokens=np.asarray([token for new in tokens for token in new], np.int64)[order],
             rows=rows,
             positions=positions,
             cells=cells[:, 0],
@@ -344,7 +350,7 @@ class TorchRows:
             ranks=ranks,
             frames=np.asarray([(0, n) for n in self._n_frames] if spans is None else spans)[rows],
             visible=(table[rows] > 0) & (table[rows] <= 1 + positions[:, None]),
-            asked=places[np.asarray(asked, np.int64)],
+            with_logits=places[np.asarray(wanted_places, np.int64)],
             counts=counts,
             table=table,
             capture=tuple(capture),
@@ -381,7 +387,7 @@ class TorchRows:
             reads_itself=new.has_spans and not new.positions.any(),
         )
         hidden = self._decoder(indices(new.tokens, self._device), attention)
-        logits = self._decoder.logits(selected(hidden, new.asked, 0), vocabulary)
+        logits = self._decoder.logits(selected(hidden, new.with_logits, 0), vocabulary)
         if not new.capture:
             return logits, None
         longest = max(self._n_frames)
@@ -417,7 +423,9 @@ class TorchRows:
         mask = bias = None
         if hidden.any():
             mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
-        given = [one.log_weights for one in recordings if one.log_weights is not None]  # all or none
+        given = [
+            recording.log_weights for recording in recordings if recording.log_weights is not None
+        ]  # all or none
         if given:
             bias = torch.stack(given)[:, None, None, frames]
         return Run(

@@ -81,14 +81,18 @@ class StaticMemory(RowMemory):
 
     def _copy_states(self, states: Mapping[type[StepEnd], tuple[StepEnd, Sequence[Tensor]]]) -> None:
         for end, tensors in states.values():
-            for mine, theirs in zip(self.state(end), tensors, strict=True):
-                mine[: len(theirs)] = theirs
+            for ours, theirs in zip(self.state(end), tensors, strict=True):
+                ours[: len(theirs)] = theirs
 
     def keep(self, step: StaticStep) -> None:
         """Keep a recorded step; of those with tables, only the ones with its own."""
         tables = step.shape.tables
         if tables is not None:
-            self.steps = {shape: one for shape, one in self.steps.items() if shape.tables in (None, tables)}
+            self.steps = {
+                shape: step_of_shape
+                for shape, step_of_shape in self.steps.items()
+                if shape.tables in (None, tables)
+            }
         self.steps[step.shape] = step
 
     def take_over(self, other: StaticMemory) -> None:
@@ -102,19 +106,21 @@ class StaticMemory(RowMemory):
 
     def place(self, recordings: Sequence[tuple[RowAudio, Tensor | None]]) -> None:
         """Begin recordings, each with the keys and values of its window and of a prefix, or None."""
-        slots = [one.slot for one, _ in recordings]
+        slots = [recording.slot for recording, _ in recordings]
         # A masked key must be finite.
         torch._foreach_zero_([each[:, :, slot] for slot in slots for each in (self.text, self.audio)])
         bias = torch.full((len(recordings), self.frame_bias.shape[1]), -torch.inf)
         into: list[Tensor] = []
         given: list[Tensor] = []
-        for row, (one, prefix) in zip(bias, recordings, strict=True):
-            row[: one.n_frames] = 0.0 if one.log_weights is None else one.log_weights
-            for own, pair in zip(self.audio[:, :, one.slot, :, : one.n_frames], one.keys_values, strict=True):
-                into += own.unbind()
-                given += [each[one.index] for each in pair]
+        for row, (recording, prefix) in zip(bias, recordings, strict=True):
+            row[: recording.n_frames] = 0.0 if recording.log_weights is None else recording.log_weights
+            for kept, pair in zip(
+                self.audio[:, :, recording.slot, :, : recording.n_frames], recording.keys_values, strict=True
+            ):
+                into += kept.unbind()
+                given += [each[recording.index] for each in pair]
             if prefix is not None:
-                into.append(self.text[:, :, one.slot, :, 1 : 1 + prefix.shape[3]])
+                into.append(self.text[:, :, recording.slot, :, 1 : 1 + prefix.shape[3]])
                 given.append(prefix)
         torch._foreach_copy_(into, given)
         device = self.text.device
@@ -166,12 +172,12 @@ class StaticStep:
     """A decoder step over static memory: one upload, one replay.
 
     Token `k` of the recording in slot `first + s` is at `s * n_queries + k`. Of the new tokens taken, chosen
-    and asked are the indices of those computed and of those with logits; places and outputs are where these
-    are among all tokens and all logits. columns: (n_rows, n_columns) int64, of an end.
+    and with_logits are the indices of those computed and of those with logits; places and outputs are where
+    these are among all tokens and all logits. columns: (n_rows, n_columns) int64, of an end.
     """
 
     chosen: Ints
-    asked: Ints
+    with_logits: Ints
     places: Ints
     outputs: Ints
 
@@ -183,14 +189,14 @@ class StaticStep:
         spans, wanted = (n, 2 * shape.has_spans), (shape.n_recordings * shape.n_wanted,)
         ahead = n, STEPS_AHEAD * bool(shape.end and shape.end.n_beams)
         self._shapes = ((n,), (n,), (n, n_head), spans, wanted, columns, ahead, (n, n_total))
-        n_bytes = sum(8 * math.prod(one) for one in self._shapes[:-1]) + n * n_total
+        n_bytes = sum(8 * math.prod(size) for size in self._shapes[:-1]) + n * n_total
         device, is_pinned = memory.text.device, memory.text.is_cuda
         with torch.inference_mode(False):
             self._host = torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=is_pinned)
             self._device = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
             self._frames = torch.arange(shape.n_frames, device=device)
             self._hidden = torch.tensor([-torch.inf, 0.0], dtype=memory.text.dtype, device=device).unbind()
-        inputs = [one.numpy() for one in self._inputs(self._host)]
+        inputs = [part.numpy() for part in self._inputs(self._host)]
         self._tokens, self._positions, self._entries, self._spans, self._wanted, self.columns = inputs[:6]
         self._ahead, self._visible = inputs[6], inputs[7].view(np.bool_)
         slots = shape.first + np.arange(n)[:, None] // shape.n_queries
@@ -214,18 +220,18 @@ class StaticStep:
         next steps, and visible.
         """
         kinds = [torch.int64] * (len(self._shapes) - 1) + [torch.bool]
-        sizes = [kind.itemsize * math.prod(one) for kind, one in zip(kinds, self._shapes, strict=True)]
+        sizes = [kind.itemsize * math.prod(size) for kind, size in zip(kinds, self._shapes, strict=True)]
         parts = zip(torch.split(packed, sizes), kinds, self._shapes, strict=True)
         return [part.view(kind).view(shape) for part, kind, shape in parts]
 
-    def take(self, new: NewTokens, chosen: Ints, asked: Ints) -> None:
+    def take(self, new: NewTokens, chosen: Ints, with_logits: Ints) -> None:
         """Take new tokens as the input of the next run; all other places compute nothing."""
         if self._uploaded is not None:
             self._uploaded.synchronize()
         np.copyto(self._host.numpy(), self._idle)
-        shape, self.chosen, self.asked = self.shape, chosen, asked
+        shape, self.chosen, self.with_logits = self.shape, chosen, with_logits
         places = self.places = (new.slots[chosen] - shape.first) * shape.n_queries + new.ranks[chosen]
-        wanted = self.outputs = places[np.searchsorted(chosen, new.asked[asked])]
+        wanted = self.outputs = places[np.searchsorted(chosen, new.with_logits[with_logits])]
         if self._reads_prefixes:
             self.outputs = 2 * (wanted // shape.n_queries) + np.arange(len(wanted)) % 2
         elif shape.n_wanted < shape.n_queries:
@@ -269,9 +275,9 @@ class StaticStep:
         tokens, positions, entries, _, _, columns, ahead, visible = self._inputs(self._device)
         assert self.shape.end is not None, "a step without an end tells no next tokens"
         following, parents = self.shape.end.advance(self._outputs, columns)
-        own = ahead[:, :1]
-        entries.copy_(self._first_entries + own)
-        visible.copy_(visible.index_select(0, parents).scatter(1, own, True))
+        cells = ahead[:, :1]
+        entries.copy_(self._first_entries + cells)
+        visible.copy_(visible.index_select(0, parents).scatter(1, cells, True))
         ahead.copy_(ahead.roll(-1, 1))
         return tokens.copy_(following), positions.add_(1)
 
@@ -337,23 +343,23 @@ class RowPool:
             OptionError: there is no room.
         """
         with self._lock:
-            fitting = [one for one in self.free if one.n_recordings >= n_recordings]
-            memory = min(fitting, key=lambda one: one.n_recordings, default=None)
+            fitting = [memory for memory in self.free if memory.n_recordings >= n_recordings]
+            memory = min(fitting, key=lambda memory: memory.n_recordings, default=None)
             if memory is not None:
                 self.free.remove(memory)
             else:
-                memory = self._made(n_recordings)
+                memory = self._new_memory(n_recordings)
             self._n_lent += memory.n_recordings
         return memory
 
-    def _made(self, n_recordings: int) -> StaticMemory:
+    def _new_memory(self, n_recordings: int) -> StaticMemory:
         size = min(step_sizes(n_recordings, MEMORY_SIZES)[-1], self.room)
         if size < n_recordings:
             raise OptionError(
                 f"decoder rows: {n_recordings} recordings given, expected at most {size}, which the memory "
                 "of the device has room for"
             )
-        while sum(one.n_recordings for one in self.free) > self.room - size:
+        while sum(memory.n_recordings for memory in self.free) > self.room - size:
             self.free.pop(0)
         return StaticMemory(self._dims, self.dtype, self.device, size)
 
@@ -393,20 +399,22 @@ class StaticRows(TorchRows):
         return replace(recording, keys_values=(), log_weights=None)
 
     def _computed(self, new: NewTokens, vocabulary: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        owners, found, logits, captured = [], [], [], []
+        owners, computed, logits, captured = [], [], [], []
         for step in self._steps(new, np.arange(len(new.tokens))):
             results = step.run()
-            owners.append(step.asked)
-            found.append(step.chosen)
+            owners.append(step.with_logits)
+            computed.append(step.chosen)
             logits.append(results[0].index_select(0, indices(step.outputs, self._device)))
-            captured += [one.index_select(1, indices(step.places, self._device)) for one in results[1:]]
+            captured += [
+                attention.index_select(1, indices(step.places, self._device)) for attention in results[1:]
+            ]
         joined = _in_order(owners, logits, 0)
         if vocabulary is not None:
             joined = joined.index_select(1, vocabulary.to(self._device))
-        return joined, _in_order(found, captured, 1) if captured else None
+        return joined, _in_order(computed, captured, 1) if captured else None
 
     def state(self, end: StepEnd) -> Sequence[Tensor]:
-        self._memory.grow_rows(int(np.bincount([one.slot for one in self._recordings]).max()))
+        self._memory.grow_rows(int(np.bincount([recording.slot for recording in self._recordings]).max()))
         return self._memory.state(end)
 
     def computes(self, end: StepEnd) -> bool:
@@ -425,11 +433,11 @@ class StaticRows(TorchRows):
                 wanted[row] = places
         new, parts = self._new_tokens(tokens, wanted), []
         for group in groups:
-            own = replace(new, capture=group.end.capture)
+            of_group = replace(new, capture=group.end.capture)
             columns = np.zeros((self.n_rows, group.end.n_columns), np.int64)
             columns[list(group.rows)] = group.columns
             chosen = np.flatnonzero(np.isin(new.rows, list(group.rows)))
-            for step in self._steps(own, chosen, group.end):
+            for step in self._steps(of_group, chosen, group.end):
                 rows, firsts = np.unique(new.rows[step.chosen], return_index=True)
                 at = step.places[firsts] // (step.shape.n_queries if group.end.reads_prefixes else 1)
                 step.columns[at] = columns[rows]
@@ -444,15 +452,15 @@ class StaticRows(TorchRows):
         new = self._new_tokens(tokens, group.wanted, n_steps=max(1, n_steps))
         (step,) = self._steps(new, np.arange(self.n_rows), group.end)
         step.columns[step.places] = np.asarray(group.columns)[new.rows]
-        found = step.run_ahead(1 + new.ahead.shape[1])
-        cells = np.zeros((found.shape[1], len(found)), np.int64)
+        of_steps = step.run_ahead(1 + new.ahead.shape[1])
+        cells = np.zeros((of_steps.shape[1], len(of_steps)), np.int64)
         cells[step.places] = np.column_stack((new.cells, new.ahead))
-        for results, own in zip(found, cells.T, strict=True):
-            slots = np.asarray([one.slot for one in self._recordings])
+        for results, cells_of_step in zip(of_steps, cells.T, strict=True):
+            slots = np.asarray([recording.slot for recording in self._recordings])
             order = np.argsort(slots, kind="stable")
             places = slots * group.end.n_beams
             places[order] += np.arange(len(slots)) - np.searchsorted(slots[order], slots[order])
-            self._table[np.arange(len(slots)), own[places]] = 1 + self._table.max(axis=1)
+            self._table[np.arange(len(slots)), cells_of_step[places]] = 1 + self._table.max(axis=1)
             yield [StepPart(range(len(slots)), places.tolist(), (results,))]
 
     def _steps(self, new: NewTokens, chosen: Ints, end: StepEnd | None = None) -> Iterator[StaticStep]:
@@ -480,7 +488,7 @@ class StaticRows(TorchRows):
 
     def _step(self, new: NewTokens, chosen: Ints, slots: range, end: StepEnd | None) -> StaticStep:
         memory, n_longest = self._memory, 1 + int(new.ranks[chosen].max())
-        asked = np.flatnonzero(np.isin(new.asked, chosen))
+        with_logits = np.flatnonzero(np.isin(new.with_logits, chosen))
         is_recorded = n_longest <= FEW_QUERIES[-1]
         n_queries = next((n for n in FEW_QUERIES if n >= n_longest), aligned(n_longest))
         if end is not None and end.n_beams:
@@ -490,7 +498,7 @@ class StaticRows(TorchRows):
             memory.grow_rows(n_longest)
             n_queries = 1 if n_longest == 1 else memory.most_rows
         n_wanted = n_queries
-        if end is None and len(asked) <= FEW_WANTED * len(slots):
+        if end is None and len(with_logits) <= FEW_WANTED * len(slots):
             n_wanted = min(FEW_WANTED, n_queries)
         shape = StepShape(
             n_recordings=len(slots),
@@ -506,7 +514,7 @@ class StaticRows(TorchRows):
         step = memory.steps.get(shape) or StaticStep(self._decoder, memory, shape, record)
         if is_recorded:
             memory.keep(step)
-        step.take(new, chosen, asked)
+        step.take(new, chosen, with_logits)
         return step
 
     def _frames_of_step(self) -> int:

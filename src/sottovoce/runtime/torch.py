@@ -110,10 +110,10 @@ class TorchBackend:
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         planned = plan_updates(windows, TorchEncoderState, dims=self.dims, name=self.name)
         with attention_plans(self.device, False):
-            found = self._encoder.encode_incremental([update for _, update in planned])
+            caches = self._encoder.encode_incremental([update for _, update in planned])
         return [
-            result_of(plan, update, TorchEncoderState(plan.cache, one), one.states, one.cross_layers)
-            for (plan, update), one in zip(planned, found, strict=True)
+            result_of(plan, update, TorchEncoderState(plan.cache, cache), cache.states, cache.cross_layers)
+            for (plan, update), cache in zip(planned, caches, strict=True)
         ]
 
     def rows(self) -> TorchRows:
