@@ -99,12 +99,16 @@ def fusion() -> ShallowFusion:
         return text_fusion(rig.tokenizer(), lm=path, hotwords=words, hotword_weight=2.0)
 
 
-@settings(max_examples=24, deadline=None)
-@given(SEARCHES, st.sampled_from((1.0, 1.6)), st.integers(1, 3), st.integers(0, 5), st.booleans())
-def test_steps_without_the_host_change_nothing(
+@pytest.mark.parametrize("n_examples", [6, pytest.param(24, marks=pytest.mark.long)])
+def test_steps_without_the_host_change_nothing(n_examples: int) -> None:
+    """Steps at once, one by one, and filters and search over logits; windows join at any step."""
+    drawn = SEARCHES, st.sampled_from((1.0, 1.6)), st.integers(1, 3), st.integers(0, 5), st.booleans()
+    settings(max_examples=n_examples)(given(*drawn)(steps_without_the_host))()
+
+
+def steps_without_the_host(
     options: DecodingOptions, patience: float, n_windows: int, n_before: int, is_fused: bool
 ) -> None:
-    """Steps at once, one by one, and filters and search over logits; windows join at any step."""
     if options.beam_size is not None:
         options = replace(options, patience=patience)
     backend, found = static(), []

@@ -170,7 +170,7 @@ def test_a_real_network_says_the_same_in_company() -> None:
         {"languages": "de", "vad": False, "stream": StreamOptions(beam_size=2)},
         {"languages": ["en", "de", "es"], "vad": False},
     ]
-    voice = [say(spoken("en", 5, seed=i), word_s=0.3 + 0.1 * i) for i in range(len(kinds))]
+    voice = [say(spoken("en", 3, seed=i), word_s=0.3 + 0.1 * i) for i in range(len(kinds))]
     audio = [one + rng.normal(0, 0.02, len(one)).astype(np.float32) for one in voice]
     pieces = [[one[at : at + 8000] for at in range(0, len(one), 8000)] for one in audio]
     alone = []
@@ -348,7 +348,7 @@ def test_recordings_join_and_leave_between_the_steps_of_others() -> None:
     """Results are those alone, whoever joins when; the one that came last need not end last."""
     model = network()
     rng = random.Random(0)
-    for _ in range(3):
+    for _ in range(2):
         batcher = CallBatcher(model, Batching(files_together=True), clock=lambda: 0.0)
         some = [decoding(model, seed, n=rng.choice([1, 1, 2, 3])) for seed in range(6)]
         alone = [one.call.run_alone(model) for one in some if one.call]
