@@ -123,9 +123,9 @@ def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
 
 
 def with_turn_marks(segments: Sequence[Segment]) -> Iterator[Segment]:
-    for one, after in zip_longest(segments, segments[1:]):
-        is_end = after is not None and after.speaker != one.speaker
-        yield replace(one, text=one.text + (SPEAKER_TURN if is_end else ""), speaker=None)
+    for segment, after in zip_longest(segments, segments[1:]):
+        is_end = after is not None and after.speaker != segment.speaker
+        yield replace(spoken_by(segment, None), text=segment.text + (SPEAKER_TURN if is_end else ""))
 
 
 def _label_speaker(segment: Segment, *, in_text: bool) -> Segment:
@@ -134,7 +134,12 @@ def _label_speaker(segment: Segment, *, in_text: bool) -> Segment:
     place = letter_index(segment.speaker)
     if in_text:  # the words would tell the text without it
         return replace(segment, text=f"(speaker {place}){segment.text}", speaker=None, words=None)
-    return replace(segment, speaker=f"Speaker{place}")
+    return spoken_by(segment, f"Speaker{place}")
+
+
+def spoken_by(segment: Segment, speaker: str | None) -> Segment:
+    words = segment.words and tuple(replace(word, speaker=speaker) for word in segment.words)
+    return replace(segment, speaker=speaker, words=words)
 
 
 def inference_document(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
