@@ -24,7 +24,7 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Segment, Stepwise, Token, Word, finish
 
 FILTER_WIDTH = 7
-"""Frames of the median filter (140 ms)."""
+"""Frames of the median filter (140 ms); openai-whisper 20250625, `medfilt_width`."""
 _MEDIAN_NETWORK = (
     *((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6)),
     *((2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4)),
@@ -305,7 +305,9 @@ def _timed_words(
 
 SENTENCE_ENDS = ".。!！?？"
 LONGEST_MEDIAN_S = 0.7
-"""Upper limit of the median, so that in slow speech pauses do not join words."""
+"""Upper limit of the median, so that in slow speech pauses do not join words; openai-whisper 20250625,
+`add_word_timestamps`.
+"""
 
 
 def usual_duration(words: Sequence[TimedWord]) -> float:
