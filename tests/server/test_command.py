@@ -47,7 +47,9 @@ def started(*words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[
         process.stderr.close()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 0, marks=pytest.mark.long), (signal.SIGTERM, 143)]
+)
 def test_a_signal_ends_it_and_requests_are_answered_first(number: signal.Signals, code: int) -> None:
     with started() as (process, url):
         wait_until(lambda: httpx.get(f"{url}/ready").status_code == 200, 60.0)

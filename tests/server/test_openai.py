@@ -110,6 +110,7 @@ def test_logprobs_are_of_words(client: OpenAI, english: Path, expected: Transcri
     assert [bytes(map(int, each.bytes or [])).decode() for each in found.logprobs] == [w.word for w in words]
 
 
+@pytest.mark.long
 def test_languages_among_which_it_changes(client: OpenAI, nano: Model) -> None:
     path = CLIPS / "mixed.flac"
     found = client.audio.transcriptions.create(model="nano", file=path, languages=["en", "de", "es", "fr"])

@@ -316,7 +316,7 @@ def alone(model: Model, options: LiveOptions, audio: Samples) -> str:
     return " ".join(event.text for event in events if isinstance(event, Final))
 
 
-@pytest.mark.parametrize("n_engines", [1, 3])
+@pytest.mark.parametrize("n_engines", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_sessions_say_what_they_say_alone(nano: Model, voice: Samples, n_engines: int) -> None:
     # Never less often: other updates are other words.
     scheduler = Scheduler(nano, Work(engines=n_engines, threads=1, longest_interval_s=0.5))
