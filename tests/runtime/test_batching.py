@@ -344,24 +344,24 @@ def test_no_recording_waits_for_another_to_end(decodes_first: bool) -> None:
     assert n_others > 1
 
 
-def test_recordings_join_and_leave_between_the_steps_of_others() -> None:
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_recordings_join_and_leave_between_the_steps_of_others(seed: int) -> None:
     """Results are those alone, whoever joins when; the one that came last need not end last."""
     model = network()
-    rng = random.Random(0)
-    for _ in range(2):
-        batcher = CallBatcher(model, Batching(files_together=True), clock=lambda: 0.0)
-        some = [decoding(model, seed, n=rng.choice([1, 1, 2, 3])) for seed in range(6)]
-        alone = [one.call.run_alone(model) for one in some if one.call]
-        waiting = list(some)
-        n_together = 0
-        while waiting or batcher.requests:
-            while waiting and (not batcher.requests or rng.random() < 0.15):
-                batcher.submit(waiting.pop())
-            batcher.round()
-            n_together = max(n_together, len(batcher.requests))
-        assert n_together > 1
-        for one, expected in zip(some, alone, strict=True):
-            assert texts(one.result()) == texts(expected)
+    rng = random.Random(seed)
+    batcher = CallBatcher(model, Batching(files_together=True), clock=lambda: 0.0)
+    some = [decoding(model, number, n=rng.choice([1, 1, 2, 3])) for number in range(6)]
+    alone = [one.call.run_alone(model) for one in some if one.call]
+    waiting = list(some)
+    n_together = 0
+    while waiting or batcher.requests:
+        while waiting and (not batcher.requests or rng.random() < 0.15):
+            batcher.submit(waiting.pop())
+        batcher.round()
+        n_together = max(n_together, len(batcher.requests))
+    assert n_together > 1
+    for one, expected in zip(some, alone, strict=True):
+        assert texts(one.result()) == texts(expected)
 
 
 def test_calls_wait_for_the_rows_of_others() -> None:

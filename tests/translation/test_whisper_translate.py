@@ -120,6 +120,7 @@ def events_of(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str,
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.long
 def test_the_command_tells_both_and_leaves_the_original(capsys: pytest.CaptureFixture[str]) -> None:
     call = [str(CLIPS / "mixed.flac"), "-l", "en,de,es,fr"]
     alone = events_of(capsys, *call)
