@@ -217,7 +217,7 @@ STREAM_FIELDS = "whose fields are threshold, neg_threshold, onset_ms, hangover_m
 @pytest.mark.parametrize(
     ("bad", "expected"),
     [
-        ({"switching": "parallel"}, "switching: expected off or restart, got 'parallel'"),
+        ({"switching": "parallel"}, "switching: expected 'off' or 'restart', got 'parallel'"),
         ({"vad": 0.5}, f"vad: expected True, False or VadStreamOptions, {STREAM_FIELDS}, got 0.5"),
         (
             {"vad": {"min_silence_duration_ms": 500}},

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sottovoce.audio.io import check_reading
 from sottovoce.audio.recording import Recording
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from sottovoce.models.ctc_head import CtcHead
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
-    from sottovoce.options.live import Captions, Switching
+    from sottovoce.options.live import Captions, LiveOptions, Switching
     from sottovoce.options.vad import VadStreamOptions
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.options import StreamOptions
-    from sottovoce.streaming.session import Session, SessionOptions
+    from sottovoce.streaming.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -363,11 +363,11 @@ class Model:
         self,
         languages: str | Sequence[str] | None = None,
         *,
-        switching: Switching = "restart",
-        vad: bool | VadStreamOptions = True,
-        captions: Captions = "firm",
+        options: LiveOptions | None = None,
+        switching: Switching | None = None,
+        vad: bool | VadStreamOptions | None = None,
+        captions: Captions | None = None,
         stream: StreamOptions | None = None,
-        following: SessionOptions | None = None,
         speakers: Speakers | LiveSpeakers | None = None,
         runtime: Runtime | None = None,
     ) -> Session:
@@ -377,8 +377,9 @@ class Model:
         switching: "restart" follows changes of language, "off" does not.
         vad: decode only detected speech; or its options.
         captions: "firm": committed words only; "revisable": also words that may change.
-        stream: how speech is decoded. following: other options; the arguments override them.
+        stream: how speech is decoded.
         speakers: of each word: "auto", the most speakers, or those of an earlier session.
+        options: of the arguments that are None, and others.
         runtime: as in `transcribe`.
 
         Raises:
@@ -387,28 +388,26 @@ class Model:
         """
         from sottovoce.audio.vad import VadStream
         from sottovoce.speakers.live_speakers import make_live_speakers
-        from sottovoce.streaming.options import StreamOptions, vad_with_pauses
+        from sottovoce.streaming.options import vad_with_pauses
         from sottovoce.streaming.session import Session, SessionOptions
 
-        if self._lacks_mode and (stream is None or stream.encoder is None):
+        chosen = SessionOptions() if options is None else SessionOptions.of(options)
+        given = {"switching": switching, "vad": vad, "captions": captions, "stream": stream}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        chosen = replace(chosen, languages=self._allowed(languages or chosen.languages), **changes)
+        if self._lacks_mode and chosen.stream.encoder is None:
             self._lacks_mode = False
             logger.warning(
                 "%s: the cheapest encoder mode is not known, live updates take more work than they need; "
                 "`sottovoce bench FILE --live` finds it, once",
                 self.name,
             )
-        options = replace(
-            following or SessionOptions(),
-            languages=self._allowed(languages),
-            switching=switching,
-            stream=stream or StreamOptions(),
-            captions=captions,
-        )
+        speakers = (chosen.speakers or None) if speakers is None else speakers
         return Session(
             self.backend,
             self.tokenizer,
-            options,
-            vad=VadStream.from_option(vad_with_pauses(vad) if options.stream.turn_rule else vad),
+            chosen,
+            vad=VadStream.from_option(vad_with_pauses(chosen.vad) if chosen.stream.turn_rule else chosen.vad),
             speakers=None if speakers is None else make_live_speakers(speakers),
             runtime=runtime,
         )

@@ -109,7 +109,7 @@ REFUSED: tuple[tuple[type, Mapping[str, object], str], ...] = (
     (Batching, {"rows": 0}, "rows"),
     (StreamOptions, {"chunk_s": 6.0, "audio_max_len_s": 5.5, "audio_trim_s": 2.0}, "chunk_s"),
     (StreamOptions, {"encoder": EXACT, "tail_s": 5.0}, "tail_s: expected none where encoder is the full"),
-    (SessionOptions, {"languages": "en"}, "string"),
+    (SessionOptions, {"languages": "en"}, "languages: expected a tuple"),
     (SessionOptions, {"switching": "maybe"}, "switching"),
     (ProbeOptions, {"width_s": 0.2, "min_width_s": 0.5}, "width_s"),
     (ProbeOptions, {"opening_s": 31.0}, "opening_s"),

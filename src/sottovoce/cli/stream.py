@@ -172,7 +172,7 @@ def open_session(
     speakers: SpeakerOptions | None,
 ) -> Session:
     from sottovoce.models.backend import EXACT
-    from sottovoce.streaming.options import SessionOptions, StreamOptions
+    from sottovoce.streaming.options import StreamOptions
 
     vad = made(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
     whole = model.backend.encoder_mode.whole()
@@ -186,10 +186,11 @@ def open_session(
     )
     return model.session(
         given["languages"],
-        switching=given["switching"],
-        following=SessionOptions(switch_certainty=given["switch_certainty"]),
-        vad=False if flags.no_vad else vad,
-        captions=given["captions"],
+        options=made(
+            LiveOptions,
+            {**given, "languages": None, "speakers": None},
+            vad=False if flags.no_vad else vad,
+        ),
         stream=stream,
         speakers=speakers,
     )

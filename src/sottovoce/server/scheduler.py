@@ -34,7 +34,6 @@ from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
 from sottovoce.speakers.networks import Floats
-from sottovoce.streaming.options import SessionOptions, StreamOptions
 from sottovoce.streaming.session import EventNumbers, Session
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
@@ -354,12 +353,7 @@ class SessionHandle:
 
     def _make_session(self, options: LiveOptions, speakers: LiveSpeakers | None) -> Session:
         return self._model.session(
-            options.languages or None,
-            switching=options.switching,
-            following=SessionOptions(switch_certainty=options.switch_certainty),
-            vad=options.vad,
-            captions=options.captions,
-            stream=StreamOptions.of(options.decoding),
+            options=options,
             speakers=speakers if options.speakers else None,
             runtime=self._caller,
         )

@@ -9,20 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import get_args
 
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import EXACT, EncoderMode
-from sottovoce.options.live import (
-    SWITCH_CERTAINTY,
-    Captions,
-    Eagerness,
-    Latency,
-    LiveDecodingOptions,
-    Switching,
-)
+from sottovoce.options.live import Eagerness, Latency, LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.text.languages import find_language
 
@@ -175,35 +167,30 @@ class StreamOptions(LiveDecodingOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionOptions:
+class SessionOptions(LiveOptions):
     """How a session follows speech and languages.
 
-    languages: allowed codes; empty: all. switching: "off" detects the language once; "restart"
-    follows changes. switch_certainty: posterior from which a session switches. first_language_s:
-    seconds of speech after which the likeliest language is taken. captions: "revisable" also emits
-    uncommitted words.
+    vad, speakers: for `Model.session`. stream: None takes `decoding`. first_language_s: seconds of speech
+    after which the likeliest language is taken.
 
     Raises:
         OptionError: a value is out of range.
     """
 
-    languages: tuple[str, ...] = ()
-    switching: Switching = "restart"
-    stream: StreamOptions = field(default_factory=StreamOptions)
+    stream: StreamOptions = None  # type: ignore[assignment]
     probe: ProbeOptions = field(default_factory=ProbeOptions)
-    switch_certainty: float = SWITCH_CERTAINTY
     first_language_s: float = 3.5
-    captions: Captions = "firm"
 
     def __post_init__(self) -> None:
-        if self.switching not in get_args(Switching):
-            raise OptionError(f"switching: expected off or restart, got '{self.switching}'")
-        if isinstance(self.languages, str):
-            raise OptionError(f"languages: expected a tuple of codes, got the string '{self.languages}'")
+        LiveOptions.__post_init__(self)
+        object.__setattr__(self, "stream", self.stream or StreamOptions.of(self.decoding))
         object.__setattr__(self, "languages", tuple(map(find_language, self.languages)))
-        if not 0.5 <= self.switch_certainty <= 1.0:
-            raise OptionError(f"switch_certainty: expected 0.5 to 1, got {self.switch_certainty}")
         if not self.first_language_s >= 0.0:
             raise OptionError(f"first_language_s: expected seconds from 0, got {self.first_language_s}")
-        if self.captions not in get_args(Captions):
-            raise OptionError(f"captions: expected firm or revisable, got {self.captions!r}")
+
+    @classmethod
+    def of(cls, options: LiveOptions) -> SessionOptions:
+        """Return the options of a session with those that clients may set."""
+        if isinstance(options, SessionOptions):
+            return options
+        return cls(**{each.name: getattr(options, each.name) for each in fields(LiveOptions)})
