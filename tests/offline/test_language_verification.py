@@ -20,7 +20,7 @@ from sottovoce.offline.windows import SpeechSpan
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Segment
-from tests.offline.test_unread import WORLDS
+from tests.offline.test_skipped_speech import WORLDS
 from tests.offline.transcribing import TOKENIZER, at, read, rustle
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 

@@ -137,22 +137,22 @@ def read(
 @pytest.mark.parametrize("mode", ["seek", "vad"])
 def test_what_a_window_leaves_out_is_read_by_itself(mode: Mode) -> None:
     windows: list[int] = []
-    segments, unread = read(hesitant(windows), rustle(10.4), replace(ENGLISH, mode=mode))
+    segments, skipped = read(hesitant(windows), rustle(10.4), replace(ENGLISH, mode=mode))
     assert [len(one.text.split()) for one in segments] == [7, 13]
     assert sorted(windows)[0] < 1500 < sorted(windows)[-1]
     starts = [one.start for one in segments]
     assert starts == sorted(starts)
     assert [one.id for one in segments] == list(range(len(segments)))
     assert segments[-1].end > 9.0
-    assert unread == ()
+    assert skipped == ()
 
 
 def test_without_a_second_reading_the_text_is_that_of_the_window() -> None:
     windows: list[int] = []
-    segments, unread = read(hesitant(windows), rustle(12.0), replace(ENGLISH, read_again=False))
+    segments, skipped = read(hesitant(windows), rustle(12.0), replace(ENGLISH, read_again=False))
     assert [len(one.text.split()) for one in segments] == [7]
     assert set(windows) == {3000}
-    assert unread is None
+    assert skipped is None
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_what_stays_without_words_is_told(options: TranscribeOptions, later_s: f
         return words_until(4.0) if mel.shape[1] == 3000 else Script()
 
     samples = np.concatenate([silence(later_s), rustle(12.0)])
-    segments, unread = read(FakeBackend(hear), samples, options)
+    segments, skipped = read(FakeBackend(hear), samples, options)
     assert len(segments) == 1
-    assert unread == ((pytest.approx(later_s + 3.5, abs=0.5), pytest.approx(later_s + 12.0, abs=0.1)),)
+    assert skipped == ((pytest.approx(later_s + 3.5, abs=0.5), pytest.approx(later_s + 12.0, abs=0.1)),)
 
 
 def loop_until(end_s: float, *, step: int, is_speech: bool = True) -> Script:
@@ -194,9 +194,9 @@ def test_a_word_faster_than_people_speak_is_read_again_in_parts(mode: Mode, word
         return loop_until(10.0, step=2) if mel.shape[1] == 3000 else loop_until(mel.shape[1] // 100, step=25)
 
     options = replace(ENGLISH, mode=mode, word_timestamps=word_timestamps)
-    segments, unread = read(FakeBackend(hear), rustle(10.4), options)
+    segments, skipped = read(FakeBackend(hear), rustle(10.4), options)
     assert 15 <= sum(len(one.text.split()) for one in segments) <= 25
-    assert sum(end - start for start, end in unread or ()) < 1.5
+    assert sum(end - start for start, end in skipped or ()) < 1.5
 
 
 def test_words_that_pile_up_at_one_time_are_read_again() -> None:
@@ -218,18 +218,18 @@ def test_a_loop_that_is_left_out_is_reported(mode: Mode, read_again: bool) -> No
     """With speech detection by the parts that stay loops, without it as text over silence."""
     hear = loop_until(10.0, step=2, is_speech=read_again)
     options = replace(ENGLISH, mode=mode, read_again=read_again)
-    segments, unread = read(FakeBackend(hear), rustle(10.4), options)
+    segments, skipped = read(FakeBackend(hear), rustle(10.4), options)
     assert segments == []
-    assert unread == ((pytest.approx(0.0, abs=0.1), pytest.approx(10.4, abs=0.1)),)
+    assert skipped == ((pytest.approx(0.0, abs=0.1), pytest.approx(10.4, abs=0.1)),)
 
 
 def test_silence_is_not_read_again() -> None:
     windows: list[int] = []
     samples = silence(12.0)
     samples[: 4 * 16_000] = 0.1
-    segments, unread = read(hesitant(windows), samples, ENGLISH)
+    segments, skipped = read(hesitant(windows), samples, ENGLISH)
     assert len(segments) == 1
-    assert unread == ()
+    assert skipped == ()
 
 
 def test_words_that_stand_there_already_are_not_written_twice() -> None:
@@ -239,9 +239,9 @@ def test_words_that_stand_there_already_are_not_written_twice() -> None:
         last = script(at(0), WORLDS[3], WORLDS[4], at(1))
         return words_until(3.25, step=12) if mel.shape[1] == 3000 else last
 
-    segments, unread = read(FakeBackend(hear), rustle(4.6), ENGLISH)
+    segments, skipped = read(FakeBackend(hear), rustle(4.6), ENGLISH)
     assert len(segments) == 1
-    assert unread == ()
+    assert skipped == ()
 
 
 def test_a_segment_leaves_the_time_in_which_other_words_were_found() -> None:
@@ -263,6 +263,6 @@ def test_a_second_reading_is_tried_once() -> None:
     windows: list[int] = []
     backend = hesitant(windows)
     hot = replace(ENGLISH, fallback=replace(ENGLISH.fallback, logprob_threshold=100.0))
-    segments, unread = read(backend, rustle(12.0), hot)
+    segments, skipped = read(backend, rustle(12.0), hot)
     assert len(segments) == 1
-    assert unread
+    assert skipped

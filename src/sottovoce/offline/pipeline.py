@@ -530,7 +530,7 @@ class _Pipeline:
         None: their text shows a recording in several languages and is dropped: the windows are planned again.
         """
         had_one_language = not self.languages.expects_several
-        unread = self.progress.unread
+        skipped = self.progress.skipped
         by_length: dict[int, list[LanguageWindow]] = {}
         for one in batch:
             by_length.setdefault(one.encoded.n_frames, []).append(one)
@@ -538,7 +538,7 @@ class _Pipeline:
         kept, after = self.windows.covered(decoded)
         verified = [self._verified(*pair) for pair in kept]
         if self.windows.finds_again and had_one_language and self.languages.expects_several:
-            self.progress.unread = unread
+            self.progress.skipped = skipped
             return None
         self._read += verified
         return after
@@ -595,7 +595,9 @@ class _Pipeline:
         if self.options.read_again:
             segments = self._recovery.recovered(decoded, self.languages.speech_in(done))
         elif decoded.is_silent and self.options.fallback.repeats(decoded.result):
-            self.progress.unread += tuple((seconds_of(one.start), seconds_of(one.end)) for one in done.pieces)
+            self.progress.skipped += tuple(
+                (seconds_of(one.start), seconds_of(one.end)) for one in done.pieces
+            )
         return ReadWindow(done, decoded.is_silent, decoded.last_temperature, tuple(segments))
 
     def _spoken(self, segments: Sequence[Segment]) -> list[Segment]:

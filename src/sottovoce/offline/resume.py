@@ -25,7 +25,7 @@ class TranscriptionState:
     """Progress and metadata of a transcription, updated while it runs.
 
     language: the current one. detection: of the first. duration: seconds, as declared until the end was read.
-    position: seconds transcribed. unread: skipped speech (s). outside_languages: seconds of speech by
+    position: seconds transcribed. skipped: speech without text (s). outside_languages: seconds of speech by
     unlisted language. second_s: seconds transcribed by a second model. speaker: of the last segment, by
     diarization. n_changes: changes of speaker that the model marked.
     """
@@ -35,7 +35,7 @@ class TranscriptionState:
     duration: float | None = None
     position: float = 0.0
     turns: tuple[Turn, ...] = ()
-    unread: tuple[Span, ...] = ()
+    skipped: tuple[Span, ...] = ()
     second_s: float = 0.0
     outside_languages: Mapping[str, float] = field(default_factory=dict)
     speaker: str | None = field(default=None, repr=False)

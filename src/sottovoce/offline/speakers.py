@@ -148,7 +148,7 @@ def _note_channels(state: TranscriptionState, separate: Sequence[_Channel]) -> N
     channels = [one.state for one in separate]
     state.position = min(one.position for one in channels)
     state.second_s = sum(one.second_s for one in channels)
-    state.unread = tuple(sorted(span for one in channels for span in one.unread))
+    state.skipped = tuple(sorted(span for one in channels for span in one.skipped))
     state.duration = max((one.duration for one in channels if one.duration is not None), default=None)
     first = next((one for one in channels if one.language is not None), None)
     if first is not None:

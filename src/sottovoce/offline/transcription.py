@@ -242,9 +242,9 @@ class FileTranscription(Iterator[Segment]):
     @property
     def unread(self) -> tuple[Span, ...] | None:
         """Skipped speech so far; None if it is not searched for and no text was rejected as a loop."""
-        if not self._transcriber.options.read_again and not self._state.unread:
+        if not self._transcriber.options.read_again and not self._state.skipped:
             return None
-        return tuple((self._start_s + start, self._start_s + end) for start, end in self._state.unread)
+        return tuple((self._start_s + start, self._start_s + end) for start, end in self._state.skipped)
 
     @property
     def second_s(self) -> float:
@@ -346,7 +346,7 @@ def transcribe_with_both(
         draft.note()
         yield from draft.read(own.duration or own.position)
         draft.note()
-        state.unread = tuple(sorted([*state.unread, *own.unread]))
+        state.skipped = tuple(sorted([*state.skipped, *own.skipped]))
 
 
 @dataclass(eq=False)
@@ -394,13 +394,13 @@ class _Draft:
 
     def read(self, end_s: float) -> list[Segment]:
         start_s, held = self._until_s, self._held
-        has_gaps = any(start < end_s and end > start_s for start, end in self.own.unread)
+        has_gaps = any(start < end_s and end > start_s for start, end in self.own.skipped)
         self._held, self._until_s = [], max(start_s, end_s)
         if not (held or has_gaps) or end_s - start_s < LEAST_S:
             return held
-        self.own.unread = tuple(
+        self.own.skipped = tuple(
             part
-            for start, end in self.own.unread
+            for start, end in self.own.skipped
             for part in ((start, min(end, start_s)), (max(start, end_s), end))
             if part[0] < part[1]
         )
@@ -421,7 +421,7 @@ class _Draft:
         own, part = TranscriptionState(language=language), self._recording.part(start_s, end_s - start_s)
         with closing(transcribe_recording(reader, part, own)) as segments:
             found = list(segments)
-        self.state.unread += tuple((start_s + start, start_s + end) for start, end in own.unread)
+        self.state.skipped += tuple((start_s + start, start_s + end) for start, end in own.skipped)
         return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
 
     def _in_first_tokens(self, segment: Segment) -> Segment:

@@ -229,7 +229,7 @@ def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) ->
     return length_s >= long_s and 0 < n_tokens < fewest_s * length_s
 
 
-LEAST_MISREAD_S = 0.8
+LEAST_VERIFIED_S = 0.8
 """Seconds of speech in a segment for language verification."""
 
 
@@ -269,7 +269,7 @@ def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]
 
 def speech_in(segment: Segment, speech: Sequence[SpeechSpan]) -> SpeechSpan | None:
     inside = clipped(speech, mel_frames(segment.start), mel_frames(segment.end))
-    is_long = sum(one.n_frames for one in inside) >= LEAST_MISREAD_S * MEL_FRAMES_PER_SECOND
+    is_long = sum(one.n_frames for one in inside) >= LEAST_VERIFIED_S * MEL_FRAMES_PER_SECOND
     return SpeechSpan(inside[0].start, inside[-1].end) if is_long else None
 
 
@@ -346,11 +346,13 @@ class SkippedSpeechRecovery:
             own = [segment for segment, _ in pairs]
             stretches = uncovered(speech, map(covered_by_word, _words_in([one for _, one in pairs])))
             for stretch in stretches:
-                found += self._read(stretch, decoded.result.language, own, speech, is_loop=bool(loops))
+                found += self._decode_again(
+                    stretch, decoded.result.language, own, speech, is_loop=bool(loops)
+                )
             own = [trimmed(segment, one.words or (), found) for segment, one in pairs]
             for segment in loops:
                 if not any(overlaps(segment, stretch) for stretch in stretches):
-                    self._note_unread(segment.start, segment.end)
+                    self._note_skipped(segment.start, segment.end)
         if self.follower is not None:
             own = self._in_right_languages(decoded, speech, own, self.follower)
         return sorted([*own, *found], key=lambda segment: segment.start)
@@ -372,7 +374,7 @@ class SkippedSpeechRecovery:
                 hypotheses.append(LanguageHypothesis((segment,), speech, mean, *other))
         found = list(segments)
         for one in joined(hypotheses, segments):
-            decoded_again = self._read_alone(one.speech, one.language)
+            decoded_again = self._decode_alone(one.speech, one.language)
             if decoded_again is None:
                 continue
             if one.is_accepted_by(text_mean(decoded_again.result, eot), follower.least_nats):
@@ -390,11 +392,11 @@ class SkippedSpeechRecovery:
             decoded = self._with_words(decoded)
         return decoded.segments
 
-    def _read(
+    def _decode_again(
         self,
         stretch: Sequence[SpeechSpan],
         language: str,
-        beside: Sequence[Segment],
+        neighbours: Sequence[Segment],
         speech: Sequence[SpeechSpan],
         depth: int = 0,
         *,
@@ -405,34 +407,38 @@ class SkippedSpeechRecovery:
             return [
                 segment
                 for half in halves
-                for segment in self._read(half, language, beside, speech, 1, is_loop=True)
+                for segment in self._decode_again(half, language, neighbours, speech, 1, is_loop=True)
             ]
         whole = SpeechSpan(stretch[0].start, stretch[-1].end)
         if self.follower is not None:
             language = self.follower.language_of(whole, language, speech)
-        decoded = self._read_alone(whole, language, is_loop=is_loop)
+        decoded = self._decode_alone(whole, language, is_loop=is_loop)
         found: list[Segment] = []
         rest = [list(stretch)]
         if decoded is not None:
             found = list(decoded.cut.segments)
-            if not is_loop and repeats_neighbour(found, beside, self.transcriber.tokenizer.eot):
+            if not is_loop and repeats_neighbour(found, neighbours, self.transcriber.tokenizer.eot):
                 return []  # its words exist already, at other times
             rest = uncovered(stretch, map(covered_by_word, _words_in(self._timed(decoded))))
         for left in rest:
             halves = in_halves(left, evenly=is_loop) if depth < DEEPEST else ()
             for half in halves:
-                found += self._read(half, language, [*beside, *found], speech, depth + 1, is_loop=is_loop)
+                found += self._decode_again(
+                    half, language, [*neighbours, *found], speech, depth + 1, is_loop=is_loop
+                )
             if not halves:
-                self._note_unread(seconds_of(left[0].start), seconds_of(left[-1].end))
+                self._note_skipped(seconds_of(left[0].start), seconds_of(left[-1].end))
         return found
 
-    def _note_unread(self, start_s: float, end_s: float) -> None:
-        unread = self.progress.unread
-        if unread and unread[-1][0] < start_s <= unread[-1][1] + NEIGHBOUR_S:
-            start_s, unread = unread[-1][0], unread[:-1]
-        self.progress.unread = (*unread, (start_s, end_s))
+    def _note_skipped(self, start_s: float, end_s: float) -> None:
+        skipped = self.progress.skipped
+        if skipped and skipped[-1][0] < start_s <= skipped[-1][1] + NEIGHBOUR_S:
+            start_s, skipped = skipped[-1][0], skipped[:-1]
+        self.progress.skipped = (*skipped, (start_s, end_s))
 
-    def _read_alone(self, piece: SpeechSpan, language: str, *, is_loop: bool = False) -> DecodedWindow | None:
+    def _decode_alone(
+        self, piece: SpeechSpan, language: str, *, is_loop: bool = False
+    ) -> DecodedWindow | None:
         """Decode a piece at the first temperature, as sampling hallucinates; loops at all, until one ends."""
         transcriber, fallback = self.transcriber, self.transcriber.options.fallback
         start, end = piece.start, piece.end
@@ -551,10 +557,10 @@ def in_halves(stretch: Sequence[SpeechSpan], *, evenly: bool = False) -> tuple[l
     return list(stretch[:at]), list(stretch[at:])
 
 
-def repeats_neighbour(found: Sequence[Segment], beside: Sequence[Segment], eot: int) -> bool:
+def repeats_neighbour(found: Sequence[Segment], neighbours: Sequence[Segment], eot: int) -> bool:
     """Return whether a second text repeats its neighbour, which was only timed wrongly."""
-    before = [one for one in beside if one.start <= found[0].start]
-    after = [one for one in beside if one.start > found[0].start]
+    before = [one for one in neighbours if one.start <= found[0].start]
+    after = [one for one in neighbours if one.start > found[0].start]
     words = _words_of(found)
     for other in (*before[-1:], *after[:1]):
         blocks = SequenceMatcher(None, words, _words_of([other]), autojunk=False).get_matching_blocks()
