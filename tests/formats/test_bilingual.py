@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.errors import OptionError
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.files import writer_for
 from sottovoce.formats.subtitles import Cue, CueMaker
@@ -58,12 +56,12 @@ def cues_of(segments: Sequence[Segment], options: WriterOptions) -> list[Cue]:
     return [*(cue for segment in segments for cue in maker.segment(segment)), *maker.flush()]
 
 
-def test_the_translation_stands_below_and_is_never_underlined() -> None:
+def test_each_word_is_underlined_once_and_the_translation_below_never() -> None:
     cues = cues_of([spoken("One two.", "Eins zwei.")], WriterOptions(highlight_words=True))
-    assert [cue.text for cue in cues] == [
-        "<u>One</u> two.\nEins zwei.",
-        "One two.\nEins zwei.",
-        "One <u>two.</u>\nEins zwei.",
+    assert [(cue.start, cue.end, cue.text) for cue in cues] == [
+        (0.0, 0.3, "<u>One</u> two.\nEins zwei."),
+        (0.3, 0.4, "One two.\nEins zwei."),
+        (0.4, 0.7, "One <u>two.</u>\nEins zwei."),
     ]
 
 
@@ -72,12 +70,6 @@ def test_segments_without_translation_are_as_ever() -> None:
     alone = cues_of([spoken(SAID, None)], options)
     mixed = cues_of([spoken(SAID, None), spoken(SAID, MEANT, 20.0)], options)
     assert mixed[: len(alone)] == alone
-
-
-def test_word_times_are_needed() -> None:
-    untimed = replace(spoken(SAID, MEANT), words=None)
-    with pytest.raises(OptionError, match="word timestamps"):
-        CueMaker(WriterOptions(max_line_width=20)).segment(untimed)
 
 
 @pytest.mark.parametrize("options", [WriterOptions(), *LAYOUTS])

@@ -20,13 +20,6 @@ from sottovoce.types import Segment, Transcript, Word
 from tests.formats.transcripts import SCHEMA, module, spoken, transcripts
 
 
-def test_every_format_has_a_writer_with_its_extension() -> None:
-    others = {"json-full": "full.json", "labels": "labels.txt", "textgrid": "TextGrid"}
-    extensions = [writer_for(name).extension for name in FORMATS]
-    assert extensions == [others.get(name, name) for name in FORMATS]
-    assert len({extension.casefold() for extension in extensions}) == len(FORMATS)
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_writer_forgets_the_document_before(name: str) -> None:
     writer = writer_for(name)

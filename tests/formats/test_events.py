@@ -8,16 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sottovoce.formats.document import event_document, event_line
-from sottovoce.types import (
-    Event,
-    Final,
-    LanguageChanged,
-    Partial,
-    SpeechEnded,
-    SpeechStarted,
-    Unstable,
-    Word,
-)
+from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 
 WORDS = (Word(" Hi", 0.1004, 0.5, 0.9, "en"),)
 EVENTS: list[tuple[str, Event]] = [
@@ -68,7 +59,7 @@ def test_a_switch_tells_both_languages_and_both_times() -> None:
     assert first["from"] is None
 
 
-def test_the_mass_of_the_allowed_languages_is_told_where_it_is_known() -> None:
+def test_the_mass_of_the_allowed_languages_is_written_where_it_is_known() -> None:
     final = Final(0.1, 0.5, " Hi", "en", WORDS, 1.5, 0.25)
     assert event_document(final)["allowed_mass"] == 0.25
     assert "allowed_mass" not in event_document(EVENTS[1][1])

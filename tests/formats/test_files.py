@@ -106,9 +106,10 @@ def test_the_model_and_the_file_give_one_transcript(tmp_path: Path, heard: Trans
 
 
 def test_the_ending_tells_the_format(tmp_path: Path) -> None:
+    others = {"json-full": "full.json", "labels": "labels.txt", "textgrid": "TextGrid"}
     for kind in FORMATS:
-        writer = writer_for(kind)
-        path = tmp_path / f"talk.{writer.extension}"
+        path = tmp_path / f"talk.{others.get(kind, kind)}"
+        assert writer_for(kind).extension == others.get(kind, kind)
         assert format_of(path) == kind
         full().save(path)
         assert path.read_bytes() == write_document(writer_for(kind), full(), source=path.name)
@@ -167,7 +168,7 @@ def test_reading_and_writing_need_no_pytorch(tmp_path: Path) -> None:
         ("talk.txt", "{}", "expected a name that ends in .json, .srt, .vtt"),
     ],
 )
-def test_what_is_no_transcript_is_told(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_other_content_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     with pytest.raises(OptionError, match="transcript ") as caught:
@@ -176,6 +177,6 @@ def test_what_is_no_transcript_is_told(tmp_path: Path, name: str, content: str, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="cannot be read"):
         Transcript.load(tmp_path / "none.srt")

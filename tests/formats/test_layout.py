@@ -8,10 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sottovoce.errors import OptionError
-from sottovoce.formats.subtitles import LONGEST_RUN, Cue, CueMaker, ends_with, one_line
+from sottovoce.formats.subtitles import LONGEST_RUN, Cue, CueMaker, one_line
 from sottovoce.options.transcribe import WriterOptions
-from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.normalize import width
 from sottovoce.types import Segment, Word
 
@@ -34,39 +32,33 @@ def segment(words: tuple[Word, ...], **more: str) -> Segment:
     return Segment(0, words[0].start, words[-1].end, text, more.pop("language", "en"), words=words, **more)
 
 
-def cues(*segments: Segment, speed: float = SPEED, **options: int) -> list[Cue]:
-    maker = CueMaker(WriterOptions(reading_speed=speed, **options))
+def cues(*segments: Segment, **limits: int) -> list[Cue]:
+    maker = CueMaker(WriterOptions(reading_speed=SPEED, **limits))
     return [*(cue for each in segments for cue in maker.segment(each)), *maker.flush()]
 
 
-def test_cues_end_where_sentences_do() -> None:
-    text = "We went there in the morning. Nobody had told us about the bridge, so we had to walk back home."
-    first, second = cues(segment(words_of(text)))
-    assert first.text == "We went there in the morning."
-    assert second.text.replace("\n", " ") == (
-        "Nobody had told us about the bridge, so we had to walk back home."
-    )
+EXAMPLES = {
+    "cues end with sentences": [
+        "We went there in the morning.",
+        "Nobody had told us about the bridge,\nso we had to walk back home.",
+    ],
+    "balanced lines end with punctuation": ["And today, as I promised you,\nit is about what holds them up."],
+    "a title ends no sentence": [
+        "I could not help watching\nyour face with some anxiety,",
+        "when Mr. Thornton made\nhis confession of it.",
+    ],
+    "a quotation mark follows the sentence": [
+        'She said.\n"Dr. Who and J. Smith came to the house."',
+        "Then they all went home and slept.",
+    ],
+    "no word alone on a line": ["It is about all of those\nthings that hold bridges up"],
+}
 
 
-def test_lines_are_balanced_and_cut_after_punctuation() -> None:
-    (cue,) = cues(segment(words_of("And today, as I promised you, it is about what holds them up.")))
-    assert cue.text == "And today, as I promised you,\nit is about what holds them up."
-
-
-def test_a_title_does_not_end_a_sentence() -> None:
-    text = (
-        "I could not help watching your face with some anxiety, when Mr. Thornton made his confession of it."
-    )
-    for cue in cues(segment(words_of(text))):
-        assert not cue.text.endswith("Mr.")
-    assert ends_with(" end.", SENTENCE_ENDS)
-    assert ends_with(' said."', SENTENCE_ENDS)
-    assert not any(ends_with(word, SENTENCE_ENDS) for word in (" Mr.", " J.", ' "Dr.', " one,"))
-
-
-def test_no_word_is_left_alone_on_a_line() -> None:
-    (cue,) = cues(segment(words_of("It is about all of those things that hold bridges up")))
-    assert min(len(line.split()) for line in cue.text.split("\n")) > 1
+@pytest.mark.parametrize("texts", EXAMPLES.values(), ids=EXAMPLES)
+def test_cues_and_lines_end_where_people_would_cut(texts: list[str]) -> None:
+    words = words_of(" ".join(texts).replace("\n", " "))
+    assert [cue.text for cue in cues(segment(words))] == texts
 
 
 def test_a_short_cue_stays_long_enough_to_be_read_but_not_into_the_next() -> None:
@@ -105,36 +97,31 @@ def test_talk_without_end_is_laid_out_on_the_way() -> None:
     assert all(a.end <= b.start + 1e-6 for a, b in pairwise(laid_out))
 
 
-def test_options_narrow_the_lines() -> None:
-    text = "one two three four five six seven eight nine ten"
-    laid_out = cues(segment(words_of(text)), max_line_width=10, max_line_count=1)
-    assert all(width(cue.text) <= 10 for cue in laid_out)
-
-
-def test_segments_without_word_times_are_refused() -> None:
-    with pytest.raises(OptionError, match="layout needs word times"):
-        cues(Segment(0, 0.0, 1.0, " one", "en"))
-
-
 LETTERS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=60)
+LIMITS = st.sampled_from([{}, {"max_line_width": 10, "max_line_count": 1}])
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(LETTERS, st.floats(0, 3), st.floats(0, 2)), min_size=1, max_size=40), st.booleans())
-@example([("\u00ad", 0.0, 0.0)], False)
+@given(
+    st.lists(st.tuples(LETTERS, st.floats(0, 3), st.floats(0, 2)), min_size=1, max_size=40),
+    st.booleans(),
+    LIMITS,
+)
+@example([("\u00ad", 0.0, 0.0)], False, {})
 def test_any_text_keeps_its_words_their_order_and_the_limits(
-    said: list[tuple[str, float, float]], is_spaced: bool
+    said: list[tuple[str, float, float]], is_spaced: bool, limits: dict[str, int]
 ) -> None:
     words, now = [], 0.0
     for text, pause, length in said:
         words.append(Word(f" {text}" if is_spaced else text, now + pause, now + pause + length, 1.0))
         now += pause + length
-    laid_out = cues(segment(tuple(words)))
+    laid_out = cues(segment(tuple(words)), **limits)
     texts = [word.text.strip() for cue in laid_out for word in cue.words]
     assert "".join(texts) == one_line("".join(text for text, _, _ in said))
     assert all(cue.start <= cue.end for cue in laid_out)
     assert all(first.end <= second.start + 1e-6 for first, second in pairwise(laid_out))
+    most_cells, n_lines = limits.get("max_line_width", 42), limits.get("max_line_count", 2)
     for cue in laid_out:
         lines = cue.text.split("\n")
-        assert len(lines) <= 2 or any(width(word.text) > 42 for word in cue.words)
-        assert all(width(line) <= 42 or len(line.split()) == 1 for line in lines)
+        assert len(lines) <= n_lines or any(width(word.text) > most_cells for word in cue.words)
+        assert all(width(line) <= most_cells or len(line.split()) == 1 for line in lines)

@@ -33,6 +33,8 @@ def test_the_file_appears_at_the_end_in_utf8_with_plain_line_ends(tmp_path: Path
         add("你\n")
     assert path.read_bytes() == "ä\n你\n".encode()
     assert os.listdir(tmp_path) == ["talk.txt"]
+    (tmp_path / "any new file").touch()
+    assert path.stat().st_mode == (tmp_path / "any new file").stat().st_mode
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(3)])
@@ -60,12 +62,6 @@ def test_an_interrupt_before_the_first_piece_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
-def test_the_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
-    write(tmp_path / "a", "x")
-    (tmp_path / "b").write_text("x")
-    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
-
-
 @pytest.mark.parametrize("name", ["n" * 251 + ".srt", "语" * 83 + ".srt"])
 def test_a_name_may_be_as_long_as_the_disk_allows(tmp_path: Path, name: str) -> None:
     write(tmp_path / name, "x")
@@ -86,16 +82,26 @@ def test_a_device_is_written_to_and_not_replaced() -> None:
     assert not Path(os.devnull).is_file()
 
 
-@pytest.mark.parametrize("where", ["missing/talk.txt", "file/talk.txt"])
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, where: str) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match=r"output '.*talk\.txt': cannot be written \("):
-        write(tmp_path / where, "x")
-
-
-def test_a_directory_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="is a directory"):
-        write(tmp_path, "x")
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("missing/talk.txt", r"output '.*/missing/talk\.txt': cannot be written \("),
+        ("file/talk.txt", r"output '.*/file/talk\.txt': cannot be written \("),
+        (".", "is a directory"),
+        pytest.param(
+            "/dev/full",
+            "'/dev/full': cannot be written",
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system"),
+        ),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named(
+    path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    with pytest.raises(OptionError, match=message):
+        write(path, "x")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
@@ -105,13 +111,6 @@ def test_a_protected_file_is_not_replaced(tmp_path: Path) -> None:
     path.chmod(0o444)
     with pytest.raises(OptionError, match="may not be written"):
         write(path, "x")
-
-
-def test_a_full_disk_is_one_line() -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full on this system")
-    with pytest.raises(OptionError, match="'/dev/full': cannot be written"):
-        write("/dev/full", "x")
 
 
 def test_standard_output_gets_the_whole_document_or_nothing(capsys: pytest.CaptureFixture[str]) -> None:

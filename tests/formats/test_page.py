@@ -16,10 +16,7 @@ from tests.formats.transcripts import CHROMIUM, CLIPS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CLIP = CLIPS / "de.flac"
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 SEGMENTS = (
     Segment(
         0,

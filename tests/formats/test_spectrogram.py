@@ -55,7 +55,7 @@ def test_every_shade_is_read_back() -> None:
     assert (np.diff(read[0].astype(int)) >= 0).all()
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_missing_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AudioError):
         spectrogram_address(tmp_path / "none.wav")
 

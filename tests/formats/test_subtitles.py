@@ -35,17 +35,6 @@ def cues(transcript: Transcript, options: WriterOptions) -> list[Cue]:
     return [*(cue for s in transcript.segments for cue in maker.segment(s)), *maker.flush()]
 
 
-def test_highlighting_underlines_each_word_once_and_fills_the_pauses() -> None:
-    words = (Word(" one", 0.0, 1.0, 1.0), Word(" two", 1.5, 2.0, 1.0))
-    transcript = Transcript((Segment(0, 0.0, 2.0, " one two", "en", words=words),), "en", 2.0, "nano")
-    laid_out = cues(transcript, WriterOptions(highlight_words=True))
-    assert [(c.start, c.end, c.text) for c in laid_out] == [
-        (0.0, 1.0, "<u>one</u> two"),
-        (1.0, 1.5, "one two"),
-        (1.5, 2.0, "one <u>two</u>"),
-    ]
-
-
 def test_a_subtitle_waits_for_the_next_segment_only_while_it_may_grow() -> None:
     first = Segment(0, 0.0, 1.0, " one", "en", words=(Word(" one", 0.0, 1.0, 1.0),))
     second = Segment(1, 9.0, 9.5, " two", "en", words=(Word(" two", 9.0, 9.5, 1.0),))
@@ -65,9 +54,12 @@ def test_segments_with_and_without_words_can_follow_each_other() -> None:
     assert [(cue.start, cue.text) for cue in laid_out] == [(0.1, "one"), (1.0, "two"), (0.1, "one")]
 
 
-def test_options_that_place_words_need_word_times() -> None:
-    with pytest.raises(OptionError, match="word times"):
-        CueMaker(WriterOptions(max_line_width=10)).segment(Segment(0, 0.0, 1.0, " one", "en"))
+@pytest.mark.parametrize("translation", [None, "eins"])
+@pytest.mark.parametrize("options", [WriterOptions(max_line_width=10), WriterOptions(reading_speed=17.0)])
+def test_options_that_place_words_need_word_times(options: WriterOptions, translation: str | None) -> None:
+    segment = Segment(0, 0.0, 1.0, " one", "en", translation=translation)
+    with pytest.raises(OptionError, match="subtitle layout needs word times: ask for word timestamps"):
+        CueMaker(options).segment(segment)
 
 
 @pytest.mark.parametrize(
@@ -105,14 +97,13 @@ def test_timestamps_carry_their_rounding() -> None:
     assert timestamp(360_000.001, marker=",", hours=True) == "100:00:00,001"
 
 
-def test_vtt_escapes_what_a_player_would_swallow() -> None:
-    segment = Segment(0, 0.0, 1.0, " <i> & R&D --> x", "en")
-    text = write_transcript(VttWriter(), Transcript((segment,), "en", 1.0, "nano"))
-    assert text == "WEBVTT\n\n00:00.000 --> 00:01.000\n&lt;i&gt; &amp; R&amp;D --&gt; x\n\n"
-    word = Word(" <b>", 0.0, 1.0, 1.0)
-    marked = VttWriter(WriterOptions(highlight_words=True))
-    transcript = Transcript((Segment(0, 0.0, 1.0, " <b>", "en", words=(word,)),), "en", 1.0, "nano")
-    assert "<u>&lt;b&gt;</u>" in write_transcript(marked, transcript)
+@pytest.mark.parametrize("is_highlighted", [False, True])
+def test_vtt_escapes_what_a_player_would_swallow(is_highlighted: bool) -> None:
+    word = Word(" <i>&-->", 0.0, 1.0, 1.0)
+    transcript = Transcript((Segment(0, 0.0, 1.0, word.word, "en", words=(word,)),), "en", 1.0, "nano")
+    text = write_transcript(VttWriter(WriterOptions(highlight_words=is_highlighted)), transcript)
+    line = "&lt;i&gt;&amp;--&gt;"
+    assert text.splitlines()[3] == (f"<u>{line}</u>" if is_highlighted else line)
 
 
 def documents_of_whisper(name: str, transcripts: list[Transcript], **options: Any) -> list[str]:
@@ -132,10 +123,10 @@ def test_documents_equal_openai_whispers(name: str, seed: int, reference: Refere
     transcripts = [spoken(seed, with_words=with_words) for with_words in (True, False)]
     if name in ("srt", "vtt"):
         transcripts = [
-            Transcript(tuple(s for s in one.segments if s.text), "en", one.duration, "nano")
-            for one in transcripts
+            Transcript(tuple(s for s in transcript.segments if s.text), "en", transcript.duration, "nano")
+            for transcript in transcripts
         ]
-    ours = [digest(write_transcript(writer_for(name), one)) for one in transcripts]
+    ours = [digest(write_transcript(writer_for(name), transcript)) for transcript in transcripts]
     assert ours == reference(lambda: documents_of_whisper(name, transcripts))
 
 
@@ -146,7 +137,7 @@ def test_lines_are_broken_as_openai_whisper_breaks_them(
     name: str, options: WriterOptions, reference: Reference
 ) -> None:
     names = ("max_line_width", "max_line_count", "max_words_per_line", "highlight_words")
-    given = {one: getattr(options, one) for one in names}
+    given = {option: getattr(options, option) for option in names}
     transcripts = [spoken(seed) for seed in range(12)]
-    ours = [digest(write_transcript(writer_for(name, options), one)) for one in transcripts]
+    ours = [digest(write_transcript(writer_for(name, options), transcript)) for transcript in transcripts]
     assert ours == reference(lambda: documents_of_whisper(name, transcripts, **given))

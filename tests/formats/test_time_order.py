@@ -142,10 +142,7 @@ def check(transcript: Transcript, rules: str, name: str, layout: str) -> None:
         assert {round(entry.start, 2) for entry in entries} <= known
 
 
-ODD = (
-    "0-500 500-500 500-500 400-1000 3000-2500 3000-3000",
-    "1000-1000 1000-1000 1000-2000",
-)
+ODD = ("0-500 500-500 500-500 400-1000 3000-2500 3000-3000", "1000-1000 1000-1000 1000-2000")
 
 
 @pytest.mark.parametrize("times", ODD)

@@ -96,7 +96,7 @@ def test_the_command_makes_a_video(tmp_path: Path) -> None:
 
 
 @with_ffmpeg
-def test_what_ffmpeg_says_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_an_error_of_ffmpeg_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
     broken = tmp_path / "broken.wav"
     broken.write_bytes(b"no sound")
     with pytest.raises(OptionError, match=r"video: ffmpeg failed \(") as caught:
@@ -116,7 +116,7 @@ def test_what_ffmpeg_says_is_told_and_nothing_is_left(tmp_path: Path) -> None:
         ("talk.mp4", "1280x720", "red", "expected a colour such as"),
     ],
 )
-def test_bad_wishes_are_told(tmp_path: Path, name: str, size: str, background: str, message: str) -> None:
+def test_bad_options_are_refused(tmp_path: Path, name: str, size: str, background: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         check_video(tmp_path / name, size, background)
 

@@ -59,20 +59,12 @@ SRT: dict[str, tuple[str, list[Cue], str]] = {
     "no blank lines": (f"1\n{T1}\nFirst.\n2\n{T2}\nSecond.\n3\n{T3}\nThird.\n", [A, B, C], "pysubs2 webvtt"),
     "neither numbers nor blank lines": (f"{T1}\nFirst.\n{T2}\nSecond.\n", [A, B], "pysubs2"),
     "no numbers": (f"{T1}\nFirst.\n\n{T2}\nSecond.\n", [A, B], "pysubs2"),
-    "one number missing": (
-        f"1\n{T1}\nFirst.\n\n{T2}\nSecond.\n\n3\n{T3}\nThird.\n",
-        [A, B, C],
-        "pysubs2",
-    ),
+    "one number missing": (f"1\n{T1}\nFirst.\n\n{T2}\nSecond.\n\n3\n{T3}\nThird.\n", [A, B, C], "pysubs2"),
     "numbers repeated": (f"1\n{T1}\nFirst.\n\n1\n{T2}\nSecond.\n", [A, B], "pysubs2 webvtt"),
     "numbers from 0": (f"0\n{T1}\nFirst.\n\n1\n{T2}\nSecond.\n", [A, B], "pysubs2 webvtt"),
     "numbers with a full stop": (f"1.\n{T1}\nFirst.\n\n2.\n{T2}\nSecond.\n", [A, B], ""),
     "number before the times": (f"1 {T1}\nFirst.\n\n2 {T2}\nSecond.\n", [A, B], "pysubs2"),
-    "two files joined": (
-        f"\ufeff1\n{T1}\nFirst.\n\n\ufeff1\n{T2}\nSecond.\n",
-        [A, B],
-        "",
-    ),
+    "two files joined": (f"\ufeff1\n{T1}\nFirst.\n\n\ufeff1\n{T2}\nSecond.\n", [A, B], ""),
     "text of digits": (
         f"1\n{T1}\n1984\n\n2\n{T2}\n2\n",
         [(1.0, 2.5, "1984"), (4.0, 5.5, "2")],
