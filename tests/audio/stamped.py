@@ -49,7 +49,7 @@ def stamped_bytes(
                 grey.pts, grey.time_base = n, Fraction(1, 10)
                 packets += picture.encode(grey)
             packets += picture.encode(None)
-        for packet in sorted(packets, key=lambda one: float(one.dts * one.time_base)):
+        for packet in sorted(packets, key=lambda packet: float(packet.dts * packet.time_base)):
             out.mux(packet)
     return file.getvalue()
 

@@ -59,18 +59,14 @@ def test_the_louder_channel_is_taken_and_logged_once(caplog: pytest.LogCaptureFi
 def test_several_readings_of_a_recording_have_one_line(caplog: pytest.LogCaptureFixture) -> None:
     a = speech()
     with Recording(wav_bytes(np.stack([a, -a]))) as recording, caplog.at_level(logging.WARNING):
-        for one in (recording, recording, recording.part(1.0)):
-            with one.open() as reader:
+        for reading in (recording, recording, recording.part(1.0)):
+            with reading.open() as reader:
                 assert list(reader)
     assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(
-    ("container", "codec", "rate"),
-    [
-        ("flac", "flac", 8_000),
-        ("mp3", "libmp3lame", 44_100),
-    ],
+    ("container", "codec", "rate"), [("flac", "flac", 8_000), ("mp3", "libmp3lame", 44_100)]
 )
 def test_no_container_loses_it(container: str, codec: str, rate: int) -> None:
     a = speech()
@@ -136,7 +132,7 @@ def ordinary() -> dict[str, npt.NDArray[np.float32]]:
     a, b = speech(), other_speech()
     spectrum = np.fft.rfft(a)
     noise = np.random.default_rng(0).standard_normal((2, len(a))).astype(np.float32)
-    found = {
+    stereo = {
         "identical": np.stack([a, a]),
         "one silent side": np.stack([a, 0 * a]),
         "two speakers": np.stack([a, b]),
@@ -145,8 +141,8 @@ def ordinary() -> dict[str, npt.NDArray[np.float32]]:
         "last bits": (np.sign(noise) * (np.abs(noise) > 2.5) / 32768).astype(np.float32),
         "phase": np.stack([a, np.fft.irfft(spectrum * np.exp(2j * np.pi / 3), len(a))]),
     }
-    found |= {f"delay of {n}": np.stack([a, np.roll(a, n)]) for n in (1, 16, 800)}
-    return found
+    stereo |= {f"delay of {n}": np.stack([a, np.roll(a, n)]) for n in (1, 16, 800)}
+    return stereo
 
 
 @pytest.mark.parametrize("kind", list(ordinary()))
@@ -171,13 +167,8 @@ def test_the_result_does_not_depend_on_the_cuts() -> None:
 
 def test_live_containers_are_mixed_as_files() -> None:
     a, b = speech(), other_speech()
-    data = encoded_bytes(
-        np.stack([np.concatenate([a, a]), np.concatenate([-a, b])]),
-        rate=RATE,
-        container="flac",
-        codec="flac",
-        layout="stereo",
-    )
+    channels = np.stack([np.concatenate([a, a]), np.concatenate([-a, b])])
+    data = encoded_bytes(channels, rate=RATE, container="flac", codec="flac", layout="stereo")
     mixed = load_audio(data)
     assert level(mixed[: len(a)]) > 0.5 * level(a)
     np.testing.assert_array_equal(np.concatenate(from_live(data, 1000)), mixed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -39,12 +40,12 @@ KEEPING = (
 def test_it_is_what_ffmpeg_makes_of_it(text: str, within: float) -> None:
     samples = speechlike(40_000)
     raw = "-f f32le -ar 16000 -ac 1"
-    made = ffmpeg(f"{raw} -i - -af {text.replace(' ', '')} {raw} -", samples.tobytes())
-    found = load_audio(Source(samples, audio_filter=text))
-    expected = np.frombuffer(made, np.float32).clip(-1, 1)
-    assert len(found) == len(expected) == len(samples)
-    assert not np.array_equal(found, samples)
-    np.testing.assert_allclose(found, expected, atol=within)
+    output = ffmpeg(f"{raw} -i - -af {text.replace(' ', '')} {raw} -", samples.tobytes())
+    filtered = load_audio(Source(samples, audio_filter=text))
+    expected = np.frombuffer(output, np.float32).clip(-1, 1)
+    assert len(filtered) == len(expected) == len(samples)
+    assert not np.array_equal(filtered, samples)
+    np.testing.assert_allclose(filtered, expected, atol=within)
 
 
 @given(st.lists(st.integers(1, 9_000), max_size=6), st.sampled_from([*KEEPING, "afftdn", "anull"]))
@@ -53,9 +54,9 @@ def test_pieces_make_no_difference(lengths: list[int], text: str) -> None:
     bounds = [0, *(int(end) for end in np.cumsum(lengths) if end < len(samples)), len(samples)]
     whole, cut = AudioFilter(text), AudioFilter(text)
     pieces = [cut.push(samples[start:end]) for start, end in pairwise(bounds)]
-    found = np.concatenate([*pieces, cut.flush()])
-    np.testing.assert_allclose(found, np.concatenate([whole.push(samples), whole.flush()]), atol=1e-5)
-    assert text != "anull" or np.array_equal(found, samples)
+    filtered = np.concatenate([*pieces, cut.flush()])
+    np.testing.assert_allclose(filtered, np.concatenate([whole.push(samples), whole.flush()]), atol=1e-5)
+    assert text != "anull" or np.array_equal(filtered, samples)
 
 
 def test_what_is_too_loud_ends_at_full_scale() -> None:
@@ -76,11 +77,8 @@ def test_what_is_too_loud_ends_at_full_scale() -> None:
     ],
 )
 def test_no_filter_is_refused_before_anything_is_read(text: str, message: str) -> None:
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError, match=rf"^.*expected filters of FFmpeg.*{re.escape(message)}.*$"):
         check_reading(text, None)
-    assert message in str(caught.value)
-    assert "expected filters of FFmpeg" in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +100,9 @@ def test_every_reading_and_every_channel_is_filtered() -> None:
     with Recording(Source(data, audio_filter="volume=0.5")) as recording:
         for _ in range(2):
             np.testing.assert_allclose(recording.beginning(9.0), 0.5 * load_audio(data), atol=1e-6)
-        for number, one in enumerate(recording.channels()):
+        for number, side in enumerate(recording.channels()):
             expected = 0.5 * load_audio(data, channel=number)
-            np.testing.assert_allclose(one.beginning(9.0), expected, atol=1e-6)
+            np.testing.assert_allclose(side.beginning(9.0), expected, atol=1e-6)
     with open_audio(Source(data, audio_filter="afftdn"), chunk_s=0.5) as reader:
         assert [len(chunk.samples) for chunk in reader] == [8_000, 8_000, 8_000, 6_000]
 
@@ -127,11 +125,11 @@ def test_what_is_written_was_heard_through_the_filter() -> None:
     assert text(spoilt, audio_filter=chain, mode="vad") == text(
         load_audio(Source(spoilt, audio_filter=chain)), mode="vad"
     )
-    for _, found in model.transcribe_files(
+    for _, transcript in model.transcribe_files(
         [spoilt], language="en", options=TranscribeOptions(audio_filter=chain)
     ):
-        assert not isinstance(found, Exception)
-        assert found.text == text(spoilt, audio_filter=chain)
+        assert not isinstance(transcript, Exception)
+        assert transcript.text == text(spoilt, audio_filter=chain)
 
 
 def test_the_command_takes_filters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,6 +137,6 @@ def test_the_command_takes_filters(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*base, "highpass=f=80,afftdn"]) == 0
     assert capsys.readouterr().out.strip()
     assert run([*base, "highpas"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.strip().splitlines()[-1].endswith("got 'highpas' (no filter highpas)")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.strip().splitlines()[-1].endswith("got 'highpas' (no filter highpas)")

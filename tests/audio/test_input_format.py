@@ -52,8 +52,10 @@ def piped(data: bytes, input_format: str | None = None) -> Samples:
 def likeness(samples: Samples) -> float:
     """The correlation of samples with the clip, at the best of small delays."""
     wanted = speech()[4_000:40_000]
-    found = [np.corrcoef(wanted, samples[start : start + 36_000])[0, 1] for start in range(4_000, 7_000)]
-    return float(max(found))
+    correlations = [
+        np.corrcoef(wanted, samples[start : start + 36_000])[0, 1] for start in range(4_000, 7_000)
+    ]
+    return float(max(correlations))
 
 
 @pytest.mark.parametrize(("container", "codec"), [("mp3", "libmp3lame"), ("adts", "aac")])
@@ -161,7 +163,7 @@ def test_input_formats_that_are_none(wrong: str) -> None:
         check_reading(None, wrong)
 
 
-def test_samples_of_an_unknown_format_are_told_what_is_missing(tmp_path: Path) -> None:
+def test_samples_of_an_unknown_format_need_an_input_format(tmp_path: Path) -> None:
     path = tmp_path / "call.raw"
     path.write_bytes(encoded("g722", "g722", 16_000))
     with pytest.raises(AudioError, match="input format"):

@@ -31,17 +31,17 @@ def sound(name: str) -> bytes:
 
 def faults(data: bytes) -> list[str]:
     """What is wrong with reading in both ways, which gives finite samples or one line of refusal."""
-    found = []
+    messages = []
     for reader in (load_audio, load_channels):
         try:
             probe_audio(data)
             samples = reader(data)
         except AudioError as error:
-            found += [f"more than one line: {error}"] if "\n" in str(error) else []
+            messages += [f"more than one line: {error}"] if "\n" in str(error) else []
         else:
-            found += ["no samples"] if samples.shape[-1] == 0 else []
-            found += [] if np.isfinite(samples).all() else ["samples that are not finite"]
-    return found
+            messages += ["no samples"] if samples.shape[-1] == 0 else []
+            messages += [] if np.isfinite(samples).all() else ["samples that are not finite"]
+    return messages
 
 
 FUZZ = settings(max_examples=40, deadline=5_000, suppress_health_check=[HealthCheck.too_slow])

@@ -67,9 +67,9 @@ def test_what_came_is_heard_before_more_comes(kind: str, after_s: float) -> None
 
 
 def test_hours_of_silence_in_few_bytes_come_in_parts() -> None:
-    made = recorded(np.zeros(600 * SAMPLE_RATE, np.float32), "ogg")
+    silence = recorded(np.zeros(600 * SAMPLE_RATE, np.float32), "ogg")
     container = LiveContainer()
-    container.feed(made)
+    container.feed(silence)
     for n, _ in enumerate(taken(container), start=1):
         if n == 3:
             break

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.audio.container import AudioTrack, track_named
+from sottovoce.audio.container import AudioTrack
 from sottovoce.audio.io import Source, load_audio, probe_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
-from tests.audio.media import Sound, load_channels, tones, write_tracks
+from tests.audio.media import Sound, load_channels, tones, wav_bytes, write_tracks
 
 HIGH, LOW = tones(64_000, 16_000, 6)[5], tones(64_000, 16_000)[0]
 SOUNDS: list[Sound] = [(LOW, "eng", "Original"), (HIGH, "ger", None)]
@@ -36,8 +36,8 @@ def test_a_track_is_chosen(name: str, track: int | str | None, expected: int, tm
             assert frequency(recording.beginning(2.0)) == pytest.approx(expected, abs=10)
         with recording.open_channels() as reader:
             assert frequency(next(reader.channels())[0]) == pytest.approx(expected, abs=10)
-        for one in recording.channels():
-            assert frequency(one.beginning(2.0)) == pytest.approx(expected, abs=10)
+        for channel in recording.channels():
+            assert frequency(channel.beginning(2.0)) == pytest.approx(expected, abs=10)
 
 
 def test_a_part_of_a_track(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_part_of_a_track(tmp_path: Path) -> None:
     np.testing.assert_allclose(part, whole[640_000:656_000], atol=1e-3)
 
 
-def test_the_tracks_are_told(tmp_path: Path) -> None:
+def test_the_tracks_are_listed(tmp_path: Path) -> None:
     info = probe_audio(Source(write_tracks(tmp_path / "film.mka", SOUNDS), audio_track=2))
     assert info.tracks == (AudioTrack(1, "eng", "Original"), AudioTrack(2, "ger", None))
     assert info.track == AudioTrack(2, "ger", None)
@@ -61,14 +61,14 @@ def test_the_tracks_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("track", [3, "3", "fr", "klingon"])
 def test_a_track_that_is_not_there(track: int | str, tmp_path: Path) -> None:
     path = write_tracks(tmp_path / "film.mka", SOUNDS)
-    told = re.escape(f"{path}: expected an audio track among 1 (eng, 'Original'), 2 (ger); got '{track}'")
-    with pytest.raises(AudioError, match=told):
+    message = re.escape(f"{path}: expected an audio track among 1 (eng, 'Original'), 2 (ger); got '{track}'")
+    with pytest.raises(AudioError, match=message):
         load_audio(Source(path, audio_track=track))
+    with pytest.raises(AudioError, match=f"among 1; got '{track}'"):
+        load_audio(Source(LOW, audio_track=track))
 
 
-def test_a_track_that_is_none() -> None:
-    for track in (0, "0", -1, "-2", "", "a b", "1.5"):
-        with pytest.raises(OptionError, match="audio track: expected a number from 1 or a language"):
-            track_named([AudioTrack(1)], track, "talk")
-    with pytest.raises(AudioError, match="among 1; got '2'"):
-        load_audio(Source(LOW, audio_track=2))
+@pytest.mark.parametrize("track", [0, "0", -1, "-2", "", "a b", "1.5"])
+def test_what_is_neither_a_track_number_nor_a_language(track: int | str) -> None:
+    with pytest.raises(OptionError, match="audio track: expected a number from 1 or a language"):
+        load_audio(Source(wav_bytes(LOW), audio_track=track))

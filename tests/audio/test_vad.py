@@ -52,8 +52,8 @@ def audio_of(probabilities: list[float]) -> np.ndarray:
 def segments_of(probabilities: list[float], **options: float) -> list[tuple[int, int]]:
     """Segments in windows, without padding unless asked for."""
     chosen = VadOptions(**{"speech_pad_ms": 0.0, **options})
-    found = speech_segments(audio_of(probabilities), chosen, model=LoudnessModel())
-    return [(segment.start_sample // 512, segment.end_sample // 512) for segment in found]
+    segments = speech_segments(audio_of(probabilities), chosen, model=LoudnessModel())
+    return [(segment.start_sample // 512, segment.end_sample // 512) for segment in segments]
 
 
 @pytest.fixture(scope="module")
@@ -117,21 +117,21 @@ def test_segments_are_ordered_apart_and_bounded(
 ) -> None:
     audio = audio_of([value for value, length in runs for _ in range(length)])
     options = VadOptions(speech_pad_ms=pad_ms, max_speech_s=max_speech_s, min_silence_ms=300)
-    found = speech_segments(audio, options, model=LoudnessModel())
-    assert all(0 <= segment.start_sample < segment.end_sample <= len(audio) for segment in found)
-    assert all(a.end_sample <= b.start_sample for a, b in pairwise(found))
-    assert all(segment.duration_s <= max_speech_s for segment in found)
+    segments = speech_segments(audio, options, model=LoudnessModel())
+    assert all(0 <= segment.start_sample < segment.end_sample <= len(audio) for segment in segments)
+    assert all(a.end_sample <= b.start_sample for a, b in pairwise(segments))
+    assert all(segment.duration_s <= max_speech_s for segment in segments)
     spoken = np.flatnonzero(audio == np.float32(0.9))
     covered = np.zeros(len(audio), bool)
-    for segment in found:
+    for segment in segments:
         covered[segment.start_sample : segment.end_sample] = True
     assert covered[spoken].all()
 
 
 def test_overlap_reaches_into_what_follows() -> None:
     options = VadOptions(speech_pad_ms=0, min_silence_ms=32, overlap_s=0.1)
-    found = speech_segments(audio_of([0.9] * 4 + [0.0] * 4), options, model=LoudnessModel())
-    assert found == [SpeechSegment(0, 4 * 512 + 1_600)]
+    segments = speech_segments(audio_of([0.9] * 4 + [0.0] * 4), options, model=LoudnessModel())
+    assert segments == [SpeechSegment(0, 4 * 512 + 1_600)]
 
 
 def test_probabilities_do_not_depend_on_the_batch(silero: SileroModel) -> None:
@@ -239,8 +239,8 @@ def test_stream_does_not_depend_on_the_cutting(silero: SileroModel, cuts: list[i
 
     def run(edges: list[int]) -> list[SpeechEdge]:
         stream = VadStream(options, model=silero)
-        found = [edge for a, b in pairwise(edges) for edge in stream.push(samples[a:b])]
-        return found + stream.close()
+        detected = [edge for a, b in pairwise(edges) for edge in stream.push(samples[a:b])]
+        return detected + stream.close()
 
     whole = run([0, 40_000])
     assert whole
@@ -253,16 +253,16 @@ def test_real_speech_is_found(silero: SileroModel, shared_dir: Path) -> None:
     silence = np.zeros(32_000, np.float32)
     samples = np.concatenate((silence, speech, silence))
     options = VadOptions(min_silence_ms=500, speech_pad_ms=100)
-    found = speech_segments(samples, options, model=silero)
-    assert found[0].start_sample > 25_000
-    assert found[-1].end_sample < len(samples) - 25_000
+    segments = speech_segments(samples, options, model=silero)
+    assert segments[0].start_sample > 25_000
+    assert segments[-1].end_sample < len(samples) - 25_000
     with open_audio(wav_bytes(samples)) as reader:
         by_chunks = speech_segments(reader, options, model=silero)
-    assert [s.start_s for s in by_chunks] == pytest.approx([s.start_s for s in found], abs=0.04)
+    assert [s.start_s for s in by_chunks] == pytest.approx([s.start_s for s in segments], abs=0.04)
     stream = VadStream(model=silero)
     edges = stream.push(samples) + stream.close()
     assert [edge.kind for edge in edges] == ["start", "end"] * (len(edges) // 2)
-    assert abs(edges[0].sample - found[0].start_sample) < 16_000
+    assert abs(edges[0].sample - segments[0].start_sample) < 16_000
 
 
 def test_bad_options_and_samples_are_refused() -> None:
@@ -299,7 +299,7 @@ def test_what_was_read_is_let_go() -> None:
         for number in range(100):
             samples = np.zeros(16_000, np.float32)
             read.append(weakref.ref(samples))
-            most = max(most, sum(one() is not None for one in read))
+            most = max(most, sum(chunk() is not None for chunk in read))
             yield AudioChunk(samples, 16_000 * number)
             del samples
 
