@@ -107,15 +107,15 @@ FORMATS = (
 @pytest.mark.parametrize("save", FORMATS)
 def test_every_format_holds_the_same_model(save: Callable[[Checkpoint, Path], Path], tmp_path: Path) -> None:
     original = tiny.checkpoint()
-    found = open_checkpoint(save(original, tmp_path))
-    assert found.dims == original.dims
-    assert set(found.tensors) == set(original.tensors)
+    reopened = open_checkpoint(save(original, tmp_path))
+    assert reopened.dims == original.dims
+    assert set(reopened.tensors) == set(original.tensors)
     for name, tensor in original.tensors.items():
-        assert torch.equal(found.tensors[name], tensor), name
-    assert torch.equal(logits(found), logits(original))
+        assert torch.equal(reopened.tensors[name], tensor), name
+    assert torch.equal(logits(reopened), logits(original))
 
 
-def test_the_kind_is_told_by_content_not_by_name(tmp_path: Path) -> None:
+def test_content_decides_the_format_and_not_the_name(tmp_path: Path) -> None:
     original = tiny.checkpoint()
     disguised = openai_file(original, tmp_path).rename(tmp_path / "whatever.bin")
     assert open_checkpoint(disguised).dims == original.dims
@@ -143,21 +143,21 @@ def test_conversions_lose_nothing(source: str, target: str, number: str, tmp_pat
     exact = {name: tensor.half().float() for name, tensor in original.tensors.items()}
     write_checkpoint(dataclasses.replace(original, tensors=exact), tmp_path / "a", source, number)
     write_checkpoint(open_checkpoint(tmp_path / "a"), tmp_path / "b", target, number)
-    found = open_checkpoint(tmp_path / "b")
-    assert found.kind == target
-    assert found.dims == original.dims
+    reopened = open_checkpoint(tmp_path / "b")
+    assert reopened.kind == target
+    assert reopened.dims == original.dims
     for name, tensor in exact.items():
-        assert torch.equal(found.tensors[name].float(), tensor), name
+        assert torch.equal(reopened.tensors[name].float(), tensor), name
 
 
 @pytest.mark.parametrize("ftype", ["f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
 def test_ggml_types_are_read_as_the_tensors_they_round_to(ftype: str, tmp_path: Path) -> None:
     original = tiny.checkpoint()
-    found = open_checkpoint(ggml(original, tmp_path / "ggml.bin", ftype))
+    reopened = open_checkpoint(ggml(original, tmp_path / "ggml.bin", ftype))
     for name, tensor in original.tensors.items():
         kept = tensor.ndim == 1 or name.endswith("positional_embedding")
         spread = float(tensor.max() - tensor.min())
-        assert (found.tensors[name].float() - tensor).abs().max() <= (0.0 if kept else 0.07 * spread), name
+        assert (reopened.tensors[name].float() - tensor).abs().max() <= (0.0 if kept else 0.07 * spread), name
 
 
 @pytest.mark.parametrize("name", ["q4_k", "nonsense"])
@@ -173,10 +173,11 @@ def test_a_failed_save_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
 def test_names_may_lack_their_beginning(tmp_path: Path) -> None:
     original, hub = tiny.checkpoint(), hub_folder(tiny.checkpoint(), tmp_path)
     tensors = load_file(hub / "model.safetensors")
-    save_file({name.removeprefix("model."): one for name, one in tensors.items()}, hub / "model.safetensors")
-    found = open_checkpoint(hub).tensors
-    assert found.keys() == original.tensors.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in original.tensors.items())
+    shortened = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    save_file(shortened, hub / "model.safetensors")
+    reopened = open_checkpoint(hub).tensors
+    assert reopened.keys() == original.tensors.keys()
+    assert all(torch.equal(reopened[name], tensor) for name, tensor in original.tensors.items())
 
 
 def test_compact_form_keeps_what_was_trained(tmp_path: Path) -> None:
@@ -190,13 +191,13 @@ def test_compact_form_keeps_what_was_trained(tmp_path: Path) -> None:
         original, tensors=halves, ctc_head=head, trained_tokens=kept, languages=("en", "de"), name="small"
     )
     save_compact(compact, tmp_path / "small.safetensors")
-    found = open_checkpoint(tmp_path / "small.safetensors")
-    assert (found.name, found.languages, found.trained_tokens) == ("small", ("en", "de"), kept)
-    assert found.alignment_heads == original.alignment_heads
+    reopened = open_checkpoint(tmp_path / "small.safetensors")
+    assert (reopened.name, reopened.languages, reopened.trained_tokens) == ("small", ("en", "de"), kept)
+    assert reopened.alignment_heads == original.alignment_heads
     for name, tensor in halves.items():
-        torch.testing.assert_close(found.tensors[name].half(), tensor, atol=1e-3, rtol=0)
-    assert torch.equal(found.tensors["decoder.token_embedding.weight"], table)
-    assert (found.ctc_head.labels, found.ctc_head.blank) == (head.labels, 0)
+        torch.testing.assert_close(reopened.tensors[name].half(), tensor, atol=1e-3, rtol=0)
+    assert torch.equal(reopened.tensors["decoder.token_embedding.weight"], table)
+    assert (reopened.ctc_head.labels, reopened.ctc_head.blank) == (head.labels, 0)
     layer = Convolution(torch.randn(32, 32, 3), torch.randn(32))
     deep = dataclasses.replace(compact, ctc_head=dataclasses.replace(head, convolutions=(layer,)))
     with pytest.raises(CheckpointError, match="linear CTC heads alone"):
@@ -299,18 +300,12 @@ def test_merges_build_every_piece_from_earlier_ones(tokenizer: Tokenizer) -> Non
     assert known >= {piece for piece in pieces if piece}
 
 
-def test_every_token_is_listed_once(tokenizer: Tokenizer) -> None:
-    tokens = tokens_of(tokenizer)
-    assert len(set(tokens)) == len(tokens) == tokenizer.n_vocab
-    assert tokens[tokenizer.eot] == "<|endoftext|>"
-    assert tokens[-1] == "<|30.00|>"
-
-
 def test_the_tokenizers_package_gives_the_same_ids(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
     write_tokenizer(tokenizer, tmp_path)
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert theirs.get_vocab_size() == tokenizer.n_vocab
+    tokens = tokens_of(tokenizer)
+    assert len(set(tokens)) == len(tokens) == theirs.get_vocab_size() == tokenizer.n_vocab
     for text in TEXTS:
         ids = theirs.encode(text, add_special_tokens=False).ids
         assert ids == tokenizer.encode(text), text

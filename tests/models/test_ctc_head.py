@@ -100,9 +100,9 @@ def test_parts_follow_one_another_away_from_edges(n_frames: int) -> None:
 def test_a_short_recording_is_one_window_with_its_padding() -> None:
     head = CtcHead(WEIGHTS, tiny.backend().encode)
     mel = torch.randn(80, 31)
-    found = emissions_of_recording(head, mel, n_audio_ctx=40, n_tail_frames=10)
+    of_windows = emissions_of_recording(head, mel, n_audio_ctx=40, n_tail_frames=10)
     expected = head.emissions(window_features([mel], 52)).log_probs[0, :16]
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(of_windows, expected, atol=1e-5, rtol=0)
 
 
 def test_a_long_recording_has_all_its_frames() -> None:
@@ -113,8 +113,8 @@ def test_a_long_recording_has_all_its_frames() -> None:
         return tiny.backend().encode(features)
 
     head = CtcHead(WEIGHTS, encode)
-    found = emissions_of_recording(head, torch.randn(80, 151), n_audio_ctx=40, n_tail_frames=10)
-    assert found.shape == (76, 5)
+    emissions = emissions_of_recording(head, torch.randn(80, 151), n_audio_ctx=40, n_tail_frames=10)
+    assert emissions.shape == (76, 5)
     assert max(content for _, content in seen) == 60
     assert all(n <= 80 and n - content >= 20 - 1 for n, content in seen)
 
@@ -129,9 +129,9 @@ def tensors_of(weights: CtcWeights) -> list[torch.Tensor]:
     return [weights.weight, weights.bias, *layers]
 
 
-def same(one: CtcWeights | None, other: CtcWeights) -> bool:
-    pairs = zip(tensors_of(one), tensors_of(other), strict=True)
-    return (one.labels, one.blank) == (other.labels, other.blank) and all(
+def same(head: CtcWeights | None, expected: CtcWeights) -> bool:
+    pairs = zip(tensors_of(head), tensors_of(expected), strict=True)
+    return (head.labels, head.blank) == (expected.labels, expected.blank) and all(
         torch.equal(a.half(), b.half()) for a, b in pairs
     )
 
@@ -147,9 +147,9 @@ def saved(tmp_path: Path) -> tuple[Checkpoint, Path]:
 def test_a_round_trip_keeps_everything_in_half_precision(tmp_path: Path) -> None:
     written = CtcFile(convolutional(), "0123456789abcdef")
     save_ctc_file(written, tmp_path / "x.ctc.safetensors")
-    found = read_ctc_file(tmp_path / "x.ctc.safetensors", tiny.dims())
-    assert found.encoder == written.encoder
-    assert same(found.head, written.head)
+    reread = read_ctc_file(tmp_path / "x.ctc.safetensors", tiny.dims())
+    assert reread.encoder == written.encoder
+    assert same(reread.head, written.head)
 
 
 def test_a_fingerprint_bears_half_precision_and_tells_encoders_apart() -> None:
@@ -164,9 +164,9 @@ def test_a_fingerprint_bears_half_precision_and_tells_encoders_apart() -> None:
 def test_a_head_beside_the_weights_is_found(saved: tuple[Checkpoint, Path]) -> None:
     checkpoint, path = saved
     assert load_checkpoint(path).ctc_head is None
-    own = convolutional()
-    save_ctc_file(CtcFile(own, fingerprint(checkpoint.tensors)), path_beside(path))
-    assert same(load_checkpoint(path).ctc_head, own)
+    head = convolutional()
+    save_ctc_file(CtcFile(head, fingerprint(checkpoint.tensors)), path_beside(path))
+    assert same(load_checkpoint(path).ctc_head, head)
 
 
 def test_a_head_of_another_encoder_is_refused(saved: tuple[Checkpoint, Path]) -> None:
@@ -187,9 +187,9 @@ def test_damaged_files_are_named(saved: tuple[Checkpoint, Path]) -> None:
 
 
 def test_a_head_that_came_with_the_weights_wins() -> None:
-    own = convolutional()
-    checkpoint = dataclasses.replace(tiny.checkpoint(), ctc_head=own)
-    assert ctc_head_of(checkpoint, Path("nowhere.pt")) is own
+    head = convolutional()
+    checkpoint = dataclasses.replace(tiny.checkpoint(), ctc_head=head)
+    assert ctc_head_of(checkpoint, Path("nowhere.pt")) is head
 
 
 def test_the_packages_heads_are_small_spell_as_nano_and_are_for_their_encoder_alone() -> None:
@@ -197,8 +197,8 @@ def test_the_packages_heads_are_small_spell_as_nano_and_are_for_their_encoder_al
     for (n_layers, n_state, n_vocab), name in BUNDLED.items():
         assert (ASSETS / name).stat().st_size <= 2_000_000
         dims = tiny.dims(n_audio_layer=n_layers, n_audio_state=n_state, n_text_state=n_state, n_vocab=n_vocab)
-        found = read_ctc_file(ASSETS / name, dims)
-        assert found.head.labels == nano.labels
+        bundled = read_ctc_file(ASSETS / name, dims)
+        assert bundled.head.labels == nano.labels
         vectors = {key: torch.zeros(n_state) for key in ("encoder.conv1.bias", "encoder.ln_post.bias")}
         other = Checkpoint("other", dims, {**vectors, "encoder.ln_post.weight": torch.ones(n_state)})
         assert ctc_head_of(other, Path("nowhere.pt")) is None

