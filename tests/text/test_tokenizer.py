@@ -24,16 +24,7 @@ from sottovoce.text.tokenizer import (
 from tests.conftest import Reference, digest
 
 VOCABULARIES = (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100)
-SPECIALS = {
-    "eot": "<|endoftext|>",
-    "sot": "<|startoftranscript|>",
-    "translate": "<|translate|>",
-    "transcribe": "<|transcribe|>",
-    "sot_lm": "<|startoflm|>",
-    "sot_prev": "<|startofprev|>",
-    "no_speech": "<|nospeech|>",
-    "no_timestamps": "<|notimestamps|>",
-}
+SPECIALS = ("eot", "sot", "translate", "transcribe", "sot_lm", "sot_prev", "no_speech", "no_timestamps")
 
 SENTENCES = {
     "en": " Well, it's a 3.14-mile (or so) walk... isn't it? Don't we'll they've I'd!",
@@ -60,32 +51,16 @@ SENTENCES = {
 }
 
 
-def test_specials_follow_the_pieces_and_end_with_the_vocabulary() -> None:
-    for n_vocab in VOCABULARIES:
-        tokenizer = Tokenizer.for_model(n_vocab)
-        assert tokenizer.encoding.n_vocab == n_vocab
-        assert (
-            tokenizer.decode_with_timestamps([tokenizer.timestamp_begin, n_vocab - 1]) == "<|0.00|><|30.00|>"
-        )
-        for attribute, name in SPECIALS.items():
-            assert tokenizer.token_bytes(getattr(tokenizer, attribute)).decode() == name
-
-
 @pytest.mark.parametrize(("n_vocab", "n_languages"), [(N_VOCAB_99, 99), (N_VOCAB_100, 100)])
-def test_language_tokens_stand_right_after_the_start(n_vocab: int, n_languages: int) -> None:
+def test_every_language_has_its_token(n_vocab: int, n_languages: int) -> None:
     tokenizer = Tokenizer.for_model(n_vocab)
     assert tokenizer.language_codes == language_codes(n_languages)
-    for index, code in enumerate(tokenizer.language_codes):
-        token = tokenizer.language_token(code)
-        assert token == tokenizer.sot + 1 + index == tokenizer.language_tokens[index]
-        assert tokenizer.token_bytes(token).decode() == f"<|{code}|>"
+    for code in tokenizer.language_codes:
+        assert tokenizer.token_bytes(tokenizer.language_token(code)).decode() == f"<|{code}|>"
 
 
-def test_the_hundredth_language_moves_the_tasks() -> None:
+def test_the_hundredth_language_is_in_one_vocabulary_alone() -> None:
     old, new = (Tokenizer.for_model(n, language="en") for n in (N_VOCAB_99, N_VOCAB_100))
-    assert old.sot_sequence == (50258, 50259, 50359)
-    assert new.sot_sequence == (50258, 50259, 50360)
-    assert new.sot_sequence_including_notimestamps == (50258, 50259, 50360, 50364)
     with pytest.raises(OptionError, match="yue"):
         old.with_language("yue")
     assert new.with_language("Cantonese").sot_sequence == (50258, 50358, 50360)
@@ -166,13 +141,6 @@ def test_words_lose_nothing_even_of_broken_utf8(ids: list[int], language: str) -
     assert "".join(words) == tokenizer.decode_with_timestamps(ids)
     assert [token for tokens in word_tokens for token in tokens] == ids
     assert all(word_tokens)
-
-
-def test_words_of_unspaced_languages_are_characters() -> None:
-    tokenizer = Tokenizer.for_model(N_VOCAB_100, language="zh")
-    words, word_tokens = tokenizer.split_to_word_tokens(tokenizer.encode("龘鑫"))
-    assert words == ["龘", "鑫"]
-    assert all(len(tokens) > 1 for tokens in word_tokens)
 
 
 FULL = Tokenizer.for_model(N_VOCAB_99, language="de")
