@@ -31,7 +31,7 @@ class OneVoice:
     distances = VoiceDistances()
 
     def embed(self, speech: Sequence[Tensor]) -> Floats:
-        return np.stack([np.array([float(len(one) > 0), 0.0], np.float32) for one in speech])
+        return np.stack([np.array([float(len(stretch) > 0), 0.0], np.float32) for stretch in speech])
 
 
 def one_speaker(wish: object = None) -> LiveSpeakers:

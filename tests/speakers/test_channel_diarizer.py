@@ -31,12 +31,10 @@ def noise(start: float, end: float, seconds: float, seed: int = 0) -> Samples:
     return samples
 
 
-def near(found: list[Turn], expected: list[Turn]) -> bool:
-    pairs = zip(found, expected, strict=True)
-    return all(
-        one.speaker == other.speaker and abs(one.start - other.start) < 0.2 and abs(one.end - other.end) < 0.2
-        for one, other in pairs
-    )
+def near(turns: list[Turn], expected: list[Turn]) -> bool:
+    times = [np.array([(turn.start, turn.end) for turn in each]) for each in (turns, expected)]
+    speakers = [[turn.speaker for turn in each] for each in (turns, expected)]
+    return speakers[0] == speakers[1] and bool(np.abs(times[0] - times[1]).max() < 0.2)
 
 
 @pytest.mark.parametrize("leak", [0.0, 0.2])
@@ -44,9 +42,9 @@ def test_the_loudest_channel_speaks(leak: float) -> None:
     left = noise(0.0, 2.0, 8.0, seed=1) + noise(4.0, 6.0, 8.0, seed=2)
     right = noise(2.0, 3.0, 8.0, seed=3) + noise(5.0, 7.0, 8.0, seed=4)
     heard = np.stack([left + leak * right, right + leak * left])
-    found = ChannelDiarizer().turns(Recording(heard))
+    detected = ChannelDiarizer().turns(Recording(heard))
     expected = [Turn(0.0, 2.0, "A"), Turn(2.0, 3.0, "B"), Turn(4.0, 6.0, "A"), Turn(5.0, 7.0, "B")]
-    assert near(found, expected)
+    assert near(detected, expected)
 
 
 def test_names_are_those_of_channels_whoever_begins() -> None:
@@ -58,11 +56,11 @@ def test_names_are_those_of_channels_whoever_begins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "told"), [(1, "got 1 channel"), (2, "got the same sound in all")], ids=["mono", "same"]
+    ("channels", "message"), [(1, "got 1 channel"), (2, "got the same sound in all")], ids=["mono", "same"]
 )
-def test_channels_that_say_nothing_of_speakers(channels: int, told: str) -> None:
+def test_channels_that_say_nothing_of_speakers(channels: int, message: str) -> None:
     heard = np.stack([noise(0.5, 2.0, 4.0)] * channels)
-    with pytest.raises(AudioError, match=told):
+    with pytest.raises(AudioError, match=message):
         ChannelDiarizer().turns(Recording(heard))
 
 
@@ -88,32 +86,34 @@ def two_channels() -> Samples:
 def test_channels_apart_are_those_of_each_by_itself(model: Model) -> None:
     both = two_channels()
     options = TranscribeOptions(mode="vad", fallback=ONCE)
-    alone = [model.transcribe(one, options=options, language="de").collect() for one in both]
+    alone = [model.transcribe(channel, options=options, language="de").collect() for channel in both]
     apart = replace(options, channels="apart")
-    found = model.transcribe(both, options=apart, language="de").collect()
+    transcript = model.transcribe(both, options=apart, language="de").collect()
     for speaker, expected in zip("AB", alone, strict=True):
-        own = [segment for segment in found.segments if segment.speaker == speaker]
-        assert [segment.text for segment in own] == [segment.text for segment in expected.segments]
-    assert found.segments
-    assert [segment.start for segment in found.segments] == sorted(s.start for s in found.segments)
-    assert [segment.id for segment in found.segments] == list(range(len(found.segments)))
-    assert found.duration == pytest.approx(both.shape[1] / SAMPLE_RATE, abs=0.01)
-    assert {turn.speaker for turn in found.turns} == {"A", "B"}
+        segments_of_speaker = [segment for segment in transcript.segments if segment.speaker == speaker]
+        assert [segment.text for segment in segments_of_speaker] == [
+            segment.text for segment in expected.segments
+        ]
+    assert transcript.segments
+    assert [segment.start for segment in transcript.segments] == sorted(s.start for s in transcript.segments)
+    assert [segment.id for segment in transcript.segments] == list(range(len(transcript.segments)))
+    assert transcript.duration == pytest.approx(both.shape[1] / SAMPLE_RATE, abs=0.01)
+    assert {turn.speaker for turn in transcript.turns} == {"A", "B"}
     crosstalk = model.transcribe(both + 0.1 * both[::-1], options=apart, language="de").collect()
     said = [(segment.speaker, segment.text) for segment in crosstalk.segments]
-    assert said == [(segment.speaker, segment.text) for segment in found.segments]
+    assert said == [(segment.speaker, segment.text) for segment in transcript.segments]
 
 
 def test_what_comes_through_the_room_is_found_and_own_speech_is_kept() -> None:
     left = noise(1.0, 3.0, 10.0, seed=1) + 0.4 * noise(6.0, 8.0, 10.0, seed=2)  # there it is 8 dB quieter
     right = noise(4.0, 8.0, 10.0, seed=3)
     with Recording(np.stack([left + 0.1 * right, right + 0.1 * left])) as recording:
-        found = leaks(recording)
-        ((first_span,), (second_span,)) = found
+        spans = leaks(recording)
+        ((first_span,), (second_span,)) = spans
         assert np.array(first_span) / SAMPLE_RATE == pytest.approx([4.0, 6.0], abs=0.2)
         assert np.array(second_span) / SAMPLE_RATE == pytest.approx([1.0, 3.0], abs=0.2)
-        one, other = recording.channels(found)
-        first, second = (np.concatenate([c.samples for c in each.open()]) for each in (one, other))
+        left_part, right_part = recording.channels(spans)
+        first, second = (np.concatenate([c.samples for c in each.open()]) for each in (left_part, right_part))
     assert not first[round(4.3 * SAMPLE_RATE) : round(5.7 * SAMPLE_RATE)].any()
     assert not second[round(1.3 * SAMPLE_RATE) : round(2.7 * SAMPLE_RATE)].any()
     np.testing.assert_array_equal(first[6 * SAMPLE_RATE :], (left + 0.1 * right)[6 * SAMPLE_RATE :])
@@ -132,8 +132,8 @@ def test_a_file_object_serves_two_readers(model: Model) -> None:
     file = io.BytesIO(b"xx" + wav_bytes(both))
     file.seek(2)  # it is read from where it stands
     with Recording(file) as recording:
-        one, other = recording.channels()
-        with one.open() as first, other.open() as second:
+        left_part, right_part = recording.channels()
+        with left_part.open() as first, right_part.open() as second:
             pairs = [(a.samples, b.samples) for a, b in zip(first, second, strict=True)]
     left, right = (np.concatenate(side) for side in zip(*pairs, strict=True))
     np.testing.assert_allclose(left, both[0], atol=1e-3)

@@ -14,7 +14,7 @@ from sottovoce.speakers.networks import Floats
 def plain_joins(vectors: Floats) -> list[tuple[frozenset[int], float]]:
     """What is joined at which distance, looking for the nearest pair of groups each time."""
     groups = [frozenset([index]) for index in range(len(vectors))]
-    made = []
+    joins = []
     while len(groups) > 1:
         pairs = [
             (np.mean([1 - vectors[i] @ vectors[j] for i in first for j in second]), first, second)
@@ -22,8 +22,8 @@ def plain_joins(vectors: Floats) -> list[tuple[frozenset[int], float]]:
         ]
         distance, first, second = min(pairs, key=lambda pair: pair[0])
         groups = [group for group in groups if group not in (first, second)] + [first | second]
-        made.append((first | second, float(distance)))
-    return made
+        joins.append((first | second, float(distance)))
+    return joins
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -78,41 +78,26 @@ def test_a_given_number_holds_and_an_odd_sound_is_nobody() -> None:
     assert agree(vectors, centres, owners)
 
 
-def test_more_speakers_than_voices_are_not_made_up() -> None:
-    vectors, _ = voices([1, 1])
-    assert len(speakers(vectors, n_speakers=5)) == 2
-    assert len(speakers(vectors[:0])) == 0
-
-
-def test_most_and_least_hold() -> None:
+def test_the_number_of_speakers_is_within_its_limits() -> None:
     vectors, _ = voices([8, 6, 4, 1])
     assert len(speakers(vectors)) == 3
     assert len(speakers(vectors, most=2)) == 2
     assert len(speakers(vectors, least_weight=0.0)) == 4
     assert len(speakers(vectors[-1:])) == 1
-
-
-def test_a_long_recording_is_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.speakers.diarize.MOST_VECTORS", 30)
-    vectors, owners = voices([90, 60, 50])
-    assert agree(vectors, speakers(vectors, least_weight=10.0), owners)
+    assert len(speakers(vectors[:0])) == 0
+    assert len(speakers(voices([1, 1])[0], n_speakers=5)) == 2
 
 
 def test_at_least_so_many_speakers_are_found() -> None:
     """Two voices nearer than the distance are one, unless there are two at least."""
     angles = np.array([0.0, 0.02, 0.04, 0.5, 0.52, 0.54], np.float32)
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    weights = np.full(len(angles), 2.0, np.float32)
-
-    def found(least: int) -> int:
-        return len(
-            speaker_vectors(
-                vectors, weights, n_speakers=None, least=least, most=10, distance=0.5, least_weight=3.0
-            )
-        )
-
-    assert [found(1), found(2)] == [1, 2]
-    centres = speaker_vectors(
-        vectors, weights, n_speakers=None, least=2, most=10, distance=0.5, least_weight=3.0
-    )
+    assert len(speakers(vectors, least=1, distance=0.5)) == 1
+    centres = speakers(vectors, least=2, distance=0.5)
     assert sorted(np.argmax(vectors @ centres.T, axis=1).tolist()) == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_long_recording_is_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.speakers.diarize.MOST_VECTORS", 30)
+    vectors, owners = voices([90, 60, 50])
+    assert agree(vectors, speakers(vectors, least_weight=10.0), owners)

@@ -25,14 +25,14 @@ TALK = (
 AUTO = SpeakerOptions()
 
 
-def found(options: SpeakerOptions = AUTO, seconds: float = 23.0) -> list[Turn]:
+def turns_of_talk(options: SpeakerOptions = AUTO, seconds: float = 23.0) -> list[Turn]:
     samples = recording(TALK, seconds)
     return ClusteringDiarizer(ToneSpeakers(), ToneVoices(), options).turns(Recording(samples))
 
 
 @pytest.mark.parametrize("n_speakers", [None, 3])
 def test_turns_are_found_with_their_overlap(n_speakers: int | None) -> None:
-    turns = found(replace(AUTO, n_speakers=n_speakers))
+    turns = turns_of_talk(replace(AUTO, n_speakers=n_speakers))
     assert {turn.speaker for turn in turns} == {"A", "B", "C"}
     assert turns[0].speaker == "A"
     assert turns == sorted(turns, key=lambda turn: (turn.start, turn.end))
@@ -43,13 +43,13 @@ def test_turns_are_found_with_their_overlap(n_speakers: int | None) -> None:
 
 
 def test_fewer_speakers_are_found_where_fewer_are_asked_for() -> None:
-    turns = found(replace(AUTO, n_speakers=2))
+    turns = turns_of_talk(replace(AUTO, n_speakers=2))
     assert {turn.speaker for turn in turns} == {"A", "B"}
-    assert len({turn.speaker for turn in found(replace(AUTO, most=2))}) == 2
+    assert len({turn.speaker for turn in turns_of_talk(replace(AUTO, most=2))}) == 2
 
 
 def test_who_says_too_little_is_taken_for_somebody_else() -> None:
-    assert len({turn.speaker for turn in found(replace(AUTO, least_speech_s=4.4))}) == 2
+    assert len({turn.speaker for turn in turns_of_talk(replace(AUTO, least_speech_s=4.4))}) == 2
 
 
 @pytest.mark.parametrize("seconds", [0.1, 3.0, 30.0])
@@ -96,9 +96,9 @@ def test_as_many_are_heard_as_speak() -> None:
 def test_known_voices_have_their_names() -> None:
     voice = recording((Turn(0.0, 2.0, "low"),), 2.0)
     known = {"Anna": voice, "Nobody": np.zeros(32_000, np.float32)}
-    turns = found(replace(AUTO, known=known))
+    turns = turns_of_talk(replace(AUTO, known=known))
     ints = (voice * 32768).astype(np.int16)
-    assert found(replace(AUTO, known={**known, "Anna": np.stack([ints, ints], axis=1)})) == turns
+    assert turns_of_talk(replace(AUTO, known={**known, "Anna": np.stack([ints, ints], axis=1)})) == turns
     assert {turn.speaker for turn in turns} == {"A", "Anna", "B"}
     assert [turn.speaker for turn in turns if turn.start < 4.5 < turn.end] == ["Anna"]
 

@@ -26,28 +26,28 @@ def words(start_s: float, end_s: float) -> list[Word]:
     return [Word(" a", at, at + 0.5, 1.0) for at in np.arange(start_s, end_s, 0.5)]
 
 
-def names(found: Sequence[Word]) -> list[str | None]:
-    return [word.speaker for word in found]
+def names(words_with_speakers: Sequence[Word]) -> list[str | None]:
+    return [word.speaker for word in words_with_speakers]
 
 
-def told(live: LiveSpeakers, samples: Samples, *, step: int = 8000) -> list[str | None]:
+def labelled(live: LiveSpeakers, samples: Samples, *, step: int = 8000) -> list[str | None]:
     """The speakers of words, each asked for half a second after its end, or at the end."""
-    waiting, found = words(0.0, 15.0), []
+    waiting, speakers_of_words = words(0.0, 15.0), []
     for start in range(0, len(samples), step):
         live.push(samples[start : start + step], is_speech=True)
         due = [word for word in waiting if word.end + 0.5 <= (start + step) / SAMPLE_RATE]
         waiting = waiting[len(due) :]
-        found += names(live.label(due))
-    return found + names(live.label(waiting))
+        speakers_of_words += names(live.label(due))
+    return speakers_of_words + names(live.label(waiting))
 
 
 def test_words_have_speakers_soon_after_they_are_said() -> None:
-    found = told(speakers(), recording(TALK, 15.0))
-    assert set(found[2:8]) == {"A"}
-    assert set(found[10:16]) <= {"B", None}
-    assert found[15] == "B"
-    assert set(found[18:22]) == {"A"}
-    assert found[-1] == "C"
+    labels = labelled(speakers(), recording(TALK, 15.0))
+    assert set(labels[2:8]) == {"A"}
+    assert set(labels[10:16]) <= {"B", None}
+    assert labels[15] == "B"
+    assert set(labels[18:22]) == {"A"}
+    assert labels[-1] == "C"
 
 
 def test_a_voice_of_which_little_was_heard_has_no_name_yet() -> None:
@@ -62,8 +62,8 @@ def test_a_voice_of_which_little_was_heard_has_no_name_yet() -> None:
 def test_when_an_utterance_ends_its_speakers_are_known() -> None:
     live = speakers()
     live.push(recording(TALK, 15.0), is_speech=True)
-    found = names(live.relabel(words(0.0, 15.0)))
-    assert found == ["A"] * 8 + ["B"] * 8 + ["A"] * 6 + ["C"] * 8
+    labels = names(live.relabel(words(0.0, 15.0)))
+    assert labels == ["A"] * 8 + ["B"] * 8 + ["A"] * 6 + ["C"] * 8
     two, silent = speakers(SpeakerOptions(n_speakers=2)), speakers()
     two.push(recording(TALK, 15.0), is_speech=True)
     assert set(names(two.relabel(words(0.0, 15.0)))) == {"A", "B"}

@@ -92,17 +92,20 @@ def campplus_weights() -> dict[str, Tensor]:
 
 def segmentation_weights() -> dict[str, Tensor]:
     lstm = nn.LSTM(60, 128, 4, batch_first=True, bidirectional=True)
-    made = {f"lstm.{name}": tensor for name, tensor in lstm.state_dict().items()}
-    made["sincnet.conv1d.0.filterbank.low_hz_"] = torch.linspace(50, 3000, 40)[:, None]
-    made["sincnet.conv1d.0.filterbank.band_hz_"] = torch.linspace(50, 500, 40)[:, None]
+    tensors = {f"lstm.{name}": tensor for name, tensor in lstm.state_dict().items()}
+    tensors["sincnet.conv1d.0.filterbank.low_hz_"] = torch.linspace(50, 3000, 40)[:, None]
+    tensors["sincnet.conv1d.0.filterbank.band_hz_"] = torch.linspace(50, 500, 40)[:, None]
     for layer, n_in in ((1, 80), (2, 60)):
-        made[f"sincnet.conv1d.{layer}.weight"] = 0.1 * torch.randn(60, n_in, 5)
-        made[f"sincnet.conv1d.{layer}.bias"] = torch.randn(60)
+        tensors[f"sincnet.conv1d.{layer}.weight"] = 0.1 * torch.randn(60, n_in, 5)
+        tensors[f"sincnet.conv1d.{layer}.bias"] = torch.randn(60)
     for name, size in (("wav_norm1d", 1), ("norm1d.0", 80), ("norm1d.1", 60), ("norm1d.2", 60)):
-        made[f"sincnet.{name}.weight"], made[f"sincnet.{name}.bias"] = torch.ones(size), torch.zeros(size)
+        tensors[f"sincnet.{name}.weight"], tensors[f"sincnet.{name}.bias"] = (
+            torch.ones(size),
+            torch.zeros(size),
+        )
     for name, shape in (("linear.0", (128, 256)), ("linear.1", (128, 128)), ("classifier", (3, 128))):
-        made[f"{name}.weight"], made[f"{name}.bias"] = 0.1 * torch.randn(shape), torch.zeros(shape[0])
-    return made
+        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = 0.1 * torch.randn(shape), torch.zeros(shape[0])
+    return tensors
 
 
 def noise(seconds: float, seed: int = 0) -> Tensor:
@@ -115,8 +118,8 @@ ENCODERS = {"ge2e": (Ge2eEncoder, ge2e_weights, 256), "campplus": (CampPlusEncod
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_voices_are_unit_vectors_and_do_not_see_each_other(name: str) -> None:
-    kind, made, size = ENCODERS[name]
-    encoder = kind(made())
+    kind, weights, size = ENCODERS[name]
+    encoder = kind(weights())
     speech = [noise(1.0, 1), noise(0.1, 2), noise(4.0, 3), noise(1.0, 4)]
     together = encoder.embed(speech)
     assert together.shape == (4, size)
@@ -206,13 +209,13 @@ class _Evil:
 
 def test_tensors_are_read_and_no_code_is_run(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
-    made = OrderedDict(a=torch.randn(3, 4).t(), b=torch.arange(3), c=torch.ones(2, dtype=torch.float16))
-    torch.save({"state": made, "extra": _Evil(), "plain": [1, "x"]}, path)
-    found = networks.read_tensors(path, "state", {})
-    assert found.keys() == made.keys()
-    assert all(torch.equal(found[name], made[name]) for name in made)
-    torch.save({"state": made}, path, _use_new_zipfile_serialization=False)
-    assert networks.read_tensors(path, "state", {}).keys() == made.keys()
+    tensors = OrderedDict(a=torch.randn(3, 4).t(), b=torch.arange(3), c=torch.ones(2, dtype=torch.float16))
+    torch.save({"state": tensors, "extra": _Evil(), "plain": [1, "x"]}, path)
+    read = networks.read_tensors(path, "state", {})
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensors[name]) for name in tensors)
+    torch.save({"state": tensors}, path, _use_new_zipfile_serialization=False)
+    assert networks.read_tensors(path, "state", {}).keys() == tensors.keys()
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", pickle.dumps({"other": 1})])

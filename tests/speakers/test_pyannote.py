@@ -64,7 +64,7 @@ def test_turns_of_a_pipeline(is_new: bool) -> None:
     assert pipeline.asked == {"max_speakers": 4}
 
 
-def install(monkeypatch: pytest.MonkeyPatch, found: object) -> list[str]:
+def install(monkeypatch: pytest.MonkeyPatch, pipeline: object) -> list[str]:
     """A package pyannote.audio whose pipeline is `found`, or fails with it."""
     names: list[str] = []
 
@@ -72,9 +72,9 @@ def install(monkeypatch: pytest.MonkeyPatch, found: object) -> list[str]:
         @staticmethod
         def from_pretrained(name: str) -> object:
             names.append(name)
-            if isinstance(found, Exception):
-                raise found
-            return found
+            if isinstance(pipeline, Exception):
+                raise pipeline
+            return pipeline
 
     module = ModuleType("pyannote.audio")
     module.Pipeline = Loader  # type: ignore[attr-defined]
@@ -92,11 +92,13 @@ def test_the_pipeline_is_loaded_by_its_name(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("found", "told"), [(None, "HF_TOKEN"), (RuntimeError("no such\npipeline"), r"\(no such\)")]
+    ("pipeline", "message"), [(None, "HF_TOKEN"), (RuntimeError("no such\npipeline"), r"\(no such\)")]
 )
-def test_a_pipeline_that_cannot_be_had(found: object, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, found)
-    with pytest.raises(ModelNotFoundError, match=told):
+def test_a_pipeline_that_cannot_be_loaded(
+    pipeline: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, pipeline)
+    with pytest.raises(ModelNotFoundError, match=message):
         make_diarizer(SpeakerOptions(engine="pyannote"))
 
 

@@ -49,15 +49,17 @@ def test_segments_are_cut_where_the_speaker_changes(model: Model, plain: tuple[S
     at = middle(plain)
     turns = (Turn(0.0, at, "A"), Turn(at, 60.0, "B"))
     known = Known(*turns)
-    found = model.transcribe(CLIP, language="de", speakers=known, options=ONCE).collect()
+    transcript = model.transcribe(CLIP, language="de", speakers=known, options=ONCE).collect()
     assert known.n_asked == 1
-    assert found.turns == turns
-    assert found.text == "".join(segment.text for segment in plain).strip()
-    assert len(found.segments) == len(plain) + 1
-    assert [segment.id for segment in found.segments] == list(range(len(found.segments)))
-    assert [segment.speaker for segment in found.segments] == sorted(s.speaker or "" for s in found.segments)
-    assert {segment.speaker for segment in found.segments} == {"A", "B"}
-    tokens = [token for segment in found.segments for token in segment.tokens]
+    assert transcript.turns == turns
+    assert transcript.text == "".join(segment.text for segment in plain).strip()
+    assert len(transcript.segments) == len(plain) + 1
+    assert [segment.id for segment in transcript.segments] == list(range(len(transcript.segments)))
+    assert [segment.speaker for segment in transcript.segments] == sorted(
+        s.speaker or "" for s in transcript.segments
+    )
+    assert {segment.speaker for segment in transcript.segments} == {"A", "B"}
+    tokens = [token for segment in transcript.segments for token in segment.tokens]
     assert tokens == [token for segment in plain for token in segment.tokens]
 
 
@@ -65,18 +67,18 @@ def test_segments_are_cut_where_the_speaker_changes(model: Model, plain: tuple[S
 def test_several_recordings_and_modes(model: Model, options: TranscribeOptions) -> None:
     known = Known(Turn(0.0, 60.0, "A"))
     wish = replace(options, speakers=known)
-    for _, found in model.transcribe_files([CLIP, CLIP], language="de", options=wish, batch_size=2):
-        assert not isinstance(found, Exception)
-        assert {word.speaker for segment in found.segments for word in segment.words or ()} == {"A"}
+    for _, transcript in model.transcribe_files([CLIP, CLIP], language="de", options=wish, batch_size=2):
+        assert not isinstance(transcript, Exception)
+        assert {word.speaker for segment in transcript.segments for word in segment.words or ()} == {"A"}
     assert known.n_asked == 2
 
 
 def test_our_own_hears_a_recording_piece_by_piece(model: Model) -> None:
     """Tones are not in speech: there is nobody, and words have no speaker."""
-    own = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
-    found = model.transcribe(CLIP, language="de", speakers=own, options=ONCE).collect()
-    assert found.turns == ()
-    assert {segment.speaker for segment in found.segments} == {None}
+    diarizer = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
+    transcript = model.transcribe(CLIP, language="de", speakers=diarizer, options=ONCE).collect()
+    assert transcript.turns == ()
+    assert {segment.speaker for segment in transcript.segments} == {None}
 
 
 def test_who_stops_early_needs_no_speakers(model: Model) -> None:
@@ -89,9 +91,9 @@ def test_who_stops_early_needs_no_speakers(model: Model) -> None:
 
 def test_a_recording_that_cannot_be_read_is_said_once(model: Model, tmp_path: Path) -> None:
     (tmp_path / "x.wav").write_bytes(b"no sound")
-    own = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
+    diarizer = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
     with pytest.raises(AudioError, match=r"x\.wav"):
-        list(model.transcribe(tmp_path / "x.wav", speakers=own))
+        list(model.transcribe(tmp_path / "x.wav", speakers=diarizer))
 
 
 @pytest.fixture
@@ -119,12 +121,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("wish", "told"),
-    [
-        (["--speakers", "many"], "speakers: expected 'auto' or how many there are, got 'many'"),
-        (["--speakers", "0"], "speakers: expected 'auto' or at least 1, got 0"),
-    ],
+    ("number", "message"),
+    [("many", "'auto' or how many there are, got 'many'"), ("0", "'auto' or at least 1, got 0")],
 )
-def test_one_line_for_what_cannot_be(wish: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transcribe", str(CLIP), "--model", "nano", *wish]) == 2
-    assert capsys.readouterr().err.splitlines() == [f"error: {told}"]
+def test_numbers_of_speakers_that_cannot_be(
+    number: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["transcribe", str(CLIP), "--model", "nano", "--speakers", number]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"error: speakers: expected {message}"]

@@ -19,12 +19,12 @@ def strengths(samples: Tensor) -> Tensor:
     """How strong each tone is in (..., n) samples, 0 to about 1."""
     n_samples = samples.shape[-1]
     seconds = torch.arange(n_samples) / SAMPLE_RATE
-    found = []
+    amplitudes = []
     for pitch in PITCHES.values():
         angles = 2 * torch.pi * pitch * seconds
         parts = [(samples * wave).mean(-1) for wave in (torch.sin(angles), torch.cos(angles))]
-        found.append(4 * torch.hypot(*parts))
-    return torch.stack(found, -1)
+        amplitudes.append(4 * torch.hypot(*parts))
+    return torch.stack(amplitudes, -1)
 
 
 class ToneSpeakers:
@@ -54,7 +54,7 @@ class ToneVoices:
     distances = VoiceDistances()
 
     def embed(self, speech: Sequence[Tensor]) -> Floats:
-        rows = [strengths(one) if len(one) else torch.zeros(len(PITCHES)) for one in speech]
+        rows = [strengths(stretch) if len(stretch) else torch.zeros(len(PITCHES)) for stretch in speech]
         return torch.nn.functional.normalize(torch.stack(rows), dim=1).numpy()
 
 
