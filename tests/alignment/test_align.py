@@ -99,16 +99,6 @@ def test_the_times_of_a_transcript_are_refined(model: Model) -> None:
         assert segment.speaker == "A"
 
 
-def test_another_recordings_text_is_told(model: Model) -> None:
-    samples, _, _ = long_recording(5)
-    with pytest.raises(OptionError, match=r"expected what is said in .*, but \d of its 8 words were heard"):
-        model.align(
-            samples,
-            "Wholly unrelated vocabulary concerning astronomy, jurisprudence and bookkeeping.",
-            language="en",
-        )
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_text_that_is_hardly_said_is_doubted(
     model: Model, method: AlignMethod, caplog: pytest.LogCaptureFixture
@@ -128,29 +118,31 @@ def test_a_text_that_is_hardly_said_is_doubted(
     )
 
 
-def test_letters_that_a_head_does_not_know_are_told(model: Model) -> None:
-    with pytest.raises(OptionError, match=r"in the letters of the model's head \(abc.*\), got none"):
-        model.align(CLIPS / "en.flac", "Доброе утро", language="en", options=AlignOptions(method="ctc"))
-
-
-@pytest.mark.parametrize("text", ["", "  \n ", "...", []])
-def test_a_text_without_words_is_told(model: Model, text: str | list[str]) -> None:
-    with pytest.raises(OptionError, match="expected words to align, got none"):
-        model.align(CLIPS / "en.flac", text, language="en")
-
-
-def test_a_model_without_a_ctc_head_is_told(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_a_ctc_head_is_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "ctc_head", None)
     with pytest.raises(OptionError, match="expected a model with a CTC head, nano has none"):
         model.align(CLIPS / "en.flac", "The garden", language="en", options=AlignOptions(method="ctc"))
 
 
-def test_a_text_too_long_for_its_recording_is_told(model: Model) -> None:
-    samples = load_audio(CLIPS / "en.flac")[: SAMPLE_RATE // 2]
-    with pytest.raises(OptionError, match=r"expected what can be said in 0\.\d s"):
-        model.align(
-            samples, "The garden is quiet in the morning.", language="en", options=AlignOptions(method="ctc")
-        )
+UNRELATED = "Wholly unrelated vocabulary concerning astronomy, jurisprudence and bookkeeping."
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "method", "message"),
+    [
+        *((text, 3.0, "attention", "expected words to align, got none") for text in ("", "  \n ", "...", [])),
+        (UNRELATED, 35.0, "attention", r"expected what is said in .*, but \d of its 8 words were heard"),
+        ("Доброе утро", 3.0, "ctc", r"in the letters of the model's head \(abc.*\), got none"),
+        ("The garden is quiet in the morning.", 0.5, "ctc", r"expected what can be said in 0\.\d s"),
+    ],
+)
+def test_texts_that_do_not_fit_the_recording_are_refused(
+    model: Model, text: str | list[str], seconds: float, method: AlignMethod, message: str
+) -> None:
+    samples, _, _ = long_recording(5)
+    options = AlignOptions(method=method)
+    with pytest.raises(OptionError, match=message):
+        model.align(samples[: round(seconds * SAMPLE_RATE)], text, language="en", options=options)
 
 
 def test_lines_and_sentences_become_segments() -> None:

@@ -54,10 +54,10 @@ def test_levels_are_those_of_whole_steps_however_audio_comes(n_chunk: int) -> No
 
 def test_bounds_move_to_the_sound() -> None:
     levels = metered(tone((1.0, 2.0)))
-    (found,) = at_loud_bounds([segment(0.9, 2.15)], levels)
-    assert (found.start_s, found.end_s) == (1.0, 2.0)
-    (found,) = at_loud_bounds([segment(1.1, 1.9)], levels)
-    assert (found.start_s, found.end_s) == (1.0, 2.0)
+    (moved,) = at_loud_bounds([segment(0.9, 2.15)], levels)
+    assert (moved.start_s, moved.end_s) == (1.0, 2.0)
+    (moved,) = at_loud_bounds([segment(1.1, 1.9)], levels)
+    assert (moved.start_s, moved.end_s) == (1.0, 2.0)
 
 
 def test_bounds_stay_near_what_was_detected_and_apart() -> None:
@@ -93,8 +93,8 @@ def test_words_begin_and_end_with_their_sound() -> None:
     samples = tone((1.0, 1.5), (2.0, 2.5))
     samples[round(0.9 * SAMPLE_RATE) : SAMPLE_RATE] = 0.003  # 30 dB softer
     levels = metered(samples)
-    found = at_quiet_bounds([word("four", 1.02, 1.4), word("one", 2.0, 2.5)], levels)
-    assert [(round(one.start, 2), round(one.end, 2)) for one in found] == [(0.9, 1.5), (2.0, 2.5)]
+    moved = at_quiet_bounds([word("four", 1.02, 1.4), word("one", 2.0, 2.5)], levels)
+    assert [(round(word.start, 2), round(word.end, 2)) for word in moved] == [(0.9, 1.5), (2.0, 2.5)]
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ def transcript(text: str, language: str = "en", *, with_words: bool = True) -> T
 
 
 def test_every_place_is_found_with_its_times() -> None:
-    found = find_phrase(transcript("The cat sat. A dog, the CAT, sat down."), "the cat")
-    assert [(match.start, match.end, match.text) for match in found] == [
+    matches = find_phrase(transcript("The cat sat. A dog, the CAT, sat down."), "the cat")
+    assert [(match.start, match.end, match.text) for match in matches] == [
         (0.0, 1.8, "The cat"),
         (5.0, 6.8, "the CAT,"),
     ]
-    assert all(match.score == 1.0 for match in found)
+    assert all(match.score == 1.0 for match in matches)
 
 
 def test_a_misheard_word_is_found_and_scored_by_its_letters() -> None:
@@ -45,10 +45,10 @@ def test_what_is_not_there_is_not_found() -> None:
 
 def test_languages_without_spaces_are_searched_by_letters() -> None:
     words = (Word("今天天气", 0.0, 2.0, 0.9, "zh"), Word("很好", 2.0, 3.0, 0.9, "zh"))
-    found = find_phrase(
+    matches = find_phrase(
         Transcript((Segment(0, 0.0, 3.0, "今天天气很好", "zh", words=words),), "zh", 3.0, ""), "天气很"
     )
-    assert [(match.text, match.start, match.end) for match in found] == [("天气很", 1.0, 2.5)]
+    assert [(match.text, match.start, match.end) for match in matches] == [("天气很", 1.0, 2.5)]
 
 
 def test_subtitles_without_a_language_are_searched_by_letters_too() -> None:
@@ -65,7 +65,7 @@ def test_without_word_times_the_segment_is_shared_out() -> None:
 
 
 @pytest.mark.parametrize(("phrase", "score"), [("", 0.7), ("?!", 0.7), ("word", 0.0), ("word", 1.5)])
-def test_bad_wishes_are_told(phrase: str, score: float) -> None:
+def test_bad_phrases_and_scores_are_refused(phrase: str, score: float) -> None:
     with pytest.raises(OptionError, match=r"expected"):
         find_phrase(transcript("a word"), phrase, least_score=score)
 

@@ -83,7 +83,7 @@ def test_any_letters_can_be_drawn(seen: FigureData, tmp_path: Path) -> None:
     assert size_of(tmp_path / "letters.png")[0] > 200
 
 
-def test_too_much_is_told(nano: Model) -> None:
+def test_a_part_that_is_too_long_is_refused(nano: Model) -> None:
     with pytest.raises(OptionError, match=r"expected 0\.1 to 30 s, got 31\.00 s"):
         collect(nano, np.zeros(31 * 16_000, np.float32), Transcript((), "en", 31.0, "nano"))
 
