@@ -24,21 +24,21 @@ def encoded(backend: FakeBackend) -> EncoderOutput:
 def test_each_window_is_heard_by_itself_and_all_in_one_step() -> None:
     backend = FakeBackend(BOTH)
     probe = LanguageProbe(backend, TOKENIZER, ("de", "en"))
-    found = probe.detect_spans(encoded(backend), [(0, 50), (50, 100), (25, 75), (40, 60)])
-    assert [int(one.probabilities.argmax()) for one in found[:2]] == [1, 0]
-    for one in found[2:]:
-        assert one.probabilities.tolist() == pytest.approx([0.5, 0.5])
+    probed = probe.detect_spans(encoded(backend), [(0, 50), (50, 100), (25, 75), (40, 60)])
+    assert [int(span.probabilities.argmax()) for span in probed[:2]] == [1, 0]
+    for span in probed[2:]:
+        assert span.probabilities.tolist() == pytest.approx([0.5, 0.5])
 
 
 def test_mass_outside_the_allow_list_is_reported() -> None:
     backend = FakeBackend(BOTH)
-    found = LanguageProbe(backend, TOKENIZER, ("de", "fr")).detect_spans(
+    probed = LanguageProbe(backend, TOKENIZER, ("de", "fr")).detect_spans(
         encoded(backend), [(0, 100), (50, 100), (100, 120)]
     )
-    assert found[0].allowed_mass == pytest.approx(0.5, abs=1e-3)
-    assert found[1].allowed_mass == pytest.approx(1.0, abs=1e-3)
-    assert found[2].no_speech > 0.99
-    assert all(one.probabilities.sum() == pytest.approx(1.0) for one in found)
+    assert probed[0].allowed_mass == pytest.approx(0.5, abs=1e-3)
+    assert probed[1].allowed_mass == pytest.approx(1.0, abs=1e-3)
+    assert probed[2].no_speech > 0.99
+    assert all(span.probabilities.sum() == pytest.approx(1.0) for span in probed)
 
 
 def test_the_probe_computes_no_keys_of_its_own() -> None:
@@ -53,10 +53,10 @@ def test_the_probe_computes_no_keys_of_its_own() -> None:
 def test_stretches_are_heard_each_by_itself_in_one_batch() -> None:
     english, german = (Script(languages=(SpokenLanguage(code, 0, 400),)) for code in ("en", "de"))
     backend = FakeBackend(by_row(english, german))
-    found = LanguageProbe(backend, TOKENIZER, ("de", "en")).detect(
+    probed = LanguageProbe(backend, TOKENIZER, ("de", "en")).detect(
         [torch.zeros(FAKE_DIMS.n_mels, 100), torch.zeros(FAKE_DIMS.n_mels, 41)]
     )
-    assert [int(one.probabilities.argmax()) for one in found] == [1, 0]
+    assert [int(span.probabilities.argmax()) for span in probed] == [1, 0]
     assert backend.n_encoded == 3, "two stretches, and silence once"
     assert LanguageProbe(backend, TOKENIZER, ("de", "en")).detect([]) == []
 
@@ -64,9 +64,9 @@ def test_stretches_are_heard_each_by_itself_in_one_batch() -> None:
 def test_what_is_heard_in_silence_counts_against_a_language() -> None:
     backend = FakeBackend(lambda mel, _: SILENT if float(mel.std()) == 0.0 else BOTH)
     noise = torch.randn(FAKE_DIMS.n_mels, 200)
-    (found,) = LanguageProbe(backend, TOKENIZER, ("de", "en")).detect([noise])
-    assert found.probabilities[0] > 0.9, "silence is heard as English, so German is likelier of the two"
-    assert found.no_speech < 0.01
+    (probed,) = LanguageProbe(backend, TOKENIZER, ("de", "en")).detect([noise])
+    assert probed.probabilities[0] > 0.9, "silence is heard as English, so German is likelier of the two"
+    assert probed.no_speech < 0.01
 
 
 def test_wrong_use_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from sottovoce.language.chain import ONE_NATS, Emission, Question, Spans
 from tests.language.test_chain import CODES, probed
@@ -24,89 +25,90 @@ def spans(
     alone: bool = True,
 ) -> Spans:
     """Spans of 3 s with these probes, encoded separately or (alone False) masked."""
-    found = Spans(
+    probed_spans = Spans(
         Emission(CODES, ALLOWED),
         seconds or [3.0] * len(heard),
-        [UNSURE if alone else probed(**one) for one in heard],
+        [UNSURE if alone else probed(**shares) for shares in heard],
         base=np.full(4, 0.25),
         spoken_s=np.zeros(4),
         before=before,
         expected=expected,
         one_nats=one_nats,
     )
-    for index, one in enumerate(heard if alone else ()):
-        found.hear(index, probed(**one))
-    return found
+    for index, shares in enumerate(heard if alone else ()):
+        probed_spans.hear(index, probed(**shares))
+    return probed_spans
 
 
-def languages(found: Spans) -> list[tuple[int, int, int]]:
-    return [(run.first, run.end, run.language) for run in found.runs()]
+def languages(window: Spans) -> list[tuple[int, int, int]]:
+    return [(run.first, run.end, run.language) for run in window.runs()]
 
 
 def test_sure_spans_are_followed() -> None:
-    found = spans([{"en": 0.98}, {"de": 0.98}, {"de": 0.98}])
-    assert languages(found) == [(0, 1, EN), (1, 3, DE)]
-    assert all(run.probability > 0.9 for run in found.runs())
+    window = spans([{"en": 0.98}, {"de": 0.98}, {"de": 0.98}])
+    assert languages(window) == [(0, 1, EN), (1, 3, DE)]
+    assert all(run.probability > 0.9 for run in window.runs())
 
 
-def test_a_short_doubtful_span_goes_with_those_around_it() -> None:
-    found = spans([{"de": 0.98}, {"en": 0.5, "de": 0.3}, {"de": 0.98}], seconds=[3.0, 0.6, 3.0])
-    assert languages(found) == [(0, 3, DE)]
+DE_98, PL_98 = {"de": 0.98}, {"pl": 0.98}
 
 
-def test_the_language_before_stays_in_doubt() -> None:
-    assert languages(spans([{}], before=PL)) == [(0, 1, PL)]
-    assert languages(spans([{"de": 0.99}], before=PL)) == [(0, 1, DE)]
-
-
-def test_a_neighbour_of_a_spoken_language_is_taken_for_it() -> None:
-    """Base detects Russian in Polish."""
-    found = spans([{"pl": 0.98}, {"pl": 0.98}, {"ru": 0.5, "pl": 0.3}, {"pl": 0.98}])
-    assert languages(found) == [(0, 4, PL)]
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (spans([DE_98, {"en": 0.5, "de": 0.3}, DE_98], seconds=[3.0, 0.6, 3.0]), DE),  # with those around it
+        (spans([{}], before=PL), PL),
+        (spans([{"de": 0.99}], before=PL), DE),
+        (spans([PL_98, PL_98, {"ru": 0.5, "pl": 0.3}, PL_98]), PL),  # base detects Russian in Polish
+    ],
+    ids=["a short doubtful span", "doubt after Polish", "no doubt after Polish", "a neighbour of Polish"],
+)
+def test_a_window_of_one_language(window: Spans, expected: int) -> None:
+    assert languages(window) == [(0, len(window.posterior), expected)]
 
 
 def test_unsure_spans_are_asked_about_and_sure_ones_are_not() -> None:
-    found = spans([{"en": 0.99}] * 3, alone=False, before=EN)
-    assert found.question() is None
-    found = spans([{"en": 0.99}, {"en": 0.05, "de": 0.6}, {"en": 0.99}], alone=False, before=EN)
-    assert found.question() == Question(1)
-    found.hear(1, probed(de=0.99))
-    assert languages(found) == [(0, 1, EN), (1, 2, DE), (2, 3, EN)]
+    window = spans([{"en": 0.99}] * 3, alone=False, before=EN)
+    assert window.question() is None
+    window = spans([{"en": 0.99}, {"en": 0.05, "de": 0.6}, {"en": 0.99}], alone=False, before=EN)
+    assert window.question() == Question(1)
+    window.hear(1, probed(de=0.99))
+    assert languages(window) == [(0, 1, EN), (1, 2, DE), (2, 3, EN)]
 
 
 def test_the_longest_unsure_span_is_asked_about_first_and_a_very_short_one_never() -> None:
-    found = spans([{}, {}, {}], seconds=[1.0, 3.0, 0.4], alone=False)
+    window = spans([{}, {}, {}], seconds=[1.0, 3.0, 0.4], alone=False)
     asked = []
-    while (question := found.question()) is not None and not question.languages:
+    while (question := window.question()) is not None and not question.languages:
         asked.append(question.span)
-        found.hear(question.span, UNSURE)
+        window.hear(question.span, UNSURE)
     assert asked == [1, 0]
 
 
 def test_text_is_asked_for_where_sound_leaves_two_languages() -> None:
-    found = spans([{"pl": 0.98}, {"pl": 0.3, "de": 0.3}, {"de": 0.98}])
-    question = found.question()
+    window = spans([{"pl": 0.98}, {"pl": 0.3, "de": 0.3}, {"de": 0.98}])
+    question = window.question()
     assert question is not None
     assert question.span == 1
     assert {PL, DE} <= set(question.languages)
     for nats, expected in [({PL: -10.0, DE: -60.0}, PL), ({PL: -60.0, DE: -10.0}, DE)]:
-        found.read(1, nats)
-        assert found.posterior[1].argmax() == expected
-    assert found.question() is None, "it was asked already"
+        window.read(1, nats)
+        assert window.posterior[1].argmax() == expected
+    assert window.question() is None, "it was asked already"
 
 
 def test_languages_without_text_count_as_the_least_of_those_that_have_one() -> None:
-    found = spans([{}])
-    sound = found.posterior[0].copy()
-    found.read(0, {PL: -10.0, DE: -160.0})
-    ratios = found.posterior[0] / sound
+    window = spans([{}])
+    sound = window.posterior[0].copy()
+    window.read(0, {PL: -10.0, DE: -160.0})
+    ratios = window.posterior[0] / sound
     assert ratios[RU] < ratios[PL] / 10.0
     assert ratios[EN] < ratios[PL] / 10.0
 
 
 def test_one_language_is_not_asked_for_text() -> None:
-    found = spans([{"en": 0.5, "de": 0.4}] * 2, expected=EN)
-    assert found.question() is None
+    window = spans([{"en": 0.5, "de": 0.4}] * 2, expected=EN)
+    assert window.question() is None
 
 
 def test_several_languages_are_shown_by_clear_spans_alone() -> None:

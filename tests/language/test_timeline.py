@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.language.chain import Emission, base_prior, fitted, prior_after
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.language.timeline import HISTORY_S, LanguageTimeline
+from sottovoce.language.timeline import HISTORY_S, LanguageChange, LanguageTimeline
 from sottovoce.text.tokenizer import Tokenizer
 
 CODES = Tokenizer.for_model(51865).language_codes
@@ -44,6 +44,12 @@ def hear(line: LanguageTimeline, change_s: float, start_s: float, end_s: float) 
         first = max(start_s, end - WIDTH)
         english = float(np.clip((change_s - first) / (end - first), 0.002, 0.998))
         line.add(first, end, probed(en=english, de=1 - english))
+
+
+def decided(line: LanguageTimeline, *, at_end: bool = False) -> LanguageChange:
+    change = line.decide(at_end=at_end)
+    assert change is not None
+    return change
 
 
 def test_the_posterior_is_that_of_all_paths() -> None:
@@ -84,8 +90,7 @@ def test_a_change_is_found_where_it_is(change_s: float) -> None:
     line = timeline("en")
     line.begin(0.0)
     hear(line, change_s, 0.0, change_s + 2.25)
-    change = line.decide()
-    assert change is not None
+    change = decided(line)
     assert (change.source, change.target) == ("en", "de")
     assert abs(change.at_s - change_s) <= 0.3
     assert line.current == "de"
@@ -105,8 +110,7 @@ def test_before_the_first_language_nothing_is_certain() -> None:
     assert line.certain_until_s == -math.inf
     line.begin(0.0)
     hear(line, 100.0, 0.0, 3.0)
-    change = line.decide()
-    assert change is not None
+    change = decided(line)
     assert (change.source, change.target, change.at_s) == (None, "en", 0.0)
 
 
@@ -116,8 +120,7 @@ def test_the_first_language_waits_no_longer_than_allowed() -> None:
     line.add(10.0, 11.5, probed(en=0.5, de=0.5))
     assert line.decide() is None
     line.add(10.0, 12.0, probed(en=0.4, de=0.6))
-    change = line.decide()
-    assert change is not None
+    change = decided(line)
     assert change.target == "de"
 
 
@@ -125,8 +128,7 @@ def test_the_end_of_an_utterance_decides() -> None:
     line = timeline()
     line.begin(0.0)
     line.add(0.0, 0.3, probed(en=0.2, de=0.8))
-    change = line.decide(at_end=True)
-    assert change is not None
+    change = decided(line, at_end=True)
     assert change.target == "de"
     assert line.decide(at_end=True) is None
 
@@ -157,9 +159,8 @@ def test_a_change_is_moved_to_where_it_is_better_known() -> None:
     line = timeline("en")
     line.begin(0.0)
     hear(line, 4.0, 0.0, 7.0)
-    found = line.decide()
-    assert found is not None
-    placed = line.place(found, 3.9)
+    change = decided(line)
+    placed = line.place(change, 3.9)
     assert (placed.at_s, placed.target, line.since_s) == (3.9, "de", 3.9)
 
 
@@ -182,8 +183,7 @@ def test_a_stretch_begins_no_earlier_than_the_last_change() -> None:
     line.begin(2.0)
     assert line.since_s == 2.0
     hear(line, 7.0, 2.0, 10.0)
-    change = line.decide()
-    assert change is not None
+    change = decided(line)
     assert line.since_s == change.at_s > 6.0
     assert not line.is_opening
 
@@ -202,12 +202,10 @@ def test_a_first_language_is_corrected_by_all_of_the_utterance() -> None:
     line.begin(0.0)
     for end in (1.0, 1.5, 2.0):
         line.add(0.0, end, probed(en=0.95, de=0.03, es=0.02))
-    first = line.decide()
-    assert first is not None
+    first = decided(line)
     assert first.target == "en"
     line.add(0.0, 4.0, probed(en=0.2, de=0.75, es=0.05))
-    corrected = line.decide()
-    assert corrected is not None
+    corrected = decided(line)
     assert (corrected.source, corrected.target) == ("en", "de")
     assert corrected.at_s <= 2.0, "what may be another language is no later than what spoke for the first"
 
@@ -245,7 +243,7 @@ def test_history_is_bounded() -> None:
     assert len(line.frames) <= HISTORY_S / HOP + 1
 
 
-def test_mass_outside_of_the_list_is_told_for_a_span() -> None:
+def test_mass_of_the_list_is_measured_for_a_span() -> None:
     line = timeline("en")
     line.begin(0.0)
     for end, mass in ((1.0, 0.9), (1.5, 0.7), (3.0, 0.2)):
