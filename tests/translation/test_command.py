@@ -83,9 +83,9 @@ def test_what_words_are_asked_for_is_no_matter_of_the_english(tmp_path: Path) ->
 
 def test_what_is_english_stays(model: Model) -> None:
     segments = [Segment(0, 0.0, 1.0, " It is so.", "en")]
-    (one,) = with_english(model, CLIP, segments, TranscribeOptions())
-    assert one == segments[0]
-    assert one.translation is None
+    (segment,) = with_english(model, CLIP, segments, TranscribeOptions())
+    assert segment == segments[0]
+    assert segment.translation is None
 
 
 class Nobody:
@@ -148,7 +148,7 @@ def test_an_english_only_model_cannot(model: Model, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--translate-to", "fr"], "needs --translation-url"),
         (["--translate-to", "klingon"], "language 'klingon'"),
@@ -156,17 +156,14 @@ def test_an_english_only_model_cannot(model: Model, monkeypatch: pytest.MonkeyPa
         (["--translate-to", "fr", "--translation-url", "http://x"], "needs --translation-model"),
         (["--translate-to", "fr", "--translation-url", "x", "--translation-model", "m"], "expected http://"),
         (["--translate-to", "en", "--glossary", "x"], "--glossary: needs --translation-url"),
-        (
-            [*SERVER, "--glossary", "nowhere.txt"],
-            "glossary 'nowhere.txt': expected terms, got No such file",
-        ),
+        ([*SERVER, "--glossary", "nowhere.txt"], "glossary 'nowhere.txt': expected terms, got No such file"),
     ],
 )
-def test_bad_input_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transcribe", str(CLIP), *FAST, *words]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
-    assert told in lines[0]
+    assert message in lines[0]
 
 
 def test_standard_input_is_read_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,8 @@ def final(text: str) -> Final:
     return Final(0.0, 4.0, text, "de", (), 4.5, utterance=1)
 
 
-def told(translator: LiveTranslator, *events: Event) -> list[tuple[str, bool]]:
-    return [(one.text, one.is_final) for event in events for one in translator.take(event)]
+def translated(translator: LiveTranslator, *events: Event) -> list[tuple[str, bool]]:
+    return [(line.text, line.is_final) for event in events for line in translator.take(event)]
 
 
 def test_only_what_two_readings_agree_on_is_shown() -> None:
@@ -48,8 +48,8 @@ def test_only_what_two_readings_agree_on_is_shown() -> None:
         partial(" sehr viel Zeit", 2.0),
         partial(" für euch alle", 3.0),
     ]
-    assert told(live, *events) == [("I have", False), ("today", False)]
-    assert told(live, final(" Ich habe heute sehr viel Zeit für euch alle")) == [
+    assert translated(live, *events) == [("I have", False), ("today", False)]
+    assert translated(live, final(" Ich habe heute sehr viel Zeit für euch alle")) == [
         ("I have a lot of time today.", True)
     ]
     assert chat.asked[1] == "Ich habe heute sehr viel Zeit"
@@ -59,21 +59,21 @@ def test_what_was_shown_is_not_taken_back() -> None:
     chat = Scripted("one two", "one two three", "uno", "uno dos")
     live = LiveTranslator(ChatTranslator(chat, "en"))
     grown = [partial(f" a{i} b{i} c{i}", float(i)) for i in range(4)]
-    assert told(live, *grown) == [("one two", False)]
+    assert translated(live, *grown) == [("one two", False)]
 
 
 def test_a_few_words_are_not_asked_for_and_silence_is_not_said() -> None:
     chat = Scripted()
     live = LiveTranslator(ChatTranslator(chat, "en"))
-    assert told(live, SpeechStarted(0.0, 0.0), partial(" Ja", 1.0), final(" ")) == []
+    assert translated(live, SpeechStarted(0.0, 0.0), partial(" Ja", 1.0), final(" ")) == []
 
 
 def test_an_utterance_begins_anew() -> None:
     chat = Scripted("a b c", "A.", "x y", "x y z")
     live = LiveTranslator(ChatTranslator(chat, "en"))
-    assert told(live, partial(" eins zwei drei", 1.0), final(" eins zwei drei")) == [("A.", True)]
+    assert translated(live, partial(" eins zwei drei", 1.0), final(" eins zwei drei")) == [("A.", True)]
     grown = [partial(" vier fünf sechs", 5.0), partial(" sieben acht neun", 6.0)]
-    assert told(live, *grown) == [("x y", False)]
+    assert translated(live, *grown) == [("x y", False)]
 
 
 def test_what_more_was_said_of_already_is_not_asked_for() -> None:
@@ -86,7 +86,7 @@ def test_what_more_was_said_of_already_is_not_asked_for() -> None:
         partial(" sieben acht neun", 6.0),
         SpeechStarted(7.0, 7.0),
     ]
-    shown = [one.text for event, last in mark_newest(late) for one in live.take(event, is_newest=last)]
+    shown = [line.text for event, last in mark_newest(late) for line in live.take(event, is_newest=last)]
     assert shown == ["A."]
     assert chat.asked == ["eins zwei drei", "vier fünf sechs sieben acht neun"]
 
@@ -101,8 +101,8 @@ def test_the_command_tells_both_and_counts_on(capsys: pytest.CaptureFixture[str]
     finals = [event for event in events if event["type"] == "final"]
     translations = [event for event in events if event["type"] == "translation" and event["final"]]
     assert finals
-    assert [one["text"] for one in translations] == [one["text"].strip().upper() for one in finals]
-    assert [one["utterance"] for one in translations] == [one["utterance"] for one in finals]
+    assert [event["text"] for event in translations] == [event["text"].strip().upper() for event in finals]
+    assert [event["utterance"] for event in translations] == [event["utterance"] for event in finals]
 
 
 def test_a_server_that_fails_does_not_end_the_session(capsys: pytest.CaptureFixture[str]) -> None:

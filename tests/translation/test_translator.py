@@ -28,8 +28,8 @@ def said(number: int, text: str, language: str = "de", start: float | None = Non
 def test_segments_are_joined_to_sentences() -> None:
     parts = [said(0, "Erst das"), said(1, "und dann jenes."), said(2, "Neu"), said(3, "beginnt", start=90.0)]
     whole = list(sentences(parts))
-    assert [one.text for one in whole] == [" Erst das und dann jenes.", " Neu", " beginnt"]
-    assert [one.id for one in whole] == [0, 1, 2]
+    assert [sentence.text for sentence in whole] == [" Erst das und dann jenes.", " Neu", " beginnt"]
+    assert [sentence.id for sentence in whole] == [0, 1, 2]
     assert (whole[0].start, whole[0].end) == (0.0, 3.5)
     assert len(list(sentences([said(0, "Erst"), said(1, "then", "en")]))) == 2
 
@@ -37,9 +37,9 @@ def test_segments_are_joined_to_sentences() -> None:
 def test_each_sentence_is_asked_with_those_before_it() -> None:
     with stand_in(upper) as server:
         translator = ChatTranslator(ChatServer(server.url, "tiny", key="secret"), "fr")
-        found = list(translator.segments([said(0, "Guten Tag."), said(1, "Wie geht es?")]))
-    assert [one.translation for one in found] == ["GUTEN TAG.", "WIE GEHT ES?"]
-    assert [one.text for one in found] == [" Guten Tag.", " Wie geht es?"]
+        translated = list(translator.segments([said(0, "Guten Tag."), said(1, "Wie geht es?")]))
+    assert [segment.translation for segment in translated] == ["GUTEN TAG.", "WIE GEHT ES?"]
+    assert [segment.text for segment in translated] == [" Guten Tag.", " Wie geht es?"]
     assert server.keys == ["Bearer secret"] * 2
     assert [asked["path"] for asked in server.asked] == ["/v1/chat/completions"] * 2
     system, before, answer, last = server.asked[1]["messages"]
@@ -53,7 +53,7 @@ def test_each_sentence_is_asked_with_those_before_it() -> None:
     assert server.asked[0]["model"] == "tiny"
 
 
-def test_terms_are_told_where_they_are_said(tmp_path: Path) -> None:
+def test_the_prompt_has_the_terms_of_the_sentence_alone(tmp_path: Path) -> None:
     path = tmp_path / "terms.txt"
     path.write_text("# names\nRechnungshof = Cour des comptes\nZug\ttrain\n\n", encoding="utf-8")
     with stand_in(upper) as server:
@@ -69,10 +69,10 @@ def test_terms_are_told_where_they_are_said(tmp_path: Path) -> None:
 
 def test_a_sentence_has_no_translation_that_says_the_same() -> None:
     texts = [("Bonjour.", "fr"), ("Danke.", "de"), ("OK.", "de")]
-    segments = [said(number, *one) for number, one in enumerate(texts)]
+    segments = [said(number, *row) for number, row in enumerate(texts)]
     with stand_in(upper) as server:
         translated = list(ChatTranslator(ChatServer(server.url, "tiny"), "fr").segments(segments))
-    assert [one.translation for one in translated] == [None, "DANKE.", None]
+    assert [segment.translation for segment in translated] == [None, "DANKE.", None]
     assert [asked["messages"][-1]["content"] for asked in server.asked] == ["Danke.", "OK."]
 
 
@@ -90,7 +90,7 @@ def test_a_busy_server_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         ((401, json.dumps({"error": {"message": "wrong\nkey"}})), r"answered 401 \(wrong key\)"),
         ((404, "<html>"), "answered 404"),
@@ -102,16 +102,16 @@ def test_a_busy_server_is_asked_again() -> None:
         (completion("  "), "expected text from the server, got none"),
     ],
 )
-def test_what_is_no_translation_is_one_line(answer: Answer, told: str) -> None:
+def test_another_answer_is_one_line(answer: Answer, message: str) -> None:
     with stand_in(lambda _: answer) as server:
         translator = ChatTranslator(ChatServer(server.url, "tiny", key="secret", waits_s=()), "fr")
-        with pytest.raises(TranslationError, match=told) as caught:
+        with pytest.raises(TranslationError, match=message) as caught:
             translator.text("Guten Tag.", "de")
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+def test_a_server_that_cannot_be_reached_is_named() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -130,14 +130,14 @@ def test_a_server_that_is_not_there_is_told() -> None:
         ("http://x:99999999", "m", None),
     ],
 )
-def test_wrong_servers_are_told(url: str, model: str, key: str | None) -> None:
+def test_wrong_servers_are_refused(url: str, model: str, key: str | None) -> None:
     with pytest.raises(OptionError, match="expected"):
         ChatServer(url, model, key)
     assert "secret" not in repr(ChatServer("http://x", "m", "secret"))
 
 
 @pytest.mark.parametrize("content", ["nothing here", "= b", "a ="])
-def test_a_wrong_glossary_is_told(tmp_path: Path, content: str) -> None:
+def test_a_wrong_glossary_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "terms.txt"
     path.write_text("a = b\n" + content + "\n", encoding="utf-8")
     with pytest.raises(OptionError, match=r"line 2: expected 'term = translation'"):
@@ -187,14 +187,8 @@ def test_in_every_format_what_needs_no_translation_stands_once(name: str, with_w
 
 @pytest.mark.parametrize(("name", "comma"), [("tsv", "\t"), ("csv", ",")])
 def test_rows_without_a_translation_have_the_column(name: str, comma: str) -> None:
-    writer = writer_for(name)
-    text = as_bytes(writer.begin(TranscriptInfo("nano", translation="en"))).decode()
-    for segment in (
-        Segment(0, 0.0, 1.0, " It is.", "en"),
-        Segment(1, 1.0, 2.0, " Ja.", "de", translation="Yes."),
-    ):
-        text += as_bytes(writer.segment(segment)).decode()
-    head, first, second = text.splitlines()
+    segments = [Segment(0, 0.0, 1.0, " It is.", "en"), Segment(1, 1.0, 2.0, " Ja.", "de", translation="Yes.")]
+    head, first, second = written(name, segments, "en").splitlines()
     assert head.count(comma) == first.count(comma) == second.count(comma)
     assert first.endswith("It is." + comma)
     assert second.endswith("Yes.")

@@ -100,19 +100,19 @@ def test_in_the_library_each_final_has_its_translation(model: Model) -> None:
     session, translator = model.session("de"), WhisperTranslator(model)
     live = LiveTranslator(translator)
     audio = load_audio(str(CLIPS / "de.flac"))
-    finals, told = [], []
+    finals, translations = [], []
     for at in range(0, len(audio) + 1, SAMPLE_RATE):
         piece = audio[at : at + SAMPLE_RATE]
         translator.push(piece)
         events = session.push(piece) if len(piece) else []
         events += session.close() if at + SAMPLE_RATE > len(audio) else []
         finals += [event for event in events if type(event).__name__ == "Final"]
-        told += [one for event in events for one in live.take(event) if one.is_final]
+        translations += [line for event in events for line in live.take(event) if line.is_final]
     assert finals
-    assert [(one.utterance, one.start, one.end) for one in told] == [
-        (one.utterance, one.start, one.end) for one in finals
+    assert [(line.utterance, line.start, line.end) for line in translations] == [
+        (line.utterance, line.start, line.end) for line in finals
     ]
-    assert {one.language for one in told} == {"en"}
+    assert {line.language for line in translations} == {"en"}
 
 
 def events_of(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
@@ -125,14 +125,14 @@ def test_the_command_tells_both_and_leaves_the_original(capsys: pytest.CaptureFi
     call = [str(CLIPS / "mixed.flac"), "-l", "en,de,es,fr"]
     alone = events_of(capsys, *call)
     both = events_of(capsys, *call, *ENGLISH)
-    translations = [one for one in both if one["type"] == "translation"]
-    others = [one for one in both if one["type"] != "translation"]
-    assert [one["seq"] for one in both] == list(range(len(both)))
-    assert [one | {"seq": 0} for one in others] == [one | {"seq": 0} for one in alone]
-    finals = {one["utterance"]: one for one in others if one["type"] == "final"}
-    whole = {one["utterance"]: one for one in translations if one["final"]}
+    translations = [event for event in both if event["type"] == "translation"]
+    others = [event for event in both if event["type"] != "translation"]
+    assert [event["seq"] for event in both] == list(range(len(both)))
+    assert [event | {"seq": 0} for event in others] == [event | {"seq": 0} for event in alone]
+    finals = {event["utterance"]: event for event in others if event["type"] == "final"}
+    whole = {event["utterance"]: event for event in translations if event["final"]}
     assert list(whole) == list(finals)
-    english = [number for number, one in finals.items() if one["language"] == "en"]
+    english = [number for number, event in finals.items() if event["language"] == "en"]
     assert english
     assert [whole[number]["text"] for number in english] == [finals[n]["text"].strip() for n in english]
 
