@@ -18,7 +18,7 @@ from torch import Tensor
 from sottovoce.audio.mel import mel_filters
 from sottovoce.errors import CheckpointError, OptionError
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights
-from sottovoce.models.checkpoint.compact import read_compact, save_compact
+from sottovoce.models.checkpoint.compact import save_compact
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import save_ggml
 from sottovoce.models.checkpoint.huggingface import (
@@ -202,15 +202,6 @@ def test_compact_form_keeps_what_was_trained(tmp_path: Path) -> None:
     deep = dataclasses.replace(compact, ctc_head=dataclasses.replace(head, convolutions=(layer,)))
     with pytest.raises(CheckpointError, match="linear CTC heads alone"):
         save_compact(deep, tmp_path / "deep.safetensors")
-
-
-def test_the_bundled_model_reads() -> None:
-    nano = read_compact()
-    assert nano.name == "nano"
-    assert nano.alignment_heads
-    assert nano.languages
-    assert {"en", "de", "es", "fr", "zh"} <= set(nano.languages)
-    assert nano.ctc_head.labels[nano.ctc_head.blank] not in nano.ctc_head.labels[1:]
 
 
 @pytest.mark.long
