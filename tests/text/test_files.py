@@ -112,16 +112,6 @@ def test_what_is_no_text_is_refused(data: bytes, fault: str) -> None:
         decode_text(data)
 
 
-def test_lists_of_the_reports(shared_dir: Path) -> None:
-    folder = shared_dir / "fixtures/reports"
-    recordings = list_recordings(folder / "recordings-bom.txt")
-    assert [Path(recording.path).name for recording in recordings] == ["gap.mka", "late-audio.mp4"]
-    assert all(Path(recording.path).is_file() for recording in recordings)
-    (entry,) = read_manifest(folder / "manifest-bom.jsonl")
-    assert entry.path.is_file()
-    assert entry.language == "en"
-
-
 def test_standard_input_is_text_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     given = io.BytesIO("Grüße\r\n".encode("utf-16"))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(given, encoding="latin-1"))
