@@ -116,33 +116,25 @@ def test_whisperx_words_without_times_take_those_around_them() -> None:
     assert "In 2014 12 we paid $50." in write_transcript(writer_for("srt"), transcript)
 
 
-def test_whisper_timestamped_has_text_and_confidence() -> None:
+def test_whisper_timestamped_stable_ts_and_faster_whisper() -> None:
+    """Other names, more keys, and a list of segments, as people write those of faster-whisper."""
+    times = [{"start": 0.5, "end": 0.8}, {"start": 0.8, "end": 1.2}]
     words = [
-        {"text": "Good", "start": 0.5, "end": 0.8, "confidence": 0.95},
-        {"text": "morning.", "start": 0.8, "end": 1.2, "confidence": 0.9},
+        {"word": " Good", **times[0], "probability": 0.95, "tokens": [2205], "id": 0},
+        {"word": " day.", **times[1], "probability": None, "tokens": [786, 13], "id": 1},
     ]
-    (single,) = read(
-        {"text": " Good morning.", "segments": [segment(" Good morning.", words=words)]}
-    ).segments
-    assert [(word.word, word.probability) for word in single.words or ()] == [
-        (" Good", 0.95),
-        (" morning.", 0.9),
-    ]
-
-
-def test_stable_ts_and_faster_whisper() -> None:
-    """stable-ts writes more keys; people write faster-whisper's segments as a list."""
-    words = [
-        {"word": " Good", "start": 0.5, "end": 0.8, "probability": 0.95, "tokens": [2205], "id": 0},
-        {"word": " day.", "start": 0.8, "end": 1.2, "probability": None, "tokens": [786, 13], "id": 1},
+    named = [
+        {"text": "Good", **times[0], "confidence": 0.95},
+        {"text": "day.", **times[1], "confidence": None},
     ]
     more = {"id": 1, "seek": 0, "tokens": [2205, 786, 13], "temperature": None, "avg_logprob": -0.5}
-    row = segment(" Good day.", words=words, **more)
+    row, timestamped_row = (segment(" Good day.", words=each, **more) for each in (words, named))
     stable = read({"text": " Good day.", "segments": [row], "language": "en", "ori_dict": {}})
-    faster = read([row])
-    for transcript in (stable, faster):
+    timestamped = read({"text": " Good day.", "segments": [timestamped_row]})
+    for transcript in (stable, timestamped, read([row])):
         assert words_of(transcript) == [[(" Good", 0.5, 0.8), (" day.", 0.8, 1.2)]]
-        only = transcript.segments[0]
+        (only,) = transcript.segments
+        assert (only.words or ())[0].probability == 0.95
         assert (only.id, only.tokens, only.avg_logprob) == (1, (2205, 786, 13), -0.5)
         assert math.isnan(only.temperature)
     assert read([segment(" Hi.", words=None)]).segments[0].words is None
