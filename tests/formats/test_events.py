@@ -23,22 +23,19 @@ COMMON = {"type", "start", "end", "text", "language", "words", "emission_time", 
 
 
 @pytest.mark.parametrize(("kind", "event"), EVENTS)
-def test_every_line_has_the_common_names(kind: str, event: Event) -> None:
+def test_every_line_has_the_common_names_its_number_and_its_utterance_if_it_has_one(
+    kind: str, event: Event
+) -> None:
+    event = replace(event, seq=7, utterance=3)
     line = event_line(event)
     assert line.endswith("\n")
     assert line.count("\n") == 1
     entry = json.loads(line)
     assert entry == event_document(event)
-    assert entry["type"] == kind
     assert set(entry) >= COMMON
+    assert (entry["type"], entry["seq"], entry["utterance"]) == (kind, 7, 3)
     assert entry["start"] <= entry["end"] <= entry["emission_time"]
-
-
-@pytest.mark.parametrize(("kind", "event"), EVENTS)
-def test_every_line_is_numbered_and_names_its_utterance_if_it_has_one(kind: str, event: Event) -> None:
-    entry = event_document(replace(event, seq=7, utterance=3))
-    assert (entry["seq"], entry["utterance"]) == (7, 3)
-    assert "utterance" not in event_document(replace(event, seq=7, utterance=None))
+    assert "utterance" not in event_document(replace(event, utterance=None))
 
 
 def test_times_are_whole_milliseconds() -> None:
