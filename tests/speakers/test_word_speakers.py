@@ -91,6 +91,8 @@ def test_nothing_is_lost_whatever_the_turns(
     parts = list(SpeakerLabels(sorted(turns, key=lambda turn: turn.start)).split(whole))
     assert "".join(part.text for part in parts) == whole.text
     assert [token for part in parts for token in part.tokens] == list(whole.tokens)
+    for part in parts:
+        assert {token.id for word in part.words or () for token in word.tokens} <= set(part.tokens)
     labelled = [word for part in parts for word in part.words or ()]
     assert [replace(word, speaker=None) for word in labelled] == expected
     assert all((part.speaker is None) == (not turns) for part in parts)
