@@ -110,13 +110,15 @@ def test_wyoming_answers_a_ping_while_audio_waits(gate: Gate) -> None:
     assert text.split() == ["word"] * SECONDS
 
 
-def test_a_client_that_waits_for_its_text_is_not_silent() -> None:
+@pytest.mark.parametrize(("n_seconds", "update_s"), [(20, 0.1), (1, 1.2)])
+def test_a_client_that_waits_for_its_text_is_not_silent(n_seconds: int, update_s: float) -> None:
+    limits = ServerLimits(pending_s=1.0, idle_s=0.5)
     with (
-        serving(SlowModel(lambda: time.sleep(0.1)), limits=ServerLimits(pending_s=1.0, idle_s=0.5)) as server,
+        serving(SlowModel(lambda: time.sleep(update_s)), limits=limits) as server,
         connected(server) as client,
     ):
-        say(client, *[SECOND] * 20)
+        say(client, *[SECOND] * n_seconds)
         time.sleep(1.2)
         say(client, {"type": "close"})
         heard = rest(client)
-    assert heard[-1] == {"type": "closed", "received": 20.0}
+    assert heard[-1] == {"type": "closed", "received": n_seconds}

@@ -229,6 +229,26 @@ def test_what_is_no_event_is_told_and_ends_the_connection(
     assert expected in json.loads(rest)["text"]
 
 
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        (b'{"type": "transcribe", "data": {"language": "zz"}}\n', "invalid_value"),
+        (b"nonsense\n", "invalid_message"),
+        (b"", "idle_timeout"),
+    ],
+)
+def test_the_text_before_an_error_follows_it(last: bytes, code: str) -> None:
+    async def run() -> tuple[str, str]:
+        async with client_of(server) as client:
+            await begin(client)
+            client._writer.write(last)
+            error = (await told(client))[-1][1]
+            return error["code"], (await told(client))[-1][1]["text"]
+
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(idle_s=1.0)) as server:
+        assert asyncio.run(run()) == (code, "word")
+
+
 def test_chunks_need_no_start_and_one_that_comes_after_them_begins_anew(four: ServerThread) -> None:
     async def run() -> list[str]:
         async with client_of(four) as client:

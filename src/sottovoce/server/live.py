@@ -224,6 +224,7 @@ class LiveConnection(ABC, Generic[M]):
         self.messages: MessageQueue[M] = MessageQueue(self.limits.message_kb * 1024)
         self.idle_s = self.limits.idle_s
         self._last_active_s = time.monotonic()
+        self._is_working = False
         self._session: SessionHandle | None = None
         self.exit_stack = AsyncExitStack()
         self._is_closing = False
@@ -416,6 +417,8 @@ class LiveConnection(ABC, Generic[M]):
             if self.transport.has_disconnected():
                 raise ClientDisconnectedError
             await self.report()
+            if self._is_working:
+                continue
             now_s = time.monotonic()
             if now_s - self._last_active_s > self.idle_s:
                 raise silent_too_long(self.idle_s)
@@ -425,8 +428,9 @@ class LiveConnection(ABC, Generic[M]):
 
     async def _process_queue(self) -> None:
         while True:
+            self._is_working, self._last_active_s = False, time.monotonic()
             command = await self.queue.next(lambda: self._session.n_due if self._session else 1)
-            self._last_active_s = time.monotonic()
+            self._is_working = True
             if command is None:
                 await self.on_audio()
                 self._mark_audio()

@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -299,11 +299,25 @@ class WyomingConnection(LiveConnection[Frame]):
         await self.release()
 
     async def _receive(self) -> None:
+        if await self._has_failed(super()._receive):
+            await self.messages.put(None)
+
+    async def _handle(self) -> None:
+        if await self._has_failed(super()._handle):
+            await self.request_close()
+
+    async def _report(self) -> None:
+        if await self._has_failed(super()._report):
+            await self.request_close()
+
+    async def _has_failed(self, task: Callable[[], Awaitable[None]]) -> bool:
+        """Report the error of a task; the text of the audio before it follows."""
         try:
-            await super()._receive()
+            await task()
         except ApiError as fault:
             await self.send(error_document(fault))
-            await self.messages.put(None)
+            return True
+        return False
 
 
 class SpokenCommand:
