@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub.errors import HFValidationError
 
 from sottovoce.api import load_model
 from sottovoce.errors import ModelNotFoundError, OptionError
@@ -182,31 +183,27 @@ def test_one_set_of_weights_is_fetched(there: list[str], left_out: str | None, h
     assert hub.taken() == [name for name in there if name != left_out]
 
 
-def test_what_the_hub_answers_is_not_taken_for_silence(hub: Downloads) -> None:
-    from huggingface_hub.errors import HFValidationError
-
-    hub.error = HFValidationError()
-    with pytest.raises(ModelNotFoundError, match=r"^a/b: the hub has no repository a/b$"):
-        resolve("a/b")
-    with pytest.raises(
-        ModelNotFoundError, match="the hub has no repository openai/whisper-base; the package"
-    ):
-        resolve("base")
-    hub.error, hub.files = None, ["config.json"]
-    with pytest.raises(ModelNotFoundError, match=r"someone/theirs has no config\.json with safetensors"):
-        resolve("someone/theirs")
-
-
-def test_errors_of_the_hubs_client_are_one_line(hub: Downloads) -> None:
-    hub.error = RuntimeError("lost\nin the middle")
-    with pytest.raises(ModelNotFoundError, match="the hub cannot be reached \\(RuntimeError\\)") as caught:
-        resolve("small")
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("a/b", HFValidationError(), r"^a/b: the hub has no repository a/b$"),
+        ("base", HFValidationError(), "the hub has no repository openai/whisper-base; the package"),
+        ("a/b", None, r"a/b has no config\.json with safetensors"),
+        ("small", RuntimeError("lost\nin the middle"), r"the hub cannot be reached \(RuntimeError\)"),
+        (
+            "small",
+            OSError(28, "No space left on device", "/cache/blob"),
+            r"small: cannot be written .*No space left on device: /cache",
+        ),
+    ],
+)
+def test_each_answer_of_the_hub_that_is_no_model_is_one_line(
+    name: str, error: Exception | None, message: str, hub: Downloads
+) -> None:
+    hub.error, hub.files = error, ["config.json"]
+    with pytest.raises(ModelNotFoundError, match=message) as caught:
+        resolve(name)
     assert "\n" not in str(caught.value)
-    hub.error = OSError(28, "No space left on device", "/cache/blob")
-    with pytest.raises(
-        ModelNotFoundError, match=r"small: cannot be written .*No space left on device: /cache"
-    ):
-        resolve("small")
 
 
 def test_a_filled_cache_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
