@@ -14,8 +14,8 @@ from sottovoce.formats.files import writer_for
 from sottovoce.formats.subtitles import Cue, CueMaker
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.normalize import shared_out, width
-from sottovoce.types import Segment, Transcript, Word
-from tests.formats.transcripts import module
+from sottovoce.types import Segment, Transcript
+from tests.formats.transcripts import module, timed_segment
 
 SAID = "The quick brown fox jumps over the lazy dog, and nobody sees it there at all."
 MEANT = "Der schnelle braune Fuchs springt über den faulen Hund, und niemand sieht ihn dort."
@@ -28,17 +28,14 @@ LAYOUTS = (
 )
 
 
-def spoken(text: str, translation: str | None, start_s: float = 0.0) -> Segment:
-    words = tuple(
-        Word(f" {word}", start_s + 0.4 * at, start_s + 0.4 * at + 0.3, 1.0, "en")
-        for at, word in enumerate(text.split())
-    )
-    return Segment(0, start_s, words[-1].end, f" {text}", "en", words=words, translation=translation)
-
-
 @pytest.mark.parametrize("options", LAYOUTS)
 def test_both_languages_are_whole_in_every_layout(options: WriterOptions) -> None:
-    transcript = Transcript((spoken(SAID, MEANT), spoken(SAID, MEANT, 20.0)), "en", 40.0, "nano")
+    transcript = Transcript(
+        (timed_segment(SAID, translation=MEANT), timed_segment(SAID, 20.0, translation=MEANT)),
+        "en",
+        40.0,
+        "nano",
+    )
     cues = list(module("srt").parse(write_transcript(writer_for("srt", options), transcript)))
     words = " ".join(cue.content.replace("\n", " ") for cue in cues).split()
     assert sorted(words) == sorted(2 * (SAID + " " + MEANT).split())
@@ -57,7 +54,7 @@ def cues_of(segments: Sequence[Segment], options: WriterOptions) -> list[Cue]:
 
 
 def test_each_word_is_underlined_once_and_the_translation_below_never() -> None:
-    cues = cues_of([spoken("One two.", "Eins zwei.")], WriterOptions(highlight_words=True))
+    cues = cues_of([timed_segment("One two.", translation="Eins zwei.")], WriterOptions(highlight_words=True))
     assert [(cue.start, cue.end, cue.text) for cue in cues] == [
         (0.0, 0.3, "<u>One</u> two.\nEins zwei."),
         (0.3, 0.4, "One two.\nEins zwei."),
@@ -67,8 +64,8 @@ def test_each_word_is_underlined_once_and_the_translation_below_never() -> None:
 
 def test_segments_without_translation_are_as_ever() -> None:
     options = WriterOptions(reading_speed=17.0)
-    alone = cues_of([spoken(SAID, None)], options)
-    mixed = cues_of([spoken(SAID, None), spoken(SAID, MEANT, 20.0)], options)
+    alone = cues_of([timed_segment(SAID)], options)
+    mixed = cues_of([timed_segment(SAID), timed_segment(SAID, 20.0, translation=MEANT)], options)
     assert mixed[: len(alone)] == alone
 
 

@@ -10,25 +10,18 @@ import pytest
 from sottovoce.formats.base import write_document, write_transcript
 from sottovoce.formats.files import FORMATS, writer_for
 from sottovoce.options.transcribe import WriterOptions
-from sottovoce.types import Segment, Transcript, Turn, Word
-from tests.formats.transcripts import SCHEMA, module, shown
-
-
-def segment(number: int, start: float, text: str, speaker: str | None, *, timed: bool = True) -> Segment:
-    words = tuple(
-        Word(f" {word}", start + 0.4 * place, start + 0.4 * place + 0.3, 0.9, speaker=speaker)
-        for place, word in enumerate(text.split())
-    )
-    end = start + 0.4 * len(words)
-    return Segment(number, start, end, f" {text}", "en", words=words if timed else None, speaker=speaker)
+from sottovoce.types import Transcript, Turn
+from tests.formats.transcripts import SCHEMA, module, shown, timed_segment
 
 
 def talk(*, timed: bool = True, speakers: tuple[str | None, ...] = ("A", "A", "B & Co")) -> Transcript:
     texts = ("Good morning.", "How are you?", "Well, thanks.")
     segments = tuple(
-        segment(number, 2.0 * number, text, speaker, timed=timed)
+        timed_segment(text, 2.0 * number, id=number, speaker=speaker)
         for number, (text, speaker) in enumerate(zip(texts, speakers, strict=True))
     )
+    if not timed:
+        segments = tuple(replace(segment, words=None) for segment in segments)
     turns = (Turn(0.0, 3.5, "A"), Turn(3.25, 5.0, "B & Co"))
     return Transcript(segments, "en", 6.0, "nano", turns=turns if speakers[0] else ())
 
@@ -57,7 +50,7 @@ def test_text_reads_like_a_play() -> None:
 
 def test_names_leave_the_direction_of_text_alone() -> None:
     """A full stop at the end of Hebrew stands on its left, also behind a name in Latin letters."""
-    hebrew = Transcript((segment(0, 0.0, "שלום, עולם.", "A", timed=True),), "he", 2.0, "nano")
+    hebrew = Transcript((timed_segment("שלום, עולם.", speaker="A"),), "he", 2.0, "nano")
     assert written("txt", hebrew) == "\u200fA: שלום, עולם.\n"
     assert "\u200fA: שלום" in written("srt", hebrew)
     assert "\u200f" not in written("vtt", hebrew) + written("json", hebrew)

@@ -42,6 +42,15 @@ def spoken(seed: int, *, with_words: bool = True, n_segments: int = 6) -> Transc
     return Transcript(tuple(segments), "en", now, "nano")
 
 
+def timed_segment(text: str, start: float = 0.0, *, id: int = 0, **fields: Any) -> Segment:
+    """A segment whose words begin every 0.4 s and take 0.3 s."""
+    words = tuple(
+        Word(f" {word}", start + 0.4 * place, start + 0.4 * place + 0.3, 0.9, speaker=fields.get("speaker"))
+        for place, word in enumerate(text.split())
+    )
+    return Segment(id, start, start + 0.4 * len(words), f" {text}", "en", words=words, **fields)
+
+
 def shown(document: bytes) -> str:
     """What people read in a document: its text, or that of an archive of a word processor."""
     if not document.startswith(b"PK"):
