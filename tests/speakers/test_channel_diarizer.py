@@ -12,7 +12,6 @@ import pytest
 from sottovoce import FallbackOptions, Model, TranscribeOptions
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
-from sottovoce.cli.main import run
 from sottovoce.errors import AudioError
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer, leaks, levels_db
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
@@ -20,7 +19,6 @@ from tests.audio.media import wav_bytes
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 ONCE = FallbackOptions(temperatures=(0.0,))
-FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
 
 
 def noise(start: float, end: float, seconds: float, seed: int = 0) -> Samples:
@@ -138,10 +136,3 @@ def test_a_file_object_serves_two_readers(model: Model) -> None:
     left, right = (np.concatenate(side) for side in zip(*pairs, strict=True))
     np.testing.assert_allclose(left, both[0], atol=1e-3)
     np.testing.assert_allclose(right, both[1], atol=1e-3)
-
-
-@pytest.mark.parametrize("channels", ["apart", "energy"])
-def test_one_channel_is_one_line(channels: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transcribe", str(CLIPS / "de.flac"), *FAST, "--channels", channels]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "expected a channel for each speaker, got 1 channel" in line

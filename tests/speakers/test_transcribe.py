@@ -118,14 +118,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     capsys.readouterr()
     assert run(command) == 0
     assert "B: " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("number", "message"),
-    [("many", "'auto' or how many there are, got 'many'"), ("0", "'auto' or at least 1, got 0")],
-)
-def test_numbers_of_speakers_that_cannot_be(
-    number: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["transcribe", str(CLIP), "--model", "nano", "--speakers", number]) == 2
-    assert capsys.readouterr().err.splitlines() == [f"error: speakers: expected {message}"]

@@ -150,9 +150,6 @@ def test_an_english_only_model_cannot(model: Model, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--translate-to", "fr"], "needs --translation-url"),
-        (["--translate-to", "klingon"], "language 'klingon'"),
-        (["--translate-to", "en", "--task", "translate"], "cannot be combined with --task translate"),
         (["--translate-to", "fr", "--translation-url", "http://x"], "needs --translation-model"),
         (["--translate-to", "fr", "--translation-url", "x", "--translation-model", "m"], "expected http://"),
         (["--translate-to", "en", "--glossary", "x"], "--glossary: needs --translation-url"),
