@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from sottovoce import FallbackOptions, Model, TranscribeOptions
 from sottovoce.audio.recording import Recording
-from sottovoce.cli.main import run
 from sottovoce.errors import AudioError
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer
@@ -19,7 +17,6 @@ from tests.speakers.tones import ToneSpeakers, ToneVoices
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
 ONCE = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
-FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
 
 
 class Known:
@@ -94,27 +91,3 @@ def test_a_recording_that_cannot_be_read_is_said_once(model: Model, tmp_path: Pa
     diarizer = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
     with pytest.raises(AudioError, match=r"x\.wav"):
         list(model.transcribe(tmp_path / "x.wav", speakers=diarizer))
-
-
-@pytest.fixture
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own engine knows the turns of every recording."""
-    monkeypatch.setattr(
-        "sottovoce.offline.transcription.make_diarizer",
-        lambda _: Known(Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B")),
-    )
-
-
-@pytest.mark.usefixtures("_known")
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["transcribe", str(CLIP), *FAST, "--speakers", "2"]
-    assert run([*command, "-f", "json,rttm,srt", "-o", str(tmp_path), "--max-line-width", "30"]) == 0
-    document = json.loads((tmp_path / "de.json").read_text("utf-8"))
-    assert [turn["speaker"] for turn in document["turns"]] == ["A", "B"]
-    assert document["segments"][-1]["speaker"] == "B"
-    assert document["segments"][-1]["words"]
-    assert (tmp_path / "de.rttm").read_text("utf-8").startswith("SPEAKER de 1 0.000 1.000")
-    assert "B: " in (tmp_path / "de.srt").read_text("utf-8")
-    capsys.readouterr()
-    assert run(command) == 0
-    assert "B: " in capsys.readouterr().out
