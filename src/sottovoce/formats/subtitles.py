@@ -225,7 +225,7 @@ class CueMaker:
 
     def _cues_of(self, units: Sequence[_Unit]) -> list[list[_Unit]]:
         def cost(first: int, last: int) -> _Cost:
-            cue, rest = units[first:last], units[last:]
+            cue, rest = units[first:last], units[last : last + 1]
             next_start = rest[0].start if rest else cue[-1].end + READING_PAUSE_S
             hurry = max(0.0, 1 - (next_start - cue[0].start) / self._reading_s(cue))
             splits_sentence = bool(rest) and not ends_with(cue[-1].text, SENTENCE_ENDS)
@@ -238,7 +238,7 @@ class CueMaker:
 
     def _lines_of(self, units: Sequence[_Unit]) -> list[list[_Unit]]:
         def cost(first: int, last: int) -> _Cost:
-            line, rest = units[first:last], units[last:]
+            line, rest = units[first:last], units[last : last + 1]
             unevenness = (_n_cells(line) / even - 1) ** 2
             splits_clause = bool(rest) and not ends_with(line[-1].text, SENTENCE_ENDS + CLAUSE_ENDS)
             return 1, unevenness + (len(line) == 1) + splits_clause
@@ -255,7 +255,8 @@ class CueMaker:
         most_words = self._options.max_words_per_line or math.inf
         most_s = LONGEST_S if self._is_for_reading else math.inf
         n_lines, n_cells, n_words = 0, 0, 0
-        for last, unit in enumerate(units[first:], start=first + 1):
+        for last in range(first + 1, len(units) + 1):
+            unit = units[last - 1]
             n_cells += unit.n_cells
             if not n_lines or n_cells > self._line_width:
                 n_lines, n_cells = n_lines + 1, unit.n_first_cells
