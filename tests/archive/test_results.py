@@ -75,6 +75,11 @@ def test_a_recording_that_failed_has_a_row_of_one_line(error: Exception) -> None
     assert len(row["error"].splitlines()) == 1
 
 
+def test_the_reason_behind_a_long_name_is_kept() -> None:
+    error = row_of(item("b"), OptionError(f"{'long/' * 100}b: no sound"), "nano")["error"]
+    assert str(error).endswith("b: no sound")
+
+
 def test_failed_ones_are_done_again_only_when_asked(table: Path) -> None:
     items = [item("a"), item("b")]
     with open_results(table) as results:

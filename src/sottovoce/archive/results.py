@@ -144,8 +144,8 @@ def failed_row(item: Item, model: str, why: str) -> Row:
 
 def reason(error: Exception) -> str:
     """Describe an error in one line."""
-    text = " ".join(str(error).split())[:300]
-    return text if isinstance(error, SottovoceError) else f"{type(error).__name__}: {text}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, SottovoceError) else f"{type(error).__name__}: {text[:300]}"
 
 
 PART_ROWS = 512
