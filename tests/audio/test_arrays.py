@@ -105,6 +105,7 @@ def test_arrays_that_are_no_audio_are_refused(array: Any, message: str) -> None:
     [
         (np.zeros((9, 2)), 16_000, "expected 16000 Hz and 1 channels as at first, got .* 2 channels"),
         (np.zeros(9), 8_000, "got 8000 Hz and 1 channels"),
+        (np.zeros(9), 0, "got 0 Hz and 1 channels"),
         (np.zeros(16_000 * 700, np.float32), 16_000, "expected at most 600 s at once, got 700 s"),
         (b"abc", 16_000, "expected an array or a tensor, got bytes"),
     ],
@@ -114,6 +115,14 @@ def test_a_piece_that_does_not_follow_changes_nothing(piece: Any, rate: int, mes
     reader.push(np.ones(5))
     with pytest.raises(AudioError, match=message):
         reader.push(piece, rate)
+    np.testing.assert_array_equal(reader.push(np.ones(3)), np.ones(3))
+
+
+@pytest.mark.parametrize("rate", [0, -16_000, 10**7])
+def test_a_first_piece_of_an_impossible_rate_changes_nothing(rate: int) -> None:
+    reader = PushedAudio()
+    with pytest.raises(AudioError, match=f"expected 1000 to 768000 Hz, got {rate} Hz"):
+        reader.push(np.ones(5), rate)
     np.testing.assert_array_equal(reader.push(np.ones(3)), np.ones(3))
 
 

@@ -268,19 +268,19 @@ class PushedAudio:
             return np.zeros(0, np.float32)
         axis = self._axis if self._axis is not None and array.ndim == 2 else channel_axis(array, PUSHED)
         n_samples = array.shape[-1 if axis is None else 1 - axis]
-        if n_samples > MAX_PUSH_S * sample_rate:
-            seconds = n_samples / sample_rate
-            raise AudioError(f"{PUSHED}: expected at most {MAX_PUSH_S:.0f} s at once, got {seconds:.0f} s")
-        channels = as_channels(array, PUSHED, axis)
-        if self._mixer is None:
-            self._mixer = FloatMixer(sample_rate, len(channels), PUSHED)
-            self._rate, self._n_channels, self._axis = sample_rate, len(channels), axis
-        elif (sample_rate, len(channels)) != (self._rate, self._n_channels):
+        n_channels = array.size // n_samples
+        mixer = self._mixer or FloatMixer(sample_rate, n_channels, PUSHED)
+        if self._mixer is not None and (sample_rate, n_channels) != (self._rate, self._n_channels):
             raise AudioError(
                 f"{PUSHED}: expected {self._rate} Hz and {self._n_channels} channels as at first, "
-                f"got {sample_rate} Hz and {len(channels)} channels"
+                f"got {sample_rate} Hz and {n_channels} channels"
             )
-        samples: Samples = self._mixer.push(channels)[0]
+        seconds = n_samples / sample_rate
+        if seconds > MAX_PUSH_S:
+            raise AudioError(f"{PUSHED}: expected at most {MAX_PUSH_S:.0f} s at once, got {seconds:.0f} s")
+        samples: Samples = mixer.push(as_channels(array, PUSHED, axis))[0]
+        if self._mixer is None:
+            self._mixer, self._rate, self._n_channels, self._axis = mixer, sample_rate, n_channels, axis
         return samples
 
     def flush(self) -> Samples:
