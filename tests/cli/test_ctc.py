@@ -92,6 +92,8 @@ def test_a_blank_without_a_name_is_the_likeliest_label_or_asked_for(
     assert caplog.messages == ["blank: label 4 ('q'), the likeliest in most frames"]
     written = call("ctc", "one.npy", "--labels", "unnamed.txt", *more, code=2)
     assert written.err.startswith("error: blank: expected its index (--blank)")
+    written = call("ctc", "missing.npy", "--labels", "unnamed.txt", *more, code=2)
+    assert written.err.startswith("error: missing.npy: expected emissions")
     call("ctc", "one.npy", "--labels", "unnamed.txt", "--blank", 0, *more)
     assert len(caplog.messages) == 1
 

@@ -396,16 +396,20 @@ class Utterances:
         """Take the blank from the first utterance if the labels name none; also return all utterances."""
         from sottovoce.ctc.emissions import likely_blank
 
-        labels, first = self.labels, []
-        while labels.blank is None and (source := next(sources, None)) is not None:
+        names, blank = self.labels
+        if blank is not None:
+            return self, sources
+        first: list[EmissionSource | SottovoceError] = []
+        blank = 0  # decodes nothing if no utterance can be read, whose errors then come
+        for source in sources:
             first.append(source)
             if isinstance(source, EmissionSource):
-                labels = labels._replace(blank=likely_blank(source.values))
+                blank = likely_blank(source.values)
                 break
-        if labels.blank is not None and self.labels.blank is None:
-            name = labels.names[labels.blank] if labels.blank < len(labels.names) else ""
-            logger.warning("blank: label %d (%r), the likeliest in most frames", labels.blank, name)
-        return replace(self, labels=labels), itertools.chain(first, sources)
+        if blank is not None and isinstance(first[-1], EmissionSource):
+            name = names[blank] if blank < len(names) else ""
+            logger.warning("blank: label %d (%r), the likeliest in most frames", blank, name)
+        return replace(self, labels=LabelList(names, blank)), itertools.chain(first, sources)
 
     def of_all(self, paths: Sequence[Path]) -> Sources:
         for path in paths:
