@@ -130,7 +130,7 @@ def test_windows_hold_every_word_once_and_fit_the_model(n: int, pace_s: float, u
     assert all(a.end_s <= b.start_s + 1e-6 or a.start_s <= b.start_s for a, b in itertools.pairwise(windows))
 
 
-def test_what_was_not_heard_lies_between_what_was() -> None:
+def test_words_without_times_lie_between_their_neighbours() -> None:
     spans = guess_times(units(5), [None, (2.0, 3.0), None, None, (9.0, 9.5)], 20.0)
     assert spans[1] == (2.0, 3.0)
     assert spans[2] == (3.0, 6.0)

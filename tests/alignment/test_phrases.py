@@ -38,7 +38,7 @@ def test_words_written_as_one_or_as_two(phrase: str, said: str) -> None:
     assert match.score > 0.9
 
 
-def test_what_is_not_there_is_not_found() -> None:
+def test_a_phrase_that_was_not_said_has_no_match() -> None:
     assert find_phrase(transcript("nothing of the kind was said"), "purple elephants") == []
     assert find_phrase(Transcript((), "", 0.0, ""), "anything") == []
 

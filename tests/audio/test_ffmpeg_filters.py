@@ -59,7 +59,7 @@ def test_pieces_make_no_difference(lengths: list[int], text: str) -> None:
     assert text != "anull" or np.array_equal(filtered, samples)
 
 
-def test_what_is_too_loud_ends_at_full_scale() -> None:
+def test_filtered_samples_are_clipped_at_full_scale() -> None:
     assert np.abs(load_audio(Source(speechlike(20_000), audio_filter="volume=1e30"))).max() == 1.0
 
 
@@ -107,7 +107,7 @@ def test_every_reading_and_every_channel_is_filtered() -> None:
         assert [len(chunk.samples) for chunk in reader] == [8_000, 8_000, 8_000, 6_000]
 
 
-def test_what_is_written_was_heard_through_the_filter() -> None:
+def test_a_transcript_is_that_of_the_filtered_recording() -> None:
     model = load_model("nano", device="cpu")
     speech = load_audio(CLIP)
     hum = 0.3 * np.sin(2 * np.pi * 20 * np.arange(len(speech)) / SAMPLE_RATE)

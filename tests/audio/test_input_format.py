@@ -108,7 +108,7 @@ def test_pcm_is_never_taken_for_a_container() -> None:
         (b"PK\x03\x04" + bytes(200), "ZIP"),
     ],
 )
-def test_what_is_no_sound_is_named(data: bytes, named: str) -> None:
+def test_the_kind_of_other_data_is_named(data: bytes, named: str) -> None:
     with pytest.raises(
         AudioError, match=rf"standard input: expected a sound file or 16-bit PCM .* got .*{named}"
     ):

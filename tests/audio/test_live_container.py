@@ -57,7 +57,7 @@ def test_samples_are_those_of_the_file_however_it_is_cut(kind: str, codec: str, 
 
 
 @pytest.mark.parametrize(("kind", "after_s"), [("webm", 1.0), ("ogg", 2.0)])
-def test_what_came_is_heard_before_more_comes(kind: str, after_s: float) -> None:
+def test_samples_come_before_more_bytes_are_fed(kind: str, after_s: float) -> None:
     """Within what few bytes of a pause are, and in Ogg within a page, which is a second."""
     data = recorded(load_audio(CLIP), kind)
     pieces = from_live(data, len(data) // 100)
@@ -127,7 +127,7 @@ def test_close_waits_neither_for_the_decoder_nor_leaves_a_reader_waiting(
 
 
 @pytest.mark.parametrize("data", [b"no audio at all" * 1000, b"#EXTM3U\n/etc/passwd\n", b"OggS" + bytes(99)])
-def test_what_is_no_container_is_said(data: bytes) -> None:
+def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(AudioError):
         from_live(data, 1000)
 

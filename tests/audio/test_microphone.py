@@ -83,7 +83,7 @@ def test_reading_that_falls_behind_is_refused(plug: Plug) -> None:
         list(microphone)
 
 
-def test_what_cannot_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_microphone_that_cannot_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="chunk_s"):
         Microphone(chunk_s=0.0)
     monkeypatch.setitem(sys.modules, "sounddevice", None)

@@ -117,12 +117,12 @@ def test_a_pipe_and_a_file_object_that_stands_somewhere(tmp_path: Path) -> None:
         with Recording(file) as talk:
             for start in (15.0, 16.0, 0.5):
                 with talk.part(start, 1.0).open() as reader:
-                    found = np.concatenate([chunk.samples for chunk in reader])
+                    excerpt = np.concatenate([chunk.samples for chunk in reader])
                 first = round(start * SAMPLE_RATE)
-                np.testing.assert_array_equal(found, whole[first : first + SAMPLE_RATE])
+                np.testing.assert_array_equal(excerpt, whole[first : first + SAMPLE_RATE])
 
 
-def test_what_a_part_says_of_itself() -> None:
+def test_duration_and_start_of_a_part() -> None:
     data = recording("flac", "flac", 16_000)
     with open_audio(data, start_s=40.0, duration_s=30.0) as reader:
         assert (reader.info.duration_s, reader.recording_s) == (10.0, 50.0)

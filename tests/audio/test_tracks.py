@@ -69,6 +69,6 @@ def test_a_track_that_is_not_there(track: int | str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("track", [0, "0", -1, "-2", "", "a b", "1.5"])
-def test_what_is_neither_a_track_number_nor_a_language(track: int | str) -> None:
+def test_neither_a_track_number_nor_a_language(track: int | str) -> None:
     with pytest.raises(OptionError, match="audio track: expected a number from 1 or a language"):
         load_audio(Source(wav_bytes(LOW), audio_track=track))

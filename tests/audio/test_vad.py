@@ -289,7 +289,7 @@ def _speech(shared_dir: Path) -> np.ndarray:
     return samples[: len(samples) // 512 * 512]
 
 
-def test_what_was_read_is_let_go() -> None:
+def test_memory_of_chunks_that_were_read_is_freed() -> None:
     """However long nobody speaks: a chunk is forgotten when the next one has come."""
     read: list[weakref.ref[np.ndarray]] = []
     most = 0

@@ -76,7 +76,7 @@ def test_segments_are_joined_until_a_pause_or_another_voice() -> None:
     assert blocks[0].translation == "Eins. Zwei."
 
 
-def test_who_never_pauses_has_paragraphs_too() -> None:
+def test_speech_without_pauses_has_paragraphs() -> None:
     segments = [said(i, float(i), f" This is {i} and" if i % 3 else f" said. Now {i}.") for i in range(400)]
     blocks = list(paragraphs(segments))
     assert len(blocks) > 3

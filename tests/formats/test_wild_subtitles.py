@@ -278,7 +278,7 @@ def test_voices_are_speakers() -> None:
 
 
 @given(transcripts(NASTY))
-def test_what_we_write_comes_back(transcript: Transcript) -> None:
+def test_subtitles_are_read_as_they_were_written(transcript: Transcript) -> None:
     """Text that looks like cues and markup too."""
     expected = [segment for segment in transcript.segments if one_line(segment.text)]
     for kind in ("srt", "vtt"):

@@ -61,7 +61,7 @@ def test_stretches_are_heard_each_by_itself_in_one_batch() -> None:
     assert LanguageProbe(backend, TOKENIZER, ("de", "en")).detect([]) == []
 
 
-def test_what_is_heard_in_silence_counts_against_a_language() -> None:
+def test_the_bias_of_silence_counts_against_a_language() -> None:
     backend = FakeBackend(lambda mel, _: SILENT if float(mel.std()) == 0.0 else BOTH)
     noise = torch.randn(FAKE_DIMS.n_mels, 200)
     (probed,) = LanguageProbe(backend, TOKENIZER, ("de", "en")).detect([noise])

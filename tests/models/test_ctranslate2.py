@@ -266,9 +266,7 @@ def test_other_suppressed_tokens_are_noted(
         ),
     ],
 )
-def test_what_stands_beside_the_weights_is_checked(
-    name: str, content: str, message: str, tmp_path: Path
-) -> None:
+def test_config_and_vocabulary_are_checked(name: str, content: str, message: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     (folder / name).write_text(content)
     assert message in tiny.refused(folder)

@@ -102,7 +102,7 @@ def test_channels_apart_are_those_of_each_by_itself(model: Model) -> None:
     assert said == [(segment.speaker, segment.text) for segment in transcript.segments]
 
 
-def test_what_comes_through_the_room_is_found_and_own_speech_is_kept() -> None:
+def test_crosstalk_is_silenced_and_speech_of_the_channel_is_kept() -> None:
     left = noise(1.0, 3.0, 10.0, seed=1) + 0.4 * noise(6.0, 8.0, 10.0, seed=2)  # there it is 8 dB quieter
     right = noise(4.0, 8.0, 10.0, seed=3)
     with Recording(np.stack([left + 0.1 * right, right + 0.1 * left])) as recording:

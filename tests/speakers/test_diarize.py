@@ -48,7 +48,7 @@ def test_fewer_speakers_are_found_where_fewer_are_asked_for() -> None:
     assert len({turn.speaker for turn in turns_of_talk(replace(AUTO, most=2))}) == 2
 
 
-def test_who_says_too_little_is_taken_for_somebody_else() -> None:
+def test_a_speaker_of_too_little_speech_is_merged() -> None:
     assert len({turn.speaker for turn in turns_of_talk(replace(AUTO, least_speech_s=4.4))}) == 2
 
 

@@ -120,7 +120,7 @@ def test_other_engines_are_refused() -> None:
     assert make_live_speakers(live) is live
 
 
-def test_who_spoke_long_ago_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_voice_of_long_ago_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sottovoce.speakers.live_speakers.MOST_REMEMBERED", 20)
     live = speakers()
     live.push(recording(TALK, 15.0)[: 8 * SAMPLE_RATE], is_speech=True)
@@ -147,7 +147,7 @@ def test_voices_are_handed_from_session_to_session() -> None:
 @pytest.mark.parametrize(
     "vector", [np.ones(2, np.float32), np.zeros(3, np.float32), np.full(3, np.nan, np.float32)]
 )
-def test_what_is_no_voice_is_not_known(vector: Floats) -> None:
+def test_vectors_that_are_no_voice_are_refused(vector: Floats) -> None:
     live = speakers()
     with pytest.raises(OptionError, match="voices: expected 3 finite numbers"):
         live.add_voices({"A": vector})

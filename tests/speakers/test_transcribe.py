@@ -78,7 +78,7 @@ def test_our_own_hears_a_recording_piece_by_piece(model: Model) -> None:
     assert {segment.speaker for segment in transcript.segments} == {None}
 
 
-def test_who_stops_early_needs_no_speakers(model: Model) -> None:
+def test_a_transcription_that_stops_early_tells_no_speakers_apart(model: Model) -> None:
     known = Known(Turn(0.0, 60.0, "A"))
     with model.transcribe(CLIP, language="de", speakers=known):
         pass

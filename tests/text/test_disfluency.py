@@ -104,7 +104,7 @@ def clean_text(text: str, language: str) -> str:
     ("language", "text", "clean"),
     [(language, *pair) for language, pairs in EXAMPLES.items() for pair in pairs],
 )
-def test_what_goes(language: str, text: str, clean: str) -> None:
+def test_disfluencies_are_removed(language: str, text: str, clean: str) -> None:
     assert clean_text(text, language) == clean
     assert clean_text(f" {text}", language) == f" {clean}"
 
@@ -112,7 +112,7 @@ def test_what_goes(language: str, text: str, clean: str) -> None:
 @pytest.mark.parametrize(
     ("language", "text"), [(language, text) for language, texts in BY_RIGHT.items() for text in texts]
 )
-def test_what_stands_there_by_right(language: str, text: str) -> None:
+def test_other_words_stay(language: str, text: str) -> None:
     assert clean_text(text, language) == text
 
 

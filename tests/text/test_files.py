@@ -107,7 +107,7 @@ def test_lines_end_with_their_ends_alone(tmp_path: Path) -> None:
         ("ab".encode("utf-16")[:-1], "bytes that are not UTF-16"),
     ],
 )
-def test_what_is_no_text_is_refused(data: bytes, fault: str) -> None:
+def test_other_encodings_are_refused(data: bytes, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         decode_text(data)
 

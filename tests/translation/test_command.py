@@ -74,14 +74,14 @@ def test_whisper_itself_is_asked_for_english(tmp_path: Path, monkeypatch: pytest
     assert segment["translation"] == f"From {segment['start']:g} s on."
 
 
-def test_what_words_are_asked_for_is_no_matter_of_the_english(tmp_path: Path) -> None:
+def test_word_options_do_not_matter_to_the_english(tmp_path: Path) -> None:
     words = ["-f", "json", "-o", str(tmp_path), "-w", "--word-threshold", "0.5", "--translate-to", "en"]
     assert run(["transcribe", str(CLIP), *FAST, *words]) == 0
     (segment,) = json.loads((tmp_path / f"{CLIP.stem}.json").read_text(encoding="utf-8"))["segments"]
     assert segment["words"]
 
 
-def test_what_is_english_stays(model: Model) -> None:
+def test_english_segments_are_not_translated(model: Model) -> None:
     segments = [Segment(0, 0.0, 1.0, " It is so.", "en")]
     (segment,) = with_english(model, CLIP, segments, TranscribeOptions())
     assert segment == segments[0]

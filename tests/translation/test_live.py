@@ -55,7 +55,7 @@ def test_only_what_two_readings_agree_on_is_shown() -> None:
     assert chat.asked[1] == "Ich habe heute sehr viel Zeit"
 
 
-def test_what_was_shown_is_not_taken_back() -> None:
+def test_shown_translations_are_not_taken_back() -> None:
     chat = Scripted("one two", "one two three", "uno", "uno dos")
     live = LiveTranslator(ChatTranslator(chat, "en"))
     grown = [partial(f" a{i} b{i} c{i}", float(i)) for i in range(4)]
@@ -76,7 +76,7 @@ def test_an_utterance_begins_anew() -> None:
     assert translated(live, *grown) == [("x y", False)]
 
 
-def test_what_more_was_said_of_already_is_not_asked_for() -> None:
+def test_only_the_newest_partial_is_translated() -> None:
     chat = Scripted("A.", "x y")
     live = LiveTranslator(ChatTranslator(chat, "en"))
     late: list[Event] = [
