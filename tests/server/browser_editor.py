@@ -366,6 +366,37 @@ def test_clear_keeps_the_session_and_can_be_undone(sentences: ServerThread) -> N
         wait_until(lambda: said(other) == list(SPOKEN))
 
 
+def test_two_tabs_with_one_session_keep_both_texts(sentences: ServerThread) -> None:
+    with heard(sentences) as page:
+        other = page.context.new_page()
+        other.goto(sentences.url)
+        other.click("#last-open")
+        wait_until(lambda: said(other) == list(SPOKEN))
+        for tab, text in ((page, "One."), (other, "Another."), (page, "One more.")):
+            correct(tab, 1, text)
+            tab.click("#saved-open")
+            tab.wait_for_selector(f'#saved-list li[aria-current]:has-text("{text}")')
+            tab.keyboard.press("Escape")
+        for tab, text in ((page, "One more."), (other, "Another.")):
+            tab.reload()
+            wait_until(lambda tab=tab, text=text: said(tab)[:1] == [text])
+            tab.wait_for_selector("#playback audio", state="attached")
+
+
+def test_text_is_kept_where_its_sound_has_no_room(sentences: ServerThread) -> None:
+    with browser(sentences.url + ALL) as page:
+        room = {"origin": sentences.url, "quotaSize": 200_000}  # bytes, 6 s of sound, or all of the text
+        page.context.new_cdp_session(page).send("Storage.overrideQuotaForOrigin", room)
+        page.keyboard.press("Space")
+        page.wait_for_selector('#audio:text-is("0:06")')
+        page.click("#toggle")
+        state(page, "ended")
+        page.wait_for_selector("#notice:visible")
+        assert "does not keep the sound (Quota" in page.inner_text("#notice")
+        page.reload()
+        wait_until(lambda: said(page) == list(SPOKEN))
+
+
 def test_a_browser_that_keeps_nothing_says_so_and_asks(sentences: ServerThread) -> None:
     with browser() as page:
         page.add_init_script("IDBFactory.prototype.open = () => { throw new Error('forbidden'); };")

@@ -265,10 +265,10 @@ function mayReplace() {
 // Begin anew; undone by opening the session again.
 function clearPage() {
   if (!mayReplace()) return;
-  const { id } = library;
+  const { kept } = library;
   clear();
   show("idle");
-  if (id) editor.history.remember({ undo: () => library.tried(() => library.reopen(id)), redo: clear });
+  if (kept) editor.history.remember({ undo: () => library.tried(() => library.reopen(kept)), redo: clear });
 }
 
 // What is shown

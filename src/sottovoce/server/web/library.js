@@ -1,12 +1,15 @@
 // The sessions of this browser: the one on the page is kept as it grows, and is there again after a reload.
 
 import { clock } from "./rendering.js";
-import { forget, keep, sessionOf, sessions, soundOf } from "./store.js";
+import { forget, keep, keepSound, newId, sessionOf, sessions, soundOf } from "./store.js";
 
 const KEEP_MS = 2000; // after a change, at the latest
 const TAB = "sottovoce.session"; // the session of this tab
 const SOUND = "sottovoce.keep-sound";
 const $ = (id) => document.getElementById(id);
+
+// Some errors of storage have a name alone.
+const reason = ({ message, name }) => message || name;
 
 export class Library {
   // current: () => {title, name, model, duration, transcript, sound}, or null where there is nothing to keep. revision:
@@ -15,7 +18,7 @@ export class Library {
   // deleted. onError: (message).
   constructor({ current, revision, language, onOpen, onRename, onForget, onError }) {
     Object.assign(this, { current, revision, language, onOpen, onRename, onForget, onError });
-    this.id = null; // of the session on the page, once it was kept
+    this.kept = null; // {id, saved} of the session on the page, once it was kept
     this.keptRevision = -1; // of the transcript then
     this.isFailing = false; // this browser keeps nothing
     this.timer = null;
@@ -32,7 +35,7 @@ export class Library {
 
   // Whether all that stands on the page is kept.
   get isKept() {
-    return this.id !== null && this.keptRevision === this.revision();
+    return this.kept !== null && this.keptRevision === this.revision();
   }
 
   // The page has changed.
@@ -46,21 +49,39 @@ export class Library {
     this.timer = null;
     const current = this.current();
     if (!current || (this.isKept && !isWhole)) return this.working;
-    this.id ??= crypto.randomUUID?.() ?? String(Date.now());
-    sessionStorage.setItem(TAB, this.id);
+    const kept = (this.kept ??= { id: newId() });
+    sessionStorage.setItem(TAB, kept.id);
     const { transcript, sound, ...about } = current;
     const utterances = transcript.all.map(({ words, translation }) => ({ words, translation }));
-    const session = { ...about, id: this.id, saved: Date.now(), called: { ...transcript.called }, utterances };
+    const session = { ...about, saved: Date.now(), called: { ...transcript.called }, utterances };
     this.keptRevision = this.revision();
-    this.working = keep(session, isWhole && $("keep-sound").checked ? sound : null).then(
-      () => (this.isFailing = false),
-      (error) => this.fail(error),
-    );
+    const keptSound = isWhole && $("keep-sound").checked ? sound : null;
+    this.working = this.working.then(() => this.write(kept, session, keptSound));
     return this.working;
   }
 
+  // The text has room where the sound may have none.
+  async write(kept, session, sound) {
+    const before = kept.id;
+    try {
+      kept.id = await keep({ ...session, id: before }, kept.saved);
+      kept.saved = session.saved;
+      if (this.kept === kept) sessionStorage.setItem(TAB, kept.id);
+      this.isFailing = false;
+    } catch (error) {
+      this.fail(error);
+      return;
+    }
+    try {
+      const blob = sound ?? (kept.id === before ? null : await soundOf(before));
+      if (blob) await keepSound(kept.id, blob);
+    } catch (error) {
+      this.onError(`This browser does not keep the sound (${reason(error)}).`);
+    }
+  }
+
   fail(error) {
-    if (!this.isFailing) this.onError(`This browser keeps no sessions (${error.message}): save the text before you leave.`);
+    if (!this.isFailing) this.onError(`This browser keeps no sessions (${reason(error)}): save the text before you leave.`);
     this.isFailing = true;
     this.keptRevision = -1;
   }
@@ -81,8 +102,9 @@ export class Library {
     $("last-open").onclick = () => this.tried(() => this.open(last));
   }
 
-  async reopen(id) {
-    const session = await sessionOf(id);
+  async reopen(kept) {
+    await this.working;
+    const session = await sessionOf(kept.id);
     if (session) await this.open(session);
   }
 
@@ -113,7 +135,7 @@ export class Library {
     about.textContent = [when, clock(session.duration), languages.join(", "), `${words.length} words`].filter(Boolean).join(" · ");
     text.append(title, about);
     item.append(text);
-    if (session.id === this.id) item.ariaCurrent = "true";
+    if (session.id === this.kept?.id) item.ariaCurrent = "true";
     else item.append(this.button("Open", session, () => this.open(session)));
     item.append(this.button("Delete", session, () => this.forget(session)));
     return item;
@@ -132,8 +154,8 @@ export class Library {
     const sound = await soundOf(session.id);
     await this.keep();
     if (!this.onOpen(session, sound ?? null)) return;
-    this.id = session.id;
-    sessionStorage.setItem(TAB, this.id);
+    this.kept = { id: session.id, saved: session.saved };
+    sessionStorage.setItem(TAB, session.id);
     this.keptRevision = this.revision();
     $("saved").close();
   }
@@ -141,7 +163,7 @@ export class Library {
   async forget(session) {
     if (!confirm(`Delete “${session.title}” with its sound?`)) return;
     await forget(session.id);
-    if (this.id === session.id) this.onForget();
+    if (this.kept?.id === session.id) this.onForget();
     await this.list();
   }
 
@@ -149,7 +171,7 @@ export class Library {
   begin() {
     clearTimeout(this.timer);
     this.timer = null;
-    this.id = null;
+    this.kept = null;
     sessionStorage.removeItem(TAB);
   }
 

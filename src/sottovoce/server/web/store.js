@@ -24,19 +24,33 @@ async function within(mode, work) {
       const transaction = database.transaction([TEXTS, SOUNDS], mode);
       const request = work(transaction.objectStore(TEXTS), transaction.objectStore(SOUNDS));
       transaction.oncomplete = () => resolve(request?.result);
-      transaction.onabort = transaction.onerror = () => reject(transaction.error ?? request?.error);
+      transaction.onabort = transaction.onerror = ({ target }) => reject(target.error);
     });
   } finally {
     database.close();
   }
 }
 
-// session: {id, title, name, saved, duration, model, called, utterances}; sound: a Blob or null.
-export function keep(session, sound) {
-  return within("readwrite", (texts, sounds) => {
-    texts.put(session);
-    if (sound) sounds.put(sound, session.id);
+export function newId() {
+  return crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+}
+
+// session: {id, title, name, saved, duration, model, called, utterances}. seen: `saved` of the last version of this tab:
+// where another tab has saved since, this one becomes a session with another id. Returns its id.
+export async function keep(session, seen) {
+  const kept = { ...session };
+  await within("readwrite", (texts) => {
+    texts.get(session.id).onsuccess = ({ target: { result: last } }) => {
+      if (last && last.saved !== seen) kept.id = newId();
+      texts.put(kept);
+    };
   });
+  return kept.id;
+}
+
+// sound: a Blob.
+export function keepSound(id, sound) {
+  return within("readwrite", (_, sounds) => sounds.put(sound, id));
 }
 
 export function sessions() {
