@@ -163,7 +163,8 @@ def test_decoders_are_copied_and_pickled(lm: str | None, tmp_path: Path) -> None
     path = BINARIES / "probing.bin" if lm == "probing" else tmp_path / "words.arpa"
     (tmp_path / "words.arpa").write_text(ARPA)
     model = None if lm is None else path if lm == "path" else load_ngram(path)
-    decoder = CtcDecoder(LABELS, lm=model, lexicon={"ab": ["a", "b"], "b": ["b"]}, hotwords=["b"], n_best=3)
+    lexicon = iter([("ab", ["a", "b"]), ("b", ["b"])])
+    decoder = CtcDecoder(LABELS, lm=model, lexicon=lexicon, hotwords=iter(["b"]), n_best=3)
     expected = decoder.decode(frames(1, 2, 3, 2))
     for again in (copy.copy(decoder), copy.deepcopy(decoder), pickle.loads(pickle.dumps(decoder))):
         assert again.decode(frames(1, 2, 3, 2)) == expected

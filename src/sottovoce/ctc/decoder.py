@@ -631,6 +631,9 @@ class CtcDecoder(EmissionDecoder):
         options: CtcOptions | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
+        # A copy reads them again.
+        hotwords = list(hotwords) if isinstance(hotwords, Iterator) else hotwords
+        lexicon = list(lexicon) if isinstance(lexicon, Iterator) else lexicon
         given = dict(locals())
         del given["self"], given["__class__"]
         self._make: Callable[[], CtcDecoder] = partial(type(self), **given)
