@@ -250,8 +250,9 @@ class _Subtitles:
             counts_on = not is_below_times and cue.counter is not None and first.counter == cue.counter + 1
             if counts_on and len(block) > 1:
                 raise block[1].error()
-            is_last = end == len(self._lines) and not any(line.flat for line in self._lines[first.number :])
-            text += [] if counts_on and is_last else block
+            at_end = counts_on and end == len(self._lines)
+            is_last = at_end and not any(line.flat for line in self._lines[first.number :])
+            text += [] if is_last else block
         return [line.raw for line in text]
 
     def _blocks(self, start: int, end: int) -> Iterator[list[_Line]]:
