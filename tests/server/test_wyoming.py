@@ -211,6 +211,11 @@ def test_channels_of_opposite_phase_do_not_cancel(step: int) -> None:
         (b"a" * 200_000, "line"),
         (b'{"type": "audio-start", "data": {"rate": 16000, "width": 4, "channels": 1}}\n', "width"),
         (b'{"type": "audio-start", "data": {"rate": 1, "width": 2, "channels": 1}}\n', "sample_rate"),
+        (
+            b'{"type": "audio-start", "data": {"rate": 16000, "width": 2, "channels": 1}}\n'
+            b'{"type": "audio-chunk", "data": {"rate": 44100, "width": 2, "channels": 2}}\n',
+            "rate: expected 16000 as before, got '44100'",
+        ),
         (b'{"type": "transcribe", "data": {"language": "klingon"}}\n', "klingon"),
         (b'{"type": "transcribe", "data": {"vad_sensitivity": "very"}}\n', "vad_sensitivity"),
     ],

@@ -38,6 +38,7 @@ MAX_UNREAD = 1024 * 1024
 LINGER_S = 1.0
 logger = logging.getLogger(__name__)
 PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
+FORMAT = ("rate", "width", "channels")
 EVENTS = "transcribe, audio-start, audio-chunk, audio-stop, describe or ping"
 AHEAD_S = 2.0
 """Audio further ahead of real time is a recording."""
@@ -212,6 +213,7 @@ class WyomingConnection(LiveConnection[Frame]):
         self.idle_s = min(self.limits.head_s, self.limits.idle_s)
         self._wanted = command_options(Frame("transcribe"))
         self._pcm: PcmReader | None = None
+        self._format: dict[str, object] = {}
         self._command: SpokenCommand | None = None
 
     @property
@@ -243,6 +245,9 @@ class WyomingConnection(LiveConnection[Frame]):
             await self._begin_command(message, is_announced=True)
         elif message.kind == "audio-chunk":
             pcm = self._pcm or await self._begin_command(message, is_announced=False)
+            for name, begun in self._format.items():
+                if message.data.get(name, begun) != begun:
+                    raise invalid_value(name, f"{begun} as before", fields.quoted(message.data[name]))
             await self.queue_bytes(pcm, message.payload)
         elif message.kind == "audio-stop":
             if self._pcm is not None:
@@ -272,6 +277,7 @@ class WyomingConnection(LiveConnection[Frame]):
 
     async def _begin_command(self, message: Frame, *, is_announced: bool) -> PcmReader:
         self._pcm = reader_of(message)
+        self._format = {name: message.data[name] for name in FORMAT}
         await self.queue.put(partial(self._start, *self._wanted, is_announced=is_announced))
         return self._pcm
 
@@ -379,9 +385,7 @@ def command_options(transcribe: Frame) -> tuple[str | None, LiveOptions]:
 
 
 def reader_of(frame: Frame) -> PcmReader:
-    rate, width, channels = (
-        fields.read_int(name, frame.data.get(name)) for name in ("rate", "width", "channels")
-    )
+    rate, width, channels = (fields.read_int(name, frame.data.get(name)) for name in FORMAT)
     if width != 2:
         raise invalid_value("width", "2 bytes", f"{width}")
     if channels not in (1, 2):
