@@ -62,6 +62,7 @@ def test_bytes_of_a_file_are_read_from_any_buffer(kind: Callable[[bytes], AudioS
     data = wav_bytes(samples)
     np.testing.assert_array_equal(load_audio(kind(data)), load_audio(data))
     np.testing.assert_array_equal(load_audio(memoryview(samples)), samples)
+    np.testing.assert_array_equal(PushedAudio().push(memoryview(samples)), samples)
 
 
 def test_pieces_of_another_rate_are_those_of_the_whole(ints: np.ndarray) -> None:
@@ -107,7 +108,7 @@ def test_arrays_that_are_no_audio_are_refused(array: Any, message: str) -> None:
         (np.zeros(9), 8_000, "got 8000 Hz and 1 channels"),
         (np.zeros(9), 0, "got 0 Hz and 1 channels"),
         (np.zeros(16_000 * 700, np.float32), 16_000, "expected at most 600 s at once, got 700 s"),
-        (b"abc", 16_000, "expected an array or a tensor, got bytes"),
+        (b"abc", 16_000, r"expected an array \(of bytes: np.frombuffer\) or a tensor, got bytes"),
     ],
 )
 def test_a_piece_that_does_not_follow_changes_nothing(piece: Any, rate: int, message: str) -> None:

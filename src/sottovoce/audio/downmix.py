@@ -262,8 +262,11 @@ class PushedAudio:
         Raises: AudioError for other samples than the first, or more than `MAX_PUSH_S`; nothing is changed.
         """
         array = tensor_array(pcm, PUSHED) if is_tensor(pcm) else pcm
+        if isinstance(array, memoryview) and array.itemsize > 1:
+            array = np.asarray(array)
         if not isinstance(array, np.ndarray):
-            raise AudioError(f"{PUSHED}: expected an array or a tensor, got {type(pcm).__name__}")
+            kind = type(pcm).__name__
+            raise AudioError(f"{PUSHED}: expected an array (of bytes: np.frombuffer) or a tensor, got {kind}")
         if not array.size:
             return np.zeros(0, np.float32)
         axis = self._axis if self._axis is not None and array.ndim == 2 else channel_axis(array, PUSHED)
