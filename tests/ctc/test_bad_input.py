@@ -43,17 +43,25 @@ def one_nan() -> torch.Tensor:
         (frames(1, 0, 2)[:, :3], "expected 4 labels in the last place, got 3"),
         (frames(1, 0, 2).exp().long(), "expected floats .*, got torch.int64"),
         (frames(1, 0, 2)[0], "expected floats .* of shape"),
+        (None, "expected numbers"),
+        ([[0.0], [0.0, 1.0]], "expected numbers"),
     ],
-    ids=["NaN", "logits", "logits below 0", "labels", "integers", "shape"],
+    ids=["NaN", "logits", "logits below 0", "labels", "integers", "shape", "None", "ragged"],
 )
-def test_emissions(log_probs: torch.Tensor, message: str) -> None:
+def test_emissions(log_probs: object, message: str) -> None:
     decoder = CtcDecoder(LABELS)
     with pytest.raises(InputError, match=message):
-        decoder.decode(log_probs)
+        decoder.decode(log_probs)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=message):
-        decoder.decode_chunk(decoder.start(), log_probs)
+        decoder.decode_chunk(decoder.start(), log_probs)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=message):
-        decoder.greedy(log_probs)
+        decoder.greedy(log_probs)  # type: ignore[arg-type]
+
+
+def test_emissions_of_any_byte_order() -> None:
+    log_probs = frames(1, 0, 2).numpy()
+    expected = CtcDecoder(LABELS).decode(log_probs)
+    assert CtcDecoder(LABELS).decode(log_probs.astype(">f4")) == expected
 
 
 def test_logits_have_a_door_of_their_own() -> None:
@@ -67,11 +75,14 @@ def test_logits_have_a_door_of_their_own() -> None:
         (["-", "a", "a"], 0, "expected each once, got 'a' 2 times"),
         (["-"], 0, "a blank and at least one more, got 1"),
         (LABELS, 4, "blank: expected an index from 0 to 3, got 4"),
+        ({"-": 0, "a": 1}, None, r"labels: expected a list of their names, got \{'-': 0, 'a': 1\}"),
+        (["-", None], None, "labels: expected a list of their names"),
+        ([b"-", b"a"], 0, "labels: expected a list of their names"),
     ],
 )
-def test_labels(labels: list[str], blank: int, message: str) -> None:
+def test_labels(labels: object, blank: int | None, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        CtcDecoder(labels, blank)
+        CtcDecoder(labels, blank)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -150,6 +161,8 @@ def test_lexicons_of_every_shape(lexicon: object) -> None:
         ([("ab", [1], [2])], "expected words, or words with their labels"),
         ([7], "expected words, or words with their labels, got 7"),
         ({"ab": [[9]]}, "expected 'ab' in tokens from 0 to 3"),
+        ({"ab": [1, 0, 2]}, r"expected 'ab' in labels without the blank, got \(1, 0, 2\)"),
+        ({"ab": ["a", LABELS[0], "b"]}, "expected 'ab' in labels without the blank"),
     ],
 )
 def test_lexicons(lexicon: object, message: str) -> None:

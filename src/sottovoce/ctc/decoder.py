@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -637,6 +637,8 @@ class CtcDecoder(EmissionDecoder):
         given = dict(locals())
         del given["self"], given["__class__"]
         self._make: Callable[[], CtcDecoder] = partial(type(self), **given)
+        if isinstance(labels, Mapping) or not all(isinstance(label, str) for label in labels):
+            raise OptionError(f"labels: expected a list of their names, got {labels!r:.80}")
         blank = named_blank(labels) if blank is None else blank
         if blank is None:
             raise OptionError(

@@ -91,11 +91,13 @@ def likely_blank(log_probs: Tensor) -> int | None:
 
 
 def as_tensors(emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:
-    """Convert to tensors on the CPU. Raises: InputError: no numbers, or ragged rows."""
+    """Convert to tensors on the CPU, from any byte order. Raises: InputError: no numbers, or ragged rows."""
     try:
+        if isinstance(emissions, np.ndarray):
+            emissions = emissions.astype(emissions.dtype.newbyteorder("="), copy=False)
         values = torch.as_tensor(emissions, device="cpu")
         return values, None if lengths is None else torch.as_tensor(lengths, device="cpu")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"emissions: expected numbers (B, T, V), got {error}") from error
 
 

@@ -299,6 +299,11 @@ class DecoderParts:
             spellings = [*listed_spellings(lexicon, self.labels.names)]
         else:
             spellings = self._spelled_vocabulary(model)
+        for word, spelling in spellings:
+            if self.labels.blank in spelling:
+                raise LanguageModelError(
+                    f"lexicon: expected {word!r} in labels without the blank, got {spelling}"
+                )
         added: dict[str, Sequence[int]] = {}
         phrases = self._listed(phrases, {word for word, _ in spellings} if phrases else (), added)
         tree = Lexicon(
