@@ -164,6 +164,20 @@ def test_no_item_ends_before_its_start(times: str, name: str, layout: WriterOpti
         assert spans_s == sorted(spans_s, key=lambda span: span[0])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_segments_that_overlap_share_no_subtitle(layout: WriterOptions) -> None:
+    """Also without speakers."""
+    segments = [
+        Segment(i, start, start + 2.0, f" a{i} b{i}", "en", words=tuple(
+            Word(f" {letter}{i}", start + place, start + place + 1.0, 0.9) for place, letter in enumerate("ab")
+        ))
+        for i, start in enumerate((0.0, 1.0, 1.2))
+    ]  # fmt: skip
+    document = write_transcript(writer_for("srt", layout), Transcript(tuple(segments), "en", 3.2, "nano"))
+    for cue in document.split("\n\n"):
+        assert len(set(re.findall(r"[ab](\d)", cue.partition("-->")[2]))) <= 1
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize("stem", ["overlap", "zero", "odd-words", "ja", "th", "hi", "longword"])
 def test_reported_documents(stem: str, shared_dir: Path) -> None:

@@ -209,7 +209,8 @@ class CueMaker:
 
     def _ends_run(self, unit: _Unit) -> bool:
         last = self._run[-1]
-        if unit.voice != last.voice:
+        overlaps = unit.segment is not last.segment and unit.segment.start < last.segment.end
+        if overlaps or unit.voice != last.voice:
             return True
         if self._is_for_reading:
             return unit.start - last.end >= READING_PAUSE_S
