@@ -167,12 +167,10 @@ def test_no_item_ends_before_its_start(times: str, name: str, layout: WriterOpti
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_segments_that_overlap_share_no_subtitle(layout: WriterOptions) -> None:
     """Also without speakers."""
-    segments = [
-        Segment(i, start, start + 2.0, f" a{i} b{i}", "en", words=tuple(
-            Word(f" {letter}{i}", start + place, start + place + 1.0, 0.9) for place, letter in enumerate("ab")
-        ))
-        for i, start in enumerate((0.0, 1.0, 1.2))
-    ]  # fmt: skip
+    segments = []
+    for i, start in enumerate((0.0, 1.0, 1.2)):
+        words = (Word(f" a{i}", start, start + 1.0, 0.9), Word(f" b{i}", start + 1.0, start + 2.0, 0.9))
+        segments.append(Segment(i, start, start + 2.0, f" a{i} b{i}", "en", words=words))
     document = write_transcript(writer_for("srt", layout), Transcript(tuple(segments), "en", 3.2, "nano"))
     for cue in document.split("\n\n"):
         assert len(set(re.findall(r"[ab](\d)", cue.partition("-->")[2]))) <= 1
