@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sottovoce.decoding.decode import DecodingResult
-from sottovoce.offline.verify import is_silent, is_too_little, split_retry
+from sottovoce.offline.verify import is_too_little, split_retry
 from sottovoce.offline.windows import SpeechSpan, Window, WindowCut
-from sottovoce.options.decoding import FallbackOptions
+from sottovoce.options.decoding import FallbackOptions, is_silence
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
 from tests.offline.transcribing import ENGLISH, HELLO, TOKENIZER, at, read, script, voice
@@ -95,16 +95,19 @@ def test_what_is_read_in_halves(
     assert bool(split_retry(window, result, cut, FallbackOptions(), EOT)) is is_halved
 
 
-def test_halves_of_silence_need_less_to_be_silence_too() -> None:
-    rules = FallbackOptions()
-    silent = split_retry(TWO, reading(ratio=3.0, no_speech=0.9), kept(8.0), rules, EOT)
-    spoken = split_retry(TWO, reading(ratio=3.0), kept(8.0), rules, EOT)
-    unlikely = reading(no_speech=0.7)
-    assert [is_silent(half, unlikely, rules) for half in (*silent, *spoken)] == [True, True, False, False]
-    assert not any(is_silent(half, reading(no_speech=0.5), rules) for half in silent)
-    assert all(
-        quarter.may_be_silent
-        for quarter in Window(silent[0].pieces * 2, is_suspicious=True, may_be_silent=True).halves()
-    )
-    off = replace(rules, no_speech_threshold=None)
-    assert not any(is_silent(half, unlikely, off) for half in silent)
+def test_halves_of_silence_may_be_silence_too() -> None:
+    silent = split_retry(TWO, reading(ratio=3.0, no_speech=0.9), kept(8.0), FallbackOptions(), EOT)
+    spoken = split_retry(TWO, reading(ratio=3.0), kept(8.0), FallbackOptions(), EOT)
+    assert [half.may_be_silent for half in (*silent, *spoken)] == [True, True, False, False]
+    window = Window(silent[0].pieces * 2, is_suspicious=True, may_be_silent=True)
+    assert all(quarter.may_be_silent for quarter in window.halves())
+
+
+@pytest.mark.parametrize(
+    ("no_speech", "threshold", "is_silent"), [(0.7, 0.6, True), (0.5, 0.6, False), (0.7, None, False)]
+)
+def test_a_probable_silence_needs_a_threshold(
+    no_speech: float, threshold: float | None, is_silent: bool
+) -> None:
+    assert is_silence(no_speech, threshold) is is_silent
+    assert not is_silence(no_speech, threshold, avg_logprob=-0.3, logprob_threshold=-1.0)
