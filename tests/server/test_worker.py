@@ -73,7 +73,7 @@ class LanguageModel(SlowModel):
     def session(
         self, languages: Any = None, runtime: Runtime | None = None, **options: object
     ) -> SlowSession:
-        return LanguageSession(self, runtime, languages[0])
+        return LanguageSession(self, runtime, cast(LiveOptions, options["options"]).languages[0])
 
 
 class LanguageSession(SlowSession):
