@@ -48,8 +48,8 @@ demo: $(VENV)/demo  ## transcribe the bundled clips with the bundled model, into
 test: $(VENV)/test  ## the tests of a change: minutes
 	$(PYTEST) -m "not long"
 
-test-all: test $(VENV)/test-all  ## those and the long ones
-	$(PYTEST) -m "long or reference" --references live
+test-all: test $(VENV)/test-all  ## those and the long ones, and more drawn examples
+	SOTTOVOCE_EXAMPLES=100 $(PYTEST) -m "long or reference or hypothesis" --references live
 
 references: $(VENV)/test-all  ## the outputs of other programs that tests compare with, made anew
 	$(BIN)/python -m pytest -q -m reference --references record

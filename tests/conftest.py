@@ -26,7 +26,11 @@ os.environ.setdefault("NUMBA_NUM_THREADS", N_THREADS)
 SOURCE = str(Path(__file__).parents[1] / "src")
 os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
 
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+N_EXAMPLES = int(os.environ.get("SOTTOVOCE_EXAMPLES", "40"))
+"""Of a test with drawn examples; `make test-all` tries more."""
+settings.register_profile(
+    "any machine", max_examples=N_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 """How fast examples are drawn and tried says what else a machine does, and nothing of what is tested."""
 

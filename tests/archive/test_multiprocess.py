@@ -140,7 +140,12 @@ def broken(kind: str) -> Model:
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"), [("ours", OptionError), ("unexpected", KeyError), ("unsendable", RuntimeError)]
+    ("kind", "error"),
+    [
+        pytest.param("ours", OptionError, marks=pytest.mark.long),
+        pytest.param("unexpected", KeyError, marks=pytest.mark.long),
+        ("unsendable", RuntimeError),
+    ],
 )
 def test_what_a_process_says_is_said_here_and_none_is_left(
     kind: str, error: type[Exception], recording: Path

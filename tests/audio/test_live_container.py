@@ -66,6 +66,7 @@ def test_samples_come_before_more_bytes_are_fed(kind: str, after_s: float) -> No
     assert (heard_s >= np.arange(1, 101) / 100 * seconds - after_s).all()
 
 
+@pytest.mark.long
 def test_hours_of_silence_in_few_bytes_come_in_parts() -> None:
     silence = recorded(np.zeros(600 * SAMPLE_RATE, np.float32), "ogg")
     container = LiveContainer()

@@ -56,6 +56,7 @@ def test_the_full_window_is_its_own_measure(model: Model, pieces: list[Reference
     assert kept.work < whole.work < exact.work
 
 
+@pytest.mark.long
 def test_what_is_found_is_as_near_as_dense_padding(
     model: Model, speech: Samples, pieces: list[ReferencePiece]
 ) -> None:

@@ -104,9 +104,10 @@ def test_german_comes_with_its_english(command: Command) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    [pytest.param(("--processors", "2"), marks=pytest.mark.long), ("--audio-ctx", "1100")],
+    [("--processors", "2"), ("--audio-ctx", "1100")],
     ids=lambda how: how[0],
 )
+@pytest.mark.long
 def test_other_ways_to_read_give_every_language_where_it_is_spoken(
     command: Command, how: tuple[str, str]
 ) -> None:

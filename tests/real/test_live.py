@@ -113,6 +113,7 @@ def beside(model: Model, name: str, languages: list[str]) -> tuple[list[Event], 
     return events, told
 
 
+@pytest.mark.long
 def test_languages_are_followed_and_all_but_english_is_translated(model: Model) -> None:
     events, told = beside(model, "mixed", ["en", "de", "pt", "es", "fr"])
     changes = [(event.source, event.target) for event in events if isinstance(event, LanguageChanged)]
