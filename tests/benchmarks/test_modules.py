@@ -9,9 +9,15 @@ import pytest
 
 import benchmarks
 
-NAMES = [one.name for one in pkgutil.walk_packages(benchmarks.__path__, "benchmarks.") if not one.ispkg]
+NEEDS_REFERENCES = "benchmarks.language.fit"
+"""It imports scipy, which `make test-all` installs."""
+MODULES = pkgutil.walk_packages(benchmarks.__path__, "benchmarks.")
+NAMES = [module.name for module in MODULES if not module.ispkg and not module.name.endswith("__main__")]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("__main__")])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name == NEEDS_REFERENCES else name for name in NAMES],
+)
 def test_a_benchmark_is_imported(name: str) -> None:
     assert importlib.import_module(name).__doc__, "it says what it measures"
