@@ -41,7 +41,7 @@ from sottovoce.offline.resume import (
     TranscriptionState,
     WindowPlace,
 )
-from sottovoce.offline.transcriber import Context, Request, Segments, Transcriber
+from sottovoce.offline.transcriber import Context, Segments, Transcriber, WindowRequest
 from sottovoce.offline.verify import (
     DecodedWindow,
     SkippedSpeechRecovery,
@@ -546,7 +546,7 @@ class _Pipeline:
     def _decoded(self, windows: Sequence[LanguageWindow], first: LanguageWindow) -> list[DecodedWindow]:
         transcriber, prompt = self.transcriber, self._context.prompt()
         requests = [
-            Request(
+            WindowRequest(
                 one.window.language or "",
                 prompt if one.is_prompted else (),
                 one.window.start,

@@ -106,7 +106,7 @@ SHORT_TAIL_FRAMES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WindowRequest:
     """How to decode one window that begins at a log-mel frame.
 
     is_first: of the recording. may_split: repeated text is decoded in parts instead of at the next
@@ -199,7 +199,7 @@ class Transcriber:
     def decode(
         self,
         encoded: EncoderOutput,
-        requests: Sequence[Request],
+        requests: Sequence[WindowRequest],
         temperatures: tuple[float, ...] | None = None,
     ) -> list[Attempt]:
         """Decode windows with fallback; temperatures: None: those of the options."""
@@ -228,7 +228,9 @@ class Transcriber:
                 attempts[row] = replace(attempt, result=replace(attempt.result, tokens=tokens))
         return [attempts[row] for row in range(len(requests))]
 
-    def _decoding_of(self, request: Request, decoding: DecodingOptions, n_frames: int) -> DecodingOptions:
+    def _decoding_of(
+        self, request: WindowRequest, decoding: DecodingOptions, n_frames: int
+    ) -> DecodingOptions:
         return replace(
             decoding,
             sample_len=self.sample_len(n_frames),

@@ -28,7 +28,7 @@ from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.offline.languages import LanguageFollower
 from sottovoce.offline.resume import TranscriptionState
-from sottovoce.offline.transcriber import Request, Transcriber
+from sottovoce.offline.transcriber import Transcriber, WindowRequest
 from sottovoce.offline.windows import (
     SpeechSpan,
     Window,
@@ -446,7 +446,7 @@ class SkippedSpeechRecovery:
         encoded = transcriber.runtime.run(EncodeCall(features))
         window = Window.of(start, start + features.n_content_frames[0])
         for temperature in fallback.temperatures[: None if is_loop else 1]:
-            (attempt,) = transcriber.decode(encoded, [Request(language, (), start)], (temperature,))
+            (attempt,) = transcriber.decode(encoded, [WindowRequest(language, (), start)], (temperature,))
             result = attempt.result
             if not _is_trusted(fallback, result, may_repeat=is_loop):
                 continue
