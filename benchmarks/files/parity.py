@@ -39,13 +39,19 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, normalize, pad_or_trim
 from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.detect import detect_language
-from sottovoce.models.backend import Backend
+from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.models.load import load_checkpoint
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Samples, Segment, Word
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Features,
+    Samples,
+    Segment,
+    Word,
+)
 
 if TYPE_CHECKING:
     import whisper

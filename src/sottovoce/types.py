@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
@@ -44,66 +44,6 @@ class Features:
 
     mel: Tensor
     n_content_frames: tuple[int, ...]
-
-
-@dataclass(slots=True, eq=False)
-class EncoderOutput:
-    """Encoder states of a batch of windows.
-
-    states: (B, n_frames, d), 50 frames a second. n_content_frames: of audio in each. cross_kv:
-    cross-attention keys and values (B, n_head, n_frames, d_head) per decoder layer; None: computed when
-    needed. log_weights: (B, n_frames) float32, added to the attention logits of frames that represent
-    several; or None.
-    """
-
-    states: Tensor
-    n_content_frames: tuple[int, ...]
-    cross_kv: list[tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
-    log_weights: Tensor | None = field(default=None, repr=False)
-
-    @property
-    def batch_size(self) -> int:
-        return int(self.states.shape[0])
-
-    @property
-    def n_frames(self) -> int:
-        return int(self.states.shape[1])
-
-    def rows(self, windows: Sequence[int]) -> EncoderOutput:
-        """Return windows of the batch, in any order; neighbours in their order share its memory."""
-        import torch
-
-        if [*windows] == [*range(self.batch_size)]:
-            return self
-        first, n = windows[0], len(windows)
-        some: slice | Tensor = slice(first, first + n)
-        if [*windows] != [*range(first, first + n)]:
-            some = torch.tensor([*windows], dtype=torch.int64, device=self.states.device)
-        return EncoderOutput(
-            self.states[some],
-            tuple(self.n_content_frames[window] for window in windows),
-            self.cross_kv and [(keys[some], values[some]) for keys, values in self.cross_kv],
-            None if self.log_weights is None else self.log_weights[some],
-        )
-
-    @classmethod
-    def joined(cls, outputs: Sequence[EncoderOutput]) -> EncoderOutput:
-        """Join batches of windows of one length, with keys and values if all have been computed."""
-        import torch
-
-        if len(outputs) == 1:
-            return outputs[0]
-        computed = [output.cross_kv for output in outputs if output.cross_kv is not None]
-        cross_kv = weights = None
-        if len(computed) == len(outputs):
-            layers = (zip(*layer, strict=True) for layer in zip(*computed, strict=True))
-            cross_kv = [(torch.cat(keys), torch.cat(values)) for keys, values in layers]
-        if any(output.log_weights is not None for output in outputs):
-            unweighted = torch.zeros(1, outputs[0].n_frames, device=outputs[0].states.device)
-            parts = [(output.log_weights, output.batch_size) for output in outputs]
-            weights = torch.cat([unweighted.expand(n, -1) if own is None else own for own, n in parts])
-        n_content = tuple(n for output in outputs for n in output.n_content_frames)
-        return cls(torch.cat([output.states for output in outputs]), n_content, cross_kv, weights)
 
 
 Result = TypeVar("Result")

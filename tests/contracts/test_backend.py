@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.models.backend import EncoderOutput
+from sottovoce.types import Features
 from tests.contracts.subjects import TOLERANCE, Subject, difference, one_row, windows
 from tests.runtime.fake import FakeBackend
 from tests.runtime.reading import read, start, step

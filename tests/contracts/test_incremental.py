@@ -15,11 +15,12 @@ from sottovoce.models.backend import (
     EXACT,
     Backend,
     EncoderMode,
+    EncoderOutput,
     EncoderState,
     IncrementalResult,
     IncrementalWindow,
 )
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 from tests.contracts.subjects import NAMES, TOLERANCE, difference, short_backend
 from tests.runtime.fake import FakeBackend
 from tests.runtime.reading import read

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sottovoce.errors import OptionError
-from sottovoce.types import EncoderOutput
+from sottovoce.models.backend import EncoderOutput
 from tests.contracts.subjects import TOLERANCE, Subject, difference, one_row, subject_of, windows
 from tests.runtime.fake import FakeBackend
 from tests.runtime.reading import read

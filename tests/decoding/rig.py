@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 from tests.models import tiny
 
 N_CTX = 40

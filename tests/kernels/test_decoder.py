@@ -17,9 +17,9 @@ native = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kerne
 import sottovoce_kernels  # noqa: E402
 
 from sottovoce.errors import OptionError  # noqa: E402
-from sottovoce.models.backend import Backend  # noqa: E402
+from sottovoce.models.backend import Backend, EncoderOutput  # noqa: E402
 from sottovoce.models.checkpoint.base import Checkpoint  # noqa: E402
-from sottovoce.types import EncoderOutput, Features  # noqa: E402
+from sottovoce.types import Features  # noqa: E402
 from tests.models import tiny  # noqa: E402
 from tests.runtime.reading import start, step  # noqa: E402
 

@@ -7,8 +7,9 @@ import torch
 
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe, ProbeOptions
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, SpokenLanguage, by_row
 
 TOKENIZER = Tokenizer.for_model(51865)

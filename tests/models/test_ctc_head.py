@@ -12,6 +12,7 @@ import torch
 
 from sottovoce.audio.mel import window_features
 from sottovoce.errors import CheckpointError
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.ctc_head import (
@@ -28,7 +29,7 @@ from sottovoce.models.ctc_head import (
     save_ctc_file,
 )
 from sottovoce.models.load import load_checkpoint
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 from tests.models import tiny
 
 WEIGHTS = CtcWeights(torch.randn(5, 32), torch.randn(5), ("-", "a", "b", "c", " "), 0)

@@ -12,12 +12,18 @@ import pytest
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
-from sottovoce.types import EncoderOutput, Features, Samples, Segment, Transcript
+from sottovoce.types import (
+    Features,
+    Samples,
+    Segment,
+    Transcript,
+)
 from tests.decoding import rig
 from tests.offline.transcribing import (
     ENGLISH,

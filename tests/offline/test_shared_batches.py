@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sottovoce.audio.recording import Recording
-from sottovoce.models.backend import Backend
+from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
@@ -27,7 +27,7 @@ from sottovoce.runtime.batching import (
     Priority,
 )
 from sottovoce.runtime.calls import DecodeCall, RunOnHost, Runtime
-from sottovoce.types import EncoderOutput, Features, Samples
+from sottovoce.types import Features, Samples
 from tests.offline.test_recordings import MINUTE, Listening
 from tests.offline.transcribing import ENGLISH, TOKENIZER, rustle
 from tests.runtime.fake import FakeBackend

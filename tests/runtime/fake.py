@@ -22,6 +22,7 @@ from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
     EXACT,
     AlignmentHeads,
+    EncoderOutput,
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
@@ -42,7 +43,7 @@ from sottovoce.runtime.incremental_encoder import (
     state_of,
 )
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 
 FAKE_DIMS = ModelDims(
     n_mels=80,

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sottovoce.models.backend import AlignmentHeads, Backend, RunningRows, Span
+from sottovoce.models.backend import AlignmentHeads, Backend, EncoderOutput, RunningRows, Span
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttHypothesis, AlignAttRequest
-from sottovoce.types import EncoderOutput
 
 
 class Read(NamedTuple):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.models.backend import Span
+from sottovoce.models.backend import EncoderOutput, Span
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.runtime.torch import TorchBackend
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 from tests.models.tiny import backend as tiny_backend
 from tests.models.tiny import checkpoint, dims
 from tests.runtime.reading import read, start, step

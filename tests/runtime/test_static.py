@@ -25,6 +25,7 @@ from sottovoce.models.backend import (
     EXACT,
     STEPS_AHEAD,
     EncoderMode,
+    EncoderOutput,
     EncoderState,
     IncrementalResult,
     IncrementalWindow,
@@ -46,7 +47,7 @@ from sottovoce.streaming.alignatt import (
     StopRules,
 )
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput, Features, Samples
+from sottovoce.types import Features, Samples
 from tests.models import tiny
 from tests.runtime.pretended import DEVICE, Counts, InThread, PretendedDevice, pretended_device
 from tests.runtime.reading import decoded

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import EncoderMode, IncrementalWindow
+from sottovoce.models.backend import EncoderMode, EncoderOutput, IncrementalWindow
 from sottovoce.models.whisper import stays_float32
 from sottovoce.runtime.torch import TorchBackend
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 from tests.models import tiny
 from tests.runtime.reading import read, start, step
 

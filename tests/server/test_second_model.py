@@ -19,10 +19,11 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.cli.main import run
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.options.decoding import DeferralOptions
 from sottovoce.server.settings import JobSettings, ModelSettings, Work
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 from tests.offline.transcribing import WORLD, at, script
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script
 from tests.server.servers import CLIPS, TRANSCRIPTIONS, ServerThread, post, serving, wait_until

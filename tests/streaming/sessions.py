@@ -10,7 +10,7 @@ import torch
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.models.backend import Backend, IncrementalWindow
+from sottovoce.models.backend import Backend, EncoderOutput, IncrementalWindow
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, encoder_mode
@@ -18,7 +18,6 @@ from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
-    EncoderOutput,
     Event,
     Final,
     LanguageChanged,

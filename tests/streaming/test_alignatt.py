@@ -13,6 +13,7 @@ import torch
 
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.decoding.alignment import RunningStatistics, median_filter
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.streaming.alignatt import (
     SPREAD_FLOOR,
     AlignAttDecoder,
@@ -27,7 +28,6 @@ from sottovoce.streaming.alignatt import (
     count_looped,
     max_tokens_in,
 )
-from sottovoce.types import EncoderOutput
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken
 from tests.runtime.reading import decoded
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, say

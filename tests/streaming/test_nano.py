@@ -15,7 +15,7 @@ from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.vad import VadStream
 from sottovoce.decoding.decode import decode
 from sottovoce.language.probe import LanguageProbe
-from sottovoce.models.backend import EXACT, Backend, EncoderMode, IncrementalWindow
+from sottovoce.models.backend import EXACT, Backend, EncoderMode, EncoderOutput, IncrementalWindow
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
@@ -27,7 +27,7 @@ from sottovoce.streaming.alignatt import (
 from sottovoce.streaming.audio_window import MelBuffer
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.types import EncoderOutput, Samples
+from sottovoce.types import Samples
 from tests.runtime.reading import decoded
 from tests.streaming.sessions import Reading, changes_of, listen, said_words
 from tests.streaming.speech import say

@@ -11,6 +11,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.runtime.calls import DecodeCall
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
@@ -22,7 +23,7 @@ from sottovoce.streaming.alignatt import (
     StopRules,
 )
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.types import EncoderOutput, Samples
+from sottovoce.types import Samples
 from tests.runtime.reading import decoded
 from tests.streaming import sessions
 

@@ -33,7 +33,7 @@ from sottovoce.decoding.alignment import (
     usual_duration,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend
+from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.transcription import FileTranscription
@@ -43,7 +43,14 @@ from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.word_edits import equal_words
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, AudioChunk, EncoderOutput, Samples, Segment, Word
+from sottovoce.types import (
+    FRAMES_PER_SECOND,
+    SAMPLE_RATE,
+    AudioChunk,
+    Samples,
+    Segment,
+    Word,
+)
 
 logger = logging.getLogger(__name__)
 

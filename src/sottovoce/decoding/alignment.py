@@ -18,10 +18,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.models.backend import Backend
+from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Segment, Stepwise, Token, Word, finish
+from sottovoce.types import (
+    FRAMES_PER_SECOND,
+    Segment,
+    Stepwise,
+    Token,
+    Word,
+    finish,
+)
 
 FILTER_WIDTH = 7
 """Frames of the median filter (140 ms); openai-whisper 20250625, `medfilt_width`."""

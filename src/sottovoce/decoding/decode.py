@@ -29,11 +29,10 @@ from sottovoce.decoding.search import (
     ranked_candidates,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend
+from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.disfluency import verbatim_tokens
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend
+from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.text.languages import find_language
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput
 
 NO_PRIOR: Mapping[str, float] = MappingProxyType({})
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, window_features
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, RunningRows
-from sottovoce.types import SAMPLE_RATE, EncoderOutput
+from sottovoce.models.backend import Backend, EncoderOutput, RunningRows
+from sottovoce.types import SAMPLE_RATE
 
 PROMPT_TOKENS = 100
 STEPS = 40

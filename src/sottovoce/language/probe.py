@@ -17,9 +17,9 @@ from torch import Tensor
 
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, SILENCE_LOG_MEL, window_features
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, EncoderMode, IncrementalWindow, RunningRows, Span
+from sottovoce.models.backend import Backend, EncoderMode, EncoderOutput, IncrementalWindow, RunningRows, Span
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import SAMPLE_RATE, EncoderOutput
+from sottovoce.types import SAMPLE_RATE
 
 Posterior: TypeAlias = npt.NDArray[np.float64]
 SILENCE_CORRECTION = 0.3

@@ -22,10 +22,11 @@ from torch.nn import functional as F
 
 from sottovoce.audio.mel import MELS_PER_FRAME, window_features
 from sottovoce.errors import CheckpointError
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights, check_ctc
 from sottovoce.models.dims import ModelDims
 from sottovoce.text.files import whole_file
-from sottovoce.types import Emissions, EncoderOutput, Features
+from sottovoce.types import Emissions, Features
 
 OVERLAP_FRAMES = 100
 """Encoder frames (2 s) shared by two windows."""

@@ -28,6 +28,7 @@ from sottovoce.language.chain import (
     base_prior,
 )
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, change_boundary, sides_of
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.offline.resume import FollowerState, ProbedPiece, TranscriptionState
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.offline.windows import (
@@ -39,7 +40,7 @@ from sottovoce.offline.windows import (
 )
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, is_silence
 from sottovoce.runtime.calls import EncodeCall, LanguageProbeCall, SpanProbeCall, decode_with_fallback
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 
 FARTHEST_WINDOWS = 12
 """Windows searched for speech at the beginning; they stay in memory."""

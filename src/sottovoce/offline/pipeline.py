@@ -31,6 +31,7 @@ from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import Attempt
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import AudioError
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.offline.languages import LOOK_AHEAD_FRAMES, WindowLanguages
 from sottovoce.offline.resume import (
     Place,
@@ -65,7 +66,7 @@ from sottovoce.options.decoding import is_silence
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD
 from sottovoce.runtime.calls import EncodeCall, RunOnHost
-from sottovoce.types import EncoderOutput, Features, Segment, Word
+from sottovoce.types import Features, Segment, Word
 
 
 class LanguageWindow(NamedTuple):

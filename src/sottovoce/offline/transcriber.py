@@ -14,7 +14,7 @@ from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, opening
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend
+from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.offline.windows import WindowCut
 from sottovoce.options.decoding import DecodingOptions, DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -22,7 +22,12 @@ from sottovoce.runtime.calls import AlignWordsCall, DetectLanguageCall, Runtime,
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Task
+from sottovoce.types import (
+    HOP_SAMPLES,
+    SAMPLE_RATE,
+    Segment,
+    Task,
+)
 
 Segments: TypeAlias = Generator[Segment, None, None]
 

@@ -26,6 +26,7 @@ import numpy as np
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import DecodingResult
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.offline.languages import LanguageFollower
 from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.transcriber import Transcriber, WindowRequest
@@ -42,7 +43,7 @@ from sottovoce.options.decoding import FallbackOptions, is_silence
 from sottovoce.options.transcribe import APPENDED, PREPENDED
 from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import EncodeCall
-from sottovoce.types import SAMPLE_RATE, EncoderOutput, Segment, Word
+from sottovoce.types import SAMPLE_RATE, Segment, Word
 
 logger = logging.getLogger(__name__)
 

@@ -32,11 +32,11 @@ from sottovoce.decoding.decode import Attempt, DecodingResult, WindowDecoder, li
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.search import Fusion
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, detect_together
-from sottovoce.models.backend import Backend, IncrementalResult, IncrementalWindow
+from sottovoce.models.backend import Backend, EncoderOutput, IncrementalResult, IncrementalWindow
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.threads import all_torch_threads, one_torch_thread
-from sottovoce.types import EncoderOutput, Features, Stepwise
+from sottovoce.types import Features, Stepwise
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -19,12 +19,19 @@ from torch.nn import functional as F
 
 from sottovoce.audio.mel import MELS_PER_FRAME, normalize
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow, ModelDims, Outputs
+from sottovoce.models.backend import (
+    EncoderOutput,
+    EncoderState,
+    IncrementalResult,
+    IncrementalWindow,
+    ModelDims,
+    Outputs,
+)
 from sottovoce.models.dims import EncoderMode, Padding, frames_of
 from sottovoce.models.layers import KeysValues, aligned, attention_plans
 from sottovoce.models.whisper import AudioEncoder, Whisper
 from sottovoce.runtime.graphs import Record
-from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Features
+from sottovoce.types import FRAMES_PER_SECOND, Features
 
 Own = TypeVar("Own")
 

@@ -22,6 +22,7 @@ from sottovoce.errors import OptionError
 from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.backend import (
     AlignmentHeads,
+    EncoderOutput,
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
@@ -42,7 +43,7 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, floats, network_without_decoder
 from sottovoce.runtime.torch import DTYPES, TorchBackend
 from sottovoce.threads import all_torch_threads, n_threads
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 
 ATTENTION_TABLES = (
     ("attn.out", 1),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from sottovoce.kernels import WIDEST_HEAD
-from sottovoce.models.backend import IncrementalResult, IncrementalWindow
+from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims, default_encoder_mode, upper_half_heads
 from sottovoce.models.layers import KeysValues, NativeLinear, pack
@@ -26,7 +26,7 @@ from sottovoce.runtime.incremental_encoder import (
     result_of,
 )
 from sottovoce.threads import n_threads
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 
 
 def floats(tensor: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sottovoce.models.backend import (
+    EncoderOutput,
     RowPrefix,
     RowsOutput,
     check_admitted,
@@ -30,7 +31,6 @@ from sottovoce.models.backend import (
 from sottovoce.models.dims import AlignmentHeads, ModelDims, Span
 from sottovoce.models.layers import KeysValues, MultiHeadAttention, aligned, attend, head_weights
 from sottovoce.models.whisper import TextDecoder
-from sottovoce.types import EncoderOutput
 
 Ints = npt.NDArray[np.int64]
 Table = npt.NDArray[np.int16]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import IncrementalResult, IncrementalWindow
+from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.devices import MOST_RECORDINGS, NumberFormat, encoder_work, free_bytes, plan_memory
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
@@ -27,7 +27,7 @@ from sottovoce.runtime.incremental_encoder import (
 )
 from sottovoce.runtime.rows import RowMemory, TorchRows, cross_keys_values
 from sottovoce.runtime.static_rows import RowPool, StaticRows
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 
 logger = logging.getLogger(__name__)
 

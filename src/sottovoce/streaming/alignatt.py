@@ -26,6 +26,7 @@ from sottovoce.decoding.search import FusedRowScores, Fusion
 from sottovoce.models.backend import (
     AlignmentHeads,
     Backend,
+    EncoderOutput,
     Outputs,
     RowPrefix,
     StepEnd,
@@ -37,7 +38,6 @@ from sottovoce.options.decoding import NON_SPEECH, count_repeated
 from sottovoce.streaming.options import TextEnd
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput
 
 MAX_TOKENS = 224
 """Half of Whisper's text context."""

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import DYNAMIC_RANGE, MELS_PER_FRAME, MelStream, quietest_frame
-from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples
+from sottovoce.models.backend import EncoderOutput
+from sottovoce.types import (
+    FRAMES_PER_SECOND,
+    HOP_SAMPLES,
+    SAMPLE_RATE,
+    Samples,
+)
 
 SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
 SNAP_S = 0.25

@@ -16,6 +16,7 @@ from sottovoce.audio.mel import MELS_PER_FRAME, quiet_frames, quietest_frame, sm
 from sottovoce.models.backend import (
     EXACT,
     EncoderMode,
+    EncoderOutput,
     EncoderState,
     IncrementalResult,
     IncrementalWindow,
@@ -48,7 +49,13 @@ from sottovoce.streaming.commit_policy import (
 )
 from sottovoce.streaming.options import StreamOptions, TextEnd
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples, Word
+from sottovoce.types import (
+    FRAMES_PER_SECOND,
+    HOP_SAMPLES,
+    SAMPLE_RATE,
+    Samples,
+    Word,
+)
 
 MAX_COMMITTED_TOKENS = 160
 """Most committed tokens of the buffered audio; new ones still fit behind a prompt of 223."""
