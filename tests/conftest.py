@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from sottovoce.api import Model, load_model
+from sottovoce import Model, load_model
 
 N_THREADS = os.environ.get("OMP_NUM_THREADS") or str(min(2, os.cpu_count() or 1))
 torch.set_num_threads(int(N_THREADS))

@@ -113,8 +113,8 @@ def run_example(
     model: Model, examples: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
     """Run code in a folder, with the bundled model that is loaded once; returns what it prints."""
-    monkeypatch.setattr("sottovoce.api.load_model", lambda name, **_: model if name == "nano" else None)
-    monkeypatch.setattr(sottovoce, "load_model", lambda name, **_: model if name == "nano" else None)
+    for home in (sottovoce, sottovoce.api):
+        monkeypatch.setattr(home, "load_model", lambda name, **_: model if name == "nano" else None)
 
     def run(code: str, folder: Path = examples.parent) -> str:
         monkeypatch.chdir(folder)
