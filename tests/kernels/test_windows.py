@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.kernels.arrays import HERE, kernels, using
 from tests.models import tiny
+from tests.runtime.reading import read
 
 native = pytest.importorskip("sottovoce.runtime.native_encoder", reason="sottovoce-kernels has no encoder")
 
@@ -40,6 +41,7 @@ MODES = {
     "thin": EncoderMode(stride=20, anchors=(110, 204, 205, 300), recompute_s=0.6, refresh_s=2.0),
     "whole": EncoderMode(),
 }
+TEXT = [[5, 9, 30]]
 GROWTH = (120, 260, 333, 400)
 """Log-mel frames that are there at each update."""
 
@@ -197,6 +199,32 @@ def test_growing_windows_are_the_same_in_a_batch_bit_by_bit(name: str) -> None:
             together = ours.encode_incremental(windows)
     for at, one in enumerate(together):
         assert torch.equal(one.encoded.states, alone[at][1 + at % 3].encoded.states)
+
+
+@pytest.mark.parametrize("native_encoder", [True, False])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_keys_and_values_are_computed_of_changed_frames_alone(
+    mode: EncoderMode, native_encoder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of the states bit by bit; at most a block of unchanged frames is computed too."""
+    n_computed = 0
+    compute = kernels.Decoder.cross_keys_values
+
+    def counted(decoder: object, states: int, n_frames: int, *others: object) -> None:
+        nonlocal n_computed
+        n_computed += n_frames
+        compute(decoder, states, n_frames, *others)
+
+    monkeypatch.setattr(kernels.Decoder, "cross_keys_values", counted)
+    ours = backend(native_encoder=native_encoder)
+    updates = grown(ours, mel_of(1, LONGEST)[0], mode)
+    n_changed = sum(one.encoded.n_frames - one.n_kept for one in updates)
+    assert n_changed <= n_computed < n_changed + 16 * len(updates)
+    for one in updates:
+        assert one.encoded.n_frames - one.n_kept >= one.n_computed
+        whole = replace(one.encoded, cross_kv=None)
+        assert torch.equal(read(ours, one.encoded, TEXT).logits, read(ours, whole, TEXT).logits)
+    assert mode.recompute_s is None or n_changed < sum(one.encoded.n_frames for one in updates) / 1.5
 
 
 def test_an_odd_width_is_encoded_on_pytorch() -> None:

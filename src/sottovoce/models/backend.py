@@ -200,12 +200,13 @@ class IncrementalResult:
     """A window after an update.
 
     encoded: one row, with cross-attention keys and values, and padding behind the audio. state: for the
-    next update. n_computed: encoder frames computed in this one.
+    next update. n_computed: encoder frames computed in this one. n_kept: first frames that did not change.
     """
 
     encoded: EncoderOutput
     state: EncoderState
     n_computed: int
+    n_kept: int = 0
 
 
 class Backend(Protocol):

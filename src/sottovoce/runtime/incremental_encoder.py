@@ -536,7 +536,7 @@ def result_of(
     """Return a window after an update. states: (1, n, d), of its frames."""
     weights = None if update.log_weights is None else update.log_weights[None]
     encoded = EncoderOutput(states, (plan.cache.n_content,), cross_kv, weights)
-    return IncrementalResult(encoded, state, plan.n_computed)
+    return IncrementalResult(encoded, state, plan.n_computed, plan.start)
 
 
 def content_frames(features: Features, dims: ModelDims, name: str) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.backend import (
     AlignmentHeads,
     EncoderOutput,
+    EncoderState,
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
@@ -40,6 +41,8 @@ from sottovoce.models.backend import (
     check_step,
 )
 from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.layers import KeysValues
+from sottovoce.runtime.incremental_encoder import state_of
 from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, floats, network_without_decoder
 from sottovoce.runtime.torch import DTYPES, TorchBackend
 from sottovoce.threads import all_torch_threads, n_threads
@@ -52,6 +55,8 @@ ATTENTION_TABLES = (
     ("mlp.0", 5),
     ("mlp.2", 6),
 )
+FRAMES_PER_BLOCK = 16
+"""Keys are packed in blocks, values in pairs of frames."""
 NORMS = (("attn_ln", 0), ("cross_attn_ln", 1), ("mlp_ln", 2))
 
 
@@ -70,6 +75,18 @@ class _Window:
     @property
     def n_frames(self) -> int:
         return int(self.audio.n_frames)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NativeWindowState:
+    """The encoder's state of a window, and the decoder's packed cross-attention keys and values."""
+
+    encoder: EncoderState
+    cross_kv: Sequence[KeysValues]
+
+    @property
+    def n_content_frames(self) -> int:
+        return self.encoder.n_content_frames
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +137,7 @@ class NativeDecoder:
 
     def windows(self, encoded: EncoderOutput) -> list[_Window]:
         if encoded.cross_kv is None:
-            encoded.cross_kv = self._keys_values(encoded.states)
+            encoded.cross_kv = self.keys_values(encoded.states)
         weights = encoded.log_weights
         return [
             self._window(
@@ -143,8 +160,15 @@ class NativeDecoder:
         )
         return _Window(audio, (*keys, *values), None if weights is None else weights.contiguous())
 
-    def _keys_values(self, states: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Compute keys and values (B, n_head, ...) bfloat16 of each layer, packed for the kernels."""
+    def keys_values(
+        self, states: Tensor, kept: Sequence[KeysValues] = (), n_kept: int = 0
+    ) -> list[KeysValues]:
+        """Compute keys and values (B, n_head, ...) bfloat16 of each layer, packed for the kernels.
+
+        kept: of windows whose first n_kept frames had these states; only blocks behind are computed.
+        """
+        n_blocks = n_kept // FRAMES_PER_BLOCK
+        states = states[:, n_blocks * FRAMES_PER_BLOCK :]
         n_rows, n_frames = states.shape[:2]
         shapes = self._decoder.cross_shapes(n_frames)
         layers = []
@@ -155,7 +179,16 @@ class NativeDecoder:
             of_row = floats(states[row])
             keys_at, values_at = ([pair[which][row].data_ptr() for pair in layers] for which in (0, 1))
             self._decoder.cross_keys_values(of_row.data_ptr(), n_frames, keys_at, values_at, n_threads())
-        return layers
+        if not n_blocks:
+            return layers
+        n_pairs = n_blocks * FRAMES_PER_BLOCK // 2
+        return [
+            (
+                torch.cat((kept_keys[:, :, :n_blocks], keys), dim=2),
+                torch.cat((kept_values[:, :, :n_pairs], values), dim=2),
+            )
+            for (kept_keys, kept_values), (keys, values) in zip(kept, layers, strict=True)
+        ]
 
     def step(
         self,
@@ -383,9 +416,23 @@ class NativeBackend:
             return self._encoder.encode(features)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        states = [state_of(window, NativeWindowState) for window in windows]
         with self._encoder_threads():
-            results = self._encoder.encode_incremental(windows)
-        return [replace(result, encoded=replace(result.encoded, cross_kv=None)) for result in results]
+            results = self._encoder.encode_incremental(
+                [
+                    replace(window, state=state and state.encoder)
+                    for window, state in zip(windows, states, strict=True)
+                ]
+            )
+        return [self._with_keys_values(*each) for each in zip(results, states, strict=True)]
+
+    def _with_keys_values(
+        self, result: IncrementalResult, state: NativeWindowState | None
+    ) -> IncrementalResult:
+        kept = () if state is None else state.cross_kv
+        cross_kv = self._decoder.keys_values(result.encoded.states, kept, result.n_kept)
+        encoded = replace(result.encoded, cross_kv=cross_kv)
+        return replace(result, encoded=encoded, state=NativeWindowState(result.state, cross_kv))
 
     def rows(self) -> NativeRows:
         return NativeRows(self._decoder, self.name)
