@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, WebSocketRoute
 from starlette.staticfiles import StaticFiles
+from starlette.status import WS_1000_NORMAL_CLOSURE
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -155,7 +156,6 @@ async def not_found(request: Request, error: Exception) -> Response:
 logger = logging.getLogger(__name__)
 
 CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
-FIRST_CLOSE_CODE = 1000
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -233,7 +233,7 @@ class RequestLogMiddleware:
                     await api.error_answer(HTTPConnection(scope), fault)(scope, receiving, sending)
             finally:
                 seconds, metrics = time.monotonic() - began_s, self._services.metrics
-                set_attribute(STATUS if outcome < FIRST_CLOSE_CODE else "websocket.close_code", outcome)
+                set_attribute(STATUS if outcome < WS_1000_NORMAL_CLOSURE else "websocket.close_code", outcome)
                 if is_socket:
                     is_known = outcome in CLOSE_CODES or 100 <= outcome < 600
                     metrics.sessions.labels(route.label, str(outcome) if is_known else "other").inc()

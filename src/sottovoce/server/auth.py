@@ -40,7 +40,6 @@ MOST_REQUESTS, MOST_SESSIONS = 100_000, 1_000_000
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
-MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +182,12 @@ class KeyLimits:
         if key.requests_per_minute is None:
             return
         past_s, now_s = self._requests_s[key.name], self._clock()
-        while past_s and past_s[0] <= now_s - MINUTE_S:
+        while past_s and past_s[0] <= now_s - 60.0:
             past_s.popleft()
         if len(past_s) >= key.requests_per_minute:
             what = f"expected at most {key.requests_per_minute} requests a minute"
             raise self._refused(
-                key, "requests", too_many_requests(f"API key: {what}", past_s[0] + MINUTE_S - now_s)
+                key, "requests", too_many_requests(f"API key: {what}", past_s[0] + 60.0 - now_s)
             )
         past_s.append(now_s)
 
@@ -221,7 +220,6 @@ class KeyLimits:
 SECRET_PREFIX = "ek_"
 MAX_CHARACTERS = 4096
 """Of a secret, which is sent in a header."""
-KEY_BYTES = 32
 PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
 """Endings that cannot be registered. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN 2024 (.internal)."""
 
@@ -239,7 +237,7 @@ class ClientSecrets:
     """Makes and checks client secrets. key: shared by all processes of a server; None: a new one."""
 
     def __init__(self, key: bytes | None = None) -> None:
-        self._key = key or secrets.token_bytes(KEY_BYTES)
+        self._key = key or secrets.token_bytes()
 
     def make(self, session: Mapping[str, Json], seconds: float, maker: str = "") -> tuple[str, int]:
         """Return a secret of a session and its end (seconds since 1970). Raises: ApiError 400 for too much

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
+from starlette.status import WS_1008_POLICY_VIOLATION
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
@@ -32,7 +33,6 @@ PAYLOAD_PER_FRAMING_BYTE = 8
 """Payload that pays for one byte of framing: chunks of 48 bytes pay for their own."""
 FRAMING_BYTES_PER_S = 512
 """85 small messages a second."""
-CONTROL = 0x08
 logger = logging.getLogger(__name__)
 RECEIVE_BYTES = 64 * 1024
 """The system's receive buffer of a WebSocket; a ping waits behind all of it."""
@@ -54,7 +54,6 @@ OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\
 """The header of an upgrade to another protocol than WebSockets (Java's clients offer HTTP/2). Servers may
 ignore it (RFC 9110, 7.8); httptools would end the request.
 """
-POLICY_VIOLATION = 1008
 NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
 RESERVED_FILES = 96
 
@@ -169,7 +168,7 @@ class FrameMeter:
         short = self._head[1] & 0x7F
         size = {126: 2, 127: 8}.get(short, 0)
         self._n_left = int.from_bytes(self._head[2 : 2 + size], "big") if size else short
-        self._is_control = bool(self._head[0] & CONTROL)
+        self._is_control = bool(self._head[0] & 0x08)
         self._head.clear()
 
 
@@ -498,7 +497,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         logger.warning("a connection was closed", extra={"cause": reason, "client": self._address})
         text = reason.encode()
         if self._frames is not None:
-            self.write(b"\x88" + bytes([2 + len(text)]) + POLICY_VIOLATION.to_bytes(2, "big") + text)
+            self.write(b"\x88" + bytes([2 + len(text)]) + WS_1008_POLICY_VIOLATION.to_bytes(2, "big") + text)
         elif not self._has_written:
             head = f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: text/plain\r\n"
             self.write(f"{head}content-length: {len(text)}\r\n\r\n{reason}".encode())

@@ -17,6 +17,13 @@ from typing import Generic, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
+from starlette.status import (
+    WS_1000_NORMAL_CLOSURE,
+    WS_1008_POLICY_VIOLATION,
+    WS_1011_INTERNAL_ERROR,
+    WS_1012_SERVICE_RESTART,
+    WS_1013_TRY_AGAIN_LATER,
+)
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sottovoce.audio.container import LiveContainer
@@ -35,10 +42,6 @@ from sottovoce.types import SAMPLE_RATE, Event, Samples
 
 M_co = TypeVar("M_co", covariant=True)
 
-REFUSED = 1008
-"""Close code of errors that a retry does not change."""
-FAILED = 1011
-TRY_AGAIN = 1013
 MAX_REASON_BYTES = 120
 """A control frame has 125 bytes."""
 
@@ -116,7 +119,11 @@ class WebSocketTransport:
                 await deny(self._socket, fault)
                 return
             await self._socket.send_text(json_text(document))
-            code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
+            code = WS_1008_POLICY_VIOLATION
+            if fault.retry_s is not None:
+                code = WS_1013_TRY_AGAIN_LATER
+            elif fault.status >= 500:
+                code = WS_1011_INTERNAL_ERROR
             reason = fault.message.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore")
             await self._socket.close(code, reason)
 
@@ -161,8 +168,6 @@ async def serve_client(
 
 M = TypeVar("M")
 T = TypeVar("T")
-NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
-REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
 """About 1 ms of work."""
 
@@ -228,7 +233,7 @@ class LiveConnection(ABC, Generic[M]):
         self._session: SessionHandle | None = None
         self.exit_stack = AsyncExitStack()
         self._is_closing = False
-        self._close_code = NORMAL_CLOSURE
+        self._close_code = WS_1000_NORMAL_CLOSURE
         self._last_audio_s = math.inf
         """Monotonic time of the last audio; infinite without a slot."""
         self._counted_s = 0.0
@@ -347,7 +352,7 @@ class LiveConnection(ABC, Generic[M]):
                 samples, is_more = await anyio.to_thread.run_sync(container.take)
                 await self.queue_audio(samples)
 
-    async def request_close(self, code: int = NORMAL_CLOSURE) -> None:
+    async def request_close(self, code: int = WS_1000_NORMAL_CLOSURE) -> None:
         """Process the queue, then close with the code; further messages are dropped."""
         if not self._is_closing:
             self._is_closing = True
@@ -384,7 +389,7 @@ class LiveConnection(ABC, Generic[M]):
 
         others = (self._receive, self._handle, self._drain, self._report, self.background)
         await run_until_first(self._process_queue, *(partial(keep_running, task) for task in others))
-        reason = "the server is shutting down" if self._close_code == SERVICE_RESTART else ""
+        reason = "the server is shutting down" if self._close_code == WS_1012_SERVICE_RESTART else ""
         await self.transport.close(self._close_code, reason)
 
     async def _receive(self) -> None:
@@ -403,7 +408,7 @@ class LiveConnection(ABC, Generic[M]):
 
     async def _drain(self) -> None:
         await self.services.draining.wait()
-        await self.request_close(SERVICE_RESTART)
+        await self.request_close(WS_1012_SERVICE_RESTART)
 
     def _mark_audio(self) -> None:
         if math.isfinite(self._last_audio_s):
@@ -413,7 +418,7 @@ class LiveConnection(ABC, Generic[M]):
         """The client is not read once `messages` are full, so that `receive` may not see it go."""
         most_s = self.limits.keepalive_s
         while True:
-            await anyio.sleep(min(REPORT_EVERY_S, most_s, self.idle_s))
+            await anyio.sleep(min(1.0, most_s, self.idle_s))
             if self.transport.has_disconnected():
                 raise ClientDisconnectedError
             await self.report()

@@ -1,6 +1,6 @@
 """The server on a Ray cluster: replicas behind Ray's proxies.
 
-A removed replica ends with its last connection or after `DRAIN_S`.
+A removed replica ends with its last connection or after ten minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from sottovoce.archive.ray_cluster import connect, import_ray
 from sottovoce.errors import OptionError
 from sottovoce.options.replicas import Replicas
 from sottovoce.server.app import make_app
-from sottovoce.server.auth import KEY_BYTES
 from sottovoce.server.settings import ServerSettings
 from sottovoce.server.telemetry import log_as_json
 
@@ -31,9 +30,7 @@ if TYPE_CHECKING:
 NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
 EXTRA_REQUESTS = 16
-CONNECTIONS = 8
 MORE_AFTER_S, FEWER_AFTER_S = 30.0, 600.0
-DRAIN_S = 600.0
 MAX_QUEUED = 256
 
 
@@ -49,7 +46,7 @@ def serving_on_ray(
     """
     serve = import_ray("ray.serve")
     connect(None)
-    key = settings.access.secret_key or secrets.token_bytes(KEY_BYTES)
+    key = settings.access.secret_key or secrets.token_bytes()
     shared = replace(settings, access=replace(settings.access, secret_key=key))
     listening = settings.listening
     try:
@@ -92,12 +89,12 @@ def deployment(
         autoscaling_config={
             "min_replicas": replicas.n_min,
             "max_replicas": replicas.n_max,
-            "target_ongoing_requests": CONNECTIONS,
+            "target_ongoing_requests": 8,
             "upscale_delay_s": MORE_AFTER_S,
             "downscale_delay_s": FEWER_AFTER_S,
         },
         ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
-        graceful_shutdown_timeout_s=DRAIN_S,
+        graceful_shutdown_timeout_s=600.0,
     )
     return made
 

@@ -49,7 +49,6 @@ from sottovoce.types import (
 
 logger = logging.getLogger(__name__)
 MAX_PROMPT_TOKENS = 223
-MAX_CACHED_FUSIONS = 4
 TIME_FIELDS = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
 UPDATE_MAX_S = 2.0
 LOADED_UPDATE_MAX_S = 10.0
@@ -423,7 +422,7 @@ class Scheduler:
         self._beam_size = beam_size
         self._deferral = deferral or DeferralOptions()
         self._fusions = anyio.CapacityLimiter(1)
-        self._fusion_of = lru_cache(MAX_CACHED_FUSIONS)(lambda phrases: model.fusion(hotwords=phrases))
+        self._fusion_of = lru_cache(maxsize=4)(lambda phrases: model.fusion(hotwords=phrases))
         work = work or Work()
         is_cpu = model.backend.device.type == "cpu"
         n_engines = work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)

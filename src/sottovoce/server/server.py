@@ -45,9 +45,7 @@ IGNORED_MESSAGES = (
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
 """Longer than a fast sender is left unread: its pong waits behind its audio."""
-POLL_EVERY_S = 0.05
 ABORT_S = 1.0
-BACKLOG = 128
 
 
 LIBRARIES: tuple[tuple[str, type, str], ...] = (
@@ -152,7 +150,7 @@ class Server(uvicorn.Server):
                     type[asyncio.Protocol], make_connections(gate, limits, PING_EVERY_S + PONG_WITHIN_S)
                 ),
                 ws="websockets-sansio",  # reads the next message when the last one was taken
-                backlog=BACKLOG,
+                backlog=128,
                 forwarded_allow_ips=list(settings.access.proxies),
                 ws_max_size=limits.message_kb * 1024,
                 ws_ping_interval=PING_EVERY_S,
@@ -214,7 +212,7 @@ class Server(uvicorn.Server):
 
     async def _wait_idle(self, end: float) -> None:
         while self.services.is_serving and not self.force_exit and time.monotonic() < end:
-            await anyio.sleep(POLL_EVERY_S)
+            await anyio.sleep(0.05)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -24,7 +24,6 @@ from sottovoce.server.worker import DecodePool
 T = TypeVar("T")
 
 
-UNLOAD_EVERY_S = 5.0
 CHECK_KEYS_EVERY_S = 1.0
 ENGINE_LABELS = ("model", "engine")
 
@@ -183,7 +182,7 @@ class Services(Collector):
     async def running(self) -> AsyncIterator[None]:
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(repeat, UNLOAD_EVERY_S, self._unload_idle)
+                tasks.start_soon(repeat, 5.0, self._unload_idle)
                 if self.keys.has_file:
                     refresh = partial(anyio.to_thread.run_sync, self.keys.refresh)
                     tasks.start_soon(repeat, CHECK_KEYS_EVERY_S, refresh)

@@ -37,12 +37,10 @@ MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
 REFERENCE_BYTES = 8 * 1024 * 1024
 """Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
 FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
-IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
 """Less than any recording has."""
 MAX_NAME_LENGTH = 200
 T = TypeVar("T")
-POLL_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,7 @@ async def received_body(request: Request) -> AsyncIterator[tuple[Fields, Uploade
     services = services_of(request)
     limits = services.settings.limits
     check_length(request, limits)
-    with services.uploaded_bytes() as take, SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
+    with services.uploaded_bytes() as take, SpooledTemporaryFile(max_size=1024 * 1024) as file:
         upload = UploadFile(cast(BinaryIO, file), filename="the body", size=0)
         digest = hashlib.sha256()
         async for piece in limited_stream(request, limits, take):
@@ -302,7 +300,7 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
 
     async def gone() -> None:
         while not await request.is_disconnected():
-            await anyio.sleep(POLL_EVERY_S)
+            await anyio.sleep(0.5)
 
     fault = ApiError("the client has gone", status=499, code="client_closed_request")
     return await cancel_when(gone, work, fault)

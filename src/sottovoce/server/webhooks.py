@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal, TypeAlias
 from urllib.parse import SplitResult, urlsplit
@@ -39,9 +40,6 @@ WEBHOOK_URL = "webhook_url"
 EXPECTED = "a URL as https://example.org/path, to a public address"
 WAITS_S = (0.0, 5.0, 30.0, 120.0, 600.0, 1800.0)
 """Before each try."""
-JITTER = 0.2
-MAX_PARALLEL = 4
-GONE = 410
 WITHIN_S = 10.0
 STATUS = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)\b")
 MAX_URL = 2_000
@@ -71,7 +69,7 @@ class WebhookSender:
         self._secret = settings.webhook_secret
         self._networks = [network_of(network) for network in settings.webhook_networks]
         self._keys = keys
-        self._places = anyio.CapacityLimiter(MAX_PARALLEL)
+        self._places = anyio.CapacityLimiter(4)
 
     def check(self, url: str, owner: str) -> tuple[SplitResult, bytes]:
         """Return the address of a webhook and the secret. Raises: ApiError 400 if it may not be called."""
@@ -85,7 +83,7 @@ class WebhookSender:
         """Post an event until it is accepted or given up; yields after each try."""
         while webhook.status == "pending":
             wait_s = WAITS_S[min(webhook.tries, len(WAITS_S) - 1)]
-            await anyio.sleep(wait_s * random.uniform(1 - JITTER, 1 + JITTER))
+            await anyio.sleep(wait_s * random.uniform(0.8, 1.2))
             webhook.status = await self._try(webhook.url, owner, event)
             webhook.tries += 1
             if webhook.status == "pending" and webhook.tries >= len(WAITS_S):
@@ -107,7 +105,7 @@ class WebhookSender:
         if 200 <= status < 300:
             return "delivered"
         logger.warning("webhook not taken", extra={"event": name, "status": status})
-        return "failed" if status == GONE else "pending"
+        return "failed" if status == HTTPStatus.GONE else "pending"
 
 
 def signed_headers(secret: bytes, name: str, body: bytes, now_s: int) -> list[tuple[str, str]]:

@@ -191,8 +191,6 @@ class Worker:
 Slices: TypeAlias = Generator[None, None, T]
 """Work that yields to let others have their turn."""
 DECODE_THREADS = "sottovoce-decode"
-CORES_A_THREAD = 4
-NICENESS = 10
 
 
 class DecodePool:
@@ -203,7 +201,7 @@ class DecodePool:
     """
 
     def __init__(self, n_threads: int | None = None) -> None:
-        count = n_threads or max(1, (os.cpu_count() or 1) // CORES_A_THREAD)
+        count = n_threads or max(1, (os.cpu_count() or 1) // 4)
         self._threads = ThreadPoolExecutor(count, DECODE_THREADS, initializer=lower_priority)
 
     async def run(self, slices: Slices[T]) -> T:
@@ -244,4 +242,4 @@ def _next_slice(slices: Slices[T]) -> tuple[T] | None:
 def lower_priority() -> None:
     if sys.platform == "linux":  # elsewhere it would be that of the whole process
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

@@ -20,6 +20,7 @@ from typing import cast
 
 import anyio
 from starlette.requests import HTTPConnection
+from starlette.status import WS_1000_NORMAL_CLOSURE, WS_1012_SERVICE_RESTART
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, json_text, seconds
@@ -32,13 +33,12 @@ from sottovoce.server.services import Services, run_until_first, services_of
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
 """Subprotocols that end with a reader's token, or with the secret of a publisher that reconnects."""
 RESUME_WITHIN_S = 60.0
-TOKEN_BYTES = 16
 MAX_CAPTIONS_CHARACTERS = 16_000_000
 """Of all utterances of a session as JSON: about twenty hours of speech."""
 KEPT_PAGES = 32
 MAX_MESSAGE_CHARACTERS = 2_000_000
-MAX_UTTERANCES = 2_000
-MAX_WORDS = 2_000
+MAX_ITEMS = 2_000
+"""Of a list: utterances of a message, words of an utterance."""
 MAX_TEXT = 8_000
 """Characters of a word, a translation, or unstable text."""
 MAX_NAMES = 100
@@ -61,8 +61,8 @@ class SharedCaptions:
     """The captions of one session, not thread-safe. token: of its readers. secret: to publish again."""
 
     def __init__(self) -> None:
-        self.token = secrets.token_urlsafe(TOKEN_BYTES)
-        self.secret = secrets.token_urlsafe(TOKEN_BYTES)
+        self.token = secrets.token_urlsafe(16)
+        self.secret = secrets.token_urlsafe(16)
         self.revision = 0
         self.began_s = time.monotonic()
         self.n_readers = 0
@@ -246,12 +246,12 @@ UTTERANCE = fields.object_of(
     id=read_id,
     **TIMES,
     language=LABEL,
-    words=fields.list_of(WORD, MAX_WORDS),
+    words=fields.list_of(WORD, MAX_ITEMS),
     translation=LINE,
     unstable=LINE,
 )
 CHANGES: Mapping[str, fields.Reader[Json]] = {
-    "utterances": fields.list_of(UTTERANCE, MAX_UTTERANCES),
+    "utterances": fields.list_of(UTTERANCE, MAX_ITEMS),
     "now": fields.or_null(UTTERANCE),
     "names": read_names,
     "clear": lambda name, value: value is True,
@@ -313,7 +313,7 @@ class CaptionSocket(ABC):
 
     async def wait_draining(self) -> None:
         await self.services.draining.wait()
-        await self.transport.close(live.SERVICE_RESTART, "the server is shutting down")
+        await self.transport.close(WS_1012_SERVICE_RESTART, "the server is shutting down")
 
 
 class Publisher(CaptionSocket):
@@ -359,7 +359,7 @@ class Publisher(CaptionSocket):
                 raise ApiError(text, code="session_too_long")
             kind, changes = await live.in_thread_if_large(len(message), partial(read_publication, message))
             if kind == "close":
-                await self.transport.close(live.NORMAL_CLOSURE)
+                await self.transport.close(WS_1000_NORMAL_CLOSURE)
                 return
             shared.apply(changes)
 
@@ -396,7 +396,7 @@ class Reader(CaptionSocket):
                 await anyio.sleep(0)  # others go first, where the system buffers megabytes for the reader
             elif shared.is_ended:
                 await self.transport.send({"type": "ended"})
-                await self.transport.close(live.NORMAL_CLOSURE)
+                await self.transport.close(WS_1000_NORMAL_CLOSURE)
                 return
             else:
                 await changed.wait()

@@ -55,14 +55,11 @@ INTERNAL = ("owner", "fields", "n_bytes", "n_tries")
 ID = re.compile(r"job_[0-9a-f]{32}")
 remove_folder = partial(shutil.rmtree, ignore_errors=True)
 RECORD, RECORDING, RESULT = "job.json", "recording", "result.json"
-COPY_BYTES = 1024 * 1024
 REQUESTS_PER_JOB = 4
 """Recordings answered at once, for each job that may run at the same time."""
-EXPIRE_EVERY_S = 1.0
 MOST_TRIES = 3
 """Times that a job may end the process."""
 RETRY_S = 60.0
-MAX_WAIT_S = 30.0
 DEFAULT_LISTED, MOST_LISTED = 20, 100
 
 
@@ -149,7 +146,7 @@ def create_job(folder: Path, job: TranscriptionJob, recording: BinaryIO) -> None
         path.mkdir(mode=0o700)
         recording.seek(0)
         with open(path / RECORDING, "wb") as copy:
-            shutil.copyfileobj(recording, copy, COPY_BYTES)
+            shutil.copyfileobj(recording, copy)
         save_job(folder, job)
     except BaseException:
         remove_folder(path)
@@ -355,7 +352,7 @@ class JobRunner:
                 fault = to_api_error(error)
                 if fault.retry_s is None or fault.code == OUT_OF_MEMORY:
                     raise
-            await anyio.sleep(min(fault.retry_s, MAX_WAIT_S))
+            await anyio.sleep(min(fault.retry_s, 30.0))
 
     async def _result(self, job: TranscriptionJob) -> bytes:
         services = self._services
@@ -392,7 +389,7 @@ class JobRunner:
             for job in list(self._jobs.values()):
                 if job.finished_at is not None and job.finished_at < ended_before_s:
                     await self.delete(job)
-            await anyio.sleep(EXPIRE_EVERY_S)
+            await anyio.sleep(1.0)
 
 
 async def post_job(request: Request) -> Response:
