@@ -125,9 +125,9 @@ class RouteTable:
 
     def find(self, path: str, method: str) -> RouteMatch:
         """Find the route of a path. method: of HTTP, or "WEBSOCKET"; without a match by method, any (405)."""
-        found = [(methods, match) for pattern, methods, match in self._routes if pattern.match(path)]
-        by_method = (match for methods, match in found if method in methods)
-        return next(by_method, found[0][1] if found else NO_MATCH)
+        matches = [(methods, match) for pattern, methods, match in self._routes if pattern.match(path)]
+        by_method = (match for methods, match in matches if method in methods)
+        return next(by_method, matches[0][1] if matches else NO_MATCH)
 
     def given_keys(self, authorization: str, subprotocols: Sequence[str] = ()) -> list[str]:
         scheme, _, token = authorization.partition(" ")
@@ -241,7 +241,10 @@ def answers(content: Mapping[str, Schema], error: Schema = ERROR, status: str = 
     """Describe the responses of a route in OpenAPI: a schema for each content type, and one for errors."""
     fault: Json = {"application/json": {"schema": error}}
     return {
-        status: {"description": "done", "content": {kind: {"schema": one} for kind, one in content.items()}},
+        status: {
+            "description": "done",
+            "content": {kind: {"schema": schema} for kind, schema in content.items()},
+        },
         "4XX": {"description": "the request cannot be answered", "content": fault},
         "503": {"description": "not now: see retry-after", "content": fault},
     }

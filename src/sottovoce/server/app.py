@@ -91,7 +91,12 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
             yield
 
     app = Starlette(
-        routes=[made for each in APIS for route in each.routes for made in starlette_routes(route)],
+        routes=[
+            starlette_route
+            for each in APIS
+            for route in each.routes
+            for starlette_route in starlette_routes(route)
+        ],
         middleware=middleware(services),
         exception_handlers={HTTPException: not_found},
         lifespan=lifespan,

@@ -78,13 +78,13 @@ class KeyRing:
     def find(self, given: Iterable[str]) -> ApiKey | None:
         """Return the first valid key, in constant time, or None."""
         keys = (*self._unnamed, *self._named.values())
-        found: ApiKey | None = None
+        matching: ApiKey | None = None
         for candidate in given:
             digest = digest_of(candidate)
             for key in keys:
                 if hmac.compare_digest(digest, key.digest):
-                    found = found or key
-        return found
+                    matching = matching or key
+        return matching
 
     def by_name(self, name: str) -> ApiKey | None:
         """Return the key of a name ("": an unnamed one), or None."""
@@ -115,10 +115,10 @@ def digest_of(key: str) -> bytes:
 
 def file_version(path: str | None) -> tuple[int, int, int] | None:
     try:
-        found = None if path is None else os.stat(path)
+        status = None if path is None else os.stat(path)
     except OSError:
         return None
-    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+    return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def read_keys(path: str) -> Mapping[str, ApiKey]:

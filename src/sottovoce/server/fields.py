@@ -57,9 +57,9 @@ def _without_surrogates(value: object) -> object:
     if isinstance(value, str):
         return replace_surrogates(value)
     if isinstance(value, list):
-        return [_without_surrogates(one) for one in value]
+        return [_without_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {replace_surrogates(name): _without_surrogates(one) for name, one in value.items()}
+        return {replace_surrogates(name): _without_surrogates(item) for name, item in value.items()}
     return value
 
 
@@ -113,10 +113,10 @@ def read_codes(name: str, languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_flag(name: str, value: object) -> bool:
-    found = FLAGS.get(value.lower()) if isinstance(value, str) else value
-    if not isinstance(found, bool):
+    flag = FLAGS.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(flag, bool):
         raise invalid_value(name, "true or false", quoted(value))
-    return found
+    return flag
 
 
 def read_speakers(name: str, value: object) -> str:
@@ -130,10 +130,10 @@ def read_speakers(name: str, value: object) -> str:
 
 
 def read_int(name: str, value: object) -> int:
-    found = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 9 else value
-    if not isinstance(found, int) or isinstance(found, bool):
+    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 9 else value
+    if not isinstance(number, int) or isinstance(number, bool):
         raise invalid_value(name, "a whole number", quoted(value))
-    return found
+    return number
 
 
 def one_of(*among: str) -> Reader[str]:
@@ -234,14 +234,14 @@ def unknown_fields(given: object, known: KnownFields | Reader[object], place: st
     """List unknown fields at any depth, such as "session.audio.output"."""
     if not known or callable(known) or not isinstance(given, Mapping):
         return ()
-    found: list[str] = []
+    unknown: list[str] = []
     for name, value in given.items():
         path = f"{place}.{name}" if place else str(name)
         if name in known:
-            found += unknown_fields(value, known[name], path)
+            unknown += unknown_fields(value, known[name], path)
         else:
-            found.append(path)
-    return tuple(found)
+            unknown.append(path)
+    return tuple(unknown)
 
 
 def known_fields(*names: str) -> dict[str, KnownFields]:
@@ -351,17 +351,17 @@ class Fields:
     def nested(self, name: str) -> str | Mapping[str, object] | None:
         """Return a word, an object from `name[key]` fields or JSON, or None."""
         inner = re.compile(re.escape(name) + r"\[(\w+)\]")
-        found: dict[str, object] = {}
+        nested: dict[str, object] = {}
         for key, value in self._pairs:
             match = inner.fullmatch(key)
             if match:
                 self._taken.add(key)
-                found[match[1]] = value
+                nested[match[1]] = value
         plain = self.text(name)
-        if plain is not None and found:
+        if plain is not None and nested:
             raise invalid_value(name, "a word or an object", "both")
         if plain is None or not plain.lstrip().startswith("{"):
-            return plain or found or None
+            return plain or nested or None
         document = read_json(plain)
         return read_object(name, plain if document is None else document)
 
@@ -393,8 +393,8 @@ def _read(fields: Fields, option: Option, field: ApiField) -> object:
         case "number" | "time" | "integer" as kind:
             value = _number(fields, option, field, is_whole=kind == "integer")
         case "choice":
-            found, read = fields.text(field.name), one_of(*(field.choices or option.choices))
-            value = option.default if found is None else read(field.name, found)
+            text, read = fields.text(field.name), one_of(*(field.choices or option.choices))
+            value = option.default if text is None else read(field.name, text)
         case "texts":
             name = field.name.removesuffix("[]")
             value = texts = tuple(fields.many(name))
@@ -473,11 +473,11 @@ def _limits(option: Option, field: ApiField) -> Mapping[str, Json]:
 
 def read_field(name: str, value: object, option: Option, field: ApiField) -> object:
     kind = field.kind or option.kind
-    found: object
+    converted: object
     if kind == "choice":
-        found = one_of(*(field.choices or option.choices))(name, value)
+        converted = one_of(*(field.choices or option.choices))(name, value)
     elif kind == "number":
-        found = read_number(name, value, *range_of(option, field)) / field.per_unit
+        converted = read_number(name, value, *range_of(option, field)) / field.per_unit
     else:
-        found = READERS[kind or "text"](name, value)
-    return found if field.reads is None else field.reads(found)
+        converted = READERS[kind or "text"](name, value)
+    return converted if field.reads is None else field.reads(converted)

@@ -166,8 +166,8 @@ class ModelRegistry:
 
     @property
     def running(self) -> dict[str, Scheduler]:
-        found = {name: slot.scheduler for name, slot in self._slots.items()}
-        return {name: scheduler for name, scheduler in found.items() if scheduler is not None}
+        schedulers = {name: slot.scheduler for name, slot in self._slots.items()}
+        return {name: scheduler for name, scheduler in schedulers.items() if scheduler is not None}
 
     @property
     def schedulers(self) -> list[Scheduler]:

@@ -81,7 +81,7 @@ def deployment(
         return make_app(settings, lambda name: opened.get(name) or open_model(name))
 
     limits = settings.limits
-    made: Deployment = serve.deployment(
+    deployment: Deployment = serve.deployment(
         serve.ingress(build)(),
         name=NAME,
         max_ongoing_requests=limits.sessions + limits.requests + EXTRA_REQUESTS,
@@ -96,11 +96,11 @@ def deployment(
         ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
         graceful_shutdown_timeout_s=600.0,
     )
-    return made
+    return deployment
 
 
 def reason(texts: Sequence[str]) -> str:
     """Return the last line of texts and tracebacks that names an error, without the name."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
-    named = [found["what"] for line in lines if (found := _NAMED.match(line))]
+    named = [match["what"] for line in lines if (match := _NAMED.match(line))]
     return (named or lines or ["no reason given"])[-1][:300]

@@ -487,7 +487,7 @@ class Scheduler:
             of_second = await anyio.to_thread.run_sync(second.fusion, request, limiter=self._fusions)
             caller = second.worker.runtime.caller()
             other = second.model.as_second(self._deferral, of_second, caller)
-        own, options = self.worker.runtime.caller(), request.options
+        calls, options = self.worker.runtime.caller(), request.options
         if request.phrases and fusion is None:
             # A greedy search has no scores to add to: they go before the prompt.
             hotwords = ", ".join(request.phrases)
@@ -500,10 +500,10 @@ class Scheduler:
             options=options,
             fusion=fusion,
             second=other,
-            runtime=own,
+            runtime=calls,
         )
         transcription = await self.worker.result_of(begin, Priority.FILE)
-        return FileJob(self.worker, own, transcription, prompt, caller)
+        return FileJob(self.worker, calls, transcription, prompt, caller)
 
     def _can_retry(self, second: Scheduler, request: TranscriptionRequest) -> bool:
         """A second model cannot read clips, and an English-only one only English."""

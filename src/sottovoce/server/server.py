@@ -100,9 +100,9 @@ class QuietLog(logging.Filter):
 
 def limit_warnings(*names: str) -> None:
     for name in names:
-        found = logging.getLogger(name)
-        if not any(isinstance(one, QuietLog) for one in found.filters):
-            found.addFilter(QuietLog())
+        named = logging.getLogger(name)
+        if not any(isinstance(rule, QuietLog) for rule in named.filters):
+            named.addFilter(QuietLog())
 
 
 class Server(uvicorn.Server):

@@ -85,15 +85,15 @@ class Services(Collector):
         updates = [((name, str(number)), state.n_live) for name, number, state in engines]
         meaning = "Updates of live sessions under way in an engine."
         yield gauges("engine_updates", meaning, ENGINE_LABELS, updates)
-        most = [((name,), one.most_sessions or 0) for name, one in self.registry.running.items()]
+        most = [((name,), scheduler.most_sessions or 0) for name, scheduler in self.registry.running.items()]
         meaning = "Live sessions that the engines of a model keep up with; 0: not measured."
         yield gauges("most_sessions", meaning, ENGINE_LABELS[:1], most)
 
     @property
     def health_error(self) -> str | None:
         stall_s = self.settings.limits.stall_s
-        found = [scheduler.worker.health_error(stall_s) for scheduler in self.registry.schedulers]
-        return next((error for error in found if error is not None), None)
+        errors = [scheduler.worker.health_error(stall_s) for scheduler in self.registry.schedulers]
+        return next((error for error in errors if error is not None), None)
 
     @property
     def n_sessions(self) -> int:
@@ -249,15 +249,15 @@ async def run_until_first(*tasks: Callable[[], Awaitable[object]]) -> None:
 
 async def cancel_when(ended: Callable[[], Awaitable[object]], work: Awaitable[T], error: ApiError) -> T:
     """Return the result of work, which is cancelled with the error when `ended` returns first."""
-    found: list[T] = []
+    results: list[T] = []
 
     async def run() -> None:
-        found.append(await work)
+        results.append(await work)
 
     await run_until_first(run, ended)
-    if not found:
+    if not results:
         raise error
-    return found[0]
+    return results[0]
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -179,10 +179,10 @@ class Access:
         if "*" in self.proxies:
             return True
         try:
-            found = ip_address(address)
+            ip = ip_address(address)
         except ValueError:
             return False
-        return any(found in network_of(proxy) for proxy in self.proxies)
+        return any(ip in network_of(proxy) for proxy in self.proxies)
 
 
 def network_of(text: str) -> IPv4Network | IPv6Network:
@@ -318,10 +318,10 @@ class Listening:
 
 def wyoming_address(text: str) -> Listening:
     """Read tcp://HOST:PORT. Raises: OptionError."""
-    found = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text)
-    if not found or int(found[2]) > 65535:
+    match = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text)
+    if not match or int(match[2]) > 65535:
         raise OptionError(f"--wyoming: expected tcp://HOST:PORT, got '{text[:100]}'")
-    return Listening(found[1].strip("[]"), int(found[2]))
+    return Listening(match[1].strip("[]"), int(match[2]))
 
 
 @dataclass(frozen=True, slots=True)

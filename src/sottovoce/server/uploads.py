@@ -129,8 +129,8 @@ def filename_of(disposition: bytes, headers: Iterable[tuple[bytes, bytes]]) -> s
     if b"filename*" in disposition.lower():
         message = Message()
         message["content-disposition"] = disposition.decode("latin-1")
-        if found := message.get_filename(""):
-            return "".join(letter for letter in found if letter.isprintable() and letter not in '"\\')
+        if name := message.get_filename(""):
+            return "".join(letter for letter in name if letter.isprintable() and letter not in '"\\')
     if options.get(b"name") != FILE_FIELD:
         return None
     kinds = (value for name, value in headers if name == b"content-type")

@@ -143,13 +143,13 @@ def target_of(url: str, networks: Networks) -> SplitResult:
 
 def may_call(address: str, networks: Networks) -> bool:
     """Return whether an address is public or in one of the networks. Raises: ValueError for a name."""
-    found = ip_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    if any(found in network for network in networks):
+    ip = ip_address(address.partition("%")[0])
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    if any(ip in network for network in networks):
         return True
-    is_embedding = any(found in network for network in EMBEDDING_NETWORKS)
-    return found.is_global and not (found.is_multicast or found.is_reserved or is_embedding)
+    is_embedding = any(ip in network for network in EMBEDDING_NETWORKS)
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or is_embedding)
 
 
 async def post(
@@ -165,9 +165,9 @@ async def post(
             try:
                 writer.write("\r\n".join(lines).encode() + body)
                 await writer.drain()
-                while found := STATUS.match(await reader.readuntil(b"\r\n\r\n")):
-                    if not found[1].startswith(b"1"):  # of an answer to come
-                        return int(found[1])
+                while match := STATUS.match(await reader.readuntil(b"\r\n\r\n")):
+                    if not match[1].startswith(b"1"):  # of an answer to come
+                        return int(match[1])
                 raise PostError("no status")
             finally:
                 writer.transport.abort()
@@ -182,8 +182,8 @@ async def _connect(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Each address has its part of the time."""
     port = target.port or USUAL_PORTS[target.scheme]
-    found = await anyio.getaddrinfo(target.hostname, port, type=socket.SOCK_STREAM)
-    addresses = dict.fromkeys(str(where[4][0]) for where in found)
+    records = await anyio.getaddrinfo(target.hostname, port, type=socket.SOCK_STREAM)
+    addresses = dict.fromkeys(str(where[4][0]) for where in records)
     allowed = [address for address in addresses if may_call(address, networks)]
     if not allowed:
         raise PostError("an address that is not public")

@@ -208,9 +208,9 @@ class DecodePool:
         """Run work slice by slice; a cancelled request ends after its slice."""
         try:
             while True:
-                found = await self.call(lambda: _next_slice(slices))
-                if found:
-                    return found[0]
+                slice_result = await self.call(lambda: _next_slice(slices))
+                if slice_result:
+                    return slice_result[0]
         finally:
             slices.close()
 

@@ -86,7 +86,7 @@ class SharedCaptions:
             self._utterances.clear()
             self._parts = {"now": (self.revision, "null"), "names": (self.revision, "{}")}
         utterances = cast("list[dict[str, Json]]", changes.get("utterances", []))
-        for number, utterance in {cast(int, one["id"]): one for one in utterances}.items():
+        for number, utterance in {cast(int, each["id"]): each for each in utterances}.items():
             _, before = self._utterances.get(number, (0, ""))
             text = json_text(utterance)
             if text == before:
@@ -121,7 +121,7 @@ class SharedCaptions:
     def _page(self, revision: int) -> Page:
         utterances: list[str] = []
         n_characters, end = 0, self.revision
-        newest_first = takewhile(lambda one: one[0] > revision, reversed(self._utterances.values()))
+        newest_first = takewhile(lambda entry: entry[0] > revision, reversed(self._utterances.values()))
         for changed, text in reversed(list(newest_first)):
             n_characters += len(text)
             if utterances and n_characters > PAGE_CHARACTERS:
@@ -175,10 +175,10 @@ class CaptionRegistry:
         raise _not_found()
 
     def find(self, token: str) -> SharedCaptions:
-        found = self._by_token.get(_token_hash(token))
-        if found is None:
+        session = self._by_token.get(_token_hash(token))
+        if session is None:
             raise _not_found()
-        return found
+        return session
 
     def end(self, shared: SharedCaptions) -> None:
         shared.is_ended = True

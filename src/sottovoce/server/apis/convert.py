@@ -67,7 +67,7 @@ async def convert(request: Request) -> Response:
 
 def conversion(query: Mapping[str, str]) -> Conversion:
     name = one_of(*FORMATS)("format", query.get("format", "json"))
-    layout = {key: read_field(key, query[key], *found) for key, found in LAYOUT.items() if key in query}
+    layout = {key: read_field(key, query[key], *declared) for key, declared in LAYOUT.items() if key in query}
     try:
         wanted = Conversion(
             name,
@@ -87,7 +87,9 @@ def conversion(query: Mapping[str, str]) -> Conversion:
 def converted(body: bytes, wanted: Conversion) -> Slices[bytes]:
     transcript = parse_transcript(body, "body", is_json=True)
     yield
-    if (wanted.regroup or wanted.layout.need_words) and any(one.words is None for one in transcript.segments):
+    if (wanted.regroup or wanted.layout.need_words) and any(
+        segment.words is None for segment in transcript.segments
+    ):
         raise OptionError("body: expected words with times, got none; an option places words")
     if wanted.format in OF_SPEAKERS and not has_speakers(transcript):
         raise invalid_value("format", "speakers in the transcript", "none")

@@ -651,16 +651,16 @@ def metadata(
 
 
 def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Json]:
-    found: list[Json] = []
+    described: list[Json] = []
     texts: list[str] = []
     for sentences in paragraphs(words):
-        own = [word for sentence in sentences for word in sentence]
-        speaker = speaker_of(own, params)
+        spoken = [word for sentence in sentences for word in sentence]
+        speaker = speaker_of(words, params)
         documents: list[Json] = [{"text": text_of(part), **times_of(part)} for part in sentences]
-        found.append({"sentences": documents, "num_words": len(own), **times_of(own), **speaker})
+        described.append({"sentences": documents, "num_words": len(spoken), **times_of(spoken), **speaker})
         before = f"Speaker {speaker['speaker']}: " if speaker else ""
         texts.append(before + " ".join(text_of(part) for part in sentences))
-    return {"transcript": "\n" + "\n\n".join(texts) if texts else "", "paragraphs": found}
+    return {"transcript": "\n" + "\n\n".join(texts) if texts else "", "paragraphs": described}
 
 
 def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:

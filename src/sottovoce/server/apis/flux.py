@@ -159,14 +159,14 @@ class FluxConnection(deepgram.DeepgramSocket[FluxParams]):
         if isinstance(message, bytes):
             await (self.queue_stream(message) if message else self.close_stream())
             return
-        found = fields.read_typed_message(message, f"audio as binary, or {MESSAGES}")
-        kind = found["type"]
+        given = fields.read_typed_message(message, f"audio as binary, or {MESSAGES}")
+        kind = given["type"]
         if kind == "CloseStream":
             await self.close_stream()
         elif kind == "ForceEndTurn":
             await self.queue.put(self._force)
         elif kind == "Configure":
-            await self.take_configure(found)
+            await self.take_configure(given)
         elif kind != "KeepAlive":
             raise invalid_value("type", MESSAGES, fields.quoted(kind))
 

@@ -118,7 +118,7 @@ class TranscriptionJob:
 
 def load_jobs(folder: Path) -> list[TranscriptionJob]:
     """Return the jobs of a folder, oldest first; remove incomplete ones and requeue running ones."""
-    found = []
+    jobs = []
     for path in folder.iterdir():
         if ID.fullmatch(path.name) is None:
             continue
@@ -135,8 +135,8 @@ def load_jobs(folder: Path) -> list[TranscriptionJob]:
         if job.status == "running":
             job.status = "queued"
             job.n_tries += 1
-        found.append(job)
-    return sorted(found, key=lambda job: job.created_at)
+        jobs.append(job)
+    return sorted(jobs, key=lambda job: job.created_at)
 
 
 def create_job(folder: Path, job: TranscriptionJob, recording: BinaryIO) -> None:

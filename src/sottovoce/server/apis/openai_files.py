@@ -213,10 +213,10 @@ def translation_form() -> list[Option]:
 
 
 def languages_of(values: Values) -> tuple[str, ...]:
-    one, several = values["language"], values.get("languages") or ()
-    if one is not None and several:
+    language, several = values["language"], values.get("languages") or ()
+    if language is not None and several:
         raise invalid_value("language", "language or languages[]", "both")
-    names = [one] if one is not None else several
+    names = [language] if language is not None else several
     with invalid_options("languages[]" if several else "language"):
         return tuple(dict.fromkeys(find_language(name) for name in names if name != "auto"))
 

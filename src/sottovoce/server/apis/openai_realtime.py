@@ -186,12 +186,12 @@ def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object
 
 def read_format(given: object) -> str:
     place = "session.audio.input.format"
-    found = fields.read_object(place, given)
-    wanted = found.get("type")
+    audio_format = fields.read_object(place, given)
+    wanted = audio_format.get("type")
     name = "audio/pcm" if wanted is None else fields.one_of(*ENCODINGS)(place, wanted)
     rate = ENCODINGS[name][1]
-    if found.get("rate") not in (None, rate):
-        raise invalid_value(f"{place}.rate", str(rate), fields.quoted(found["rate"]))
+    if audio_format.get("rate") not in (None, rate):
+        raise invalid_value(f"{place}.rate", str(rate), fields.quoted(audio_format["rate"]))
     return name
 
 
@@ -207,22 +207,22 @@ def read_turn_detection(given: object) -> TurnDetection | None:
         eagerness = fields.read_fields(TURN_DETECTION, values, SEMANTIC_VAD).get("eagerness", "auto")
         chosen = "medium" if eagerness == "auto" else cast(Eagerness, eagerness)
         return TurnDetection({"type": kind, "eagerness": eagerness}, VadStreamOptions(), eagerness=chosen)
-    found = {**USUAL_VAD, **fields.read_fields(TURN_DETECTION, values, SERVER_VAD)}
-    idle_ms, silence_ms = found.pop("idle_timeout_ms", None), found["silence_duration_ms"]
+    settings = {**USUAL_VAD, **fields.read_fields(TURN_DETECTION, values, SERVER_VAD)}
+    idle_ms, silence_ms = settings.pop("idle_timeout_ms", None), settings["silence_duration_ms"]
     with invalid_options(TURN_DETECTION):
         vad = VadStreamOptions(
-            threshold=found["threshold"],
+            threshold=settings["threshold"],
             hangover_ms=silence_ms,
-            pre_roll_ms=found["prefix_padding_ms"],
+            pre_roll_ms=settings["prefix_padding_ms"],
             post_roll_ms=min(100.0, silence_ms),
         )
-    document = {"type": "server_vad", **found, "idle_timeout_ms": idle_ms}
+    document = {"type": "server_vad", **settings, "idle_timeout_ms": idle_ms}
     return TurnDetection(document, vad, None if idle_ms is None else idle_ms / 1000)
 
 
 def read_one_language(name: str, value: object) -> str | None:
-    found = fields.read_languages(name, [fields.read_text(name, value)])
-    return found[0] if found else None
+    codes = fields.read_languages(name, [fields.read_text(name, value)])
+    return codes[0] if codes else None
 
 
 READERS: Mapping[str, fields.Reader[object]] = {
@@ -273,9 +273,9 @@ class RealtimeConnection(WebSocketConnection):
             if isinstance(message, bytes):
                 text = "message: expected JSON, with audio in base64, got binary"
                 raise ApiError(text, code="invalid_message")
-            found = await in_thread_if_large(len(message), partial(fields.read_json, message))
-            event_id = found.get("event_id") if isinstance(found, dict) else None
-            await self._act_on(fields.require_typed(found, "a JSON object with a type"), event_id)
+            document = await in_thread_if_large(len(message), partial(fields.read_json, message))
+            event_id = document.get("event_id") if isinstance(document, dict) else None
+            await self._act_on(fields.require_typed(document, "a JSON object with a type"), event_id)
         except ApiError as fault:
             if fault.code == "invalid_audio":
                 raise
@@ -641,7 +641,7 @@ def speaker_runs(words: Iterable[Word]) -> list[tuple[str, list[Word]]]:
             runs[-1] = (speaker or word.speaker, [*before, word])
         else:
             runs.append((word.speaker, [word]))
-    return [(speaker or "A", own) for speaker, own in runs]
+    return [(speaker or "A", words) for speaker, words in runs]
 
 
 LIFETIME: api.Schema = {"type": "integer", "minimum": int(MIN_SECRET_S), "maximum": int(MAX_SECRET_S)}

@@ -72,8 +72,8 @@ async def model_list(request: Request) -> Response:
     services = services_of(request)
     models = services.registry.settings
     names = (*models.names, *models.all_aliases)
-    found = [model_document(services.registry, services.settings, name) for name in names]
-    return JSONResponse({"object": "list", "data": found})
+    documents = [model_document(services.registry, services.settings, name) for name in names]
+    return JSONResponse({"object": "list", "data": documents})
 
 
 async def model_info(request: Request) -> Response:

@@ -174,7 +174,7 @@ class SottovoceConnection(WebSocketConnection):
     async def _exchange_voices(self, given: Mapping[str, object]) -> None:
         voices = await self.session.voices(decoded_voices(given))
         encoded = {
-            name: base64.b64encode(one.astype("<f4").tobytes()).decode() for name, one in voices.items()
+            name: base64.b64encode(voice.astype("<f4").tobytes()).decode() for name, voice in voices.items()
         }
         await self.send({"type": "voices", "voices": {**encoded}})
 
@@ -240,8 +240,8 @@ def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> Sess
         for name, value in changes.items()
         if name in FIELDS
     }
-    own: dict[str, Any] = {name: values.pop(name) for name in FIXED if name in values}
-    request = replace(request, options=changed(request.options, values), **own)
+    fixed: dict[str, Any] = {name: values.pop(name) for name in FIXED if name in values}
+    request = replace(request, options=changed(request.options, values), **fixed)
     if request.translate_to and request.options.decoding.task == "translate":
         raise invalid_value("translate_to", "the task transcribe", "translate")
     PcmReader(request.encoding, request.sample_rate)
@@ -269,19 +269,19 @@ def session_translator(
     if translation is not None:
         translator = ChatTranslator(translation.chat, target, translation.glossary)
         return SessionTranslator(LiveTranslator(translator), request_id)
-    own = session.translator()
-    return SessionTranslator(LiveTranslator(own, N_NEW_WORDS), request_id, own)
+    queued = session.translator()
+    return SessionTranslator(LiveTranslator(queued, N_NEW_WORDS), request_id, queued)
 
 
 class SessionTranslator:
     """Translations of one session. own: gets the audio too, if the model itself translates."""
 
     def __init__(
-        self, translator: LiveTranslator, request_id: str, own: QueuedTranslator | None = None
+        self, translator: LiveTranslator, request_id: str, queued: QueuedTranslator | None = None
     ) -> None:
         self._translator = translator
         self._request_id = request_id
-        self._own = own
+        self._queued = queued
         self._waiting: list[Event] = []
         self._came = anyio.Event()
         self._is_done = anyio.Event()
@@ -289,8 +289,8 @@ class SessionTranslator:
         self._one_thread = anyio.CapacityLimiter(1)
 
     def add_audio(self, samples: Samples, worked_s: float) -> None:
-        if self._own is not None:
-            self._own.push(samples, worked_s=worked_s)
+        if self._queued is not None:
+            self._queued.push(samples, worked_s=worked_s)
 
     def take(self, events: Sequence[Event]) -> None:
         if any(isinstance(event, Partial | Final) for event in events):
@@ -320,10 +320,10 @@ class SessionTranslator:
             return list(self._translator.take(event, is_newest=is_newest))
 
         try:
-            found = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._one_thread)
+            lines = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._one_thread)
         except Exception as error:
             return [{"type": "error", **self._fault(error).body}]
-        return [one.document for one in found]
+        return [line.document for line in lines]
 
     def _fault(self, error: Exception) -> ApiError:
         """The address and answer of the translating server are not shown to clients."""

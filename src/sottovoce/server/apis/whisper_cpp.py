@@ -118,7 +118,8 @@ def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
         return transcript
     in_text = request.response_format != "vtt"
     return replace(
-        transcript, segments=tuple(_label_speaker(one, in_text=in_text) for one in transcript.segments)
+        transcript,
+        segments=tuple(_label_speaker(segment, in_text=in_text) for segment in transcript.segments),
     )
 
 
@@ -147,11 +148,11 @@ def inference_document(transcript: Transcript, request: FileRequest) -> dict[str
     document = openai_files.verbose_document(transcript, request)
     document["segments"] = [
         {
-            **openai_files.segment_document(one),
-            **({} if one.speaker is None else {"speaker": str(letter_index(one.speaker))}),
-            "words": [word_of(word) for word in one.words or ()],
+            **openai_files.segment_document(segment),
+            **({} if segment.speaker is None else {"speaker": str(letter_index(segment.speaker))}),
+            "words": [word_of(word) for word in segment.words or ()],
         }
-        for one in transcript.segments
+        for segment in transcript.segments
     ]
     document.pop("words", None)
     document["detected_language"] = document["language"]
@@ -215,7 +216,11 @@ def temperatures(values: Values) -> tuple[float, ...]:
 def vad_options(values: Values) -> VadOptions | None:
     if values["mode"] is None:
         return None
-    given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
+    given = {
+        option.field: values[option.key]
+        for option in options_of(VadOptions)
+        if values.get(option.key) is not None
+    }
     return openai_files.window_vad("vad", given)
 
 

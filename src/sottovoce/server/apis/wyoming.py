@@ -197,7 +197,9 @@ class WyomingServer:
         if not idle:
             return False
         n_of = Counter(connection.frames.address for connection in idle)
-        dropped = max(idle, key=lambda one: (n_of[one.frames.address], -one.frames.last_frame_s))
+        dropped = max(
+            idle, key=lambda connection: (n_of[connection.frames.address], -connection.frames.last_frame_s)
+        )
         self._open.discard(dropped)
         fault = ApiError("connection: expected a command before others needed its place", code="idle_timeout")
         dropped.frames.drop(error_document(fault))
