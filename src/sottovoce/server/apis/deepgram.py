@@ -655,7 +655,7 @@ def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Js
     texts: list[str] = []
     for sentences in paragraphs(words):
         spoken = [word for sentence in sentences for word in sentence]
-        speaker = speaker_of(words, params)
+        speaker = speaker_of(spoken, params)
         documents: list[Json] = [{"text": text_of(part), **times_of(part)} for part in sentences]
         described.append({"sentences": documents, "num_words": len(spoken), **times_of(spoken), **speaker})
         before = f"Speaker {speaker['speaker']}: " if speaker else ""
