@@ -8,6 +8,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -97,6 +98,21 @@ def shared_dir() -> Path:
 def model() -> Model:
     """The bundled model."""
     return load_model("nano", device="cpu", dtype="float32")
+
+
+@cache
+def _nano(**options: Any) -> Model:
+    return load_model("nano", **options)
+
+
+@pytest.fixture(autouse=True)
+def _commands_load_nano_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that are run in this process share the bundled model, once with the same options."""
+
+    def load(name: str, **options: Any) -> Model:
+        return _nano(**options) if name == "nano" else load_model(name, **options)
+
+    monkeypatch.setattr("sottovoce.api.load_model", load)
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ def test_a_track_that_is_not_there_is_told_before_the_model_is_loaded(film: Path
         assert told in line
 
 
+@pytest.mark.long
 def test_several_processes_read_the_track(film: Path, call: Call) -> None:
     words = ["--processors", "2", "-l", "de", "--audio-track", "de"]
     assert "viel Zeit" in call("transcribe", film, *FAST, *words).out

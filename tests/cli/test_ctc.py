@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from sottovoce import load_model
 from sottovoce.cli.ctc import DecoderOptions, RememberedWords, Utterances
 from sottovoce.cli.main import run
 from sottovoce.ctc import CtcDecoder
@@ -338,6 +339,7 @@ def test_emissions_of_a_model_are_pytorchs(folder: Path, monkeypatch: pytest.Mon
         return RuntimeChoice("torch", "")
 
     monkeypatch.setattr("sottovoce.api.choose_runtime", choose)
+    monkeypatch.setattr("sottovoce.api.load_model", load_model)
     run(["ctc", str(CLIP), "--model", "nano"])
     assert asked == ["torch"]
 

@@ -41,45 +41,22 @@ def commands() -> Iterator[tuple[click.Context, click.Command]]:
                 waiting.append((click.Context(child, parent=context, info_name=name), child))
 
 
-ALL = [pytest.param(context, command, id=context.command_path) for context, command in commands()]
-
-
-@pytest.mark.parametrize(("context", "command"), ALL)
-def test_no_two_options_share_a_name_and_short_ones_mean_one_thing(
-    context: click.Context, command: click.Command
-) -> None:
-    names = [
-        (name, option)
-        for option in command.get_params(context)
-        for name in [*option.opts, *option.secondary_opts]
-    ]
-    assert len({name for name, _ in names}) == len(names)
-    for name, option in names:
-        if name.startswith("-") and not name.startswith("--"):
-            assert SHORT[name] & set(option.opts)
-
-
-@pytest.mark.parametrize(("context", "command"), ALL)
-def test_the_help_of_an_option_names_no_option_that_the_command_lacks(
-    context: click.Context, command: click.Command
-) -> None:
-    options = [param for param in command.get_params(context) if isinstance(param, click.Option)]
-    flags = {name for option in options for name in (*option.opts, *option.secondary_opts)}
-    helps = " ".join(option.help or "" for option in options)
-    assert set(re.findall(r"--[a-z-]*[a-z](?![\w-])", helps)) <= flags
-
-
-@pytest.mark.parametrize(("context", "command"), ALL)
-def test_every_command_knows_what_the_call_knows(context: click.Context, command: click.Command) -> None:
-    names = {name for option in command.get_params(context) for name in option.opts}
-    assert {"-h", "--help", "-v", "--verbose", "--debug"} <= names
-
-
-@pytest.mark.parametrize(("context", "command"), ALL)
-def test_no_option_takes_nan(context: click.Context, command: click.Command) -> None:
-    """click's own numbers do, and nan passes every comparison after that."""
-    for option in command.params:
-        assert not isinstance(option.type, click.types.FloatParamType), f"{option.opts}: use number_in_range"
+def test_options_of_every_command() -> None:
+    """Names are there once, short ones mean one thing, and helps name options of the command. None takes nan,
+    as click's own numbers do: it passes every comparison after that."""
+    for context, command in commands():
+        options = [param for param in command.get_params(context) if isinstance(param, click.Option)]
+        names = [(name, option) for option in options for name in (*option.opts, *option.secondary_opts)]
+        flags = {name for name, _ in names}
+        assert len(flags) == len(names), context.command_path
+        for name, option in names:
+            if name.startswith("-") and not name.startswith("--"):
+                assert SHORT[name] & set(option.opts), context.command_path
+        helps = " ".join(option.help or "" for option in options)
+        assert set(re.findall(r"--[a-z-]*[a-z](?![\w-])", helps)) <= flags, context.command_path
+        assert {"-h", "--help", "-v", "--verbose", "--debug"} <= flags, context.command_path
+        numbers = [option for option in options if isinstance(option.type, click.types.FloatParamType)]
+        assert numbers == [], f"{context.command_path}: use number_in_range"
 
 
 def test_sections_show_every_option_once(call: Call) -> None:

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from sottovoce.cli.main import run
+from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.load import load_checkpoint
 from tests.cli.conftest import Call
+from tests.models import tiny
 
 FULL = """
 import resource, sys
@@ -86,10 +88,19 @@ def test_info_tells_the_dimensions(call: Call) -> None:
     assert facts["runtime"].startswith("torch (")
 
 
-@pytest.mark.parametrize("name", ["nano.pt", "nano-hf", "nano.bin"])
-def test_converted_models_load_with_the_same_weights(name: str, tmp_path: Path) -> None:
-    assert run(["models", "convert", "nano", str(tmp_path / name)]) == 0
-    ours, theirs = load_checkpoint("nano").tensors, load_checkpoint(tmp_path / name).tensors
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights that are converted sooner than those of the bundled model."""
+    path = tmp_path_factory.mktemp("small") / "small.pt"
+    dims = tiny.dims(n_vocab=51865, n_text_ctx=448, n_audio_ctx=1500)
+    save_openai(tiny.checkpoint(dims), path, torch.float32)
+    return path
+
+
+@pytest.mark.parametrize("name", ["new.pt", "new-hf", "new.bin"])
+def test_converted_models_load_with_the_same_weights(name: str, small: Path, tmp_path: Path) -> None:
+    assert run(["models", "convert", str(small), str(tmp_path / name)]) == 0
+    ours, theirs = load_checkpoint(small).tensors, load_checkpoint(tmp_path / name).tensors
     assert ours.keys() == theirs.keys()
     for key in ours:
         torch.testing.assert_close(ours[key].float(), theirs[key].float(), atol=1e-3, rtol=1e-3)
@@ -105,20 +116,20 @@ def test_converted_models_load_with_the_same_weights(name: str, tmp_path: Path) 
     ],
 )
 def test_info_tells_the_format_and_its_numbers(
-    kind: str, number: str, stored: str, called: str, tmp_path: Path, call: Call
+    kind: str, number: str, stored: str, called: str, small: Path, tmp_path: Path, call: Call
 ) -> None:
     output = str(tmp_path / "converted")
-    call("models", "convert", "nano", output, "--to", kind, "--type", number)
+    call("models", "convert", small, output, "--to", kind, "--type", number)
     facts = json.loads(call("models", "info", output, "--json").out)
     assert (facts["format"], facts["stored_as"]) == (called, stored)
 
 
-def test_quantizing_tells_what_it_cost(tmp_path: Path, call: Call) -> None:
-    _, report = call("models", "quantize", "nano", tmp_path / "nano.bin", "q5_1").out.splitlines()
-    loss = json.loads(call("models", "quantize", "nano", tmp_path / "again.bin", "q5_1", "--json").out)
+def test_quantizing_tells_what_it_cost(small: Path, tmp_path: Path, call: Call) -> None:
+    _, report = call("models", "quantize", small, tmp_path / "new.bin", "q5_1").out.splitlines()
+    loss = json.loads(call("models", "quantize", small, tmp_path / "again.bin", "q5_1", "--json").out)
     assert loss["type"] == "q5_1"
     assert loss["bytes_after"] < loss["bytes_before"]
-    assert loss["worst"] in load_checkpoint("nano").tensors
+    assert loss["worst"] in load_checkpoint(small).tensors
     assert f"relative RMS error {loss['relative_rms']:.2%}" in report
     assert f"{loss['worst']} ({loss['worst_relative_rms']:.2%})" in report
 

@@ -148,7 +148,7 @@ def test_text_is_shown_on_a_terminal_while_documents_go_to_files(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("quiet", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_terminal_shows_text_or_a_bar_and_never_both(quiet: bool, clip: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     words = ["transcribe", str(clip), str(clip), *FAST, "-f", "srt", "-o", str(tmp_path)]

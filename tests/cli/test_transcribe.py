@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -228,10 +226,6 @@ def test_boosted_phrases_come_out(clip: Path, tmp_path: Path, call: Call) -> Non
     assert "Gartin" in call("transcribe", clip, *search, *document).out
 
 
-def sottovoce(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "sottovoce", *arguments]
-
-
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
@@ -252,11 +246,11 @@ def test_an_end_from_outside_leaves_nothing_half_written(
     assert [path.name for path in tmp_path.iterdir()] == ["long.wav"]
 
 
-def test_standard_input(clip: Path, call: Call) -> None:
-    command = sottovoce("transcribe", "-", *FAST)
-    given = subprocess.run(command, input=clip.read_bytes(), capture_output=True, check=True)
-    assert given.stdout.decode() == call("transcribe", clip, *FAST).out
-    assert given.stdout.strip()
+def test_standard_input(clip: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=pipe(clip.read_bytes())))
+    given = call("transcribe", "-", *FAST).out
+    assert given == call("transcribe", clip, *FAST).out
+    assert given.strip()
 
 
 @pytest.mark.parametrize("opened", [pipe, io.BytesIO])
