@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.models.backend import Backend, EncoderOutput
+from sottovoce.models.backend import Backend, EncoderOutput, Floats
 from sottovoce.runtime.graphs import eagerly
 from sottovoce.runtime.static_rows import RowPool
 from sottovoce.types import Features
@@ -80,10 +80,12 @@ def one_row(encoded: EncoderOutput, row: int) -> EncoderOutput:
     return EncoderOutput(encoded.states[row : row + 1], encoded.n_content_frames[row : row + 1])
 
 
-def difference(a: Tensor | None, b: Tensor | None) -> float:
+def difference(a: Tensor | Floats | None, b: Tensor | Floats | None) -> float:
     """The largest difference, relative to 1 + |b|; infinite for another shape or dtype."""
-    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+    if a is None or b is None:
         return float("inf")
-    a, b = a.cpu(), b.cpu()
+    a, b = (each.cpu() if isinstance(each, Tensor) else torch.from_numpy(each) for each in (a, b))
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return float("inf")
     apart = torch.where(a == b, torch.zeros_like(a), (a - b).abs() / (1 + b.abs()))  # -inf equals -inf
     return float(apart.max())

@@ -119,7 +119,7 @@ def test_positions_and_vocabulary_select(subject: Subject) -> None:
     whole = read(backend, encoded, tokens).logits
     ids = torch.tensor([17, 3, backend.dims.n_vocab - 1])
     places = [[0, len(subject.prompt) - 1], [1]]
-    some = start(backend, encoded).step(tokens.tolist(), places, vocabulary=ids).logits
+    some = start(backend, encoded).step(tokens.tolist(), places, vocabulary=ids.numpy()).logits
     assert whole.shape == (2, tokens.shape[1], backend.dims.n_vocab)
     assert whole.dtype == torch.float32
     assert difference(some, torch.cat([whole[0, places[0]], whole[1, places[1]]])[:, ids]) <= TOLERANCE

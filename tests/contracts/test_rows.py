@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,7 +107,7 @@ def test_several_tokens_behind_others_see_what_came_before_each(subject: Subject
 
 
 def test_a_vocabulary_is_all_that_is_computed(subject: Subject) -> None:
-    rows, some = subject.backend.rows(), torch.tensor([3, 50])
+    rows, some = subject.backend.rows(), np.array([3, 50])
     encoded = heard(subject)[0]
     rows.admit(encoded)
     found = rows.step([list(subject.prompt)], [[len(subject.prompt) - 1]], vocabulary=some)

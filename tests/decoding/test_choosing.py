@@ -185,15 +185,15 @@ def test_spans_forbid_what_the_filter_of_timestamps_forbids(follows_text: bool) 
         [text] * 3,
     ):
         first_text, first_time, end_time = steps.columns([sampled], [(0.0, 0.0, ())])[0, :3]
-        allowed = torch.zeros(tokenizer.n_vocab, dtype=torch.bool)
+        allowed = np.zeros(tokenizer.n_vocab, np.bool_)
         allowed[first_text : steps.end.time_begin] = True
         allowed[first_time:end_time] = True
-        allowed[steps.forbidden] = False
-        logits = torch.zeros(1, tokenizer.n_vocab)
+        allowed[steps.end.forbidden] = False
+        logits = np.zeros((1, tokenizer.n_vocab), np.float32)
         logits[:, time:] = -100.0  # so that they are not forced
         for rule in filters:
-            rule.apply(logits, torch.tensor([sampled]))
-        assert torch.equal(allowed, logits[0] > float("-inf"))
+            rule.apply(logits, np.array([sampled]))
+        assert np.array_equal(allowed, logits[0] > float("-inf"))
 
 
 @pytest.mark.parametrize(

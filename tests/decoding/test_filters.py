@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from sottovoce.decoding.filters import (
     ApplyTimestampRules,
@@ -15,6 +14,7 @@ from sottovoce.decoding.filters import (
     suppressed_tokens,
 )
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import Floats
 from sottovoce.options.decoding import DecodingOptions
 from tests.conftest import Reference, digest
 from tests.decoding import rig
@@ -23,27 +23,29 @@ BLOCKED = float("-inf")
 BEGIN, EOT, N_VOCAB = 20, 12, 30  # text 0-11, eot 12, specials 13-19, timestamps 20-29
 
 
-def filtered(rule: ApplyTimestampRules, logits: Tensor, history: Sequence[Sequence[int]]) -> Tensor:
-    result = logits.clone()
-    rule.apply(result, torch.tensor(history, dtype=torch.int64).reshape(len(logits), -1))
+def zeros(n_rows: int) -> Floats:
+    return np.zeros((n_rows, N_VOCAB), np.float32)
+
+
+def filtered(rule: ApplyTimestampRules, logits: Floats, history: Sequence[Sequence[int]]) -> Floats:
+    result = logits.copy()
+    rule.apply(result, np.array(history, np.int64).reshape(len(logits), -1))
     return result
 
 
-def allowed(row: Tensor) -> set[int]:
-    return set((row > BLOCKED).nonzero()[:, 0].tolist())
+def allowed(row: Floats) -> set[int]:
+    return set((row > BLOCKED).nonzero()[0].tolist())
 
 
 def test_the_first_token_is_an_early_timestamp() -> None:
     rule = ApplyTimestampRules(EOT, BEGIN, max_initial=3)
-    assert allowed(filtered(rule, torch.zeros(1, N_VOCAB), [[]])[0]) == {20, 21, 22, 23}
-    assert allowed(filtered(ApplyTimestampRules(EOT, BEGIN, None), torch.zeros(1, N_VOCAB), [[]])[0]) == set(
-        range(20, 30)
-    )
+    assert allowed(filtered(rule, zeros(1), [[]])[0]) == {20, 21, 22, 23}
+    assert allowed(filtered(ApplyTimestampRules(EOT, BEGIN, None), zeros(1), [[]])[0]) == set(range(20, 30))
 
 
 def test_behind_a_prefix_text_goes_on() -> None:
     """The prefix begins at 0: what follows is text, or a later time, which ends it."""
-    logits = torch.zeros(1, N_VOCAB)
+    logits = zeros(1)
     logits[:, [5, EOT]] = 9.0  # text and the end are likely: no timestamp is forced
     rule = ApplyTimestampRules(EOT, BEGIN, max_initial=3, follows_text=True)
     text_and_end, specials = set(range(13)), set(range(13, 19))
@@ -52,7 +54,7 @@ def test_behind_a_prefix_text_goes_on() -> None:
 
 
 def test_rows_follow_their_own_history() -> None:
-    logits = torch.zeros(4, N_VOCAB)
+    logits = zeros(4)
     logits[:, [5, EOT]] = 9.0  # text and the end are likely: no timestamp is forced
     rule = ApplyTimestampRules(EOT, BEGIN, None)
     after_open, after_text, after_close, after_pair = filtered(
@@ -66,7 +68,7 @@ def test_rows_follow_their_own_history() -> None:
 
 
 def test_likely_timestamps_together_beat_one_word() -> None:
-    logits = torch.zeros(2, N_VOCAB)
+    logits = zeros(2)
     logits[0, 5], logits[1, 5] = 3.0, 1.0  # log(7 timestamps) = 1.95
     likely_word, likely_time = filtered(ApplyTimestampRules(EOT, BEGIN, None), logits, [[22, 1], [22, 1]])
     assert 5 in allowed(likely_word)
@@ -75,10 +77,10 @@ def test_likely_timestamps_together_beat_one_word() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_no_ngram_comes_twice(size: int) -> None:
-    generator = torch.Generator().manual_seed(size)
-    history = torch.randint(0, 4, (8, 12), generator=generator)
-    logits = torch.randn((8, 6), generator=generator)
-    result = logits.clone()
+    random = np.random.default_rng(size)
+    history = random.integers(0, 4, (8, 12))
+    logits = random.standard_normal((8, 6), np.float32)
+    result = logits.copy()
     NoRepeatNgram(size).apply(result, history)
     for row in range(8):
         said = history[row].tolist()
@@ -89,8 +91,8 @@ def test_no_ngram_comes_twice(size: int) -> None:
 
 
 def test_repetition_penalty_lowers_text_only_and_once() -> None:
-    logits = torch.tensor([[2.0, -2.0, 1.0, 1.0]])
-    RepetitionPenalty(2.0, eot=3).apply(logits, torch.tensor([[0, 0, 1, 3]]))
+    logits = np.array([[2.0, -2.0, 1.0, 1.0]], np.float32)
+    RepetitionPenalty(2.0, eot=3).apply(logits, np.array([[0, 0, 1, 3]]))
     assert logits.tolist() == [[1.0, -4.0, 1.0, 1.0]]
 
 
@@ -112,6 +114,7 @@ def test_what_is_no_token_cannot_be_suppressed(token: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_filters_equal_openai_whispers(seed: int, reference: Reference) -> None:
     ours = rig.tokenizer("en")
+    torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(seed)
     n_sampled = seed * 2
     history = torch.randint(0, 400, (16, n_sampled), generator=generator)
@@ -119,8 +122,8 @@ def test_filters_equal_openai_whispers(seed: int, reference: Reference) -> None:
     history = torch.where(torch.rand((16, n_sampled), generator=generator) < 0.5, history, times)
     logits = 3 * torch.randn((16, 51865), generator=generator)
 
-    def kept(filtered: torch.Tensor) -> str:
-        return digest((filtered > -torch.inf).numpy().tobytes())
+    def kept(filtered: Floats) -> str:
+        return digest((filtered > BLOCKED).tobytes())
 
     def compute() -> str:
         decoding = pytest.importorskip("whisper.decoding", reason="openai-whisper is not installed")
@@ -134,13 +137,13 @@ def test_filters_equal_openai_whispers(seed: int, reference: Reference) -> None:
             decoding.ApplyTimestampRules(theirs, 0, 50),
         ):
             rule.apply(expected, history)
-        return kept(expected)
+        return kept(expected.numpy())
 
-    filtered = logits.clone()
+    filtered = logits.numpy().copy()
     for rule in build_filters(DecodingOptions(), ours):
-        rule.apply(filtered, history)
+        rule.apply(filtered, history.numpy())
     assert kept(filtered) == reference(compute)
-    assert torch.equal(filtered[filtered > -torch.inf], logits[filtered > -torch.inf])
+    assert np.array_equal(filtered[filtered > BLOCKED], logits.numpy()[filtered > BLOCKED])
 
 
 @pytest.mark.parametrize("without_timestamps", [False, True])
@@ -148,11 +151,11 @@ def test_beside_language_models_what_is_no_text_is_never_said(without_timestamps
     tokenizer = rig.tokenizer("en")
     options = DecodingOptions(without_timestamps=without_timestamps, suppress_tokens=None)
     text = tokenizer.encode(" ab")
-    logits = torch.zeros((1, tokenizer.n_vocab))
+    logits = np.zeros((1, tokenizer.n_vocab), np.float32)
     logits[:, text[0]] = 30.0  # or timestamps win
     for rule in build_filters(options, tokenizer, is_fused=True):
-        rule.apply(logits, torch.tensor([[tokenizer.timestamp_begin, *text]]))
-    said = (logits[0] > -torch.inf).nonzero()[:, 0].tolist()
+        rule.apply(logits, np.array([[tokenizer.timestamp_begin, *text]]))
+    said = (logits[0] > BLOCKED).nonzero()[0].tolist()
     times = [] if without_timestamps else range(tokenizer.timestamp_begin + 1, tokenizer.n_vocab)
     assert said == [*range(tokenizer.eot + 1), *times]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,7 +107,7 @@ def test_the_beam_search_takes_the_fusion(tokenizer: Tokenizer) -> None:
     search = BeamSearch(tokenizer.eot, 3, fusion=fusion)
     state = search.start(1, torch.device("cpu"))
     for _ in pieces:
-        search.extend(search.choose(torch.zeros(3, 51865), state), state)
+        search.extend(search.choose(np.zeros((3, 51865), np.float32), state), state)
     best = int(state.scores.argmax())
     assert state.tokens[best].tolist() == pieces
 

@@ -25,6 +25,7 @@ from sottovoce.models.backend import (
     EncoderOutput,
     IncrementalResult,
     IncrementalWindow,
+    Ints,
     ModelDims,
     RowPrefix,
     RowsOutput,
@@ -297,7 +298,7 @@ class FakeRows:
         tokens: Sequence[Sequence[int]],
         wanted: Sequence[Sequence[int]],
         *,
-        vocabulary: Tensor | None = None,
+        vocabulary: Ints | None = None,
         capture: AlignmentHeads = (),
         spans: Sequence[Span] | None = None,
     ) -> RowsOutput:
@@ -320,8 +321,8 @@ class FakeRows:
         every = torch.cat(logits)
         n_frames = [one.shape[2] for one in attention]
         joined = torch.cat([pad(one, (0, max(n_frames) - one.shape[2])) for one in attention], dim=1)
-        logits_of = every if vocabulary is None else every.index_select(1, vocabulary)
-        return RowsOutput(logits_of, joined, list(map(len, tokens)), n_frames)
+        logits_of = every.numpy() if vocabulary is None else every.numpy()[:, vocabulary]
+        return RowsOutput(logits_of, joined.numpy(), list(map(len, tokens)), n_frames)
 
 
 def _attention(frames: list[int], bias: Tensor, n_heads: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,8 +40,10 @@ def step(
     """Read tokens (R, n_new)."""
     new = [list(map(int, row)) for row in tokens]
     wanted = [range(len(row)) for row in new]
-    found = rows.step(new, wanted, vocabulary=vocabulary, capture=capture, spans=spans)
-    return Read(found.logits.unflatten(0, (len(new), -1)), torch.stack(list(found.attention)))
+    some = None if vocabulary is None else vocabulary.numpy()
+    found = rows.step(new, wanted, vocabulary=some, capture=capture, spans=spans)
+    logits = torch.from_numpy(found.logits).unflatten(0, (len(new), -1))
+    return Read(logits, torch.from_numpy(np.stack(found.attention)))
 
 
 def read(

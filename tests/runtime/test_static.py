@@ -8,6 +8,7 @@ from dataclasses import astuple, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -54,7 +55,7 @@ from tests.runtime.reading import decoded
 
 N_LAYERS = tiny.dims().n_text_layer
 CLIP = "examples/clips/en.flac"
-FORBIDDEN = torch.tensor([0, 7])
+FORBIDDEN = np.array([0, 7])
 
 
 @cache
@@ -91,15 +92,14 @@ ALLOWED = ((0, 250, 300), (200, 260, 300), (0, 300, 300))
 
 def ready(rows: StaticRows, n_best: int = 3, n_beams: int = 1) -> BestTokensEnd:
     """The choice of tokens as the end of a step, with the tokens that may follow no row in its state."""
-    end = BestTokensEnd(n_best, 250, 300, 2, n_beams)
-    (state,) = rows.state(end)
-    state.index_fill_(0, FORBIDDEN.to(state.device), -torch.inf)
+    end = BestTokensEnd(n_best, 250, 300, 2, n_beams, forbidden=FORBIDDEN)
+    rows.begin(end)
     return end
 
 
 def chosen(rows: StaticRows, end: BestTokensEnd, tokens: list[int], n_steps: int = 1) -> list[BestTokens]:
     """What follows the tokens of each row, of each step."""
-    columns = [(*ALLOWED[row % 3], 0, 255, 0) for row in range(len(tokens))]
+    columns = np.array([(*ALLOWED[row % 3], 0, 255, 0) for row in range(len(tokens))])
     group = StepGroup(end, range(len(tokens)), [(0,)] * len(tokens), columns)
     steps = rows.steps([[token] for token in tokens], [group], n_steps)
     return [end.best_of(part.outputs[0][part.places]) for (part,) in steps]
@@ -109,7 +109,7 @@ def chosen(rows: StaticRows, end: BestTokensEnd, tokens: list[int], n_steps: int
 def test_a_step_has_a_budget(device: PretendedDevice, chooses: bool) -> None:
     """At most 20 operators a layer and 30 others, one upload, and after the first nothing is allocated.
 
-    Logits are copied to a tensor of their own, which the next step leaves alone.
+    The host reads once: the choice, or logits.
     """
     backend = on(device, tiny.backend(device=DEVICE))
     n_operators = []
@@ -128,7 +128,7 @@ def test_a_step_has_a_budget(device: PretendedDevice, chooses: bool) -> None:
         assert sum(counts.allocations.values()) == n_kept, counts.allocations
         assert sum(counts.operators.values()) == 1 + n_kept, counts.operators
         assert sum(counts.copies.values()) == 1 + n_kept // 2, counts.copies
-        assert sum(counts.reads.values()) == chooses, counts.reads
+        assert sum(counts.reads.values()) == 1, counts.reads
         recorded = device.recorded[-2 if chooses else -1]  # the last one is what follows a choice
         n_operators.append(sum(recorded.names.values()))
     assert len(set(n_operators)) == 1
@@ -177,9 +177,9 @@ def test_a_recorded_step_computes_what_rows_on_the_processor_compute(device: Pre
         wanted = [[len(new) - 1] for new in tokens]
         found = ours.step(tokens, wanted, capture=backend.alignment_heads)
         expected = theirs.step(tokens, wanted, capture=plain.alignment_heads)
-        torch.testing.assert_close(found.logits.cpu(), expected.logits, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(found.logits, expected.logits, atol=1e-4, rtol=0)
         for one, other in zip(found.attention, expected.attention, strict=True):
-            torch.testing.assert_close(one.cpu(), other, atol=1e-4, rtol=0)
+            np.testing.assert_allclose(one, other, atol=1e-4, rtol=0)
         ours.select(order)
         theirs.select(order)
 
@@ -191,7 +191,7 @@ def test_a_choice_is_that_of_the_rules(device: PretendedDevice) -> None:
     ours.admit(encoded(backend, 6))
     theirs.admit(encoded(plain, 6))
     (best,) = chosen(ours, ready(ours), [1, 2, 3, 4, 5, 6])
-    logits = theirs.step([[1], [2], [3], [4], [5], [6]], [[0]] * 6).logits
+    logits = torch.from_numpy(theirs.step([[1], [2], [3], [4], [5], [6]], [[0]] * 6).logits)
     logits[:, FORBIDDEN] = -torch.inf
     n_forced = 0
     for row, (first_text, first_time, end_time) in zip(logits, ALLOWED * 2, strict=True):
@@ -201,8 +201,8 @@ def test_a_choice_is_that_of_the_rules(device: PretendedDevice) -> None:
             n_forced += 1
     assert 0 < n_forced < 6
     logprobs, tokens = logits.log_softmax(1).topk(3)
-    assert torch.equal(best.tokens, tokens)
-    torch.testing.assert_close(best.logprobs, logprobs, atol=1e-4, rtol=0)
+    assert np.array_equal(best.tokens, tokens.numpy())
+    np.testing.assert_allclose(best.logprobs, logprobs.numpy(), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("n_examples", [6, pytest.param(25, marks=pytest.mark.long)])
@@ -235,7 +235,7 @@ def rows_in_company(data: st.DataObject) -> None:
                     row = plain.rows()
                     row.admit(windows[window])
                     expected = row.step([read], [[len(read) - 1]]).logits[0]
-                    torch.testing.assert_close(found.logits[at], expected, atol=1e-4, rtol=0)
+                    np.testing.assert_allclose(found.logits[at], expected, atol=1e-4, rtol=0)
                     at += 1
         if data.draw(st.booleans()):
             row, n = data.draw(st.integers(0, len(alone) - 1)), data.draw(st.integers(0, 2))

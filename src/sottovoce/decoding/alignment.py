@@ -260,11 +260,11 @@ def _read(
             for sequence, places_of_row in zip(sequences, places, strict=True)
             for place in places_of_row
         ]
-        logits = output.logits[:, :eot]
+        logits = torch.from_numpy(output.logits)[:, :eot]
         index = torch.tensor(following, dtype=torch.int64, device=logits.device)[:, None]
         probable = (logits.gather(1, index)[:, 0] - logits.logsumexp(dim=1)).exp().cpu()
         for row, of_row in enumerate(torch.split(probable, list(map(len, places)))):
-            attention[row].append(output.attention[row])
+            attention[row].append(torch.from_numpy(output.attention[row]))
             probabilities[row] += of_row.tolist()
     return [torch.cat(parts, dim=1) for parts in attention], probabilities
 

@@ -1,34 +1,25 @@
 """Choosing tokens in the decoder step, and going on with a search without the host.
 
-An accelerator chooses the most probable tokens in the step itself. The next steps of a greedy or beam search
-depend on those alone, so the accelerator takes some steps at once. The host then searches through what was
-chosen, by the same functions (`search.expanded`, `filters.allowed_after`).
+Runtimes choose the most probable tokens in the step itself. The next steps of a greedy or beam search depend
+on those alone, so an accelerator takes some steps at once (`runtime.step_ends`). The host then searches
+through the chosen tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from sottovoce.decoding.filters import (
-    FORBIDDEN,
-    ApplyTimestampRules,
-    LogitFilter,
-    SuppressBlank,
-    SuppressTokens,
-    allowed_after,
-)
-from sottovoce.decoding.search import BestTokens, Fusion, expanded, fused_logprobs
+from sottovoce.decoding.filters import ApplyTimestampRules, LogitFilter, SuppressBlank, SuppressTokens
+from sottovoce.decoding.search import BestTokens, Fusion
 from sottovoce.models.backend import (
     STEPS_AHEAD,
     AlignmentHeads,
     EndingRows,
-    Outputs,
+    Floats,
+    Ints,
     RunningRows,
     StepGroup,
     ending_rows,
@@ -37,15 +28,15 @@ from sottovoce.models.backend import (
 
 @dataclass(frozen=True, slots=True)
 class BestTokensEnd:
-    """Chooses the most probable tokens: (n, 2 * n_best) float32, log-probabilities and then tokens.
+    """The choice of the most probable tokens: (n, 2 * n_best) float32, log-probabilities and then tokens.
 
     With language models (fusion) these follow: (n, n_best) log-probabilities with their scores, and (n,
     n_models) their states after the newest token, as bits of int32. time_begin: id of the first timestamp; if
     all timestamps together are more probable than any text, one follows. columns: of each row the first text
     token, the first timestamp and the end of timestamps that may follow; whether its newest token is a
     timestamp, and the latest one; its score; with language models its log-probability, newest token and
-    states before it. Sums are bits of float32. The state (n_vocab,) float32 is -inf for tokens that may
-    follow no row.
+    states before it. Sums are bits of float32. forbidden: (n,) int64, tokens that may follow no row, which
+    `EndingRows.begin` passes.
     """
 
     n_best: int
@@ -54,6 +45,7 @@ class BestTokensEnd:
     eot: int
     n_beams: int
     fusion: Fusion | None = None
+    forbidden: Ints = field(default_factory=lambda: np.zeros(0, np.int64), compare=False, repr=False)
     reads_prefixes = False
     capture: AlignmentHeads = ()
 
@@ -69,71 +61,29 @@ class BestTokensEnd:
     def is_static(self) -> bool:
         return self.fusion is None or self.fusion.is_static
 
-    def state(self, n_rows: int, n_frames: int, device: torch.device) -> Sequence[Tensor]:
-        return (torch.zeros(self.n_vocab, device=device),)
+    @property
+    def widths(self) -> list[int]:
+        """Numbers of each row: log-probabilities, tokens, fused scores and states."""
+        return [self.n_best] * 2 + ([] if self.fusion is None else [self.n_best, self.fusion.n_models])
 
-    def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor]) -> Outputs:
-        logits, ids = outputs[0] + state[0], torch.arange(self.n_vocab, device=columns.device)
-        begin = self.time_begin
-        first_text, first_time, end_time = torch.split(columns[:, :3], 1, dim=1)
-        text = logits[:, :begin].masked_fill(ids[:begin] < first_text, FORBIDDEN)
-        if begin < self.n_vocab:
-            beyond = (ids[begin:] < first_time) | (ids[begin:] >= end_time)
-            times = logits[:, begin:].masked_fill(beyond, FORBIDDEN)
-            forced = times.logsumexp(dim=1, keepdim=True) > text.amax(dim=1, keepdim=True)
-            text = torch.cat((text.masked_fill(forced, FORBIDDEN), times), dim=1)
-        logprobs = text.log_softmax(dim=1)
-        if self.fusion is None:
-            best, tokens = logprobs.topk(self.n_best, dim=1)
-            return (torch.cat((best, tokens.to(best.dtype)), dim=1),)
-        _, states = self.fusion.score(columns[:, 8:], columns[:, 7])
-        best, tokens = fused_logprobs(self.fusion, states, logprobs, self.eot).topk(self.n_best, dim=1)
-        if self.n_best == 1:
-            tokens = tokens.masked_fill(best == FORBIDDEN, self.eot)  # as `Sampling.choose`
-        results = logprobs.gather(1, tokens), tokens.to(best.dtype), best, states.int().view(torch.float32)
-        return (torch.cat(results, dim=1),)
-
-    def advance(self, outputs: Outputs, columns: Tensor) -> tuple[Tensor, Tensor]:
-        best = self.best_of(outputs[0])
-        sums = columns[:, 5:7].int().view(torch.float32)
-        scores, logprobs = sums[:, 0], sums[:, -1]
-        taken = expanded(scores, logprobs, best, self.n_beams).that_go_on(self.eot, self.n_beams)
-        held = columns.index_select(0, taken.rows)
-        allowed, before, latest = held[:, :2].unbind(1), held[:, 3], held[:, 4]
-        last = (taken.tokens >= self.time_begin).long()
-        if self.time_begin < self.n_vocab:
-            latest = latest.maximum(taken.tokens)
-            allowed = allowed_after(last, before, latest, self.eot, self.n_vocab)
-        following = [*allowed, held[:, 2], last, latest, _bits(taken.scores)]
-        if best.lm_states is not None:
-            states = best.lm_states.index_select(0, taken.rows)
-            following += [_bits(taken.logprobs), taken.tokens, *states.unbind(1)]
-        columns.copy_(torch.stack(following, dim=1))
-        return taken.tokens, taken.rows
-
-    def best_of(self, output: Tensor) -> BestTokens:
-        if self.fusion is None:
-            logprobs, tokens = torch.split(output, self.n_best, dim=1)
-            return BestTokens(tokens.long(), logprobs)
-        sizes = [self.n_best] * 3 + [self.fusion.n_models]
-        logprobs, tokens, fused, states = torch.split(output, sizes, dim=1)
-        return BestTokens(tokens.long(), logprobs, fused, _bits(states))
-
-
-def _bits(values: Tensor) -> Tensor:
-    return values.view(torch.int32).long()
+    def best_of(self, output: Floats) -> BestTokens:
+        logprobs, tokens, *fused = np.split(output, np.cumsum(self.widths)[:-1], axis=1)
+        best = BestTokens(tokens.astype(np.int64), logprobs)
+        if not fused:
+            return best
+        states = np.ascontiguousarray(fused[1]).view(np.int32).astype(np.int64)
+        return replace(best, fused=fused[0], lm_states=states)
 
 
 @dataclass(slots=True, eq=False)
 class StepsOfSearch:
     """Steps of rows that choose the next tokens of a search themselves; the filters are data.
 
-    forbidden: (n,) int64, tokens that may follow no row. times: None without timestamp rules.
+    times: None without timestamp rules.
     """
 
     rows: EndingRows
     end: BestTokensEnd
-    forbidden: Tensor
     times: ApplyTimestampRules | None
     _is_begun: bool = False
 
@@ -155,16 +105,15 @@ class StepsOfSearch:
                 forbidden.append(rule.timestamp_begin - 1)
             elif not isinstance(rule, SuppressBlank):
                 return None
+        end = replace(end, forbidden=np.unique(np.array(forbidden, np.int64)))
         if times is not None:
             end = replace(end, time_begin=times.timestamp_begin)
         ending = ending_rows(rows, end)
-        if ending is None:
-            return None
-        return cls(ending, end, torch.tensor(sorted({*forbidden}), dtype=torch.int64), times)
+        return None if ending is None else cls(ending, end, times)
 
     def columns(
         self, sampled: Sequence[Sequence[int]], sums: Sequence[tuple[float, float, Sequence[int]]]
-    ) -> npt.NDArray[np.int64]:
+    ) -> Ints:
         """Return the columns of rows, given their sampled tokens and `SearchState.sums_of_rows`."""
         end, n_vocab = self.end, self.end.n_vocab
         begin, times = end.time_begin, self.times
@@ -181,18 +130,17 @@ class StepsOfSearch:
             columns[:, 7], columns[:, 8:] = newest, states
         return columns
 
-    @torch.no_grad()
     def run(
         self, sampled: Sequence[Sequence[int]], sums: Sequence[tuple[float, float, Sequence[int]]]
-    ) -> Iterator[BestTokens]:
-        """Read the newest token of each row, and yield what may follow; the rows go on by themselves with the
-        tokens that the search takes.
+    ) -> Iterator[BestTokens | Floats]:
+        """Read the newest token of each row, and yield what may follow, or logits if the rows cannot choose;
+        the rows go on by themselves with the tokens that the search takes.
         """
         if not self._is_begun:
-            (state,) = self.rows.state(self.end)
-            state.zero_().index_fill_(0, self.forbidden.to(state.device), FORBIDDEN)
+            self.rows.begin(self.end)
             self._is_begun = True
         n_rows = len(sampled)
-        group = StepGroup(self.end, range(n_rows), [(0,)] * n_rows, self.columns(sampled, sums).tolist())
+        group = StepGroup(self.end, range(n_rows), [(0,)] * n_rows, self.columns(sampled, sums))
         for (part,) in self.rows.steps([row[-1:] for row in sampled], [group], STEPS_AHEAD):
-            yield self.end.best_of(part.outputs[0][part.places])
+            output = part.outputs[0][part.places]
+            yield output if part.has_logits else self.end.best_of(output)

@@ -11,12 +11,11 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from sottovoce.decoding.choosing import BestTokensEnd, StepsOfSearch
 from sottovoce.decoding.detect import LanguageDetection, detect_language
-from sottovoce.decoding.filters import LogitFilter, build_filters
+from sottovoce.decoding.filters import LogitFilter, build_filters, log_softmax
 from sottovoce.decoding.search import (
     BeamSearch,
     BestTokens,
@@ -29,7 +28,7 @@ from sottovoce.decoding.search import (
     ranked_candidates,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, EncoderOutput
+from sottovoce.models.backend import Backend, EncoderOutput, Floats
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.disfluency import verbatim_tokens
 from sottovoce.text.tokenizer import Tokenizer
@@ -168,7 +167,7 @@ class WindowDecoder:
             return BeamSearch(eot, options.beam_size, patience=options.patience or 1.0, fusion=self.fusion)
         uniforms = None
         if options.temperature > 0.0:
-            uniforms = draw_uniforms(seeds, options.n_hypotheses, n_ctx, self.backend.device)
+            uniforms = draw_uniforms(seeds, options.n_hypotheses, n_ctx)
         return Sampling(
             eot,
             temperature=options.temperature,
@@ -206,13 +205,12 @@ class _Cohort:
     open: set[int]
     n_sampled: int = 0
 
-    def extend(self, output: BestTokens | Tensor, filters: Sequence[LogitFilter]) -> list[int]:
+    def extend(self, output: BestTokens | Floats, filters: Sequence[LogitFilter]) -> list[int]:
         """Extend every row, given its best tokens or logits (R, n_vocab); return the rows that go on."""
         state, rows = self.state, list(range(self.state.n_rows))
         if not isinstance(output, BestTokens):
-            sampled = state.tokens.to(output.device)
             for rule in filters:
-                rule.apply(output, sampled)
+                rule.apply(output, state.tokens)
             output = self.search.choose(output, state)
         if state.lm_scores is not None and output.lm_states is not None:
             state.lm_scores.moved_to(output.lm_states)
@@ -249,7 +247,6 @@ class WindowBatch:
         self._filters = build_filters(
             decoder.options,
             decoder.tokenizer,
-            decoder.backend.device,
             is_fused=decoder.fusion is not None,
             follows_text=bool(prefix_tokens(decoder.options, decoder.tokenizer)),
         )
@@ -273,7 +270,6 @@ class WindowBatch:
     def has_room(self, n_windows: int) -> bool:
         return self._rows.has_room(n_windows)
 
-    @torch.inference_mode()
     def admit(
         self, decoder: WindowDecoder, encoded: EncoderOutput, options: Sequence[DecodingOptions]
     ) -> int:
@@ -304,15 +300,14 @@ class WindowBatch:
         requests with their tickets.
         """
         finished: list[tuple[int, list[DecodingResult]]] = []
-        with torch.inference_mode():
-            for rows in [self._begin()] if self._new else self._go_on():
-                if rows != list(range(self._rows.n_rows)):
-                    self._rows.select(rows)
-                for cohort in self._cohorts:
-                    finished += cohort.finished(self._decoder.options)
-                self._cohorts = [cohort for cohort in self._cohorts if cohort.open]
-                if not self._cohorts:
-                    break
+        for rows in [self._begin()] if self._new else self._go_on():
+            if rows != list(range(self._rows.n_rows)):
+                self._rows.select(rows)
+            for cohort in self._cohorts:
+                finished += cohort.finished(self._decoder.options)
+            self._cohorts = [cohort for cohort in self._cohorts if cohort.open]
+            if not self._cohorts:
+                break
         return finished
 
     def _begin(self) -> list[int]:
@@ -321,7 +316,7 @@ class WindowBatch:
         prompts: list[Sequence[int]] = [window.prompt for window in windows]
         places: list[Sequence[int]] = [(window.n_before, len(window.prompt) - 1) for window in windows]
         output = self._rows.step([()] * n_old + prompts, [()] * n_old + places)
-        at_start, logits = output.logits[::2], output.logits[1::2].clone()
+        at_start, logits = output.logits[::2], output.logits[1::2]
         search = decoder.make_search([window.seed for window in windows])
         n_ctx = decoder.backend.dims.n_text_ctx
         sample_len = decoder.options.sample_len or n_ctx // 2
@@ -330,12 +325,11 @@ class WindowBatch:
             search,
             state=search.start(len(windows), decoder.backend.device),
             limits=[min(sample_len, n_ctx + 1 - len(prompt)) for prompt in prompts],
-            no_speech_probs=at_start.softmax(dim=1)[:, decoder.tokenizer.no_speech].tolist(),
+            no_speech_probs=np.exp(log_softmax(at_start)[:, decoder.tokenizer.no_speech]).tolist(),
             open={window.ticket for window in windows},
         )
         rows = list(cohort.state.audio)
-        if search.n_hypotheses > 1:
-            logits = logits[torch.tensor(rows, device=logits.device)]
+        logits = logits[rows]
         self._cohorts.append(cohort)
         self._new = []
         kept = cohort.extend(logits, self._filters)
@@ -344,7 +338,7 @@ class WindowBatch:
     def _go_on(self) -> Iterator[list[int]]:
         """Read the newest token of every row; yield the rows that go on, of each step."""
         sampled = [row for cohort in self._cohorts for row in cohort.state.tokens.tolist()]
-        outputs: Iterable[BestTokens | Tensor]
+        outputs: Iterable[BestTokens | Floats]
         if self._steps is not None:
             sums = [row for cohort in self._cohorts for row in cohort.state.sums_of_rows()]
             outputs = self._steps.run(sampled, sums)
@@ -360,7 +354,7 @@ class WindowBatch:
             yield rows
 
 
-def _part(output: BestTokens | Tensor, first: int, last: int) -> BestTokens | Tensor:
+def _part(output: BestTokens | Floats, first: int, last: int) -> BestTokens | Floats:
     if isinstance(output, BestTokens):
         return output.of_rows(slice(first, last))
     return output[first:last]

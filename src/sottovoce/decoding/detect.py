@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,10 +49,11 @@ def detect_language(
     if not tokenizer.is_multilingual:
         raise OptionError(f"{backend.name}: an English-only model has no languages to tell apart")
     n_windows = encoded.batch_size
-    answers = torch.tensor([*tokenizer.language_tokens, tokenizer.no_speech], device=backend.device)
+    answers = np.array([*tokenizer.language_tokens, tokenizer.no_speech])
     rows = backend.rows()
     rows.admit(encoded)
-    logits = rows.step([[tokenizer.sot]] * n_windows, [[0]] * n_windows, vocabulary=answers).logits
+    output = rows.step([[tokenizer.sot]] * n_windows, [[0]] * n_windows, vocabulary=answers)
+    logits = torch.from_numpy(output.logits)
     probabilities = logits[:, :-1].softmax(dim=1).cpu()
     no_speech = logits.softmax(dim=1)[:, -1].tolist()
     return [_choose(probabilities[row], no_speech[row], tokenizer, allowed) for row in range(n_windows)]

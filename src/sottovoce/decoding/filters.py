@@ -11,18 +11,32 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import Floats, Ints
 from sottovoce.options.decoding import NON_SPEECH, DecodingOptions
 from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
 
 FORBIDDEN = float("-inf")
 
 
+def log_sum_exp(values: Floats) -> Floats:
+    """Return the logarithm (R, 1) of the sum of exponentials of each row (R, n)."""
+    most = values.max(axis=1, keepdims=True)
+    base = np.where(np.isfinite(most), most, np.float32(0.0))
+    with np.errstate(divide="ignore"):  # a row of -inf has the sum 0
+        total: Floats = np.log(np.exp(values - base).sum(axis=1, keepdims=True)) + base
+    return total
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Return natural log-probabilities (R, n) from logits (R, n)."""
+    return logits - log_sum_exp(logits)
+
+
 class LogitFilter(Protocol):
-    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+    def apply(self, logits: Floats, sampled: Ints) -> None:
         """Change logits (R, n_vocab) float32 in place, given the sampled tokens (R, n) int64."""
         ...
 
@@ -31,18 +45,18 @@ class LogitFilter(Protocol):
 class SuppressBlank:
     """Forbids a space and the end of text as the first token."""
 
-    tokens: Tensor
+    tokens: Ints
 
-    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+    def apply(self, logits: Floats, sampled: Ints) -> None:
         if sampled.shape[1] == 0:
             logits[:, self.tokens] = FORBIDDEN
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SuppressTokens:
-    tokens: Tensor
+    tokens: Ints
 
-    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+    def apply(self, logits: Floats, sampled: Ints) -> None:
         logits[:, self.tokens] = FORBIDDEN
 
 
@@ -59,7 +73,7 @@ class ApplyTimestampRules:
     max_initial: int | None
     follows_text: bool = False
 
-    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+    def apply(self, logits: Floats, sampled: Ints) -> None:
         begin = self.timestamp_begin
         logits[:, begin - 1] = FORBIDDEN
         if sampled.shape[1] == 0 and self.follows_text:
@@ -85,36 +99,32 @@ class ApplyTimestampRules:
         latest = max(max(sampled), begin - 1)
         return *allowed_after(int(last), int(before), latest, self.eot, n_vocab), n_vocab
 
-    def _prefer_timestamps(self, logits: Tensor) -> None:
+    def _prefer_timestamps(self, logits: Floats) -> None:
         """Force a timestamp if all together are more probable than the best other token."""
         begin = self.timestamp_begin
-        together = logits[:, begin:].logsumexp(dim=1)
-        forced = together > logits[:, :begin].amax(dim=1)
-        _forbid_rows(logits[:, :begin], forced)
+        forced = log_sum_exp(logits[:, begin:])[:, 0] > logits[:, :begin].max(axis=1)
+        logits[forced, :begin] = FORBIDDEN
 
 
-Number = TypeVar("Number", int, Tensor)
+class Number(Protocol):
+    """An int, or an array of them in a runtime."""
+
+    def __add__(self: Same, other: int, /) -> Same: ...
+    def __sub__(self: Same, other: Same | int, /) -> Same: ...
+    def __mul__(self: Same, other: Same | int, /) -> Same: ...
 
 
-def allowed_after(
-    last: Number, before: Number, latest: Number, eot: int, n_vocab: int
-) -> tuple[Number, Number]:
+Same = TypeVar("Same", bound=Number)
+
+
+def allowed_after(last: Same, before: Same, latest: Same, eot: int, n_vocab: int) -> tuple[Same, Same]:
     """Return the first text token and the first timestamp that may follow.
 
     last, before: 1 if the last token, and the one before it, are timestamps, else 0. latest: id of the latest
     timestamp so far.
     """
-    both = last * before
-    return (last - both) * eot, both * n_vocab + (1 - both) * (latest + 1 - last)
-
-
-def _forbid_rows(logits: Tensor, rows: Tensor) -> None:
-    """Forbid every token of some rows (R,) bool; on a CPU the others are not read."""
-    if logits.device.type != "cpu":
-        logits.masked_fill_(rows[:, None], FORBIDDEN)
-        return
-    for row in rows.nonzero()[:, 0].tolist():
-        logits[row] = FORBIDDEN
+    both, after = last * before, latest - last + 1
+    return (last - both) * eot, after - both * (after - n_vocab)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +137,12 @@ class RepetitionPenalty:
     penalty: float
     eot: int
 
-    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+    def apply(self, logits: Floats, sampled: Ints) -> None:
         if sampled.shape[1] == 0:
             return
-        penalized = logits.gather(1, sampled)
-        lowered = torch.where(penalized < 0, penalized * self.penalty, penalized / self.penalty)
-        logits.scatter_(1, sampled, torch.where(sampled < self.eot, lowered, penalized))
+        penalized = np.take_along_axis(logits, sampled, axis=1)
+        lowered = np.where(penalized < 0, penalized * self.penalty, penalized / self.penalty)
+        np.put_along_axis(logits, sampled, np.where(sampled < self.eot, lowered, penalized), axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,22 +151,19 @@ class NoRepeatNgram:
 
     size: int
 
-    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+    def apply(self, logits: Floats, sampled: Ints) -> None:
         n_sampled = sampled.shape[1]
         if n_sampled < self.size:
             return
-        ngrams = sampled.unfold(1, self.size, 1)  # (R, n_ngrams, size)
+        ngrams = np.lib.stride_tricks.sliding_window_view(sampled, self.size, axis=1)  # (R, n_ngrams, size)
         context = sampled[:, n_sampled - self.size + 1 :]
-        seen = (ngrams[..., :-1] == context[:, None]).all(dim=2)
-        # An id may end several n-grams: the smallest value written to it counts.
-        ceiling = torch.where(seen, FORBIDDEN, float("inf")).to(logits.dtype)
-        logits.scatter_reduce_(1, ngrams[..., -1], ceiling, "amin")
+        rows, places = (ngrams[..., :-1] == context[:, None]).all(axis=2).nonzero()
+        logits[rows, ngrams[rows, places, -1]] = FORBIDDEN
 
 
 def build_filters(
     options: DecodingOptions,
     tokenizer: Tokenizer,
-    device: torch.device | str = "cpu",
     *,
     is_fused: bool = False,
     follows_text: bool = False,
@@ -171,28 +178,29 @@ def build_filters(
     """
     filters: list[LogitFilter] = []
     if is_fused:
-        filters.append(
-            SuppressTokens(torch.tensor(_non_transcript_tokens(options, tokenizer), device=device))
-        )
+        filters.append(SuppressTokens(_ids(_non_transcript_tokens(options, tokenizer))))
     if options.repetition_penalty != 1.0:
         filters.append(RepetitionPenalty(options.repetition_penalty, tokenizer.eot))
     if options.no_repeat_ngram_size > 0:
         filters.append(NoRepeatNgram(options.no_repeat_ngram_size))
     if options.suppress_blank:
         blank = [*tokenizer.encode(" "), tokenizer.eot]
-        filters.append(SuppressBlank(torch.tensor(blank, device=device)))
+        filters.append(SuppressBlank(_ids(blank)))
     if options.suppress_tokens:
         wanted = suppressed_tokens(options.suppress_tokens, tokenizer)
         ids = tuple(id for id in wanted if id != tokenizer.sot_lm or not options.speaker_turns)
-        filters.append(SuppressTokens(torch.tensor(ids, device=device)))
+        filters.append(SuppressTokens(_ids(ids)))
     if options.suppress_regex is not None:
-        ids = matching_tokens(options.suppress_regex, tokenizer.n_vocab)
-        filters.append(SuppressTokens(torch.tensor(ids, dtype=torch.int64, device=device)))
+        filters.append(SuppressTokens(_ids(matching_tokens(options.suppress_regex, tokenizer.n_vocab))))
     if not options.without_timestamps:
         limit = options.max_initial_timestamp
         latest = round(limit / SECONDS_PER_TIMESTAMP) if limit else None
         filters.append(ApplyTimestampRules(tokenizer.eot, tokenizer.timestamp_begin, latest, follows_text))
     return tuple(filters)
+
+
+def _ids(tokens: Sequence[int]) -> Ints:
+    return np.array(tokens, np.int64)
 
 
 @lru_cache(maxsize=8)

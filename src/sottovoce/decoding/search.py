@@ -14,9 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.filters import FORBIDDEN, log_softmax
+from sottovoce.models.backend import Floats, Ints
+
+Bools = npt.NDArray[np.bool_]
 BLOCK = 64
 """Neighbouring tokens that share a maximum."""
 
@@ -30,13 +36,14 @@ class BestTokens:
     (R, n_models) int64, of these models before the tokens, if the step computed them.
     """
 
-    tokens: Tensor
-    logprobs: Tensor
-    fused: Tensor | None = None
-    lm_states: Tensor | None = None
+    tokens: Ints
+    logprobs: Floats
+    fused: Floats | None = None
+    lm_states: Ints | None = None
 
     def of_rows(self, rows: slice) -> BestTokens:
-        fused, states = (each if each is None else each[rows] for each in (self.fused, self.lm_states))
+        fused = None if self.fused is None else self.fused[rows]
+        states = None if self.lm_states is None else self.lm_states[rows]
         return BestTokens(self.tokens[rows], self.logprobs[rows], fused, states)
 
 
@@ -87,14 +94,6 @@ class Fusion(Protocol):
         ...
 
 
-def fused_logprobs(fusion: Fusion, states: Tensor, logprobs: Tensor, eot: int) -> Tensor:
-    """Add the weighted scores of every next token to log-probabilities (R, n_vocab) float32."""
-    fused = logprobs.clone()
-    fused[:, : fusion.n_tokens] += fusion.score(states)[0].to(fused)
-    fused[:, eot] = logprobs[:, eot] + fusion.finish(states).to(fused)
-    return fused
-
-
 class FusedRowScores:
     """The states of language models in the rows of a search, moved by new tokens when scores are needed.
 
@@ -104,30 +103,37 @@ class FusedRowScores:
     def __init__(self, fusion: Fusion, n_rows: int, eot: int, device: torch.device) -> None:
         self._fusion = fusion
         self._eot = eot
-        self.states = fusion.start(n_rows, device)
-        self._newest: Tensor | None = None
+        self._device = device
+        self.states: Ints = fusion.start(n_rows, device).cpu().numpy()
+        self._newest: Ints | None = None
 
-    def add_to(self, logprobs: Tensor) -> Tensor:
-        """Return the `fused_logprobs` of the rows."""
+    def add_to(self, logprobs: Floats) -> Floats:
+        """Add the weighted scores of every next token to log-probabilities (R, n_vocab) float32."""
         self._move()
-        return fused_logprobs(self._fusion, self.states, logprobs, self._eot)
+        fusion, states, fused = self._fusion, self._on_device(self.states), logprobs.copy()
+        fused[:, : fusion.n_tokens] += fusion.score(states)[0].float().cpu().numpy()
+        fused[:, self._eot] = logprobs[:, self._eot] + fusion.finish(states).float().cpu().numpy()
+        return fused
 
-    def advance(self, rows: Tensor, tokens: Tensor) -> None:
+    def advance(self, rows: Ints, tokens: Ints) -> None:
         """Continue rows (R',) by tokens (R',)."""
         self._move()
-        self.states, self._newest = self.states[rows.to(self.states.device)], tokens
+        self.states, self._newest = self.states[rows], tokens
 
     def _move(self) -> None:
         if self._newest is not None:
-            _, self.states = self._fusion.score(self.states, self._newest.to(self.states.device))
-            self._newest = None
+            _, states = self._fusion.score(self._on_device(self.states), self._on_device(self._newest))
+            self.states, self._newest = states.cpu().numpy(), None
 
-    def moved_to(self, states: Tensor) -> None:
+    def _on_device(self, values: Ints) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+    def moved_to(self, states: Ints) -> None:
         """Take the states (R, n_models) after the newest tokens."""
         self.states, self._newest = states, None
 
-    def select(self, rows: Tensor) -> None:
-        self.states = self.states[rows.to(self.states.device)]
+    def select(self, rows: Ints) -> None:
+        self.states = self.states[rows]
         self._newest = None if self._newest is None else self._newest[rows]
 
 
@@ -140,12 +146,12 @@ class SearchState:
     candidates: of each window.
     """
 
-    tokens: Tensor
-    scores: Tensor
-    logprobs: Tensor
-    sums: Tensor
+    tokens: Ints
+    scores: Floats
+    logprobs: Floats
+    sums: Floats
     audio: list[int]
-    origin: Tensor
+    origin: Ints
     candidates: list[list[Candidate]]
     lm_scores: FusedRowScores | None = None
 
@@ -166,7 +172,7 @@ class SearchState:
     def ended(self, row: int, logprob: float, score: float) -> Candidate:
         return Candidate(tuple(self.tokens[row].tolist()), logprob, score, tuple(self.sums[row].tolist()))
 
-    def select(self, rows: Tensor) -> Tensor:
+    def select(self, rows: Ints) -> Ints:
         self.tokens, self.sums = self.tokens[rows], self.sums[rows]
         same = self.logprobs is self.scores
         self.scores = self.scores[rows]
@@ -178,20 +184,20 @@ class SearchState:
         return rows
 
 
-def first_state(scores: Tensor, fusion: Fusion | None, eot: int, device: torch.device) -> SearchState:
+def first_state(scores: Floats, fusion: Fusion | None, eot: int, device: torch.device) -> SearchState:
     """Make the state before the first token.
 
     scores: (n_audio, n_hypotheses) of the rows. device: of the network, and so of the language models.
     """
     n_audio, n_hypotheses = scores.shape
-    n_rows, sums = n_audio * n_hypotheses, scores.flatten()
+    n_rows, sums = n_audio * n_hypotheses, scores.ravel()
     return SearchState(
-        tokens=torch.zeros((n_rows, 0), dtype=torch.int64),
+        tokens=np.zeros((n_rows, 0), np.int64),
         scores=sums,
         logprobs=sums,
-        sums=torch.zeros((n_rows, 0)),
+        sums=np.zeros((n_rows, 0), np.float32),
         audio=[row // n_hypotheses for row in range(n_rows)],
-        origin=torch.arange(n_rows),
+        origin=np.arange(n_rows),
         candidates=[[] for _ in range(n_audio)],
         lm_scores=None if fusion is None else FusedRowScores(fusion, n_rows, eot, device),
     )
@@ -208,18 +214,18 @@ class Search(ABC):
         """Make the state before the first token, on the host. device: of the network."""
 
     @abstractmethod
-    def choose(self, logits: Tensor, state: SearchState) -> BestTokens:
+    def choose(self, logits: Floats, state: SearchState) -> BestTokens:
         """Choose tokens for every row from its filtered logits (R, n_vocab) float32."""
 
     @abstractmethod
-    def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
+    def extend(self, best: BestTokens, state: SearchState) -> Ints | None:
         """Extend every row by one of its best tokens; finished windows leave the state.
 
         Returns the former rows (R',) int64 that the new ones continue; None: each continues itself.
         """
 
     @abstractmethod
-    def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
+    def stop(self, state: SearchState, audio: Sequence[int]) -> Ints:
         """Turn the open rows of these windows into candidates; return the rows (R',) that remain."""
 
 
@@ -238,10 +244,9 @@ def ranked_candidates(candidates: Sequence[Candidate], length_penalty: float | N
     return sorted(candidates, key=ranking, reverse=True)
 
 
-def remaining_rows(state: SearchState, leaving: Sequence[int]) -> Tensor:
+def remaining_rows(state: SearchState, leaving: Sequence[int]) -> Ints:
     gone = set(leaving)
-    rows = [row for row, audio in enumerate(state.audio) if audio not in gone]
-    return torch.tensor(rows, dtype=torch.int64, device=state.tokens.device)
+    return np.array([row for row, audio in enumerate(state.audio) if audio not in gone], np.int64)
 
 
 class Sampling(Search):
@@ -257,7 +262,7 @@ class Sampling(Search):
         *,
         temperature: float = 0.0,
         n_hypotheses: int = 1,
-        uniforms: Tensor | None = None,
+        uniforms: npt.NDArray[np.float64] | None = None,
         fusion: Fusion | None = None,
     ) -> None:
         assert (uniforms is None) == (temperature == 0.0)
@@ -269,103 +274,92 @@ class Sampling(Search):
         self._fusion = fusion
 
     def start(self, n_audio: int, device: torch.device) -> SearchState:
-        return first_state(torch.zeros((n_audio, self.n_hypotheses)), self._fusion, self._eot, device)
+        return first_state(
+            np.zeros((n_audio, self.n_hypotheses), np.float32), self._fusion, self._eot, device
+        )
 
-    def choose(self, logits: Tensor, state: SearchState) -> BestTokens:
-        logprobs = logits.float().log_softmax(dim=1)
+    def choose(self, logits: Floats, state: SearchState) -> BestTokens:
+        logprobs = log_softmax(logits)
         if state.lm_scores is None:
-            return _on_host(self._drawn(logits, state), logprobs, None)
+            return _best_of(self._drawn(logits, state), logprobs, None)
         fused = state.lm_scores.add_to(logprobs)
         # The text ends if the filters and a model allow nothing.
-        is_stuck = fused.amax(dim=1, keepdim=True) == float("-inf")
-        return _on_host(self._drawn(fused, state).masked_fill(is_stuck, self._eot), logprobs, fused)
+        is_stuck = fused.max(axis=1, keepdims=True) == FORBIDDEN
+        return _best_of(np.where(is_stuck, self._eot, self._drawn(fused, state)), logprobs, fused)
 
-    def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
+    def extend(self, best: BestTokens, state: SearchState) -> Ints | None:
         chosen = best.tokens[:, 0]
         state.logprobs = state.logprobs + best.logprobs[:, 0]
         state.scores = state.logprobs if best.fused is None else state.scores + best.fused[:, 0]
         finished = chosen == self._eot
-        for row in finished.nonzero()[:, 0].tolist():
+        for row in finished.nonzero()[0].tolist():
             state.candidates[state.audio[row]].append(state.candidate(row))
-        state.tokens = torch.cat((state.tokens, chosen[:, None]), dim=1)
-        state.sums = torch.cat((state.sums, state.logprobs[:, None]), dim=1)
-        rows = state.select((~finished).nonzero()[:, 0]) if bool(finished.any()) else None
+        state.tokens = np.column_stack((state.tokens, chosen))
+        state.sums = np.column_stack((state.sums, state.logprobs))
+        rows = state.select((~finished).nonzero()[0]) if finished.any() else None
         if state.lm_scores is not None and state.n_rows:
-            state.lm_scores.advance(torch.arange(state.n_rows), state.tokens[:, -1])
+            state.lm_scores.advance(np.arange(state.n_rows), state.tokens[:, -1])
         return rows
 
-    def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
+    def stop(self, state: SearchState, audio: Sequence[int]) -> Ints:
         for row, index in enumerate(state.audio):
             if index in audio:
                 state.candidates[index].append(state.candidate(row))
         return state.select(remaining_rows(state, audio))
 
-    def _drawn(self, logits: Tensor, state: SearchState) -> Tensor:
+    def _drawn(self, logits: Floats, state: SearchState) -> Ints:
         if self._uniforms is None:
-            return logits.argmax(dim=1, keepdim=True)
-        precise = logits.to(self._uniforms.device).double()
-        probabilities = (precise / self._temperature).softmax(dim=1)
-        cumulative = probabilities.cumsum(dim=1)
+            most_likely: Ints = logits.argmax(axis=1, keepdims=True)
+            return most_likely
+        tempered = logits.astype(np.float64) / self._temperature
+        cumulative = np.exp(tempered - tempered.max(axis=1, keepdims=True)).cumsum(axis=1)
         # The first id with a cumulative probability above the draw; never one of probability 0.
-        draws = self._uniforms[state.origin.to(precise.device), state.tokens.shape[1]]
-        target = draws[:, None] * cumulative[:, -1:]
-        return torch.searchsorted(cumulative, target, right=True).to(logits.device)
+        targets = self._uniforms[state.origin, state.tokens.shape[1]] * cumulative[:, -1]
+        each = zip(cumulative, targets, strict=True)
+        return np.array([[np.searchsorted(row, target, side="right")] for row, target in each])
 
 
-def draw_uniforms(
-    seeds: Sequence[int], n_hypotheses: int, n_steps: int, device: torch.device | str = "cpu"
-) -> Tensor:
-    """Draw uniform numbers in [0, 1) for every row and step: (len(seeds) * n_hypotheses, n_steps) float64.
-
-    device: the network's; the CPU for a device without float64 (MPS).
-    """
-    draws = []
-    for seed in seeds:
-        generator = torch.Generator().manual_seed(seed)
-        draws.append(torch.rand((n_hypotheses, n_steps), dtype=torch.float64, generator=generator))
-    lacks_float64 = torch.device(device).type == "mps"
-    return torch.cat(draws).to("cpu" if lacks_float64 else device)
+def draw_uniforms(seeds: Sequence[int], n_hypotheses: int, n_steps: int) -> npt.NDArray[np.float64]:
+    """Draw uniform numbers in [0, 1) for every row and step: (len(seeds) * n_hypotheses, n_steps) float64."""
+    generators = [np.random.Generator(np.random.PCG64(seed)) for seed in seeds]
+    return np.concatenate([generator.random((n_hypotheses, n_steps)) for generator in generators])
 
 
 class Expansion(NamedTuple):
     """Continuations of every window, best first: (A, n) each."""
 
-    scores: Tensor
-    logprobs: Tensor
-    tokens: Tensor
-    rows: Tensor
+    scores: Floats
+    logprobs: Floats
+    tokens: Ints
+    rows: Ints
 
-    def taken(self, mask: Tensor) -> Expansion:
-        """Return the masked ones in one dimension."""
-        return Expansion(self.scores[mask], self.logprobs[mask], self.tokens[mask], self.rows[mask])
+    def taken(self, which: Bools | tuple[Ints, Ints]) -> Expansion:
+        """Return those of a mask or of indices in one dimension."""
+        scores, logprobs, tokens, rows = self
+        taken = scores[which]
+        same = logprobs is scores
+        return Expansion(taken, taken if same else logprobs[which], tokens[which], rows[which])
 
     def that_go_on(self, eot: int, n: int) -> Expansion:
         """Return the n best of each window that are not its end, in one dimension."""
-        first = (self.tokens == eot).int().argsort(dim=1, stable=True)[:, :n]
-        scores, tokens, rows = (
-            each.gather(1, first).flatten() for each in (self.scores, self.tokens, self.rows)
-        )
-        is_fused = self.logprobs is not self.scores
-        return Expansion(
-            scores, self.logprobs.gather(1, first).flatten() if is_fused else scores, tokens, rows
-        )
+        first = (self.tokens == eot).argsort(axis=1, kind="stable")[:, :n]
+        return self.taken((np.arange(len(first)).repeat(first.shape[1]), first.ravel()))
 
 
-def expanded(scores: Tensor, sums: Tensor, best: BestTokens, beam_size: int) -> Expansion:
+def expanded(scores: Floats, sums: Floats, best: BestTokens, beam_size: int) -> Expansion:
     """Rank the best tokens of all beams of a window.
 
     scores, sums: (R,) of the rows, for ranking and under the model; the same without language models.
     """
     fused = best.logprobs if best.fused is None else best.fused
     n_best = fused.shape[1]
-    ranked = (scores[:, None] + fused).view(-1, beam_size * n_best)  # (A, K * n_best)
-    ranked, order = ranked.sort(dim=1, descending=True, stable=True)
-    logprobs = ranked
-    if best.fused is not None:
-        logprobs = (sums[:, None] + best.logprobs).view(ranked.shape).gather(1, order)
-    tokens = best.tokens.reshape(ranked.shape).gather(1, order)
-    first_rows = torch.arange(0, len(scores), beam_size, device=order.device)
-    return Expansion(ranked, logprobs, tokens, first_rows[:, None] + order // n_best)
+    ranked = (scores[:, None] + fused).reshape(-1, beam_size * n_best)  # (A, K * n_best)
+    order = (-ranked).argsort(axis=1, kind="stable")
+    first_row = np.arange(0, len(scores), beam_size)[:, None]
+    rows, places = first_row + order // n_best, order % n_best
+    ranked = np.take_along_axis(ranked, order, axis=1)
+    logprobs = ranked if best.fused is None else sums[rows] + best.logprobs[rows, places]
+    return Expansion(ranked, logprobs, best.tokens[rows, places], rows)
 
 
 class BeamSearch(Search):
@@ -382,29 +376,28 @@ class BeamSearch(Search):
 
     def start(self, n_audio: int, device: torch.device) -> SearchState:
         # Initially all beams are equal: only one is open, so that none counts twice.
-        scores = torch.full((n_audio, self._beam_size), float("-inf"))
+        scores = np.full((n_audio, self._beam_size), FORBIDDEN, np.float32)
         scores[:, 0] = 0.0
         return first_state(scores, self._fusion, self._eot, device)
 
-    def choose(self, logits: Tensor, state: SearchState) -> BestTokens:
-        logprobs = logits.float().log_softmax(dim=1)
+    def choose(self, logits: Floats, state: SearchState) -> BestTokens:
+        logprobs = log_softmax(logits)
         n_best = min(self.n_best, logits.shape[1])
         fused = None if state.lm_scores is None else state.lm_scores.add_to(logprobs)
-        _, tokens = best_tokens(logprobs if fused is None else fused, n_best)
-        return _on_host(tokens, logprobs, fused)
+        return _best_of(best_tokens(logprobs if fused is None else fused, n_best), logprobs, fused)
 
-    def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
+    def extend(self, best: BestTokens, state: SearchState) -> Ints | None:
         expansion = expanded(state.scores, state.logprobs, best, self._beam_size)
         ends = expansion.tokens == self._eot
-        n_open = (~ends).cumsum(dim=1)
+        n_open = (~ends).cumsum(axis=1)
         # Ends only count if they rank among the beams that remain.
-        ended = expansion.taken(ends & (n_open < self._beam_size) & (expansion.scores > float("-inf")))
+        ended = expansion.taken(ends & (n_open < self._beam_size) & (expansion.scores > FORBIDDEN))
         self._collect(ended, state)
         rows = self._continue(expansion.that_go_on(self._eot, self._beam_size), state)
         done = [audio for audio in dict.fromkeys(state.audio) if self._is_done(state, audio)]
         return rows if not done else rows[self.stop(state, done)]
 
-    def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
+    def stop(self, state: SearchState, audio: Sequence[int]) -> Ints:
         scores = state.scores.tolist()
         for index in audio:
             rows = [row for row, of in enumerate(state.audio) if of == index]
@@ -420,11 +413,11 @@ class BeamSearch(Search):
             if len(candidates) < self._max_candidates:
                 candidates.append(state.ended(row, logprob, score))
 
-    def _continue(self, survivors: Expansion, state: SearchState) -> Tensor:
+    def _continue(self, survivors: Expansion, state: SearchState) -> Ints:
         if state.lm_scores is not None:
             state.lm_scores.advance(survivors.rows, survivors.tokens)
-        state.tokens = torch.cat((state.tokens[survivors.rows], survivors.tokens[:, None]), dim=1)
-        state.sums = torch.cat((state.sums[survivors.rows], survivors.logprobs[:, None]), dim=1)
+        state.tokens = np.column_stack((state.tokens[survivors.rows], survivors.tokens))
+        state.sums = np.column_stack((state.sums[survivors.rows], survivors.logprobs))
         state.scores, state.logprobs = survivors.scores, survivors.logprobs
         return survivors.rows
 
@@ -432,33 +425,24 @@ class BeamSearch(Search):
         return len(state.candidates[audio]) >= self._max_candidates
 
 
-def _on_host(tokens: Tensor, logprobs: Tensor, fused: Tensor | None) -> BestTokens:
-    scores = [logprobs] if fused is None else [logprobs, fused]
-    best = torch.stack([tokens.float(), *(each.gather(1, tokens) for each in scores)]).cpu()
-    return BestTokens(best[0].long(), *best[1:])
+def _best_of(tokens: Ints, logprobs: Floats, fused: Floats | None) -> BestTokens:
+    at = np.arange(len(tokens))[:, None], tokens
+    return BestTokens(tokens, logprobs[at], None if fused is None else fused[at])
 
 
-def best_tokens(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:
-    """Find the best scores of each row (R, n_vocab) and their tokens: (R, n_best) each, best first.
+def best_tokens(scores: Floats, n_best: int) -> Ints:
+    """Return the tokens (R, n_best) with the best scores of each row (R, n_vocab), best first; of equal ones
+    the first.
 
-    On a CPU only the blocks with the highest maxima are searched.
+    Only tokens that reach the maximum of the n_best-th block are sorted.
     """
-    n_blocks = scores.shape[1] // BLOCK
-    if scores.device.type != "cpu" or n_blocks <= n_best:
-        return torch.topk(scores, n_best, dim=1)
-    best, tokens = _best_by_blocks(scores, n_best + 1)
-    if bool((best[:, :-1] == best[:, 1:]).any()):
-        return torch.topk(scores, n_best, dim=1)
-    return best[:, :n_best], tokens[:, :n_best]
-
-
-def _best_by_blocks(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:
-    n_rows, n_vocab = scores.shape
-    n_blocks = n_vocab // BLOCK
-    whole = scores[:, : n_blocks * BLOCK].reshape(n_rows, n_blocks, BLOCK)
-    blocks = whole.amax(dim=2).topk(n_best, dim=1).indices  # (R, n_best)
-    inside = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK)).flatten(1)
-    rest = torch.arange(n_blocks * BLOCK, n_vocab).expand(n_rows, -1)
-    looked_at = torch.cat((inside, rest), dim=1)
-    best, places = scores.gather(1, looked_at).topk(n_best, dim=1)
-    return best, looked_at.gather(1, places)
+    maxima = np.maximum.reduceat(scores, np.arange(0, scores.shape[1], BLOCK), axis=1)
+    n_blocks = maxima.shape[1]
+    least = np.full((len(scores), 1), FORBIDDEN, np.float32)
+    if n_blocks >= n_best:
+        least = np.partition(maxima, n_blocks - n_best, axis=1)[:, n_blocks - n_best, None]
+    rows, tokens = (~(scores < least)).nonzero()
+    order = np.lexsort((-scores[rows, tokens], rows))
+    firsts = np.searchsorted(rows, np.arange(len(scores)))
+    best: Ints = tokens[order[firsts[:, None] + np.arange(n_best)]]
+    return best

@@ -171,4 +171,4 @@ def _read(backend: Backend, audio: IncrementalResult, tokens: Sequence[int], n_p
     rows = backend.rows()
     rows.admit(audio.encoded)
     logits = rows.step([tokens], [range(n_prompt - 1, len(tokens))]).logits
-    return logits.float().log_softmax(-1)
+    return torch.from_numpy(logits).log_softmax(-1)

@@ -93,7 +93,7 @@ class LanguageProbe:
         self._backend = backend
         self._token = tokenizer.sot
         rows = (*tokenizer.language_tokens, tokenizer.no_speech)
-        self._rows = torch.tensor(rows, device=backend.device)  # (L + 1,)
+        self._rows = np.array(rows)  # (L + 1,)
         self._silence_logits: Tensor | None = None
 
     @property
@@ -154,7 +154,7 @@ class LanguageProbe:
 
     def _first_logits(self, rows: RunningRows, spans: Sequence[Span] | None = None) -> Tensor:
         tokens, wanted = [[self._token]] * rows.n_rows, [[0]] * rows.n_rows
-        return rows.step(tokens, wanted, vocabulary=self._rows, spans=spans).logits
+        return torch.from_numpy(rows.step(tokens, wanted, vocabulary=self._rows, spans=spans).logits)
 
     def _n_columns(self, log_mels: Sequence[Tensor]) -> int:
         tail_s = min(TAIL_S, self._backend.tail_s)

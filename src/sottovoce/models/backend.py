@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,6 +22,8 @@ from sottovoce.models.dims import ModelDims as ModelDims
 from sottovoce.models.dims import Span as Span
 from sottovoce.types import Features
 
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 Prefix = TypeVar("Prefix")
 
 
@@ -88,15 +92,15 @@ class RowsOutput:
     tokens of each row, and frames of its window.
     """
 
-    logits: Tensor
-    joined: Tensor
+    logits: Floats
+    joined: Floats
     n_new: Sequence[int]
     n_frames: Sequence[int]
 
     @property
-    def attention(self) -> list[Tensor]:
+    def attention(self) -> list[Floats]:
         """The attention (n_captured_heads, n_new, n_frames) of each row over its window."""
-        each = torch.split(self.joined, list(self.n_new), dim=1)
+        each = np.split(self.joined, np.cumsum(self.n_new)[:-1], axis=1)
         return [attention[..., :n_frames] for attention, n_frames in zip(each, self.n_frames, strict=True)]
 
 
@@ -157,7 +161,7 @@ class RunningRows(Protocol):
         tokens: Sequence[Sequence[int]],
         wanted: Sequence[Sequence[int]],
         *,
-        vocabulary: Tensor | None = None,
+        vocabulary: Ints | None = None,
         capture: AlignmentHeads = (),
         spans: Sequence[Span] | None = None,
     ) -> RowsOutput:
@@ -270,11 +274,8 @@ class Backend(Protocol):
         ...
 
 
-Outputs: TypeAlias = tuple[Tensor, ...]
-
-
 class StepEnd(Protocol):
-    """The end of a static step, recorded with it; equal ends are the same function.
+    """Describes the end of a static step, which a runtime records with it; equal ends are the same function.
 
     A row has one new token. With reads_prefixes it is the only row of its recording, has any number of new
     tokens, and gets logits at two of them. capture: heads whose attention is returned. n_columns: numbers
@@ -296,25 +297,6 @@ class StepEnd(Protocol):
     @property
     def is_static(self) -> bool: ...
 
-    def state(self, n_rows: int, n_frames: int, device: torch.device) -> Sequence[Tensor]:
-        """Make the tensors, with an entry for each row, that ends of this class keep from step to step."""
-        ...
-
-    def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor], /) -> Outputs:
-        """Compute the results, each with an entry for each row.
-
-        outputs: logits (n_rows, n_vocab), or 2 * n_rows; and attention (n_heads, n_rows * n_new, n_frames),
-        if heads are captured. columns: (n_rows, n_columns) int64, 0 without a row. state: changed in place.
-        """
-        ...
-
-    def advance(self, outputs: Outputs, columns: Tensor, /) -> tuple[Tensor, Tensor]:
-        """Return the next tokens (n_rows,) int64, and the rows (n_rows,) int64 that they follow.
-
-        outputs: of the end. columns: changed in place to those of the next step.
-        """
-        ...
-
 
 STEPS_AHEAD = 8
 """Steps between two reads of the host, at most: of each, its result is kept on the device."""
@@ -322,20 +304,24 @@ STEPS_AHEAD = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepGroup:
-    """Rows whose steps have the same end. wanted, columns: of each row."""
+    """Rows whose steps have the same end. wanted: of each row. columns: (n_rows, n_columns) int64."""
 
     end: StepEnd
     rows: Sequence[int]
     wanted: Sequence[Sequence[int]]
-    columns: Sequence[Sequence[int]]
+    columns: Ints
 
 
 class StepPart(NamedTuple):
-    """Results of an end, valid until the next step: those of `rows` are at `places` of each tensor."""
+    """Results of an end, valid until the next step: those of `rows` are at `places` of each array.
+
+    has_logits: the end could not be computed, and the result are the logits (n_rows, n_vocab).
+    """
 
     rows: Sequence[int]
     places: Sequence[int]
-    outputs: Outputs
+    outputs: Sequence[Any]
+    has_logits: bool = False
 
 
 @runtime_checkable
@@ -346,8 +332,8 @@ class EndingRows(Protocol):
         """Return whether a step can have this end."""
         ...
 
-    def state(self, end: StepEnd) -> Sequence[Tensor]:
-        """Return the state of an end, with at least an entry more than there are rows."""
+    def begin(self, end: StepEnd) -> None:
+        """Take what an end knows beforehand, before its first step."""
         ...
 
     def steps(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
-from sottovoce.models.backend import Outputs
 from sottovoce.models.layers import attention_plans
 
+Outputs: TypeAlias = tuple[Tensor, ...]
 Record = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
 """Records a function over static tensors; the result computes it again, into the same outputs."""
 

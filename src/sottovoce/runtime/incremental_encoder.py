@@ -25,12 +25,11 @@ from sottovoce.models.backend import (
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
-    Outputs,
 )
 from sottovoce.models.dims import EncoderMode, Padding, frames_of
 from sottovoce.models.layers import KeysValues, aligned, attention_plans
 from sottovoce.models.whisper import AudioEncoder, Whisper
-from sottovoce.runtime.graphs import Record
+from sottovoce.runtime.graphs import Outputs, Record
 from sottovoce.types import FRAMES_PER_SECOND, Features
 
 Own = TypeVar("Own")

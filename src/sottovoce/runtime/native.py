@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+import numpy as np
 import sottovoce_kernels as kernels
 import torch
 from torch import Tensor
@@ -24,10 +25,11 @@ from sottovoce.models.backend import (
     AlignmentHeads,
     EncoderOutput,
     EncoderState,
+    Floats,
     IncrementalResult,
     IncrementalWindow,
+    Ints,
     ModelDims,
-    Outputs,
     RowPrefix,
     RowsOutput,
     Span,
@@ -195,12 +197,12 @@ class NativeDecoder:
         rows: Sequence[_NativeRow],
         tokens: Sequence[Sequence[int]],
         wanted: Sequence[Sequence[int]],
-        logits: Tensor,
+        logits: Floats,
         *,
         spans: Sequence[Span] | None = None,
         vocabulary: Sequence[int] = (),
         capture: AlignmentHeads = (),
-        attention: Tensor | None = None,
+        attention: Floats | None = None,
         choice: kernels.Choice | None = None,
     ) -> None:
         """Append new tokens to rows; write logits (n_wanted, n_rows) and attention (n_captured, n_tokens,
@@ -221,9 +223,9 @@ class NativeDecoder:
             bias=[0 if window.log_weights is None else window.log_weights.data_ptr() for window in windows],
             wanted=places if logits.shape[1] else [],
             vocabulary=vocabulary,
-            logits=logits.data_ptr(),
+            logits=logits.ctypes.data,
             captured=capture,
-            attention=0 if attention is None else attention.data_ptr(),
+            attention=0 if attention is None else attention.ctypes.data,
             longest=0 if attention is None else attention.shape[2],
             n_threads=n_threads(),
             choice=choice,
@@ -242,10 +244,9 @@ class NativeRows:
         self._decoder = decoder
         self._name = name
         self._rows: list[_NativeRow] = []
-        self._logits = torch.empty(0, decoder.dims.n_vocab)
-        self._state: Sequence[Tensor] = ()
-        self._forbidden: Tensor | None = None
-        """Ids (n,) int32 of `_state`; None: not read yet."""
+        self._logits = np.empty((0, decoder.dims.n_vocab), np.float32)
+        self._forbidden = np.zeros(0, np.int32)
+        """Ids (n,) of tokens that may follow no row."""
 
     @property
     def n_rows(self) -> int:
@@ -284,7 +285,7 @@ class NativeRows:
         tokens: Sequence[Sequence[int]],
         wanted: Sequence[Sequence[int]],
         *,
-        vocabulary: Tensor | None = None,
+        vocabulary: Ints | None = None,
         capture: AlignmentHeads = (),
         spans: Sequence[Span] | None = None,
     ) -> RowsOutput:
@@ -292,8 +293,9 @@ class NativeRows:
         check_heads(capture, dims)
         n_new = list(map(len, tokens))
         some: list[int] = [] if vocabulary is None else vocabulary.tolist()
-        logits = torch.empty(sum(map(len, wanted)), dims.n_vocab if vocabulary is None else len(some))
-        attention = torch.empty(len(capture), sum(n_new), max(n_frames))
+        n_vocab = dims.n_vocab if vocabulary is None else len(some)
+        logits = np.empty((sum(map(len, wanted)), n_vocab), np.float32)
+        attention = np.empty((len(capture), sum(n_new), max(n_frames)), np.float32)
         self._decoder.step(
             self._rows,
             tokens,
@@ -312,10 +314,9 @@ class NativeRows:
     def computes(self, end: StepEnd) -> bool:
         return isinstance(end, BestTokensEnd) and end.fusion is None
 
-    def state(self, end: StepEnd) -> Sequence[Tensor]:
-        self._state = end.state(self.n_rows, 0, torch.device("cpu"))
-        self._forbidden = None
-        return self._state
+    def begin(self, end: StepEnd) -> None:
+        assert isinstance(end, BestTokensEnd), "`computes` tells which ends are taken"
+        self._forbidden = end.forbidden.astype(np.int32)
 
     def steps(
         self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup], n_steps: int = 1
@@ -325,24 +326,21 @@ class NativeRows:
         self._checked(tokens, group.wanted, None)
         n_rows, n_best = self.n_rows, group.end.n_best + 1  # one more shows whether the last is unique
         if len(self._logits) < n_rows:
-            self._logits = torch.empty(n_rows, self._decoder.dims.n_vocab)  # of every later step
-        if self._forbidden is None:
-            self._forbidden = self._state[0].isinf().nonzero()[:, 0].int()
-        best, tokens_found = torch.empty(n_rows, n_best), torch.empty(n_rows, n_best, dtype=torch.int32)
-        columns = torch.tensor(group.columns)
-        rules = columns[:, :3].int().contiguous()
-        is_clear = torch.empty(n_rows, dtype=torch.int32)
+            self._logits = np.empty((n_rows, self._decoder.dims.n_vocab), np.float32)  # of every later step
+        best = np.empty((n_rows, n_best), np.float32)
+        tokens_found, is_clear = np.empty((n_rows, n_best), np.int32), np.empty(n_rows, np.int32)
+        rules = group.columns[:, :3].astype(np.int32)
         places = (self._forbidden, rules, best, tokens_found, is_clear)
         requested = kernels.Choice(
-            n_best, len(self._forbidden), group.end.time_begin, *(tensor.data_ptr() for tensor in places)
+            n_best, len(self._forbidden), group.end.time_begin, *(array.ctypes.data for array in places)
         )
         logits = self._logits[:n_rows]
         self._decoder.step(self._rows, tokens, group.wanted, logits, choice=requested)
-        if all(is_clear.tolist()):
-            outputs: Outputs = (torch.cat((best[:, :-1], tokens_found[:, :-1].float()), dim=1),)
+        if is_clear.all():
+            chosen = np.concatenate((best[:, :-1], tokens_found[:, :-1].astype(np.float32)), axis=1)
+            yield [StepPart(range(n_rows), range(n_rows), (chosen,))]
         else:  # on ties, or if fewer may follow
-            outputs = group.end((logits,), columns, self._state)
-        yield [StepPart(range(n_rows), range(n_rows), outputs)]
+            yield [StepPart(range(n_rows), range(n_rows), (logits,), has_logits=True)]
 
     def _checked(
         self,

@@ -363,17 +363,19 @@ class TorchRows:
         tokens: Sequence[Sequence[int]],
         wanted: Sequence[Sequence[int]],
         *,
-        vocabulary: Tensor | None = None,
+        vocabulary: Ints | None = None,
         capture: AlignmentHeads = (),
         spans: Sequence[Span] | None = None,
     ) -> RowsOutput:
         new = self._new_tokens(tokens, wanted, capture, spans)
-        logits, captured = self._computed(new, vocabulary)
+        some = None if vocabulary is None else indices(vocabulary, self._device)
+        logits, captured = self._computed(new, some)
         if spans is None:
             self._table = new.table
-        if captured is None:
-            captured = logits.new_zeros(0, len(new.tokens), max(self._n_frames))
-        return RowsOutput(logits, selected(captured, new.places, 1), new.counts, self._n_frames)
+        attention = np.zeros((0, len(new.tokens), max(self._n_frames)), np.float32)
+        if captured is not None:
+            attention = selected(captured, new.places, 1).cpu().numpy()
+        return RowsOutput(logits.cpu().numpy(), attention, new.counts, self._n_frames)
 
     def _computed(self, new: NewTokens, vocabulary: Tensor | None) -> tuple[Tensor, Tensor | None]:
         n_head = self._dims.n_text_head

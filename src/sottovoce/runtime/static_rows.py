@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.choosing import BestTokensEnd
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import STEPS_AHEAD, Outputs, StepEnd, StepGroup, StepPart
+from sottovoce.models.backend import STEPS_AHEAD, Floats, StepEnd, StepGroup, StepPart
 from sottovoce.models.devices import MOST_RECORDINGS, encoder_work
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.layers import aligned, attention_plans
 from sottovoce.models.whisper import TextDecoder
-from sottovoce.runtime.graphs import Record, eagerly
+from sottovoce.runtime.graphs import Outputs, Record, eagerly
 from sottovoce.runtime.incremental_encoder import StaticEncoder
 from sottovoce.runtime.rows import (
     Ints,
@@ -35,6 +36,7 @@ from sottovoce.runtime.rows import (
     indices,
     selected,
 )
+from sottovoce.runtime.step_ends import TorchBestTokens, torch_end
 
 
 class StaticMemory(RowMemory):
@@ -76,7 +78,8 @@ class StaticMemory(RowMemory):
         if kind not in self._states:
             n_rows = 1 + self.n_recordings * (1 + self.most_rows)  # old rows, and those that join in a step
             with torch.inference_mode(False):
-                self._states[kind] = end, end.state(n_rows, self.audio.shape[4], self.text.device)
+                made = torch_end(end).state(n_rows, self.audio.shape[4], self.text.device)
+                self._states[kind] = end, made
         return self._states[kind][1]
 
     def _copy_states(self, states: Mapping[type[StepEnd], tuple[StepEnd, Sequence[Tensor]]]) -> None:
@@ -183,6 +186,7 @@ class StaticStep:
 
     def __init__(self, decoder: TextDecoder, memory: StaticMemory, shape: StepShape, record: Record) -> None:
         self._decoder, self._memory, self.shape = decoder, memory, shape
+        self._end = None if shape.end is None else torch_end(shape.end)
         n, n_head, n_total = shape.n_recordings * shape.n_queries, memory.dims.n_text_head, 1 + memory.n_cells
         self._reads_prefixes = shape.end is not None and shape.end.reads_prefixes
         columns = shape.n_recordings if self._reads_prefixes else n, shape.end.n_columns if shape.end else 0
@@ -257,24 +261,24 @@ class StaticStep:
             self._outputs = self._replay()
         return self._outputs
 
-    def run_ahead(self, n_steps: int) -> Tensor:
+    def run_ahead(self, n_steps: int) -> Floats:
         """Compute steps, each with the tokens that the end before chose; return the first result of each
         (n_steps, n, …), on the host.
         """
         first = self.run()[0]
         if n_steps == 1 or self._advance is None:
-            return first.cpu()[None]
+            return first.cpu().numpy()[None]
         for step, kept in enumerate(self._kept[:n_steps]):
             if step:
                 self._advance()
                 self._outputs = self._replay()
             kept.copy_(self._outputs[0])
-        return self._kept[:n_steps].cpu()
+        return self._kept[:n_steps].cpu().numpy()
 
     def _next(self) -> Outputs:
         tokens, positions, entries, _, _, columns, ahead, visible = self._inputs(self._device)
-        assert self.shape.end is not None, "a step without an end tells no next tokens"
-        following, parents = self.shape.end.advance(self._outputs, columns)
+        assert self._end is not None, "a step without an end tells no next tokens"
+        following, parents = self._end.advance(self._outputs, columns)
         cells = ahead[:, :1]
         entries.copy_(self._first_entries + cells)
         visible.copy_(visible.index_select(0, parents).scatter(1, cells, True))
@@ -307,7 +311,9 @@ class StaticStep:
         if self._reads_prefixes or shape.n_wanted < shape.n_queries:
             hidden = hidden.index_select(0, wanted)
         outputs = [self._decoder.logits(hidden), *([attention.captured(0)] if shape.capture else [])]
-        return tuple(outputs) if shape.end is None else shape.end(outputs, columns, memory.state(shape.end))
+        if shape.end is None or self._end is None:
+            return tuple(outputs)
+        return self._end(outputs, columns, memory.state(shape.end))
 
 
 class RowPool:
@@ -410,12 +416,16 @@ class StaticRows(TorchRows):
             ]
         joined = _in_order(owners, logits, 0)
         if vocabulary is not None:
-            joined = joined.index_select(1, vocabulary.to(self._device))
+            joined = joined.index_select(1, vocabulary)
         return joined, _in_order(computed, captured, 1) if captured else None
 
     def state(self, end: StepEnd) -> Sequence[Tensor]:
         self._memory.grow_rows(int(np.bincount([recording.slot for recording in self._recordings]).max()))
         return self._memory.state(end)
+
+    def begin(self, end: StepEnd) -> None:
+        if isinstance(end, BestTokensEnd):
+            TorchBestTokens(end).begin(self.state(end))
 
     def computes(self, end: StepEnd) -> bool:
         return end.is_static
@@ -451,7 +461,7 @@ class StaticRows(TorchRows):
         n_steps = min(n_steps, STEPS_AHEAD, self._dims.n_text_ctx - int(self._table.max()))
         new = self._new_tokens(tokens, group.wanted, n_steps=max(1, n_steps))
         (step,) = self._steps(new, np.arange(self.n_rows), group.end)
-        step.columns[step.places] = np.asarray(group.columns)[new.rows]
+        step.columns[step.places] = group.columns[new.rows]
         of_steps = step.run_ahead(1 + new.ahead.shape[1])
         cells = np.zeros((of_steps.shape[1], len(of_steps)), np.int64)
         cells[step.places] = np.column_stack((new.cells, new.ahead))

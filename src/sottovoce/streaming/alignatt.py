@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import ClassVar, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,9 +28,7 @@ from sottovoce.models.backend import (
     AlignmentHeads,
     Backend,
     EncoderOutput,
-    Outputs,
     RowPrefix,
-    StepEnd,
     StepGroup,
     StepPart,
     ending_rows,
@@ -251,6 +250,7 @@ def frontier(statistics: RunningStatistics, last: Tensor, n_frames: Tensor) -> T
     return score.masked_fill(beyond, -torch.inf).argmax(dim=-1)[:, 0]
 
 
+Outputs: TypeAlias = tuple[Tensor, ...]
 FEW = 0.25
 """Up to this fraction of the vocabulary, selecting rows is cheaper than computing all."""
 
@@ -501,9 +501,7 @@ class ActiveRequest:
         parents = [parent for _, parent in best]
         newest = [path.tokens[-1] for path in self.paths]
         if self.lm_rows is not None and parents:
-            self.lm_rows.advance(
-                *(torch.tensor(ids, device=self.decoder.backend.device) for ids in (parents, newest))
-            )
+            self.lm_rows.advance(np.array(parents), np.array(newest))
         return parents
 
     @property
@@ -555,7 +553,7 @@ class AlignAttDecoder:
             return None
         rows = FusedRowScores(self.fusion, 1, self.eot, self.backend.device)
         for token in committed:
-            rows.advance(*(torch.tensor([number], device=self.backend.device) for number in (0, token)))
+            rows.advance(np.array([0]), np.array([token]))
         return rows
 
 
@@ -630,7 +628,7 @@ class AlignAttBatch:
                 (source, target, one.n_frames, 1, 0)
                 for source, target, (one, _) in zip(self._places, targets, old, strict=True)
             ]
-            groups.append(StepGroup(end, range(n_old), [(0,)] * n_old, columns))
+            groups.append(StepGroup(end, range(n_old), [(0,)] * n_old, np.array(columns)))
         if new:
             first = 1 + max([n_old, *self._places])
             targets += range(first, first + len(new))
@@ -684,11 +682,12 @@ class AlignAttBatch:
             wanted.append((sot, n_new - 1))
             n_to_cache = max(0, request.n_to_cache - request.n_cached)
             columns.append((place, place, request.n_frames, n_new, n_to_cache))
-        return StepGroup(end, range(n_old, n_old + len(new)), wanted, columns)
+        return StepGroup(end, range(n_old, n_old + len(new)), wanted, np.array(columns))
 
-    def _state_of(self, end: StepEnd, n_rows: int) -> Sequence[Tensor]:
+    def _state_of(self, end: AlignAttEnd, n_rows: int) -> Sequence[Tensor]:
         if self._ending is not None:
-            return self._ending.state(end)
+            state: Sequence[Tensor] = self._ending.state(end)  # type: ignore[attr-defined]
+            return state
         n_frames = max(one.n_frames for one in self._active)
         held = self._state
         if not held or len(held[1]) < n_rows or held[1].shape[2] < n_frames:
@@ -706,10 +705,13 @@ class AlignAttBatch:
             (parts,) = self._ending.steps(tokens, groups)
             return parts
         end, device = groups[0].end, self._backend.device
+        assert isinstance(end, AlignAttEnd)
         wanted = [sorted({*own}) for group in groups for own in group.wanted]
-        output = self._rows.step(tokens, wanted, vocabulary=self._vocabulary.rows, capture=end.capture)
+        computed_rows = None if self._vocabulary.rows is None else self._vocabulary.rows.cpu().numpy()
+        output = self._rows.step(tokens, wanted, vocabulary=computed_rows, capture=end.capture)
         state = self._state_of(end, n_rows)
-        joined = output.joined[..., : max(one.n_frames for one in self._active)]
+        logits, joined = (torch.from_numpy(each).to(device) for each in (output.logits, output.joined))
+        joined = joined[..., : max(one.n_frames for one in self._active)]
         computed: list[StepPart] = []
         starts, n_before = list(accumulate(output.n_new, initial=0)), 0
         for group in groups:
@@ -722,8 +724,9 @@ class AlignAttBatch:
                 distinct = sorted({*own})
                 logits_of += [n_before + distinct.index(one) for one in own]
                 n_before += len(distinct)
-            given = _selected(output.logits, logits_of, 0), _selected(joined, tokens_of, 1)
-            outputs = group.end(given, torch.tensor(group.columns, device=device), state)
+            given = _selected(logits, logits_of, 0), _selected(joined, tokens_of, 1)
+            assert isinstance(group.end, AlignAttEnd)
+            outputs = group.end(given, torch.from_numpy(group.columns).to(device), state)
             computed.append(StepPart(group.rows, range(len(group.rows)), outputs))
         return computed
 
@@ -763,5 +766,8 @@ def _selected(tensor: Tensor, places: Sequence[int], dim: int) -> Tensor:
 def _lm_scores(active: Sequence[ActiveRequest], log_probs: Tensor, vocabulary: LiveVocabulary) -> Tensor:
     nothing = log_probs.new_zeros(len(log_probs), vocabulary.n_vocab)
     parts = zip(active, nothing.split_with_sizes([len(one.paths) for one in active]), strict=True)
-    scores = [part if one.lm_rows is None else one.lm_rows.add_to(part) for one, part in parts]
-    return torch.cat(scores).index_select(1, vocabulary.ids)
+    scores = [
+        part if one.lm_rows is None else torch.from_numpy(one.lm_rows.add_to(part.cpu().numpy()))
+        for one, part in parts
+    ]
+    return torch.cat([score.to(log_probs.device) for score in scores]).index_select(1, vocabulary.ids)
