@@ -136,7 +136,7 @@ def live_text(model: Model, clip: Path) -> str:
 
 def ctc_text(model: Model, clip: Path) -> str:
     assert model.ctc_head is not None
-    mel = log_mel(load_audio(clip), model.backend.dims.n_mels, model.backend.device)
+    mel = log_mel(load_audio(clip), model.backend.dims.n_mels)
     found = model.ctc_head.emissions(window_features([mel[:, :3000]], 3000))
     labels = [chr(0x4E00 + i) for i in range(found.log_probs.shape[2])]
     decoder = CtcDecoder(labels, blank=len(labels) - 1, beam_size=16)
@@ -148,7 +148,7 @@ def steps(backend: TorchBackend, n_prompt: int = 64) -> Iterator[Row]:
     boosted phrases. Files take `STEPS_AHEAD` steps for one read.
     """
     dims, tokenizer = backend.dims, Tokenizer.for_model(backend.dims.n_vocab)
-    mel = torch.zeros(1, dims.n_mels, 2 * dims.n_audio_ctx)
+    mel = np.zeros((1, dims.n_mels, 2 * dims.n_audio_ctx), np.float32)
     encoded = backend.encode(Features(mel, (mel.shape[2],)))
     fusion = text_fusion(tokenizer, hotwords=PHRASES, device=backend.device)
     for n in STEP_SIZES:
@@ -194,7 +194,7 @@ def encoders(backend: TorchBackend) -> Iterator[Row]:
     for seconds in (5, 10, 15, 20, 30):
         cells = []
         for n in (1, 4, 16):
-            mel = torch.zeros(n, dims.n_mels, 100 * seconds)
+            mel = np.zeros((n, dims.n_mels, 100 * seconds), np.float32)
             features = Features(mel, (mel.shape[2],) * n)
 
             def run(features: Features = features) -> object:

@@ -154,8 +154,8 @@ def _encoded(mel: Mel, backend: Backend) -> States:
     n_content = len(mel)
     n_frames = min(2 * backend.dims.n_audio_ctx, n_content + TAIL_FRAMES)
     n_frames += n_frames % 2
-    window = torch.zeros(1, mel.shape[1], n_frames)
-    window[0, :, :n_content] = torch.from_numpy(mel.T.copy())[:, :n_frames]
+    window = np.zeros((1, mel.shape[1], n_frames), np.float32)
+    window[0, :, :n_content] = mel.T[:, :n_frames]
     encoded = backend.encode(Features(window, (n_content,)))
     found: States = encoded.states[0, : n_content // 2].to(torch.float16).cpu().numpy()
     return found

@@ -175,7 +175,7 @@ class Augmenter:
 
 def _log_mel(samples: npt.NDArray[np.float64]) -> Mel:
     scaled = (0.05 * samples / samples.std()).astype(np.float32)
-    frames: Mel = log_mel(scaled).T.numpy()
+    frames: Mel = log_mel(scaled).T
     return frames
 
 

@@ -124,7 +124,7 @@ def write_store(clips: Iterable[Clip], folder: Path, *, max_clip_s: float = MAX_
         if samples is None or len(samples) > max_clip_s * SAMPLE_RATE:
             continue
         kept.append(clip)
-        parts.append(log_mel(samples).T.numpy().astype(np.float16))
+        parts.append(log_mel(samples).T.astype(np.float16))
     if not parts:
         raise ManifestError(f"{folder}: none of the clips holds speech of at most {max_clip_s:g} s")
     offsets = [0, *np.cumsum([len(part) for part in parts]).tolist()]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from sottovoce.api import Model
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, hz_to_mel, log_mel, normalize, window_features
@@ -29,7 +28,7 @@ from sottovoce.options.pictures import LONGEST_S, PANELS, SHORTEST_S, Panel
 from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.text.files import whole_file, writing
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Transcript, Word
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples, Transcript, Word
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +92,7 @@ def collect(
     Raises: OptionError for less than 0.1 or more than 30 s.
     """
     duration_s = check_length(samples)
-    mel = log_mel(samples, model.backend.dims.n_mels, model.backend.device)
+    mel = log_mel(samples, model.backend.dims.n_mels)
     windows = SpeechWindows(load_silero())
     speech = np.array([*windows.push(samples), *windows.finish()], np.float32)
     return FigureData(
@@ -101,7 +100,7 @@ def collect(
         model=model.name,
         start_s=start_s,
         duration_s=duration_s,
-        mel=normalize(mel).cpu().numpy(),
+        mel=normalize(mel),
         speech=speech,
         words=tuple(
             replace(word, start=word.start + start_s, end=word.end + start_s)
@@ -113,7 +112,7 @@ def collect(
     )
 
 
-def _languages(model: Model, samples: Samples, mel: Tensor, start_s: float) -> Languages | None:
+def _languages(model: Model, samples: Samples, mel: Floats, start_s: float) -> Languages | None:
     if not model.tokenizer.is_multilingual:
         return None
     finder = SpeechFinder(PIECE_VAD)
@@ -137,7 +136,7 @@ def _languages(model: Model, samples: Samples, mel: Tensor, start_s: float) -> L
     )
 
 
-def _attention(model: Model, mel: Tensor, transcript: Transcript) -> Attention | None:
+def _attention(model: Model, mel: Floats, transcript: Transcript) -> Attention | None:
     tokenizer = model.tokenizer
     code = transcript.language or "en"
     if tokenizer.is_multilingual:

@@ -18,6 +18,7 @@ HOP_SAMPLES = 160
 FRAMES_PER_SECOND = 50
 """Encoder frames a second."""
 
+Floats: TypeAlias = "npt.NDArray[np.float32]"
 Samples: TypeAlias = "npt.NDArray[np.float32]"
 """Audio (n,) float32 in [-1, 1], mono, at 16 kHz."""
 
@@ -42,7 +43,7 @@ class AudioChunk:
 class Features:
     """Normalised log-mel windows (B, n_mels, n_frames) float32, and the frames of audio in each."""
 
-    mel: Tensor
+    mel: Floats
     n_content_frames: tuple[int, ...]
 
 

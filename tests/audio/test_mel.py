@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,9 +49,9 @@ def test_stream_equals_offline_however_it_is_cut(n_samples: int, cuts: list[int]
     stream = MelStream()
     edges = [0, *sorted(min(cut, n_samples) for cut in cuts), n_samples]
     parts = [stream.push(samples[a:b]) for a, b in itertools.pairwise(edges)]
-    frames = torch.cat([*parts, stream.finish()], dim=1)
+    frames = np.concatenate([*parts, stream.finish()], axis=1)
     assert stream.n_samples == n_samples
-    torch.testing.assert_close(frames, whole, atol=1e-6, rtol=0)
+    np.testing.assert_array_equal(frames, whole)
 
 
 def test_stream_gives_a_frame_once_its_samples_are_there() -> None:
@@ -67,21 +66,21 @@ def test_stream_gives_a_frame_once_its_samples_are_there() -> None:
 def test_stream_takes_audio_again_only_after_reset() -> None:
     stream = MelStream()
     samples = speechlike(4_000)
-    first = torch.cat((stream.push(samples), stream.finish()), dim=1)
+    first = np.concatenate((stream.push(samples), stream.finish()), axis=1)
     with pytest.raises(SessionClosedError, match="reset"):
         stream.push(samples)
     stream.reset()
-    assert torch.equal(torch.cat((stream.push(samples), stream.finish()), dim=1), first)
+    np.testing.assert_array_equal(np.concatenate((stream.push(samples), stream.finish()), axis=1), first)
 
 
 def test_normalize_clamps_at_the_maximum_that_is_given() -> None:
-    quiet = torch.tensor([[[-10.0, -3.0]]])
+    quiet = np.float32([[[-10.0, -3.0]]])
     assert normalize(quiet).tolist() == [[[-1.5, 0.25]]]  # floor at -11: nothing is clamped
     assert normalize(quiet, 2.0).tolist() == [[[-0.5, 0.25]]]  # floor at -6
 
 
 def test_windows_of_a_batch_are_normalized_by_themselves() -> None:
-    loud, quiet = torch.full((80, 4), 3.0), torch.full((80, 6), -9.0)
+    loud, quiet = np.full((80, 4), 3.0, np.float32), np.full((80, 6), -9.0, np.float32)
     quiet[:, 0] = -2.0
     features = window_features([loud, quiet], 6)
     assert features.mel.shape == (2, 80, 6)
@@ -91,8 +90,8 @@ def test_windows_of_a_batch_are_normalized_by_themselves() -> None:
 
 
 def test_pad_or_trim_fills_with_zero() -> None:
-    assert pad_or_trim(torch.ones(2, 3), 5).tolist() == [[1, 1, 1, 0, 0]] * 2
-    assert pad_or_trim(torch.ones(2, 3), 2).shape == (2, 2)
+    assert pad_or_trim(np.ones((2, 3), np.float32), 5).tolist() == [[1, 1, 1, 0, 0]] * 2
+    assert pad_or_trim(np.ones((2, 3), np.float32), 2).shape == (2, 2)
 
 
 def test_bad_input_is_refused() -> None:
@@ -101,17 +100,8 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(AudioError, match="at least 201 samples, got 200"):
         log_mel(np.zeros(200, np.float32))
     with pytest.raises(OptionError, match="even number of frames, got 3"):
-        window_features([torch.zeros(80, 3)], 3)
+        window_features([np.zeros((80, 3), np.float32)], 3)
     with pytest.raises(OptionError, match="at least one window"):
         window_features([])
     with pytest.raises(OptionError, match="at least 1 filter"):
         mel_filters(0)
-
-
-@pytest.mark.cuda
-def test_cuda_equals_cpu() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    samples = speechlike(48_000)
-    on_gpu = normalize(log_mel(samples, device="cuda")).cpu()
-    torch.testing.assert_close(on_gpu, normalize(log_mel(samples)), atol=1e-4, rtol=0)

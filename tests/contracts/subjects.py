@@ -72,7 +72,7 @@ def _random(name: str, **dims: int) -> Backend:
 
 
 def windows(backend: Backend, n_rows: int = 2, n_frames: int = N_FRAMES) -> Features:
-    mel = torch.randn(n_rows, backend.dims.n_mels, n_frames)
+    mel = torch.randn(n_rows, backend.dims.n_mels, n_frames).numpy()
     return Features(mel, (n_frames,) * n_rows)
 
 

@@ -227,7 +227,7 @@ def test_wrong_shapes_are_refused(subject: Subject) -> None:
     longest = 2 * backend.dims.n_audio_ctx
     for n_mels, n_frames in ((80, 61), (80, longest + 2), (79, 60), (80, 0)):
         with pytest.raises(OptionError, match="encode: "):
-            backend.encode(Features(torch.zeros(1, n_mels, n_frames), (n_frames,)))
+            backend.encode(Features(torch.zeros(1, n_mels, n_frames).numpy(), (n_frames,)))
     rows = start(backend, backend.encode(windows(backend)))
     for wrong in ([[1]], [[], []], [[1], [2], [3]]):
         with pytest.raises(OptionError, match="tokens"):

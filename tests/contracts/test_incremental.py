@@ -20,7 +20,7 @@ from sottovoce.models.backend import (
     IncrementalResult,
     IncrementalWindow,
 )
-from sottovoce.types import Features
+from sottovoce.types import Features, Floats
 from tests.contracts.subjects import NAMES, TOLERANCE, difference, short_backend
 from tests.runtime.fake import FakeBackend
 from tests.runtime.reading import read
@@ -38,15 +38,15 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return short_backend(request.param, N_FULL)
 
 
-def audio(backend: Backend, n_frames: int, seed: int = 0) -> Tensor:
+def audio(backend: Backend, n_frames: int, seed: int = 0) -> Floats:
     """Log-mel of n_frames encoder frames whose loudest value stands at the very beginning."""
     generator = torch.Generator().manual_seed(seed)
-    mel = torch.randn(backend.dims.n_mels, 2 * n_frames, generator=generator)
+    mel = torch.randn(backend.dims.n_mels, 2 * n_frames, generator=generator).numpy()
     mel[0, 0] = 6.0
     return mel
 
 
-def grow(backend: Backend, mel: Tensor, mode: EncoderMode, updates: Sequence[int]) -> list[IncrementalResult]:
+def grow(backend: Backend, mel: Floats, mode: EncoderMode, updates: Sequence[int]) -> list[IncrementalResult]:
     """The updates of one window, after these numbers of encoder frames."""
     state: EncoderState | None = None
     grown: list[IncrementalResult] = []
@@ -158,10 +158,10 @@ def test_all_is_computed_anew_when_asked_for_or_when_nothing_else_will_do(backen
     mel = audio(backend, 40)
     state = grow(backend, mel, INCREMENTAL, (20, 24))[-1].state
 
-    def n_computed(log_mel: Tensor, mode: EncoderMode, kept: EncoderState | None) -> int:
+    def n_computed(log_mel: Floats, mode: EncoderMode, kept: EncoderState | None) -> int:
         return backend.encode_incremental([IncrementalWindow(log_mel, mode, kept)])[0].n_computed
 
-    louder = mel.clone()
+    louder = mel.copy()
     louder[0, 51] = 6.6
     assert n_computed(mel[:, :52], INCREMENTAL, state) == 8
     assert n_computed(mel[:, :52], INCREMENTAL, None) == 36

@@ -7,7 +7,7 @@ import torch
 from sottovoce.models.backend import EncoderOutput
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Features
+from sottovoce.types import Features, Floats
 from tests.models import tiny
 
 N_CTX = 40
@@ -23,11 +23,11 @@ def tokenizer(language: str | None = None) -> Tokenizer:
     return Tokenizer.for_model(51865, language=language)
 
 
-def mel(n_windows: int, *, seed: int = 0, n_frames: int = 2 * N_CTX) -> torch.Tensor:
+def mel(n_windows: int, *, seed: int = 0, n_frames: int = 2 * N_CTX) -> Floats:
     """Noise that differs from window to window: (n_windows, 80, n_frames)."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn((n_windows, 80, n_frames), generator=generator)
+    return torch.randn((n_windows, 80, n_frames), generator=generator).numpy()
 
 
-def encode(model: TorchBackend, mels: torch.Tensor) -> EncoderOutput:
+def encode(model: TorchBackend, mels: Floats) -> EncoderOutput:
     return model.encode(Features(mels, (mels.shape[2],) * len(mels)))

@@ -59,7 +59,7 @@ def said(backend: Backend, states: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 @pytest.mark.parametrize("name", HERE)
 def test_a_step_says_nearly_what_pytorch_says(name: str) -> None:
     theirs, ours = backends()
-    states = theirs.encode(Features(torch.randn(2, 80, 70), (70, 70))).states
+    states = theirs.encode(Features(torch.randn(2, 80, 70).numpy(), (70, 70))).states
     expected = said(theirs, states)
     with using(name):
         found = said(ours, states)
@@ -95,7 +95,7 @@ def test_a_token_that_is_none_is_refused() -> None:
 def test_an_encoder_in_eight_bits_is_near_the_one_in_floats() -> None:
     checkpoint = tiny.checkpoint(DIMS)
     ours = native_backend(checkpoint, int8=True)
-    features = Features(torch.randn(2, 80, 70), (70, 66))
+    features = Features(torch.randn(2, 80, 70).numpy(), (70, 66))
     expected = tiny.backend(DIMS).encode(features)
     for name in HERE:
         with using(name):

@@ -26,7 +26,7 @@ from sottovoce.models.backend import (  # noqa: E402
 from sottovoce.models.devices import choose_number_format  # noqa: E402
 from sottovoce.runtime import native as backends  # noqa: E402
 from sottovoce.runtime.registry import BACKENDS  # noqa: E402
-from sottovoce.types import Features  # noqa: E402
+from sottovoce.types import Features, Floats  # noqa: E402
 
 DIMS = tiny.dims(n_audio_state=128, n_audio_head=4, n_audio_ctx=320, n_text_state=128)
 LONGEST = 2 * DIMS.n_audio_ctx
@@ -46,7 +46,7 @@ GROWTH = (120, 260, 333, 400)
 """Log-mel frames that are there at each update."""
 
 
-def grown(made: Backend, mel: Tensor, mode: EncoderMode) -> list[IncrementalResult]:
+def grown(made: Backend, mel: Floats, mode: EncoderMode) -> list[IncrementalResult]:
     """The updates of a window that grows."""
     found: list[IncrementalResult] = []
     for n_columns in GROWTH:
@@ -55,15 +55,15 @@ def grown(made: Backend, mel: Tensor, mode: EncoderMode) -> list[IncrementalResu
     return found
 
 
-def mel_of(n_windows: int, n_frames: int, *, seed: int = 0) -> Tensor:
-    return torch.randn(n_windows, 80, n_frames, generator=torch.Generator().manual_seed(seed))
+def mel_of(n_windows: int, n_frames: int, *, seed: int = 0) -> Floats:
+    return torch.randn(n_windows, 80, n_frames, generator=torch.Generator().manual_seed(seed)).numpy()
 
 
-def states_of(made: Backend, mel: Tensor) -> Tensor:
+def states_of(made: Backend, mel: Floats) -> Tensor:
     return made.encode(Features(mel, (mel.shape[2],) * len(mel))).states
 
 
-def encoded(mel: Tensor, tensors: Mapping[str, Tensor] | None = None, **options: Collection[str]) -> Tensor:
+def encoded(mel: Floats, tensors: Mapping[str, Tensor] | None = None, **options: Collection[str]) -> Tensor:
     """The states of windows, encoded in the kernels."""
     made = tiny.checkpoint(DIMS) if tensors is None else replace(tiny.checkpoint(DIMS), tensors=tensors)
     encoder = native.NativeEncoder(made, dtype=torch.float32, **options)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe, ProbeOptions
@@ -19,7 +19,7 @@ SILENT = Script(languages=(SpokenLanguage("en", 0, 100),))
 
 
 def encoded(backend: FakeBackend) -> EncoderOutput:
-    return backend.encode(Features(torch.zeros(1, FAKE_DIMS.n_mels, 240), (240,)))
+    return backend.encode(Features(np.zeros((1, FAKE_DIMS.n_mels, 240), np.float32), (240,)))
 
 
 def test_each_window_is_heard_by_itself_and_all_in_one_step() -> None:
@@ -55,7 +55,7 @@ def test_stretches_are_heard_each_by_itself_in_one_batch() -> None:
     english, german = (Script(languages=(SpokenLanguage(code, 0, 400),)) for code in ("en", "de"))
     backend = FakeBackend(by_row(english, german))
     probed = LanguageProbe(backend, TOKENIZER, ("de", "en")).detect(
-        [torch.zeros(FAKE_DIMS.n_mels, 100), torch.zeros(FAKE_DIMS.n_mels, 41)]
+        [np.zeros((FAKE_DIMS.n_mels, 100), np.float32), np.zeros((FAKE_DIMS.n_mels, 41), np.float32)]
     )
     assert [int(span.probabilities.argmax()) for span in probed] == [1, 0]
     assert backend.n_encoded == 3, "two stretches, and silence once"
@@ -64,7 +64,7 @@ def test_stretches_are_heard_each_by_itself_in_one_batch() -> None:
 
 def test_the_bias_of_silence_counts_against_a_language() -> None:
     backend = FakeBackend(lambda mel, _: SILENT if float(mel.std()) == 0.0 else BOTH)
-    noise = torch.randn(FAKE_DIMS.n_mels, 200)
+    noise = np.random.default_rng(0).standard_normal((FAKE_DIMS.n_mels, 200), np.float32)
     (probed,) = LanguageProbe(backend, TOKENIZER, ("de", "en")).detect([noise])
     assert probed.probabilities[0] > 0.9, "silence is heard as English, so German is likelier of the two"
     assert probed.no_speech < 0.01

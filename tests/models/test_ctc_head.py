@@ -38,7 +38,7 @@ WEIGHTS = CtcWeights(torch.randn(5, 32), torch.randn(5), ("-", "a", "b", "c", " 
 def test_emissions_are_log_probabilities_of_a_linear_layer() -> None:
     backend = tiny.backend()
     head = CtcHead(WEIGHTS, backend.encode)
-    features = Features(torch.randn(2, 80, 40), (40, 25))
+    features = Features(torch.randn(2, 80, 40).numpy(), (40, 25))
     emissions = head.emissions(features)
     assert emissions.log_probs.shape == (2, 20, 5)
     assert emissions.log_probs.dtype == torch.float32
@@ -52,7 +52,7 @@ def test_emissions_are_log_probabilities_of_a_linear_layer() -> None:
 
 def test_states_that_exist_are_not_computed_again() -> None:
     backend = tiny.backend()
-    features = Features(torch.randn(1, 80, 40), (40,))
+    features = Features(torch.randn(1, 80, 40).numpy(), (40,))
     encoded = backend.encode(features)
     head = CtcHead(WEIGHTS, backend.encode)
     assert torch.equal(head.emissions_of(encoded).log_probs, head.emissions(features).log_probs)
@@ -100,7 +100,7 @@ def test_parts_follow_one_another_away_from_edges(n_frames: int) -> None:
 
 def test_a_short_recording_is_one_window_with_its_padding() -> None:
     head = CtcHead(WEIGHTS, tiny.backend().encode)
-    mel = torch.randn(80, 31)
+    mel = torch.randn(80, 31).numpy()
     of_windows = emissions_of_recording(head, mel, n_audio_ctx=40, n_tail_frames=10)
     expected = head.emissions(window_features([mel], 52)).log_probs[0, :16]
     torch.testing.assert_close(of_windows, expected, atol=1e-5, rtol=0)
@@ -114,7 +114,7 @@ def test_a_long_recording_has_all_its_frames() -> None:
         return tiny.backend().encode(features)
 
     head = CtcHead(WEIGHTS, encode)
-    emissions = emissions_of_recording(head, torch.randn(80, 151), n_audio_ctx=40, n_tail_frames=10)
+    emissions = emissions_of_recording(head, torch.randn(80, 151).numpy(), n_audio_ctx=40, n_tail_frames=10)
     assert emissions.shape == (76, 5)
     assert max(content for _, content in seen) == 60
     assert all(n <= 80 and n - content >= 20 - 1 for n, content in seen)

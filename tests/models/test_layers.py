@@ -183,7 +183,9 @@ def test_a_network_says_nearly_the_same(dtype: torch.dtype) -> None:
     logits = []
     for numbers in (NumberFormat(torch.float32), NumberFormat(dtype, int8=True)):
         backend = tiny.backend(checkpoint, dtype=numbers.dtype, int8=numbers.int8)
-        encoded = backend.encode(Features(torch.linspace(-1, 1, 6400).sin().reshape(1, 80, 80), (80,)))
+        encoded = backend.encode(
+            Features(torch.linspace(-1, 1, 6400).sin().reshape(1, 80, 80).numpy(), (80,))
+        )
         rows = start(backend, encoded)
         prompt = step(rows, [range(20)]).logits
         single = step(rows, [[7]], vocabulary=torch.tensor([5, 6, 7, 8])).logits

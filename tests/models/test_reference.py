@@ -46,7 +46,7 @@ def twin_of(checkpoint: Checkpoint) -> nn.Module:
 
 
 def our_logits(backend: TorchBackend, mel: Tensor, tokens: Tensor) -> Tensor:
-    encoded = backend.encode(Features(mel, (mel.shape[2],) * len(mel)))
+    encoded = backend.encode(Features(mel.numpy(), (mel.shape[2],) * len(mel)))
     rows = start(backend, encoded)
     prompt = step(rows, tokens[:, :4]).logits
     steps = [step(rows, tokens[:, i : i + 1]).logits for i in range(4, tokens.shape[1])]
@@ -76,7 +76,7 @@ def test_captured_attention_equals_openai_whisper(reference: Reference) -> None:
     mel = torch.randn(2, 80, 80)
     tokens = torch.randint(0, 300, (2, 7))
     heads = ((3, 1), (2, 0), (2, 3))
-    ours = read(backend, backend.encode(Features(mel, (80, 80))), tokens, capture=heads).attention
+    ours = read(backend, backend.encode(Features(mel.numpy(), (80, 80))), tokens, capture=heads).attention
 
     def compute() -> list[float]:
         theirs = twin_of(weights)

@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
@@ -19,7 +18,7 @@ from sottovoce.offline.verify import LanguageHypothesis, joined, segment_means, 
 from sottovoce.offline.windows import SpeechSpan
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
-from sottovoce.types import Segment
+from sottovoce.types import Floats, Segment
 from tests.offline.test_skipped_speech import WORLDS
 from tests.offline.transcribing import TOKENIZER, at, read, rustle
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
@@ -90,7 +89,7 @@ def test_hypotheses_that_follow_each_other_are_one() -> None:
     assert [each.language for each in apart] == ["de", "es"]
 
 
-def spoken(mel: Tensor, _: int) -> Script:
+def spoken(mel: Floats, _: int) -> Script:
     """English, with a German sentence within; of a shorter window one of them, by its sound."""
     is_whole = mel.shape[1] > 100 * LENGTH_S
     bounds = (0.0, *GERMAN_S, LENGTH_S) if is_whole else (0.0, GERMAN_S[1] - GERMAN_S[0])

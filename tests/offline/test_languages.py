@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from sottovoce.decoding.detect import LanguageDetection, combine_detections
 from sottovoce.offline.languages import FARTHEST_WINDOWS, SURE_ALONE, FoundLanguage, find_language
@@ -15,14 +14,14 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Features
+from sottovoce.types import Features, Floats
 from tests.runtime.fake import FakeBackend, Script, SpokenLanguage
 
 TOKENIZER = Tokenizer.for_model(51865)
 CODES = ("", "en", "de", "fr")
 
 
-def hear(mel: Tensor, row: int) -> Script:
+def hear(mel: Floats, row: int) -> Script:
     code = CODES[int(mel[0, 0])]
     return Script((), (SpokenLanguage(code, 0, 1500),) if code else ())
 
@@ -36,7 +35,7 @@ def found_in(*windows: str, lengths: tuple[int, ...] = (), **options: object) ->
         for index, code in enumerate(windows):
             asked += 1
             n_frames = lengths[index] if lengths else 3000
-            yield Features(torch.full((1, 80, 3000), float(CODES.index(code))), (n_frames,))
+            yield Features(np.full((1, 80, 3000), CODES.index(code), np.float32), (n_frames,))
 
     kept = TranscribeOptions(**{"follow_languages": False, **options})  # type: ignore[arg-type]
     transcriber = Transcriber(DirectRuntime(FakeBackend(hear)), TOKENIZER, kept)

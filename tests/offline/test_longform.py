@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import OptionError
@@ -20,6 +19,7 @@ from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.offline.transcriber import SHORT_TAIL_FRAMES
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
+from sottovoce.types import Floats
 from tests.conftest import Reference
 from tests.decoding import rig
 from tests.models import tiny
@@ -272,9 +272,9 @@ ENDLESS = Script(
 
 @pytest.mark.parametrize("mode", ["seek", "vad"])
 def test_a_short_window_ends_in_silence_and_nothing_goes_unread(mode: Mode) -> None:
-    windows: list[Tensor] = []
+    windows: list[Floats] = []
 
-    def hear(mel: Tensor, _: int) -> Script:
+    def hear(mel: Floats, _: int) -> Script:
         windows.append(mel)
         return script(at(0), WORLD, at(5.8))
 
@@ -288,9 +288,9 @@ def test_a_short_window_ends_in_silence_and_nothing_goes_unread(mode: Mode) -> N
 
 
 def test_a_full_window_is_full() -> None:
-    windows: list[Tensor] = []
+    windows: list[Floats] = []
 
-    def hear(mel: Tensor, _: int) -> Script:
+    def hear(mel: Floats, _: int) -> Script:
         windows.append(mel)
         return Script()
 

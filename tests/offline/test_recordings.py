@@ -161,7 +161,7 @@ def test_recordings_share_batches_and_come_in_order() -> None:
 def test_a_recording_that_fails_harms_no_other(tmp_path: Path, error: Exception) -> None:
     class Poisoned(FakeBackend):
         def encode(self, features: Features) -> EncoderOutput:
-            if float(features.mel[..., :100].mean(dim=(1, 2)).max()) > 0.5:
+            if float(features.mel[..., :100].mean(axis=(1, 2)).max()) > 0.5:
                 raise error
             return super().encode(features)
 

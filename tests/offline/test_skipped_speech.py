@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.offline.verify import (
@@ -21,7 +20,7 @@ from sottovoce.offline.verify import (
 from sottovoce.offline.windows import SpeechSpan
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
-from sottovoce.types import Samples, Segment, Span, Turn, Word
+from sottovoce.types import Floats, Samples, Segment, Span, Turn, Word
 from tests.offline.transcribing import HELLO, TOKENIZER, Loud, at, rustle, script, silence, transcribe
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 
@@ -119,7 +118,7 @@ def words_until(end_s: float, step: int = 25) -> Script:
 def hesitant(windows: list[int]) -> FakeBackend:
     """A model that closes a full window after 4 s, and reads all of a shorter one."""
 
-    def hear(mel: Tensor, _: int) -> Script:
+    def hear(mel: Floats, _: int) -> Script:
         windows.append(mel.shape[1])
         return words_until(4.0 if mel.shape[1] == 3000 else 7.0)
 
@@ -168,7 +167,7 @@ def test_without_a_second_reading_the_text_is_that_of_the_window() -> None:
 def test_what_stays_without_words_is_told(options: TranscribeOptions, later_s: float) -> None:
     """Of a part and beside names too; nothing of the rest can be read, whole or in halves."""
 
-    def hear(mel: Tensor, _: int) -> Script:
+    def hear(mel: Floats, _: int) -> Script:
         return words_until(4.0) if mel.shape[1] == 3000 else Script()
 
     samples = np.concatenate([silence(later_s), rustle(12.0)])
@@ -190,7 +189,7 @@ def loop_until(end_s: float, *, step: int, is_speech: bool = True) -> Script:
 def test_a_word_faster_than_people_speak_is_read_again_in_parts(mode: Mode, word_timestamps: bool) -> None:
     """A full window says 250 words in ten seconds; its parts repeat the word twice a second."""
 
-    def hear(mel: Tensor, _: int) -> Script:
+    def hear(mel: Floats, _: int) -> Script:
         return loop_until(10.0, step=2) if mel.shape[1] == 3000 else loop_until(mel.shape[1] // 100, step=25)
 
     options = replace(ENGLISH, mode=mode, word_timestamps=word_timestamps)
@@ -202,7 +201,7 @@ def test_a_word_faster_than_people_speak_is_read_again_in_parts(mode: Mode, word
 def test_words_that_pile_up_at_one_time_are_read_again() -> None:
     """Five words in five seconds, and thirty in the sixth."""
 
-    def hear(mel: Tensor, _: int) -> Script:
+    def hear(mel: Floats, _: int) -> Script:
         slow, fast = words_until(5.0, step=50), loop_until(7.0, step=1).tokens[250:280]
         said = Script((*slow.tokens[:-1], *fast, ScriptedToken(at(10.0), 500)), slow.languages)
         return said if mel.shape[1] == 3000 else words_until(mel.shape[1] // 100)
@@ -235,7 +234,7 @@ def test_silence_is_not_read_again() -> None:
 def test_words_that_stand_there_already_are_not_written_twice() -> None:
     """Read by itself, the rest is what the window ended with: its times were wrong, not its words."""
 
-    def hear(mel: Tensor, _: int) -> Script:
+    def hear(mel: Floats, _: int) -> Script:
         last = script(at(0), WORLDS[3], WORLDS[4], at(1))
         return words_until(3.25, step=12) if mel.shape[1] == 3000 else last
 

@@ -73,7 +73,7 @@ def test_a_stretch_is_heard_as_in_the_full_window(model: Model) -> None:
     probe = LanguageProbe(model.backend, model.tokenizer, model.languages)
     for name in ("en", "de", "pt", "mixed"):
         audio = load_audio(str(EXAMPLES / f"{name}.flac"))[: 3 * SAMPLE_RATE]
-        mel = log_mel(audio, model.backend.dims.n_mels, model.backend.device)
+        mel = log_mel(audio, model.backend.dims.n_mels)
         heard = probe.detect([mel, mel[:, :200]])[0].probabilities
         whole = model.detect_language(audio).probabilities
         assert model.languages[int(heard.argmax())] == max(whole, key=lambda code: whole[code])

@@ -44,7 +44,7 @@ from sottovoce.runtime.incremental_encoder import (
     state_of,
 )
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Features
+from sottovoce.types import Features, Floats
 
 FAKE_DIMS = ModelDims(
     n_mels=80,
@@ -104,7 +104,7 @@ class Script:
             raise OptionError(f"script: frames {frames} given, expected them to rise from 0 or later")
 
 
-Hear: TypeAlias = Callable[[Tensor, int], Script]
+Hear: TypeAlias = Callable[[Floats, int], Script]
 """From a log-mel window (n_mels, n_frames) and its row in the batch to what is said in it."""
 
 

@@ -291,7 +291,7 @@ def test_what_is_due_first_is_encoded_first() -> None:
     model.encode_incremental = encode_incremental  # type: ignore[method-assign]
     batcher = CallBatcher(model, Batching(encoder_frames=250, max_length_ratio=0.25))
     for n_frames, due_s in ((100, 3.0), (50, 1.0), (48, 4.0), (101, 2.0), (45, 5.0), (52, 6.0), (60, 0.5)):
-        window = IncrementalWindow(torch.zeros(80, 2 * n_frames), model.encoder_mode)
+        window = IncrementalWindow(np.zeros((80, 2 * n_frames), np.float32), model.encoder_mode)
         batcher.submit(pending(model, IncrementalEncodeCall([window]), due_s))
     run_all(batcher)
     assert calls == [[60, 50, 48, 45], [101, 100], [52]]
@@ -300,7 +300,7 @@ def test_what_is_due_first_is_encoded_first() -> None:
 def decode_call(backend: Backend, seed: int, n: int = 1) -> DecodeCall[Any, Any]:
     """A call that samples from noise, at length."""
     options = DecodingOptions("en", temperature=0.9, sample_len=40, seed=seed, without_timestamps=True)
-    mel = torch.randn(n, backend.dims.n_mels, 64, generator=torch.Generator().manual_seed(seed))
+    mel = torch.randn(n, backend.dims.n_mels, 64, generator=torch.Generator().manual_seed(seed)).numpy()
     encoded = backend.encode(Features(mel, (64,) * n))
     decoder = WindowDecoder(backend, Tokenizer.for_model(backend.dims.n_vocab), options)
     return DecodeCall(decoder, encoded, [options] * n)

@@ -34,7 +34,7 @@ def backend(dtype: torch.dtype, *, int8: bool = False) -> TorchBackend:
 
 def encoded(of: TorchBackend) -> EncoderOutput:
     generator = torch.Generator().manual_seed(1)
-    return of.encode(Features(torch.randn(1, 80, 60, generator=generator), (60,)))
+    return of.encode(Features(torch.randn(1, 80, 60, generator=generator).numpy(), (60,)))
 
 
 def within(of: TorchBackend, audio: EncoderOutput, spans: list[Span], ids: Tensor = IDS) -> Tensor:

@@ -83,7 +83,9 @@ def static(backend: TorchBackend) -> TorchBackend:
 
 def encoded(backend: TorchBackend, n: int = 1, n_frames: int = 60) -> EncoderOutput:
     generator = torch.Generator().manual_seed(n)
-    return backend.encode(Features(torch.randn(n, 80, n_frames, generator=generator), (n_frames,) * n))
+    return backend.encode(
+        Features(torch.randn(n, 80, n_frames, generator=generator).numpy(), (n_frames,) * n)
+    )
 
 
 ALLOWED = ((0, 250, 300), (200, 260, 300), (0, 300, 300))
@@ -330,7 +332,7 @@ def test_a_file_on_the_device_is_the_processors(
 def updates(backend: TorchBackend, states: list[EncoderState | None], n_more: int) -> list[IncrementalResult]:
     """Windows of different length that have grown, three of them unlike the others."""
     generator = torch.Generator().manual_seed(n_more)
-    mels = [torch.randn(80, 100 + 20 * i + n_more, generator=generator) for i in range(len(states))]
+    mels = [torch.randn(80, 100 + 20 * i + n_more, generator=generator).numpy() for i in range(len(states))]
     mode = EncoderMode(stride=10, anchors=(40, 50), recompute_s=0.4, refresh_s=0.0)
     whole = EncoderMode(tail_s=0.1)
     return backend.encode_incremental(
@@ -372,7 +374,7 @@ def test_a_recorded_encoder_computes_what_the_processor_computes(device: Pretend
 
 def test_the_encoder_works_in_inference_mode_and_outside() -> None:
     backend = static(tiny.backend())
-    window = IncrementalWindow(torch.randn(80, 60), EXACT)
+    window = IncrementalWindow(torch.randn(80, 60).numpy(), EXACT)
     with torch.inference_mode():
         (first,) = backend.encode_incremental([window])
         backend.rows().admit(first.encoded)
@@ -386,7 +388,7 @@ def test_an_update_of_the_encoder_has_a_budget(device: PretendedDevice) -> None:
     """Whatever the number of windows: what a window costs is one tensor of each kind that it keeps."""
     backend = on(device, tiny.backend(device=DEVICE))
     for n in (1, 16):
-        mels = [torch.randn(80, 60) for _ in range(n)]
+        mels = [torch.randn(80, 60).numpy() for _ in range(n)]
         results = backend.encode_incremental([IncrementalWindow(mel, EXACT) for mel in mels])
         windows = [IncrementalWindow(mel, EXACT, one.state) for mel, one in zip(mels, results, strict=True)]
         backend.encode_incremental(windows)
@@ -400,7 +402,7 @@ def test_an_update_of_the_encoder_has_a_budget(device: PretendedDevice) -> None:
 
 def windows_of(backend: TorchBackend, n: int) -> list[EncoderOutput]:
     """Live windows of growing audio, of any length."""
-    mels = [log_mel(load_audio(CLIP)[: 8000 + 1600 * i], 80, backend.device) for i in range(n)]
+    mels = [log_mel(load_audio(CLIP)[: 8000 + 1600 * i], 80) for i in range(n)]
     results = backend.encode_incremental([IncrementalWindow(mel, backend.encoder_mode) for mel in mels])
     return [one.encoded for one in results]
 

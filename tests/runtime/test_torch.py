@@ -22,7 +22,7 @@ TOKENS = torch.tensor([[3, 1, 4, 1, 5]])
 
 
 def logits(backend: TorchBackend) -> Tensor:
-    mel = torch.linspace(-1, 1, 80 * 80).sin().reshape(1, 80, 80)
+    mel = torch.linspace(-1, 1, 80 * 80).sin().reshape(1, 80, 80).numpy()
     return read(backend, backend.encode(Features(mel, (80,))), TOKENS).logits
 
 
@@ -65,7 +65,7 @@ def test_without_named_heads_the_upper_half_stands_in() -> None:
 def test_logits_may_be_written_to() -> None:
     """Filters write -inf in place, outside of any mode of the backend's."""
     backend = tiny.backend()
-    encoded = backend.encode(Features(torch.randn(1, 80, 40), (40,)))
+    encoded = backend.encode(Features(torch.randn(1, 80, 40).numpy(), (40,)))
     found = read(backend, encoded, TOKENS, capture=backend.alignment_heads)
     found.logits[0, 0, :10] = -torch.inf
     found.attention[..., 0] = 0
@@ -84,7 +84,7 @@ def test_cuda_equals_the_cpu(dtype: torch.dtype, tolerance: float) -> None:
 def test_a_frame_that_stands_for_two_counts_twice() -> None:
     """In every layer and for every row, within a span or not."""
     backend = tiny.backend()
-    whole = backend.encode(Features(torch.randn(2, 80, 20), (20, 20)))
+    whole = backend.encode(Features(torch.randn(2, 80, 20).numpy(), (20, 20)))
     doubled = EncoderOutput(whole.states[:, [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]], (10, 10))
     weights = torch.zeros(2, 10)
     weights[:, 4] = math.log(2.0)
@@ -102,7 +102,7 @@ def test_a_frame_that_stands_for_two_counts_twice() -> None:
 def test_weights_of_frames_follow_their_rows() -> None:
     """Through selected rows and windows that are gone."""
     backend = tiny.backend()
-    states = backend.encode(Features(torch.randn(4, 80, 20), (20,) * 4)).states
+    states = backend.encode(Features(torch.randn(4, 80, 20).numpy(), (20,) * 4)).states
     encoded = EncoderOutput(states, (10,) * 4, log_weights=torch.rand(4, 10))
     rows = start(backend, encoded)
     rows.select([3, 1])
@@ -115,7 +115,7 @@ def test_weights_of_frames_follow_their_rows() -> None:
 
 def test_keys_and_values_of_the_audio_are_never_copied() -> None:
     backend = tiny.backend()
-    encoded = backend.encode(Features(torch.randn(4, 80, 40), (40,) * 4))
+    encoded = backend.encode(Features(torch.randn(4, 80, 40).numpy(), (40,) * 4))
     rows = start(backend, encoded, 3)
     step(rows, TOKENS.expand(12, -1))
     rows.select([0, 1, 2, 8])
@@ -126,7 +126,7 @@ def test_keys_and_values_of_the_audio_are_never_copied() -> None:
 def test_a_row_that_left_harms_no_later_one() -> None:
     """Masked keys of a buffer that is used again are finite."""
     backend = tiny.backend()
-    encoded = backend.encode(Features(torch.randn(1, 80, 20), (20,)))
+    encoded = backend.encode(Features(torch.randn(1, 80, 20).numpy(), (20,)))
     broken = EncoderOutput(encoded.states * torch.nan, (10,))
     rows = start(backend, encoded)
     rows.admit(broken)
@@ -140,7 +140,7 @@ def test_a_row_that_left_harms_no_later_one() -> None:
 
 def test_what_a_growing_window_gives_the_decoder_is_made_of_its_states() -> None:
     backend = tiny.backend()
-    mel = torch.randn(80, 60)
+    mel = torch.randn(80, 60).numpy()
     mode = EncoderMode(tail_s=0.1, recompute_s=0.1)
     grown = backend.encode_incremental([IncrementalWindow(mel[:, :40], mode)])[0]
     grown = backend.encode_incremental([IncrementalWindow(mel, mode, grown.state)])[0]
@@ -151,7 +151,7 @@ def test_what_a_growing_window_gives_the_decoder_is_made_of_its_states() -> None
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.15), (torch.float16, 0.02)])
 def test_growing_windows_in_half_precision_are_close_to_float32(dtype: torch.dtype, tolerance: float) -> None:
-    mel = torch.randn(80, 60)
+    mel = torch.randn(80, 60).numpy()
     mode = EncoderMode(stride=3, recompute_s=0.1)
 
     def said(backend: TorchBackend) -> Tensor:

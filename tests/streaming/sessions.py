@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from sottovoce.audio.vad import VadStream
@@ -111,7 +112,7 @@ def held_s(live: Session) -> float:
 
 def blank_window(n_frames: int, start_sample: int = 0) -> AudioWindow:
     states = EncoderOutput(torch.zeros(1, n_frames, 1), (n_frames,))
-    return AudioWindow(states, torch.zeros(80, 2 * n_frames), start_sample)
+    return AudioWindow(states, np.zeros((80, 2 * n_frames), np.float32), start_sample)
 
 
 class Reading:

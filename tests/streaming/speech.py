@@ -18,7 +18,7 @@ from sottovoce.audio.mel import mel_to_hz
 from sottovoce.audio.vad import SileroState
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import SAMPLE_RATE, Samples
+from sottovoce.types import SAMPLE_RATE, Floats, Samples
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 
 TOKENIZER = Tokenizer.for_model(51865, language="en")
@@ -64,14 +64,13 @@ class _Run:
     end: int
 
 
-def hear(mel: Tensor, row: int = 0) -> Script:
+def hear(mel: Floats, row: int = 0) -> Script:
     """What is said in a normalised window (80, n_frames)."""
     n_frames = mel.shape[1] // 2
-    pairs = mel[:, : 2 * n_frames].reshape(80, n_frames, 2).amin(dim=2)
-    loud, bins = pairs.max(dim=0)
+    pairs = mel[:, : 2 * n_frames].reshape(80, n_frames, 2).min(axis=2)
     runs: list[_Run] = []
     start = 0
-    heard = torch.where(loud > _LOUD, bins, -1).tolist()
+    heard = np.where(pairs.max(axis=0) > _LOUD, pairs.argmax(axis=0), -1).tolist()
     for at in range(1, n_frames + 1):
         if at < n_frames and heard[at] == heard[start]:
             continue

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (
     Event,
     Final,
+    Floats,
     LanguageChanged,
     Partial,
     SpeechEnded,
@@ -142,7 +142,7 @@ def test_what_may_be_said_is_told_when_it_is_new() -> None:
 FULL_STOP = TOKENIZER.encode(".")[0]
 
 
-def hear_sentences(mel: torch.Tensor, row: int = 0) -> Script:
+def hear_sentences(mel: Floats, row: int = 0) -> Script:
     """Tones, with a full stop after every "child"."""
     script = hear(mel, row)
     tokens = []

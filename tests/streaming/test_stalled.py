@@ -8,12 +8,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from torch import Tensor
 
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.streaming.utterance import STALL_KEEP_S
-from sottovoce.types import SAMPLE_RATE, Event, Samples
+from sottovoce.types import SAMPLE_RATE, Event, Floats, Samples
 from tests.runtime.fake import FakeBackend, Hear, Script, ScriptedToken
 from tests.streaming.sessions import ALIGNATT, held_s, session, spoken, words_of
 from tests.streaming.speech import TOKEN_OF, hear, say, silence
@@ -29,7 +28,7 @@ def loses_the_thread(script: Script) -> bool:
     )
 
 
-def ends_early(mel: Tensor, row: int = 0) -> Script:
+def ends_early(mel: Floats, row: int = 0) -> Script:
     """The end of text comes far before the end of the speech."""
     script = hear(mel, row)
     if not loses_the_thread(script):
@@ -37,7 +36,7 @@ def ends_early(mel: Tensor, row: int = 0) -> Script:
     return replace(script, tokens=tuple(token for token in script.tokens if token.frame < LOST_FROM))
 
 
-def loops(mel: Tensor, row: int = 0, every: int = 1) -> Script:
+def loops(mel: Floats, row: int = 0, every: int = 1) -> Script:
     """The same word again and again, every so many frames, up to the end of the window."""
     script = hear(mel, row)
     if not loses_the_thread(script):
@@ -120,7 +119,7 @@ def test_a_slow_loop_is_found_in_updates_of_half_a_second() -> None:
         assert words_of(events) == words
 
 
-def nothing(mel: Tensor, row: int = 0) -> Script:
+def nothing(mel: Floats, row: int = 0) -> Script:
     return Script()
 
 
@@ -134,7 +133,7 @@ def test_beams_say_what_is_said_and_no_more(stream: StreamOptions, beam_size: in
     assert words_of(events) == words
 
 
-def babble(mel: Tensor, row: int = 0) -> Script:
+def babble(mel: Floats, row: int = 0) -> Script:
     """A word at every third frame, where there is no speech."""
     return Script(tuple(ScriptedToken(TOKEN_OF["life"], frame) for frame in range(0, mel.shape[1] // 2, 3)))
 
@@ -181,7 +180,7 @@ def test_silence_that_counts_as_speech_is_read_no_second_time() -> None:
     """Without voice activity control nobody knows that the end is silent; a second reading would invent."""
     heard: list[int] = []
 
-    def listening(mel: Tensor, row: int = 0) -> Script:
+    def listening(mel: Floats, row: int = 0) -> Script:
         heard.append(mel.shape[1])
         return hear(mel, row)
 

@@ -51,7 +51,7 @@ class AfterThat:
 def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...] = ()) -> AlignAttHypothesis:
     script = Script(tuple(ScriptedToken(token, 10 * i + 5) for i, token in enumerate(SAID)))
     backend = FakeBackend(script)
-    encoded = backend.encode(Features(torch.zeros(1, 80, 100), (100,)))
+    encoded = backend.encode(Features(torch.zeros(1, 80, 100).numpy(), (100,)))
     reader = AlignAttDecoder(backend, TOKENIZER.eot, VOCABULARY, beam_size, fusion)
     prefix = DecoderPrefix((*SOT, *committed), 0, len(committed))
     (reading,) = decoded(reader, [encoded], [AlignAttRequest(prefix, StopRules(frame_threshold=0))])

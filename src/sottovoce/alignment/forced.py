@@ -432,7 +432,7 @@ class TextAligner:
         units = units_of(lines, self.tokenizer)
         if self.ctc is not None:
             self.ctc.check(units)
-        with RecordingFeatures(recording, self.backend.dims.n_mels, self.backend.device) as features:
+        with RecordingFeatures(recording, self.backend.dims.n_mels) as features:
             duration_s = features.duration_s or 0.0
             if (features.n_frames or 0) < 2:
                 raise OptionError(f"{recording.name}: expected a recording to align the text with, got none")

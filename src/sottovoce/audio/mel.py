@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.options.transcribe import Normalization
-from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Features, Samples
+from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Features, Floats, Samples
 
 if TYPE_CHECKING:
     from sottovoce.audio.recording import Recording
@@ -36,9 +35,10 @@ DYNAMIC_RANGE = 8.0
 """log10 units kept below the maximum (80 dB)."""
 
 _HALF = N_FFT // 2
-_BLOCK_FRAMES = 3000
-# Matrix products with few columns take another kernel, which rounds differently: never fewer than this.
-_MIN_COLUMNS = 64
+_BLOCK_FRAMES = 300
+"""Frames transformed at a time, so that intermediate arrays stay in the processor's cache."""
+_WINDOW = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(N_FFT) / N_FFT)
+"""Hann window, periodic, float64: NumPy computes the Fourier transform in that precision."""
 
 
 def hz_to_mel(hz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -76,9 +76,31 @@ def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
     return filters
 
 
-@lru_cache(maxsize=8)
-def _filters_on(n_mels: int, device: torch.device) -> Tensor:
-    return torch.tensor(mel_filters(n_mels), device=device)
+@dataclass(frozen=True, slots=True)
+class _SparseFilters:
+    """The weights of `mel_filters` that are not 0, filter by filter: their bins, and where each begins."""
+
+    bins: npt.NDArray[np.intp]
+    weights: Floats
+    starts: npt.NDArray[np.intp]
+
+    @classmethod
+    @lru_cache(maxsize=8)
+    def of(cls, n_mels: int) -> _SparseFilters:
+        filters = mel_filters(n_mels)
+        has_weight = filters > 0.0
+        has_weight[~has_weight.any(axis=1), 0] = True  # a filter between two bins sums its 0.0
+        rows, bins = np.nonzero(has_weight)
+        return cls(bins, filters[rows, bins], np.searchsorted(rows, np.arange(n_mels)))
+
+    def log_mel(self, frames: npt.NDArray[np.float64]) -> Floats:
+        """Return log-mel (n_mels, n) of windowed frames (n, 400); a frame's does not depend on the others."""
+        spectrum = np.fft.rfft(frames).astype(np.complex64).view(np.float32)
+        spectrum *= spectrum
+        power = spectrum[:, ::2] + spectrum[:, 1::2]
+        mel = np.add.reduceat(power[:, self.bins] * self.weights, self.starts, axis=1)
+        log_mel: Floats = np.log10(np.maximum(mel, FLOOR)).T
+        return log_mel
 
 
 class MelStream:
@@ -87,101 +109,83 @@ class MelStream:
     Frame t is centred on sample 160 t and complete 12.5 ms later.
     """
 
-    def __init__(self, n_mels: int = 80, device: torch.device | str = "cpu") -> None:
-        self._device = torch.device(device)
-        self._filters = _filters_on(n_mels, self._device)
-        self._window = torch.hann_window(N_FFT, device=self._device)
+    def __init__(self, n_mels: int = 80) -> None:
+        self.n_mels = n_mels
+        self._filters = _SparseFilters.of(n_mels)
         self.reset()
 
     def reset(self) -> None:
-        self._pending = torch.zeros(0, device=self._device)
+        self._pending: Samples = np.zeros(0, np.float32)
         self.n_samples = 0
         self.n_frames = 0
         self._finished = False
 
-    @property
-    def n_mels(self) -> int:
-        return int(self._filters.shape[0])
-
-    def push(self, samples: Samples | Tensor) -> Tensor:
+    def push(self, samples: Samples) -> Floats:
         """Append samples (n,) float32; return the completed frames (n_mels, n_new) float32.
 
         Raises: SessionClosedError after `finish`.
         """
         if self._finished:
             raise SessionClosedError("MelStream.push: expected no audio after finish(); call reset() first")
-        received = torch.as_tensor(samples, dtype=torch.float32, device=self._device)
-        self.n_samples += len(received)
-        return self._advance(received)
+        self.n_samples += len(samples)
+        return self._advance(samples)
 
-    def finish(self, *, n_padding_frames: int = 0) -> Tensor:
+    def finish(self, *, n_padding_frames: int = 0) -> Floats:
         """Return the remaining frames (n_mels, n), with silence after the end, and n_padding_frames more."""
         self._finished = True
         n_due = self.n_samples // HOP_SAMPLES + n_padding_frames - self.n_frames
-        silence = torch.zeros(N_FFT + (1 + n_padding_frames) * HOP_SAMPLES, device=self._device)
+        silence = np.zeros(N_FFT + (1 + n_padding_frames) * HOP_SAMPLES, np.float32)
         return self._advance(silence)[:, : max(0, n_due)]
 
-    def _advance(self, received: Tensor) -> Tensor:
-        signal = torch.cat((self._pending, received))
+    def _advance(self, received: Samples) -> Floats:
+        signal = np.concatenate((self._pending, received))
         if self.n_frames == 0:
             if len(signal) <= _HALF:  # the mirror needs samples 1 to 200
                 self._pending = signal
-                return self._filters.new_zeros(self.n_mels, 0)
-            signal = torch.cat((signal[1 : _HALF + 1].flip(0), signal))
+                return np.zeros((self.n_mels, 0), np.float32)
+            signal = np.concatenate((signal[_HALF:0:-1], signal))
         n_new = max(0, (len(signal) - N_FFT) // HOP_SAMPLES + 1)
         frames = self._transform(signal, n_new)
-        self._pending = signal[n_new * HOP_SAMPLES :].clone()
+        self._pending = signal[n_new * HOP_SAMPLES :].copy()
         self.n_frames += n_new
         return frames
 
-    def _transform(self, signal: Tensor, n_frames: int) -> Tensor:
-        log_mels = self._filters.new_empty(self.n_mels, n_frames)
+    def _transform(self, signal: Samples, n_frames: int) -> Floats:
+        log_mels = np.full((self.n_mels, n_frames), SILENCE_LOG_MEL, np.float32)
         for first in range(0, n_frames, _BLOCK_FRAMES):
-            n_block = min(_BLOCK_FRAMES, n_frames - first)
-            start = first * HOP_SAMPLES
-            block = signal[start : start + (n_block - 1) * HOP_SAMPLES + N_FFT]
-            spectrum = torch.stft(
-                block, N_FFT, HOP_SAMPLES, window=self._window, center=False, return_complex=True
-            )
-            power = pad_or_trim(spectrum.abs() ** 2, max(n_block, _MIN_COLUMNS))
-            mel = (self._filters @ power)[:, :n_block]
-            log_mels[:, first : first + n_block] = mel.clamp_(min=FLOOR).log10_()
+            last = min(first + _BLOCK_FRAMES, n_frames)
+            block = signal[first * HOP_SAMPLES : (last - 1) * HOP_SAMPLES + N_FFT]
+            if block.any():
+                frames = np.lib.stride_tricks.sliding_window_view(block, N_FFT)[::HOP_SAMPLES]
+                log_mels[:, first:last] = self._filters.log_mel(frames * _WINDOW)
         return log_mels
 
 
-def log_mel(
-    samples: Samples | Tensor,
-    n_mels: int = 80,
-    device: torch.device | str = "cpu",
-    *,
-    padding_samples: int = 0,
-) -> Tensor:
+def log_mel(samples: Samples, n_mels: int = 80, *, padding_samples: int = 0) -> Floats:
     """Compute the un-normalised log10 mel power of 16 kHz audio: (n_mels, n_frames) float32.
 
     samples: (n,) float32 in [-1, 1]; n_frames is (n + padding_samples) // 160. padding_samples: appended
     zeros (openai-whisper: 480000 for a file). Raises: AudioError for another shape, or fewer than 201 samples
     with padding. Source: openai-whisper `log_mel_spectrogram`.
     """
-    signal = torch.as_tensor(samples, dtype=torch.float32, device=device)
+    signal = np.asarray(samples, np.float32)
     if signal.ndim != 1:
-        raise AudioError(f"log-mel: expected samples of shape (n,), got {tuple(signal.shape)}")
+        raise AudioError(f"log-mel: expected samples of shape (n,), got {signal.shape}")
     if len(signal) + padding_samples <= _HALF:
         raise AudioError(f"log-mel: expected at least {_HALF + 1} samples, got {len(signal)}")
-    mirrored = torch.cat((signal, signal.new_zeros(padding_samples)))
-    n_frames = len(mirrored) // HOP_SAMPLES
-    mirrored = torch.cat((mirrored, mirrored[-_HALF - 1 : -1].flip(0)))
-    return MelStream(n_mels, device).push(mirrored)[:, :n_frames]
+    padded = np.pad(signal, (0, padding_samples))
+    n_frames = len(padded) // HOP_SAMPLES
+    mirrored = np.pad(padded, (0, _HALF), mode="reflect")
+    return np.ascontiguousarray(MelStream(n_mels).push(mirrored)[:, :n_frames])
 
 
-def normalize(log_mel: Tensor, maximum: Tensor | float | None = None) -> Tensor:
+def normalize(log_mel: Floats, maximum: float | None = None) -> Floats:
     """Clamp log-mel (..., n_mels, n_frames) to 8 below the maximum and scale it for Whisper's encoder.
 
     maximum: None: each window's own; openai-whisper's is the recording's.
     """
-    if maximum is None:
-        maximum = log_mel.amax(dim=(-2, -1), keepdim=True)
-    floor = torch.as_tensor(maximum, dtype=log_mel.dtype, device=log_mel.device) - DYNAMIC_RANGE
-    return (torch.maximum(log_mel, floor) + 4.0) / 4.0
+    highest = log_mel.max(axis=(-2, -1), keepdims=True) if maximum is None else np.float32(maximum)
+    return (np.maximum(log_mel, highest - np.float32(DYNAMIC_RANGE)) + np.float32(4.0)) * np.float32(0.25)
 
 
 def smoothed(loudness: npt.NDArray[np.float64], n_frames: int) -> npt.NDArray[np.float64]:
@@ -205,17 +209,19 @@ def quiet_frames(loudness: npt.NDArray[np.float64], near: float) -> list[int]:
     return sorted(dips, key=lambda dip: (float(loudness[dip]), abs(dip - near)))
 
 
-def pad_or_trim(mel: Tensor, n_frames: int = WINDOW_FRAMES) -> Tensor:
+def pad_or_trim(mel: Floats, n_frames: int = WINDOW_FRAMES) -> Floats:
     """Cut normalised mel (..., n) to n_frames, or fill it up with 0.0, as openai-whisper does."""
-    missing = n_frames - mel.shape[-1]
-    return torch.nn.functional.pad(mel, (0, missing)) if missing > 0 else mel[..., :n_frames]
+    padded = np.zeros((*mel.shape[:-1], n_frames), np.float32)
+    n_content = min(n_frames, mel.shape[-1])
+    padded[..., :n_content] = mel[..., :n_content]
+    return padded
 
 
 def window_features(
-    log_mels: Sequence[Tensor],
+    log_mels: Sequence[Floats],
     n_frames: int = WINDOW_FRAMES,
     *,
-    maximum: Tensor | float | None = None,
+    maximum: float | None = None,
 ) -> Features:
     """Normalise windows (n_mels, n_i) and stack them to (B, n_mels, n_frames).
 
@@ -230,7 +236,7 @@ def window_features(
         pad_or_trim(normalize(window, maximum) if window.shape[-1] else window, n_frames)
         for window in log_mels
     ]
-    return Features(torch.stack(windows), tuple(min(window.shape[-1], n_frames) for window in log_mels))
+    return Features(np.stack(windows), tuple(min(window.shape[-1], n_frames) for window in log_mels))
 
 
 Fill: TypeAlias = Literal["zero", "silence"]
@@ -254,7 +260,6 @@ class RecordingFeatures:
         self,
         recording: Recording,
         n_mels: int = 80,
-        device: torch.device | str = "cpu",
         *,
         normalization: Normalization = "recording",
         held_frames: int = HELD_FRAMES,
@@ -265,13 +270,13 @@ class RecordingFeatures:
                 f"normalization: expected one of {get_args(Normalization)}, got {normalization!r}"
             )
         self._recording = recording
-        self._mel = MelStream(n_mels, device)
+        self._mel = MelStream(n_mels)
         self._normalization = normalization
         self._held_frames = held_frames
         self._observer = observer
-        self._maximum: Tensor | None = None
+        self._maximum: float | None = None
         self._frames = _FrameQueue()
-        self._tail: Tensor | None = None
+        self._tail: Floats | None = None
         self._n_frames: int | None = None
         self._n_samples = 0
         self._reader = recording.open()
@@ -314,16 +319,16 @@ class RecordingFeatures:
         if fill == "silence":
             is_end = start + n_content == self._frames.end
             tail = self._tail if is_end and self._tail is not None else frames[:, :0]
-            silence = frames.new_full((len(frames), n_frames), SILENCE_LOG_MEL)
-            frames = torch.cat([frames, tail, silence], dim=1)[:, :n_frames]
+            silence = np.full((len(frames), n_frames), SILENCE_LOG_MEL, np.float32)
+            frames = np.concatenate([frames, tail, silence], axis=1)[:, :n_frames]
         maximum = None if self._normalization == "window" else self._maximum
         return Features(window_features([frames], n_frames, maximum=maximum).mel, (n_content,))
 
-    def log_mel(self, start: int, end: int) -> Tensor:
+    def log_mel(self, start: int, end: int) -> Floats:
         """Return un-normalised frames [start, end), clipped to the recording: (n_mels, n) float32."""
         return self._slice("log_mel", start, end)
 
-    def _slice(self, name: str, start: int, end: int) -> Tensor:
+    def _slice(self, name: str, start: int, end: int) -> Floats:
         self._read_to(end)
         last = min(end, self._frames.end)
         if not self._frames.start <= start < last:
@@ -335,9 +340,9 @@ class RecordingFeatures:
     def is_blank(self, start: int, end: int) -> bool:
         """Whether frames [start, end) are digital silence, or 80 dB below the recording's maximum."""
         self._read_to(end)
-        loudest = self._frames.slice(start, min(end, self._frames.end)).max()
+        loudest = float(self._frames.slice(start, min(end, self._frames.end)).max())
         maximum = loudest if self._normalization == "window" or self._maximum is None else self._maximum
-        return bool(loudest <= SILENCE_LOG_MEL) or bool(loudest <= maximum - DYNAMIC_RANGE)
+        return loudest <= SILENCE_LOG_MEL or loudest <= maximum - DYNAMIC_RANGE
 
     def drop_before(self, frame: int) -> None:
         """Release frames before `frame`, which cannot be requested again."""
@@ -363,7 +368,7 @@ class RecordingFeatures:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self) -> Iterator[Tensor]:
+    def _read(self) -> Iterator[Floats]:
         observer, self._observer = self._observer, None  # only the first reading is observed
         for chunk in self._reader:
             if observer is not None:
@@ -379,10 +384,10 @@ class RecordingFeatures:
         yield last[:, :n_content]
         self._reader.close()
 
-    def _seen(self, frames: Tensor) -> Tensor:
-        if frames.numel():
-            maximum = frames.max()
-            self._maximum = maximum if self._maximum is None else torch.maximum(self._maximum, maximum)
+    def _seen(self, frames: Floats) -> Floats:
+        if frames.size:
+            maximum = float(frames.max())
+            self._maximum = maximum if self._maximum is None else max(self._maximum, maximum)
         return frames
 
     def _scan(self) -> None:
@@ -412,12 +417,12 @@ class RecordingFeatures:
 
 class _FrameQueue:
     def __init__(self) -> None:
-        self._blocks: deque[tuple[int, Tensor]] = deque()
+        self._blocks: deque[tuple[int, Floats]] = deque()
         """Each with its first frame."""
         self.start = 0
         self.end = 0
 
-    def append(self, frames: Tensor) -> None:
+    def append(self, frames: Floats) -> None:
         if frames.shape[1]:
             self._blocks.append((self.end, frames))
             self.end += frames.shape[1]
@@ -428,12 +433,12 @@ class _FrameQueue:
         while self._blocks and self._blocks[0][0] + self._blocks[0][1].shape[1] <= self.start:
             self._blocks.popleft()
 
-    def slice(self, start: int, end: int) -> Tensor:
-        return torch.cat(
+    def slice(self, start: int, end: int) -> Floats:
+        return np.concatenate(
             [
                 block[:, max(0, start - first) : end - first]
                 for first, block in self._blocks
                 if first < end and first + block.shape[1] > start
             ],
-            dim=1,
+            axis=1,
         )

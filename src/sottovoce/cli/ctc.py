@@ -335,7 +335,7 @@ def recorded_emissions(path: Path, model: Model) -> EmissionSource:
     dims = model.backend.dims
     values = emissions_of_recording(
         model.ctc_head,
-        log_mel(load_audio(path), dims.n_mels, model.backend.device),
+        log_mel(load_audio(path), dims.n_mels),
         n_audio_ctx=dims.n_audio_ctx,
         n_tail_frames=round(model.backend.tail_s * FRAMES_PER_SECOND),
     )

@@ -173,7 +173,7 @@ def probed(
 ) -> list[tuple[float, str]]:
     from sottovoce.audio.mel import log_mel, window_features
 
-    mel = log_mel(audio, model.backend.dims.n_mels, model.backend.device)
+    mel = log_mel(audio, model.backend.dims.n_mels)
     n_frames = mel.shape[1] // 2
     encoded = model.backend.encode(window_features([mel], 2 * (n_frames + n_frames % 2)))
     sizes = [(width, round(50 * width)) for width in widths]

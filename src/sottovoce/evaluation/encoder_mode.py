@@ -22,7 +22,7 @@ from sottovoce.models.backend import Backend, EncoderState, IncrementalResult, I
 from sottovoce.models.dims import DENSE, EXACT, NEAR_FRAMES, EncoderMode
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples
 
 PIECES_S = (2.0, 4.0, 7.0, 11.0)
 """Lengths of the pieces, in turn."""
@@ -56,7 +56,7 @@ class ReferencePiece:
     (n_text + 1, n_vocab) after the prompt and each token.
     """
 
-    log_mel: Tensor
+    log_mel: Floats
     norms: Tensor
     tokens: tuple[int, ...]
     n_prompt: int
@@ -112,7 +112,7 @@ def speech_pieces(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> I
         if len(part) < seconds * SAMPLE_RATE:
             return
         n_columns = 2 * round(seconds * FRAMES_PER_SECOND)
-        mel = log_mel(part, backend.dims.n_mels, backend.device, padding_samples=SAMPLE_RATE)[:, :n_columns]
+        mel = log_mel(part, backend.dims.n_mels, padding_samples=SAMPLE_RATE)[:, :n_columns]
         (full,) = backend.encode_incremental([IncrementalWindow(mel, EXACT)])
         options = DecodingOptions(
             language=tokenizer.language, without_timestamps=True, sample_len=LONGEST_TEXT

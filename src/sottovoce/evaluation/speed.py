@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, window_features
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderOutput, RunningRows
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.types import SAMPLE_RATE, Floats
 
 PROMPT_TOKENS = 100
 STEPS = 40
@@ -91,8 +90,8 @@ class _NoiseWindow:
         with torch.inference_mode():
             self._encoded = self.encode()
 
-    def spectrogram(self) -> Tensor:
-        return log_mel(self._noise, self._backend.dims.n_mels, self._backend.device)
+    def spectrogram(self) -> Floats:
+        return log_mel(self._noise, self._backend.dims.n_mels)
 
     def encode(self) -> EncoderOutput:
         return self._backend.encode(self._features)

@@ -1,4 +1,4 @@
-"""The spectrogram of a recording as a small PNG for a page. Imports PyTorch, unlike the rest of `formats`."""
+"""The spectrogram of a recording as a small PNG for a page."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _log_mel(recording: AudioSource) -> Iterator[Columns]:
     stream = MelStream(2 * N_ROWS)
     with open_audio(recording) as reader:
         for chunk in reader:
-            yield stream.push(chunk.samples).numpy().T
-    yield stream.finish().numpy().T
+            yield stream.push(chunk.samples).T
+    yield stream.finish().T
 
 
 def _pooled(frames: Columns) -> Columns:

@@ -19,7 +19,7 @@ from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, SILENCE_LOG_MEL, window_f
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderMode, EncoderOutput, IncrementalWindow, RunningRows, Span
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.types import SAMPLE_RATE, Floats
 
 Posterior: TypeAlias = npt.NDArray[np.float64]
 SILENCE_CORRECTION = 0.3
@@ -119,19 +119,19 @@ class LanguageProbe:
         rows.select([0] * len(spans))
         return self._probed(self._first_logits(rows, spans))
 
-    def detect(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
+    def detect(self, log_mels: Sequence[Floats]) -> list[ProbedLanguage]:
         """Detect the language of stretches, encoded separately in one batch.
 
         log_mels: un-normalised (n_mels, n_i), n_i at least 2.
         """
         return self._probed(self.logits(log_mels)) if log_mels else []
 
-    def logits(self, log_mels: Sequence[Tensor]) -> Tensor:
+    def logits(self, log_mels: Sequence[Floats]) -> Tensor:
         """Return the logits (n, L + 1) of all languages and <|nospeech|> of n >= 1 stretches."""
         if self.window_mode is not None:
             return self._raw_logits(log_mels)
         if self._silence_logits is None:
-            silence = torch.full((self._backend.dims.n_mels, SILENCE_MELS), SILENCE_LOG_MEL)
+            silence = np.full((self._backend.dims.n_mels, SILENCE_MELS), SILENCE_LOG_MEL, np.float32)
             raw = self._raw_logits([silence])
             self._silence_logits = SILENCE_CORRECTION * raw[:, :-1].log_softmax(dim=1)
         raw = self._raw_logits(log_mels)
@@ -141,7 +141,7 @@ class LanguageProbe:
         return torch.cat((corrected, raw[:, -1:]), dim=1)
 
     @torch.inference_mode()
-    def _raw_logits(self, log_mels: Sequence[Tensor]) -> Tensor:
+    def _raw_logits(self, log_mels: Sequence[Floats]) -> Tensor:
         mode = self.window_mode
         rows = self._backend.rows()
         if mode is None:
@@ -156,12 +156,12 @@ class LanguageProbe:
         tokens, wanted = [[self._token]] * rows.n_rows, [[0]] * rows.n_rows
         return torch.from_numpy(rows.step(tokens, wanted, vocabulary=self._rows, spans=spans).logits)
 
-    def _n_columns(self, log_mels: Sequence[Tensor]) -> int:
+    def _n_columns(self, log_mels: Sequence[Floats]) -> int:
         tail_s = min(TAIL_S, self._backend.tail_s)
         longest = max(log_mel.shape[1] for log_mel in log_mels) + round(tail_s * MEL_FRAMES_PER_SECOND)
         return min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)
 
-    def batch_of(self, log_mels: Sequence[Tensor]) -> tuple[int, ...]:
+    def batch_of(self, log_mels: Sequence[Floats]) -> tuple[int, ...]:
         """Return the key of stretches that may share a batch."""
         n_columns = self._n_columns(log_mels) if log_mels else 0
         return id(self._backend), self._token, len(self._rows), n_columns
@@ -182,7 +182,7 @@ def _allowed_indices(languages: Sequence[str], codes: Sequence[str]) -> list[int
 
 
 def detect_together(
-    requests: Sequence[tuple[LanguageProbe, Sequence[Tensor]]],
+    requests: Sequence[tuple[LanguageProbe, Sequence[Floats]]],
 ) -> list[list[ProbedLanguage]]:
     """Detect the stretches of several probes with equal `LanguageProbe.batch_of` in one batch."""
     log_mels = [log_mel for _, own in requests for log_mel in own]

@@ -21,8 +21,8 @@ from sottovoce.models.dims import EncoderMode as EncoderMode
 from sottovoce.models.dims import ModelDims as ModelDims
 from sottovoce.models.dims import Span as Span
 from sottovoce.types import Features
+from sottovoce.types import Floats as Floats
 
-Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Prefix = TypeVar("Prefix")
 
@@ -194,7 +194,7 @@ class IncrementalWindow:
     last update; None computes everything.
     """
 
-    log_mel: Tensor
+    log_mel: Floats
     mode: EncoderMode
     state: EncoderState | None = None
 

@@ -26,7 +26,7 @@ from sottovoce.models.backend import EncoderOutput
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights, check_ctc
 from sottovoce.models.dims import ModelDims
 from sottovoce.text.files import whole_file
-from sottovoce.types import Emissions, Features
+from sottovoce.types import Emissions, Features, Floats
 
 OVERLAP_FRAMES = 100
 """Encoder frames (2 s) shared by two windows."""
@@ -101,7 +101,7 @@ def ctc_windows(n_frames: int, longest: int) -> Iterator[CtcWindow]:
         first, start = last, end - overlap
 
 
-def emissions_of_recording(head: CtcHead, log_mel: Tensor, *, n_audio_ctx: int, n_tail_frames: int) -> Tensor:
+def emissions_of_recording(head: CtcHead, log_mel: Floats, *, n_audio_ctx: int, n_tail_frames: int) -> Tensor:
     """Return label log-probabilities (n_frames, V) float32 on the CPU, 50 a second.
 
     log_mel: (n_mels, n), un-normalised. n_audio_ctx: encoder frames of a full window. n_tail_frames: padding

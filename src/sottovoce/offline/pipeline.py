@@ -22,8 +22,6 @@ from itertools import groupby, islice, pairwise
 from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
@@ -66,7 +64,7 @@ from sottovoce.options.decoding import is_silence
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD
 from sottovoce.runtime.calls import EncodeCall, RunOnHost
-from sottovoce.types import Features, Segment, Word
+from sottovoce.types import Features, Floats, Segment, Word
 
 
 class LanguageWindow(NamedTuple):
@@ -392,18 +390,19 @@ class PackedWindows(WindowOrder):
         return found
 
     def _encode(self, windows: Sequence[Window], n_frames: int) -> EncoderOutput:
-        mel = torch.cat([self._mel(window, n_frames) for window in windows])
+        mel = np.concatenate([self._mel(window, n_frames) for window in windows])
         features = Features(mel, tuple(window.n_frames for window in windows))
         return self.transcriber.runtime.run(EncodeCall(features))
 
-    def _mel(self, window: Window, n_frames: int, *, fill: Fill = "zero") -> Tensor:
+    def _mel(self, window: Window, n_frames: int, *, fill: Fill = "zero") -> Floats:
         pieces = [piece for piece in window.pieces if self.features.has(piece.start)]
         parts = []
         for piece in pieces:
             features = self.features.window(piece.start, piece.end, n_frames=n_frames, fill=fill)
             n_content = None if piece is pieces[-1] else features.n_content_frames[0]
             parts.append(features.mel[..., :n_content])
-        return torch.cat(parts, dim=-1)[..., :n_frames]
+        mel: Floats = np.concatenate(parts, axis=-1)
+        return mel[..., :n_frames]
 
     def covered(
         self, decoded: Sequence[DecodedWindow]

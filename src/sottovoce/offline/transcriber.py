@@ -181,7 +181,6 @@ class Transcriber:
         return RecordingFeatures(
             recording,
             self.backend.dims.n_mels,
-            self.backend.device,
             normalization=self.options.normalization,
             observer=observer,
         )

@@ -233,9 +233,8 @@ def _in_parts(features: RecordingFeatures, piece: SpeechSpan) -> Iterator[Speech
 
 
 def _loudness(features: RecordingFeatures, start: int, end: int) -> npt.NDArray[np.float64]:
-    means = features.log_mel(start, end).float().mean(dim=0)  # over mel bands
-    loudness: npt.NDArray[np.float64] = means.cpu().double().numpy()
-    return smoothed(loudness, SMOOTH_FRAMES)
+    loudness = features.log_mel(start, end).mean(axis=0)  # over mel bands
+    return smoothed(loudness.astype(np.float64), SMOOTH_FRAMES)
 
 
 @dataclass(frozen=True, slots=True)

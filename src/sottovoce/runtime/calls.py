@@ -24,8 +24,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from sottovoce.decoding.alignment import TimedWord, WindowText, align_stepwise
 from sottovoce.decoding.decode import Attempt, DecodingResult, WindowDecoder, likeliest_result, mix_seed
@@ -36,7 +35,7 @@ from sottovoce.models.backend import Backend, EncoderOutput, IncrementalResult, 
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.threads import all_torch_threads, one_torch_thread
-from sottovoce.types import Features, Stepwise
+from sottovoce.types import Features, Floats, Stepwise
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -162,7 +161,7 @@ class EncodeCall(ModelCall[EncoderOutput]):
     def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[EncoderOutput]:
         if len(calls) == 1:
             return [backend.encode(calls[0].features)]
-        mel = torch.cat([call.features.mel for call in calls])
+        mel = np.concatenate([call.features.mel for call in calls])
         content = tuple(n for call in calls for n in call.features.n_content_frames)
         encoded, rows = backend.encode(Features(mel, content)), iter(range(len(content)))
         return [encoded.rows([*islice(rows, len(call.features.n_content_frames))]) for call in calls]
@@ -188,7 +187,7 @@ class LanguageProbeCall(ModelCall[list[ProbedLanguage]]):
     """
 
     probe: LanguageProbe
-    log_mels: Sequence[Tensor]
+    log_mels: Sequence[Floats]
 
     @property
     def n_windows(self) -> int:

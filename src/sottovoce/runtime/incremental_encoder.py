@@ -6,16 +6,13 @@ same sample.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sottovoce.audio.mel import MELS_PER_FRAME, normalize
 from sottovoce.errors import OptionError
@@ -27,10 +24,7 @@ from sottovoce.models.backend import (
     ModelDims,
 )
 from sottovoce.models.dims import EncoderMode, Padding, frames_of
-from sottovoce.models.layers import KeysValues, aligned, attention_plans
-from sottovoce.models.whisper import AudioEncoder, Whisper
-from sottovoce.runtime.graphs import Outputs, Record
-from sottovoce.types import FRAMES_PER_SECOND, Features
+from sottovoce.types import Features, Floats
 
 Own = TypeVar("Own")
 
@@ -53,11 +47,11 @@ class EncoderUpdate(Generic[Frames]):
 
     mel: (n_mels, n) normalised, of the whole window. ends: the window ends at `end`. places: of the single
     frames. before: frames [0, start). after: frames behind the computed ones in the order of keys.
-    log_weights: (n_attended,) float32 on the host, added to the attention logits, or None. pads: padding is
+    log_weights: (n_attended,) float32, added to the attention logits, or None. pads: padding is
     computed too.
     """
 
-    mel: Tensor
+    mel: Floats
     start: int
     end: int
     ends: bool
@@ -65,7 +59,7 @@ class EncoderUpdate(Generic[Frames]):
     places: tuple[int, ...] = ()
     before: Frames | None = None
     after: Frames | None = None
-    log_weights: Tensor | None = None
+    log_weights: Floats | None = None
 
     @property
     def n_frames(self) -> int:
@@ -79,347 +73,6 @@ class EncoderUpdate(Generic[Frames]):
     def kind(self) -> tuple[bool, bool]:
         """Key of updates with similar shapes."""
         return self.start == 0, self.pads
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EncoderKvCache:
-    """Encoder frames of one window; immutable.
-
-    keys_values: of the encoder's layers, (n_layers, 2, H, n, d_head). states: (1, n, d). cross: of the
-    decoder's layers, as keys_values.
-    """
-
-    keys_values: Tensor
-    states: Tensor
-    cross: Tensor
-
-    @property
-    def n_frames(self) -> int:
-        return int(self.states.shape[1])
-
-    def part(self, start: int, end: int) -> EncoderKvCache:
-        caches = self.keys_values, self.cross
-        keys_values, cross = (cache[:, :, :, start:end] for cache in caches)
-        return EncoderKvCache(keys_values, self.states[:, start:end], cross)
-
-    @property
-    def cross_layers(self) -> list[KeysValues]:
-        return [(keys[None], values[None]) for keys, values in self.cross]
-
-
-WindowUpdate: TypeAlias = EncoderUpdate[EncoderKvCache]
-
-
-@torch.no_grad()
-def encode_incremental(model: Whisper, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
-    """Compute updates of several windows in one padded and masked batch; return their new caches.
-
-    Results do not depend on the batch, except for rounding.
-    """
-    alone = len(updates) == 1
-    n_attended = max(update.n_attended for update in updates) + (not alone)
-    weight = model.encoder.conv2.weight
-    held = weight.new_zeros(_sizes(model, len(updates), 0, n_attended)[0])
-    _fill(held, updates)
-    mel, numbers, mask = _inputs(updates, max(update.n_frames for update in updates), n_attended)
-    n_run = max(update.end - update.start for update in updates)
-    states, cross = _compute(
-        model,
-        mel[:, :, : MELS_PER_FRAME * (n_run + 2)].to(weight),
-        numbers.to(weight.device),
-        None if alone and updates[0].log_weights is None else mask.to(weight),
-        held,
-        has_places=any(update.places for update in updates),
-        n_before=_n_before(updates[0]) if alone else None,
-    )
-    return _caches(updates, states, cross, held)
-
-
-def _sizes(model: Whisper, n_windows: int, n_frames: int, n_attended: int) -> tuple[tuple[int, ...], ...]:
-    dims = model.dims
-    head, cross = dims.n_audio_state // dims.n_audio_head, dims.n_text_state // dims.n_text_head
-    return (
-        (dims.n_audio_layer, 2, n_windows, dims.n_audio_head, n_attended, head),
-        (n_windows, n_frames, dims.n_audio_state),
-        (dims.n_text_layer, 2, n_windows, dims.n_text_head, n_frames, cross),
-    )
-
-
-def _fill(held: Tensor, updates: Sequence[WindowUpdate]) -> None:
-    into, given = [], []
-    for row, update in enumerate(updates):
-        first = _n_before(update) + update.n_frames
-        for cache, places in (
-            (update.before, slice(0, _n_before(update))),
-            (update.after, slice(first, update.n_attended)),
-        ):
-            if cache is not None:
-                into.append(held[:, :, row, :, places])
-                given.append(cache.keys_values)
-    if into:
-        torch._foreach_copy_(into, given)
-
-
-def _n_before(update: WindowUpdate) -> int:
-    return 0 if update.before is None else update.before.n_frames
-
-
-def _inputs(updates: Sequence[WindowUpdate], n_frames: int, n_attended: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the input of `_compute` for so many frames, where the mel is.
-
-    Frames that are not there are written to the last of those attended to, which must be free.
-    """
-    numbers = np.zeros((len(updates), 3 + 2 * n_frames), np.int64)
-    numbers[:, 3 + n_frames :] = n_attended - 1
-    mask = torch.full((len(updates), 1, 1, n_attended), -torch.inf)
-    for row, bias, update in zip(numbers, mask, updates, strict=True):
-        first, n_run = MELS_PER_FRAME * (update.start - 1), update.end - update.start
-        end = MELS_PER_FRAME * update.end if update.ends else first + MELS_PER_FRAME * (n_frames + 2)
-        row[:3] = first, end, n_run
-        row[3 : 3 + update.n_frames] = *range(update.start, update.end), *update.places
-        row[3 + n_frames :][: update.n_frames] = _n_before(update) + np.arange(update.n_frames)
-        bias[..., : update.n_attended] = 0.0 if update.log_weights is None else update.log_weights
-    mel = torch.stack([_mel_around(update, n_frames) for update in updates])
-    return mel, torch.from_numpy(numbers), mask
-
-
-def _compute(
-    model: Whisper,
-    mel: Tensor,
-    numbers: Tensor,
-    mask: Tensor | None,
-    held: Tensor | None,
-    *,
-    has_places: bool = True,
-    n_before: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Compute frames of windows; return their states (B, n, d) and the cross-attention keys and values
-    (n_layers, 2, B, H, n, d_head).
-
-    mel: (B, n_mels, 2 * (n_run + 2)), around the frames that follow one another. numbers: (B, 3 + 2 * n)
-    int64: the first column of mel and the end of the window, the number of frames that follow one another
-    (others are single ones of padding), positions in the window, and places among the frames attended to.
-    mask: (B, 1, 1, n_attended), added to the attention logits, or None. held: (n_layers, 2, B, H, n_attended,
-    d_head), written; None: the computed frames attend to one another. n_before: where one window's frames
-    are written, if all are there.
-    """
-    encoder, n = model.encoder, (numbers.shape[1] - 3) // 2
-    first, end, n_run = (column[:, None] for column in numbers[:, :3].unbind(1))
-    positions, places = numbers[:, 3 : 3 + n], numbers[:, 3 + n :]
-    columns = first + torch.arange(mel.shape[2], device=mel.device)
-    # Outside the window, the second convolution must see zeros, not the first one's output for zeros.
-    inside = ((columns >= 0) & (columns < end))[:, None].to(mel.dtype)
-    x = F.gelu(encoder.conv1(mel)) * inside
-    x = F.gelu(encoder.conv2(x)).transpose(1, 2)[:, 1:-1]
-    x = F.pad(x, (0, 0, 0, n - x.shape[1]))
-    if has_places:
-        is_single = torch.arange(n, device=mel.device) >= n_run
-        x = torch.where(is_single[:, :, None], _frame_of_padding(encoder), x)
-    x = (x + encoder.positional_embedding[positions]).to(mel.dtype)
-    rows = torch.arange(len(mel), device=mel.device)[:, None]
-
-    def extended(layer: int, new: KeysValues) -> KeysValues:
-        if held is None:
-            return new
-        for memory, computed in zip(held[layer], new, strict=True):
-            if n_before is not None:
-                memory[:, :, n_before : n_before + n] = computed
-            else:
-                memory.transpose(1, 2)[rows, places] = computed.transpose(1, 2)
-        return held[layer, 0], held[layer, 1]
-
-    states = encoder.run_layers(x, extended, mask)
-    pairs = [tensor for pair in model.decoder.cross_keys_values(states) for tensor in pair]
-    if pairs:
-        return states, torch.stack(pairs).view(-1, 2, *pairs[0].shape)
-    return states, states.new_zeros(0, 2, len(mel), 1, n, 1)  # a runtime with a decoder of its own
-
-
-def _caches(
-    updates: Sequence[WindowUpdate], states: Tensor, cross: Tensor, held: Tensor
-) -> list[EncoderKvCache]:
-    caches, into, given = [], [], []
-    for row, update in enumerate(updates):
-        n, first = update.n_attended, _n_before(update)
-        sizes = (*held.shape[:2], held.shape[3], n, held.shape[5])
-        cache = EncoderKvCache(
-            held.new_empty(sizes),
-            states.new_empty(1, n, states.shape[2]),
-            cross.new_empty(*cross.shape[:2], cross.shape[3], n, cross.shape[5]),
-        )
-        caches.append(cache)
-        into.append(cache.keys_values)
-        given.append(held[:, :, row, :, :n])
-        computed = first, first + update.n_frames, states[row : row + 1], cross[:, :, row]
-        parts = [computed]
-        if update.before is not None:
-            parts.append((0, first, update.before.states, update.before.cross))
-        if update.after is not None:
-            parts.append((computed[1], n, update.after.states, update.after.cross))
-        for begin, end, of_states, of_cross in parts:
-            into += [cache.states[:, begin:end], cache.cross[:, :, :, begin:end]]
-            given += [of_states[:, : end - begin], of_cross[:, :, :, : end - begin]]
-    torch._foreach_copy_(into, given)
-    return caches
-
-
-def _frame_of_padding(encoder: AudioEncoder) -> Tensor:
-    nothing = encoder.conv1.weight.new_zeros(1, encoder.conv1.in_channels, 5 * MELS_PER_FRAME)
-    x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(nothing)))).transpose(1, 2)
-    return x[0, 2:3]
-
-
-def _mel_around(update: WindowUpdate, n_frames: int) -> Tensor:
-    first = MELS_PER_FRAME * (update.start - 1)
-    n_columns = MELS_PER_FRAME * (n_frames + 2)
-    last = MELS_PER_FRAME * update.end if update.ends else first + n_columns
-    mel = update.mel[:, max(0, first) : min(last, first + n_columns)]
-    n_before = max(0, -first)
-    return F.pad(mel, (n_before, n_columns - n_before - mel.shape[1]))
-
-
-ENCODER_SECONDS = (5, 10, 15, 20, 30)
-"""Lengths for which windows are recorded; they are padded to the next one."""
-ENCODER_WINDOWS = (16, 8, 4, 2, 1)
-"""Windows of a recorded call; others are divided into these."""
-
-
-ALIGNMENT = 256
-"""Bytes; tensors in the memory begin at multiples."""
-
-
-class Encoder:
-    """Encodes windows at once, or those that have grown, in batches of similar shapes."""
-
-    def __init__(self, model: Whisper) -> None:
-        self._model = model
-
-    @torch.no_grad()
-    def encode(self, mel: Tensor) -> tuple[Tensor, list[KeysValues] | None]:
-        """Encode whole windows (B, n_mels, 2 * n): the states (B, n, d), and the cross-attention keys and
-        values, if they were computed too.
-        """
-        weight, is_full = self._model.encoder.conv1.weight, mel.shape[2] == 2 * self._model.dims.n_audio_ctx
-        with attention_plans(weight.device, is_full):
-            return self._model.encoder(mel.to(weight)), None
-
-    def encode_incremental(self, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
-        caches: dict[int, EncoderKvCache] = {}
-        for kind in {update.kind for update in updates}:
-            of_kind = [update for update in updates if update.kind == kind]
-            caches |= zip(map(id, of_kind), encode_incremental(self._model, of_kind), strict=True)
-        return [caches[id(update)] for update in updates]
-
-
-class StaticEncoder(Encoder):
-    """Encodes windows in recorded functions of few shapes, which share the memory of their results.
-
-    record: records a function over static tensors. n_bytes: of that memory; what does not fit is not
-    recorded.
-    """
-
-    def __init__(self, model: Whisper, record: Record, n_bytes: int) -> None:
-        super().__init__(model)
-        self._record = record
-        with torch.inference_mode(False):
-            self._memory = model.encoder.conv1.weight.new_zeros(n_bytes, dtype=torch.uint8)
-        self._recorded: dict[tuple[int, int, int | None], _RecordedEncoder] = {}
-
-    @torch.no_grad()
-    def encode_incremental(self, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
-        by_size: dict[tuple[int, int], list[WindowUpdate]] = {}
-        for update in updates:
-            sizes = self._frames(update.n_frames), aligned(1 + self._frames(update.n_attended))
-            by_size.setdefault(sizes, []).append(update)
-        by_update: dict[int, EncoderKvCache] = {}
-        for (n_frames, n_attended), some in by_size.items():
-            for together, recorded in self._divided(some, n_frames, n_attended):
-                if recorded is None or recorded.held is None:
-                    caches = encode_incremental(self._model, together)
-                else:
-                    caches = _caches(together, *recorded.run(together), recorded.held)
-                by_update |= zip(map(id, together), caches, strict=True)
-        return [by_update[id(update)] for update in updates]
-
-    @torch.no_grad()
-    def encode(self, mel: Tensor) -> tuple[Tensor, list[KeysValues] | None]:
-        n = mel.shape[2] // MELS_PER_FRAME
-        updates: list[WindowUpdate] = [EncoderUpdate(window, 0, n, True) for window in mel]
-        states: list[Tensor] = []
-        cross: list[Tensor] = []
-        for together, recorded in self._divided(updates, self._frames(n), None):
-            if recorded is None:
-                return super().encode(mel)
-            results = recorded.run(together)
-            states.append(results[0][:, :n].clone())
-            cross.append(results[1][..., :n, :].clone())
-        return torch.cat(states), [(keys, values) for keys, values in torch.cat(cross, dim=2)]
-
-    def _frames(self, n_frames: int) -> int:
-        sizes = (FRAMES_PER_SECOND * seconds for seconds in ENCODER_SECONDS)
-        return min(next(size for size in sizes if size >= n_frames), self._model.dims.n_audio_ctx)
-
-    def _divided(
-        self, updates: Sequence[WindowUpdate], n_frames: int, n_attended: int | None
-    ) -> Iterator[tuple[Sequence[WindowUpdate], _RecordedEncoder | None]]:
-        while updates:
-            for n in ENCODER_WINDOWS:
-                key = n, n_frames, n_attended
-                if n <= len(updates) and key not in self._recorded:
-                    with torch.inference_mode(False):  # also for calls outside of inference mode
-                        room = _room(self._model, self._memory, *key)
-                        if room is not None:
-                            self._recorded[key] = _RecordedEncoder(self._model, self._record, *room)
-                if n <= len(updates) and key in self._recorded:
-                    break
-            else:
-                n = len(updates)
-            yield updates[:n], self._recorded.get(key)
-            updates = updates[n:]
-
-
-def _room(
-    model: Whisper, memory: Tensor, n_windows: int, n_frames: int, n_attended: int | None
-) -> tuple[Tensor | None, Tensor, Tensor] | None:
-    dtype = model.encoder.conv1.weight.dtype
-    sizes = _sizes(model, n_windows, n_frames, n_attended or 0)
-    ends = [0, *accumulate(ALIGNMENT * -(-math.prod(size) * dtype.itemsize // ALIGNMENT) for size in sizes)]
-    if ends[-1] > len(memory):
-        return None
-    held, states, cross = (
-        memory[first:last][: math.prod(size) * dtype.itemsize].view(dtype).view(size)
-        for first, last, size in zip(ends, ends[1:], sizes, strict=False)
-    )
-    return held if n_attended else None, states, cross
-
-
-class _RecordedEncoder:
-    def __init__(
-        self, model: Whisper, record: Record, held: Tensor | None, states: Tensor, cross: Tensor
-    ) -> None:
-        self._model, self.held, self._states, self._cross = model, held, states, cross
-        n, self._n_frames, _ = states.shape
-        self._n_attended = self._n_frames if held is None else held.shape[4]
-        self._mel = states.new_zeros(n, model.dims.n_mels, MELS_PER_FRAME * (self._n_frames + 2))
-        self._numbers = states.new_zeros(n, 3 + 2 * self._n_frames, dtype=torch.int64)
-        self._mask = states.new_zeros(n, 1, 1, self._n_attended)
-        with torch.no_grad():
-            self._replay = record(self._compute)
-
-    def _compute(self) -> Outputs:
-        states, cross = _compute(self._model, self._mel, self._numbers, self._mask, self.held)
-        return self._states.copy_(states), self._cross.copy_(cross)
-
-    def run(self, updates: Sequence[WindowUpdate]) -> tuple[Tensor, Tensor]:
-        """Compute windows; return what `_compute` does, valid until the next run of any."""
-        inputs = _inputs(updates, self._n_frames, self._n_attended)
-        for static, given in zip((self._mel, self._numbers, self._mask), inputs, strict=True):
-            static.copy_(given)
-        if self.held is not None:
-            self.held.zero_()
-            _fill(self.held, updates)
-        states, cross = self._replay()
-        return states, cross
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,7 +153,7 @@ def _update(
         places=padding.places if plan.pads else (),
         before=state.frames.part(0, plan.start) if state is not None and plan.start else None,
         after=None if state is None or plan.pads else state.padding,
-        log_weights=None if weights is None else torch.tensor(weights),
+        log_weights=None if weights is None else np.array(weights, np.float32),
     )
 
 
@@ -530,10 +183,10 @@ def result_of(
     update: EncoderUpdate[Frames],
     state: EncoderState,
     states: Tensor,
-    cross_kv: list[KeysValues] | None,
+    cross_kv: list[tuple[Tensor, Tensor]] | None,
 ) -> IncrementalResult:
     """Return a window after an update. states: (1, n, d), of its frames."""
-    weights = None if update.log_weights is None else update.log_weights[None]
+    weights = None if update.log_weights is None else torch.from_numpy(update.log_weights)[None]
     encoded = EncoderOutput(states, (plan.cache.n_content,), cross_kv, weights)
     return IncrementalResult(encoded, state, plan.n_computed, plan.start)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
 import sottovoce_kernels as kernels
 import torch
 from sottovoce_kernels.encoder import Encoder, Window
@@ -159,7 +160,7 @@ def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, computed: WindowFr
         n_before=0 if before is None else before.n_frames,
         after=0 if after is None else after.keys_values.data_ptr(),
         n_after=0 if after is None else after.n_frames,
-        log_weights=0 if weights is None else weights.data_ptr(),
+        log_weights=0 if weights is None else weights.ctypes.data,
         keys_values=computed.keys_values.data_ptr(),
     )
 
@@ -225,7 +226,7 @@ class NativeEncoder:
 
     def encode(self, features: Features) -> EncoderOutput:
         n_content = content_frames(features, self.dims, self.name)
-        rows = floats(features.mel)
+        rows = torch.from_numpy(np.ascontiguousarray(features.mel))
         n_columns = rows.shape[2]
         states = torch.empty(len(rows), n_columns // 2, self.dims.n_audio_state)
         self._encoder.encode(
@@ -239,7 +240,7 @@ class NativeEncoder:
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         planned = plan_updates(windows, NativeEncoderState, dims=self.dims, name=self.name)
-        mels = [floats(update.mel) for _, update in planned]
+        mels = [torch.from_numpy(np.ascontiguousarray(update.mel)) for _, update in planned]
         rooms = [self._room(update) for _, update in planned]
         to_encode = [
             _window(update, mel, room) for (_, update), mel, room in zip(planned, mels, rooms, strict=True)

@@ -24,7 +24,6 @@ from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.layers import aligned, attention_plans
 from sottovoce.models.whisper import TextDecoder
 from sottovoce.runtime.graphs import Outputs, Record, eagerly
-from sottovoce.runtime.incremental_encoder import StaticEncoder
 from sottovoce.runtime.rows import (
     Ints,
     NewTokens,
@@ -37,6 +36,7 @@ from sottovoce.runtime.rows import (
     selected,
 )
 from sottovoce.runtime.step_ends import TorchBestTokens, torch_end
+from sottovoce.runtime.torch_encoder import StaticEncoder
 
 
 class StaticMemory(RowMemory):

@@ -16,17 +16,10 @@ from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.layers import KeysValues, attention_plans
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
 from sottovoce.runtime.graphs import recorder_of
-from sottovoce.runtime.incremental_encoder import (
-    CachedWindow,
-    Encoder,
-    EncoderKvCache,
-    StaticEncoder,
-    content_frames,
-    plan_updates,
-    result_of,
-)
+from sottovoce.runtime.incremental_encoder import CachedWindow, content_frames, plan_updates, result_of
 from sottovoce.runtime.rows import RowMemory, TorchRows, cross_keys_values
 from sottovoce.runtime.static_rows import RowPool, StaticRows
+from sottovoce.runtime.torch_encoder import Encoder, EncoderKvCache, StaticEncoder
 from sottovoce.types import Features
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sottovoce.audio.mel import DYNAMIC_RANGE, MELS_PER_FRAME, MelStream, quietest_frame
 from sottovoce.models.backend import EncoderOutput
@@ -16,6 +14,7 @@ from sottovoce.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
     SAMPLE_RATE,
+    Floats,
     Samples,
 )
 
@@ -32,7 +31,7 @@ class AudioWindow:
     """Encoder states of an utterance's audio, a batch of 1, and their un-normalised log-mel (n_mels, n)."""
 
     encoded: EncoderOutput
-    log_mel: Tensor
+    log_mel: Floats
     start_sample: int
 
     @property
@@ -62,14 +61,14 @@ class AudioWindow:
         return max(0, min(self.n_frames, math.floor((seconds - self.start_s) * FRAMES_PER_SECOND + 1e-6)))
 
 
-def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
+def loudness(log_mel: Floats) -> npt.NDArray[np.float64]:
     """Return the mean log10 power (n // 2,) of each encoder frame of un-normalised log-mel (n_mels, n)."""
     n_frames = log_mel.shape[1] // MELS_PER_FRAME
     if not n_frames:
         return np.zeros(0)
     mels = log_mel[:, : n_frames * MELS_PER_FRAME]
-    means = mels.clamp(min=float(mels.max()) - DYNAMIC_RANGE).mean(dim=0)
-    loud: npt.NDArray[np.float64] = means.reshape(n_frames, -1).mean(dim=1).cpu().double().numpy()
+    means = np.maximum(mels, mels.max() - np.float32(DYNAMIC_RANGE)).mean(axis=0)
+    loud: npt.NDArray[np.float64] = means.reshape(n_frames, -1).mean(axis=1).astype(np.float64)
     return loud
 
 
@@ -87,22 +86,23 @@ class MelBuffer:
 
     def __init__(self, n_mels: int, start_sample: int) -> None:
         self._stream = MelStream(n_mels)
-        self._frames = torch.zeros(n_mels, 0)
-        self._waiting: list[Tensor] = []
+        self._frames = np.zeros((n_mels, 0), np.float32)
+        self._waiting: list[Samples] = []
         self.start_sample = start_sample
         self.end_sample = start_sample
 
     def append(self, samples: Samples) -> None:
-        self._waiting.append(torch.from_numpy(samples))
+        self._waiting.append(samples)
         self.end_sample += len(samples)
 
-    def frames(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
+    def frames(self, *, final: bool = False, until_sample: int | None = None) -> Floats:
         """Return the frames (n_mels, n) up to a sample; final: also the last ones, padded with silence."""
         if self._waiting:
-            self._frames = torch.cat((self._frames, self._stream.push(torch.cat(self._waiting))), dim=1)
+            new = self._stream.push(np.concatenate(self._waiting))
+            self._frames = np.concatenate((self._frames, new), axis=1)
             self._waiting.clear()
         if final:
-            self._frames = torch.cat((self._frames, self._stream.finish()), dim=1)
+            self._frames = np.concatenate((self._frames, self._stream.finish()), axis=1)
         if until_sample is None:
             return self._frames
         return self._frames[:, : max(0, until_sample - self.start_sample) // HOP_SAMPLES]
@@ -111,5 +111,5 @@ class MelBuffer:
         self.frames()
         n_frames = max(0, start_sample - self.start_sample) // SAMPLES_PER_FRAME
         n_frames = min(n_frames, self._frames.shape[1] // MELS_PER_FRAME)
-        self._frames = self._frames[:, n_frames * MELS_PER_FRAME :].clone()
+        self._frames = self._frames[:, n_frames * MELS_PER_FRAME :].copy()
         self.start_sample += n_frames * SAMPLES_PER_FRAME

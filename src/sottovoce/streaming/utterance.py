@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 
-from torch import Tensor
-
 from sottovoce.audio.mel import MELS_PER_FRAME, quiet_frames, quietest_frame, smoothed
 from sottovoce.models.backend import (
     EXACT,
@@ -53,6 +51,7 @@ from sottovoce.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
     SAMPLE_RATE,
+    Floats,
     Samples,
     Word,
 )
@@ -168,7 +167,7 @@ class LiveUtterance:
         self._mels.append(samples)
         self._trim()
 
-    def log_mel(self) -> Tensor:
+    def log_mel(self) -> Floats:
         return self._mels.frames()
 
     def boundary_s(self, around_s: float, reach_s: float) -> float:
@@ -189,7 +188,7 @@ class LiveUtterance:
         loud = smoothed(loudness(self.log_mel_between(reach.start, reach.stop)), QUIET_FRAMES)
         return [reach.start + SAMPLES_PER_FRAME * frame for frame in quiet_frames(loud, at)[:n_most]]
 
-    def log_mel_between(self, start: int, end: int) -> Tensor:
+    def log_mel_between(self, start: int, end: int) -> Floats:
         first, last = ((sample - self.start_sample) // HOP_SAMPLES for sample in (start, end))
         return self.log_mel()[:, first:last]
 
