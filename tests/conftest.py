@@ -16,8 +16,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import sottovoce
 from sottovoce import Model, load_model
 
+for name in sottovoce.__all__:
+    getattr(sottovoce, name)  # at the first use it stays what it is then: a test's stand-in, if it is one
 N_THREADS = os.environ.get("OMP_NUM_THREADS") or str(min(2, os.cpu_count() or 1))
 torch.set_num_threads(int(N_THREADS))
 # openai-whisper's word times are compiled to run in parallel: at the first of them numba gives PyTorch, too,
@@ -141,12 +144,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _log_level() -> Iterator[None]:
-    """Leave the root logger's level as it was: a command that is run in this process sets it by its `-v`."""
-    root = logging.getLogger()
-    before = root.level
+def _same_process() -> Iterator[None]:
+    """Leave the root logger and the number of threads as they were: commands in this process set them."""
+    root, n_threads = logging.getLogger(), torch.get_num_threads()
+    level, handlers = root.level, root.handlers[:]
     yield
-    root.setLevel(before)
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    if torch.get_num_threads() != n_threads:
+        torch.set_num_threads(n_threads)
 
 
 @pytest.fixture(autouse=True)

@@ -84,12 +84,8 @@ def test_sections_show_every_option_once(call: Call) -> None:
     ],
 )
 def test_verbose_stands_anywhere(words: list[str], level: int, capsys: pytest.CaptureFixture[str]) -> None:
-    before = logging.getLogger().level
-    try:
-        assert run(words) == 0
-        assert logging.getLogger().level == level
-    finally:
-        logging.getLogger().setLevel(before)
+    assert run(words) == 0
+    assert logging.getLogger().level == level
 
 
 @pytest.mark.parametrize(

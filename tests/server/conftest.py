@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import certifi
 import pytest
 from openai import OpenAI
 
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model
 from sottovoce.server.settings import JobSettings
 from tests.server.servers import CLIPS, Gate, QuietModel, ServerThread, SlowModel, serving, threads_of_servers
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Clients of HTTP read one certificate each time that one is made; to read all of them takes 50 ms."""
+    first, end, _ = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
+    path = tmp_path_factory.mktemp("authority") / "one.pem"
+    path.write_text(first + end, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(path))
+        yield
+
+
 @pytest.fixture(scope="session")
-def nano() -> Model:
-    return load_model("nano", device="cpu", dtype="float32")
+def nano(model: Model) -> Model:
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -118,6 +118,8 @@ SENTENCES = (
     ("fr", "La maison est calme le matin."),
 )
 """What is said in mixed.flac of the clips."""
+TWO_SENTENCES_S = 7
+"""The part of it with the first two of them."""
 
 
 class SentencesSession(SlowSession):

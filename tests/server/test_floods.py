@@ -158,7 +158,10 @@ def test_floods_write_few_lines_in_the_log(locked: ServerThread, caplog: pytest.
     assert len(caplog.records) < 20
 
 
-@pytest.mark.parametrize("kind", ["chunks", *FRAMES])
+@pytest.mark.parametrize(
+    "kind",
+    ["chunks", "ping", *(pytest.param(kind, marks=pytest.mark.long) for kind in FRAMES if kind != "ping")],
+)
 def test_a_flood_delays_nobody_else(kind: str) -> None:
     """Eight clients flood; the server answers others meanwhile."""
     if kind == "chunks":

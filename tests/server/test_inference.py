@@ -31,7 +31,8 @@ def two_models() -> Iterator[ServerThread]:
 
 
 def asked(server: ServerThread, path: Path, **fields: str) -> httpx.Response:
-    return post(server, "/inference", path.read_bytes(), name=path.name, **fields)
+    """Send a clip, which a short window holds."""
+    return post(server, "/inference", path.read_bytes(), name=path.name, **{"audio_ctx": "250", **fields})
 
 
 def test_every_format(server: ServerThread, english: Path) -> None:

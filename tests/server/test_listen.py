@@ -27,7 +27,7 @@ from sottovoce.server.models import ModelRegistry
 from sottovoce.server.settings import ModelSettings, ServerLimits
 from sottovoce.types import Event, Partial, Segment, Transcript, Word
 from tests.audio.test_live_container import recorded
-from tests.server.conversation import Message, connected, exchanged, received, refusal, say
+from tests.server.conversation import TWO_SENTENCES_S, Message, connected, exchanged, received, refusal, say
 from tests.server.servers import CLIPS, KEY, LOCKED, SECOND, ServerThread, SlowModel, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
@@ -82,7 +82,7 @@ def heard_by_client(
 
 
 def test_their_client_hears_a_recording(server: ServerThread) -> None:
-    audio = pcm_of(CLIPS / "mixed.flac")
+    audio = pcm_of(CLIPS / "mixed.flac")[: TWO_SENTENCES_S * 32_000]
     messages = heard_by_client(
         server,
         audio,
@@ -101,11 +101,11 @@ def test_their_client_hears_a_recording(server: ServerThread) -> None:
     assert text[:10] == ["We", "walked", "along", "the", "river", "and", "talked", "about", "the", "summer."]
     assert "Wir haben heute viel Zeit." in " ".join(text)
     assert any(not result.is_final for result in results)
-    assert sum(final.speech_final for final in finals) >= 4
+    assert sum(final.speech_final for final in finals) >= 2
     words = [word for final in finals for word in final.channel.alternatives[0].words]
     assert [word.punctuated_word for word in words] == text
     assert words[0].word == "we"
-    assert {word.language for word in words} == {"en", "de", "es", "fr"}
+    assert {word.language for word in words} == {"en", "de"}
     assert all(a.start <= b.start for a, b in pairwise(words))
     starts = [(final.start, final.duration) for final in finals]
     assert all(b[0] == pytest.approx(a[0] + a[1], abs=0.002) for a, b in pairwise(starts))

@@ -23,7 +23,16 @@ from sottovoce.formats.document import event_document
 from sottovoce.server.scheduler import InputQueue
 from sottovoce.server.settings import ServerLimits, Work
 from sottovoce.types import Samples
-from tests.server.conversation import Message, connected, exchanged, received, refusal, rest, say
+from tests.server.conversation import (
+    TWO_SENTENCES_S,
+    Message,
+    connected,
+    exchanged,
+    received,
+    refusal,
+    rest,
+    say,
+)
 from tests.server.servers import CLIPS, SECOND, Gate, ServerThread, SlowModel, serving, wait_until
 
 CLOSE: Message = {"type": "close"}
@@ -75,7 +84,8 @@ def check_events(
 
 @pytest.mark.parametrize("piece", [6_400, pytest.param(999, marks=pytest.mark.long)])
 def test_events_are_those_of_the_library_however_the_audio_is_cut(nano: Model, piece: int) -> None:
-    audio = clip("mixed")
+    """They are numbered, and share the utterance of their final."""
+    audio = clip("mixed")[: TWO_SENTENCES_S * 32_000]
     with serving(
         nano, work=Work(forecast=False, longest_interval_s=0.25)
     ) as server:  # also on a busy machine
@@ -86,14 +96,10 @@ def test_events_are_those_of_the_library_however_the_audio_is_cut(nano: Model, p
     assert messages[0]["languages"] == ["en", "de", "es", "fr"]
     assert messages[-1]["type"] == "closed"
     assert messages[-1]["received"] == pytest.approx(len(audio) / 32_000, abs=0.001)
-
-
-def test_events_are_numbered_and_share_the_utterance_of_their_final(server: ServerThread) -> None:
-    messages, _, _ = talk(server, clip("mixed"), query="languages=en,de,es,fr")
     events = events_of(messages)
-    assert any(event["type"] == "final" for event in events)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     finals = [event for event in events if event["type"] == "final"]
+    assert [final["language"] for final in finals] == ["en", "de"]
     assert [final["utterance"] for final in finals] == sorted({final["utterance"] for final in finals})
     for final in finals:
         parts = [e for e in events if e["type"] == "partial" and e["utterance"] == final["utterance"]]
@@ -131,9 +137,7 @@ def test_configure_changes_the_languages_under_way(server: ServerThread) -> None
     assert {m["language"] for m in messages[at:] if m["type"] == "final"} == {"de"}
 
 
-@pytest.mark.parametrize(
-    ("encoding", "rate"), [("s16le", 48_000), ("f32le", 16_000), ("mulaw", 8_000), ("alaw", 8_000)]
-)
+@pytest.mark.parametrize(("encoding", "rate"), [("s16le", 48_000), ("f32le", 16_000), ("mulaw", 8_000)])
 def test_other_encodings_and_rates_give_words_too(server: ServerThread, encoding: str, rate: int) -> None:
     av = pytest.importorskip("av")
     samples = load_audio(CLIPS / "en.flac")
@@ -186,26 +190,17 @@ def test_a_wrong_address_is_refused_with_the_reason(
     assert told in error["message"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "hello",
-        "[]",
-        "null",
-        '{"type": 1}',
-        '{"type": "flush"}',
+def test_wrong_messages_leave_the_session_open(server: ServerThread) -> None:
+    wrong = [
+        *("", "hello", "[]", "null", '{"type": 1}', '{"type": "flush"}', "[" * 100_000),
         '{"type": "configure", "languages": 5}',
         '{"type": "configure", "sample_rate": 8000}',
         '{"type": "configure", "languages": ["pl"]}',
-        "[" * 100_000,
-    ],
-)
-def test_a_wrong_message_leaves_the_session_open(server: ServerThread, text: str) -> None:
-    messages, code, _ = talk(server, b"", text, clip("en"), query="languages=en")
+    ]
+    messages, code, _ = talk(server, b"", *wrong, clip("en"), query="languages=en")
     kinds = [message["type"] for message in messages]
     assert code == 1000
-    assert "error" in kinds
+    assert kinds.count("error") == len(wrong)
     assert "final" in kinds
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from sottovoce.models.sources.find import published_repository
 from sottovoce.server.apis.deepgram import recording_params
+from sottovoce.server.errors import ApiError
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.settings import ModelSettings
 from tests.server.conversation import connected, received, say
@@ -50,38 +51,29 @@ def registry(settings: ModelSettings) -> ModelRegistry:
     return ModelRegistry(settings, nothing, nothing)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", [*SAME, *HOSTED, "", "base"])
-def test_an_id_of_these_weights_or_of_a_service_means_the_model(name: str) -> None:
-    assert registry(BASE).resolve(name) == "base"
-    assert registry(BASE).ignored(name) == ()
-
-
-@pytest.mark.parametrize("name", SAME)
-def test_the_weights_decide_among_several_models_however_the_server_calls_them(name: str) -> None:
-    assert registry(SEVERAL).resolve(name) == "base"
-    theirs = ModelSettings("small", others=("Systran/faster-whisper-base",))
-    assert registry(theirs).resolve("base") == registry(theirs).resolve(name) == "Systran/faster-whisper-base"
-
-
-@pytest.mark.parametrize("name", ELSEWHERE)
-def test_an_id_of_weights_that_are_not_here_means_the_default_and_that_is_told(name: str) -> None:
-    assert registry(BASE).resolve(name) == "base"
-    assert registry(BASE).ignored(name, ("other",)) == ("other", "model")
+def test_ids_mean_weights_that_are_here() -> None:
+    """The model's own, of a service, or the default one's, which is told; an English-only size is that of the
+    multilingual one where it is not here."""
+    for name in (*SAME, *HOSTED, "", "base"):
+        assert (registry(BASE).resolve(name), registry(BASE).ignored(name)) == ("base", ()), name
+    for name in ELSEWHERE:
+        assert registry(BASE).resolve(name) == "base", name
+        assert registry(BASE).ignored(name, ("other",)) == ("other", "model"), name
+    for name in SAME:
+        assert registry(SEVERAL).resolve(name) == "base", name
+        theirs = ModelSettings("small", others=("Systran/faster-whisper-base",))
+        for other in ("base", name):
+            assert registry(theirs).resolve(other) == "Systran/faster-whisper-base", name
+    for name in ("base.en", "whisper-base.en", "ggml-base.en.bin", "whisper-base-en"):
+        for asked, found in ((name, ("base", ("model",))), (name.replace("base", "tiny"), ("tiny.en", ()))):
+            assert (registry(SEVERAL).resolve(asked), registry(SEVERAL).ignored(asked)) == found, asked
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_means_nothing_here_is_404(name: str) -> None:
-    with pytest.raises(Exception, match="expected one of base") as refused:
+    with pytest.raises(ApiError, match="expected one of base") as refused:
         registry(BASE).resolve(name)
-    assert (refused.value.status, refused.value.code) == (404, "model_not_found")  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("name", ["base.en", "whisper-base.en", "ggml-base.en.bin", "whisper-base-en"])
-def test_the_multilingual_model_of_a_size_stands_in_for_the_english_one(name: str) -> None:
-    assert registry(SEVERAL).resolve(name) == "base"
-    assert registry(SEVERAL).ignored(name) == ("model",)
-    assert registry(SEVERAL).resolve(name.replace("base", "tiny")) == "tiny.en"
-    assert registry(SEVERAL).ignored(name.replace("base", "tiny")) == ()
+    assert (refused.value.status, refused.value.code) == (404, "model_not_found")
 
 
 def test_the_servers_own_names_and_aliases_come_first() -> None:

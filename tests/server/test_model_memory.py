@@ -32,6 +32,10 @@ from tests.server.servers import QuietModel, SlowModel, post, serving
 NAMES = ("a", "b", "c")
 
 
+def scheduler_of(model: Model) -> Scheduler:
+    return Scheduler(model, Work(forecast=False))
+
+
 class Loaded:
     """A registry of models that take 100 MB each, and how often each was loaded."""
 
@@ -40,7 +44,7 @@ class Loaded:
         self._names: dict[int, str] = {}
         self._sizes_mb = sizes_mb
         models = ModelSettings("a", others=("b", "c"), memory_mb=memory_mb)
-        self.registry = ModelRegistry(models, self._open, lambda model: Scheduler(model), self._size)
+        self.registry = ModelRegistry(models, self._open, scheduler_of, self._size)
 
     def _open(self, name: str) -> Model:
         self.counts[name] += 1
@@ -201,7 +205,7 @@ def test_a_default_that_cannot_fit_is_refused_at_the_start() -> None:
 
 
 def registry_of(models: ModelSettings) -> ModelRegistry:
-    return ModelRegistry(models, lambda name: cast(Model, SlowModel()), lambda model: Scheduler(model))
+    return ModelRegistry(models, lambda name: cast(Model, SlowModel()), scheduler_of)
 
 
 def test_the_memory_of_a_model_that_went_is_free_before_the_next_one_is_loaded() -> None:

@@ -22,6 +22,7 @@ from sottovoce.server.apis.sottovoce_live import FIELDS
 from sottovoce.server.app import APIS
 from sottovoce.server.fields import fields_of
 from sottovoce.server.webhooks import WEBHOOK_URL
+from tests.conftest import N_EXAMPLES
 from tests.server.servers import ServerThread
 
 FEW = settings(
@@ -32,7 +33,7 @@ FEW = settings(
     derandomize=True,
 )
 MORE = settings(
-    max_examples=40,
+    max_examples=N_EXAMPLES // 4,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

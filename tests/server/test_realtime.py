@@ -25,7 +25,16 @@ from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker
 from sottovoce.server.auth import ClientSecrets
 from sottovoce.server.errors import ApiError
 from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, Word
-from tests.server.conversation import TALK, Message, connected, received, refusal, say, talk_model
+from tests.server.conversation import (
+    TALK,
+    TWO_SENTENCES_S,
+    Message,
+    connected,
+    received,
+    refusal,
+    say,
+    talk_model,
+)
 from tests.server.servers import CLIPS, KEY, LOCKED, ServerThread, SlowModel, SlowSession, bearer, serving
 from tests.server.test_live import encoded
 
@@ -99,13 +108,13 @@ def test_the_client_of_openai_follows_turns_that_the_server_finds(server: Server
             )["session"]
             session["include"] = ["item.input_audio_transcription.logprobs"]
             await connection.session.update(session=session)
-            audio = pcm24(CLIPS / "mixed.flac") + bytes(48_000)
+            audio = pcm24(CLIPS / "mixed.flac")[: TWO_SENTENCES_S * 48_000] + bytes(48_000)
             for start in range(0, len(audio), 24_000):
                 piece = base64.b64encode(audio[start : start + 24_000]).decode()
                 await connection.input_audio_buffer.append(audio=piece)
             async for event in connection:
                 events.append(event)
-                if sum(each.type == "conversation.item.done" for each in events) == 4:
+                if sum(each.type == "conversation.item.done" for each in events) == 2:
                     return events
         return events
 
@@ -117,7 +126,7 @@ def test_the_client_of_openai_follows_turns_that_the_server_finds(server: Server
     assert told == ("audio/pcm", "nano", None)
     assert heard.turn_detection.silence_duration_ms == 400
     done = [event for event in events if event.type == COMPLETED]
-    assert [event.languages[0].code for event in done] == ["en", "de", "es", "fr"]
+    assert [event.languages[0].code for event in done] == ["en", "de"]
     for event in done:
         deltas = [each for each in events if each.type == DELTA and each.item_id == event.item_id]
         assert "".join(each.delta for each in deltas) == event.transcript != ""

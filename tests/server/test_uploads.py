@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,37 +96,6 @@ def playlists(target: str) -> dict[str, bytes]:
         "list.mpd": dash.encode(),
         "list.sdp": f"v=0\no=- 0 0 IN IP4 127.0.0.1\nm=audio 9 RTP/AVP 0\na=control:{target}\n".encode(),
     }
-
-
-@pytest.mark.parametrize("name", playlists("x"))
-def test_a_playlist_reaches_no_file(server: ServerThread, name: str, tmp_path: Path) -> None:
-    """Were it opened, its words would be in the answer; /etc/passwd is what such files are made for."""
-    said = tmp_path / "said.wav"
-    said.write_bytes(wav(load_audio(ENGLISH)))
-    for target in (
-        str(said),
-        f"file://{said}",
-        f"subfile,,start,0,end,0,,:{said}",
-        "/etc/passwd",
-        "file:///etc/passwd",
-    ):
-        answer = post(server, data=playlists(target)[name], name=name)
-        assert answer.status_code == 400, answer.text
-        assert "garden" not in answer.text
-        assert "root:" not in answer.text
-        assert error_of(answer)["code"] == "invalid_audio"
-
-
-@pytest.mark.parametrize("name", playlists("x"))
-def test_a_playlist_reaches_no_network(
-    server: ServerThread, name: str, listener: tuple[int, list[str]]
-) -> None:
-    port, came = listener
-    for scheme in ("http", "tcp", "rtmp"):
-        target = f"{scheme}://127.0.0.1:{port}/said.wav"
-        answer = post(server, data=playlists(target)[name], name=name)
-        assert answer.status_code == 400, answer.text
-    assert came == []
 
 
 @pytest.mark.parametrize(
