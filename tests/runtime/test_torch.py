@@ -162,3 +162,21 @@ def test_growing_windows_in_half_precision_are_close_to_float32(dtype: torch.dty
     full = said(tiny.backend())
     half = said(tiny.backend(dtype=dtype))
     assert (half - full).abs().max() < tolerance * full.std()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_windows_in_a_batch_are_those_alone_bit_by_bit(dtype: torch.dtype) -> None:
+    """Sessions and uploads that a server encodes together have the texts that they have alone."""
+    backend = tiny.backend(tiny.dims(n_audio_state=512, n_text_state=512, n_audio_ctx=400), dtype=dtype)
+    mels = torch.randn(4, 80, 600, generator=torch.Generator().manual_seed(0))
+    whole = backend.encode(Features(mels, (600,) * 4)).states
+    alone = [backend.encode(Features(mel[None], (600,))).states for mel in mels]
+    assert torch.equal(whole, torch.cat(alone))
+    mode = EncoderMode(stride=30, recompute_s=3.5)
+    windows = []
+    for mel, n_columns in zip(mels, (300, 420, 500, 574), strict=True):
+        (grown,) = backend.encode_incremental([IncrementalWindow(mel[:, :n_columns], mode)])
+        windows.append(IncrementalWindow(mel[:, : n_columns + 26], mode, grown.state))
+    for window, together in zip(windows, backend.encode_incremental(windows), strict=True):
+        (grown,) = backend.encode_incremental([window])
+        assert torch.equal(together.encoded.states, grown.encoded.states)

@@ -47,15 +47,13 @@ class EncoderUpdate(Generic[Frames]):
 
     mel: (n_mels, n) normalised, of the whole window. ends: the window ends at `end`. places: of the single
     frames. before: frames [0, start). after: frames behind the computed ones in the order of keys.
-    log_weights: (n_attended,) float32, added to the attention logits, or None. pads: padding is
-    computed too.
+    log_weights: (n_attended,) float32, added to the attention logits, or None.
     """
 
     mel: Floats
     start: int
     end: int
     ends: bool
-    pads: bool = True
     places: tuple[int, ...] = ()
     before: Frames | None = None
     after: Frames | None = None
@@ -68,11 +66,6 @@ class EncoderUpdate(Generic[Frames]):
     @property
     def n_attended(self) -> int:
         return self.n_frames + sum(cache.n_frames for cache in (self.before, self.after) if cache is not None)
-
-    @property
-    def kind(self) -> tuple[bool, bool]:
-        """Key of updates with similar shapes."""
-        return self.start == 0, self.pads
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +142,6 @@ def _update(
         start=plan.start,
         end=plan.end,
         ends=not padding.places and (plan.pads or not padding.n_frames),
-        pads=plan.pads,
         places=padding.places if plan.pads else (),
         before=state.frames.part(0, plan.start) if state is not None and plan.start else None,
         after=None if state is None or plan.pads else state.padding,

@@ -229,7 +229,11 @@ ALIGNMENT = 256
 
 
 class Encoder:
-    """Encodes windows at once, or those that have grown, in batches of similar shapes."""
+    """Encodes windows at once, or those that have grown.
+
+    Each is computed by itself: in a batch its states would be rounded in another way, and texts would depend
+    on who else speaks.
+    """
 
     def __init__(self, model: Whisper) -> None:
         self._model = model
@@ -239,16 +243,16 @@ class Encoder:
         """Encode whole windows (B, n_mels, 2 * n): the states (B, n, d), and the cross-attention keys and
         values, if they were computed too.
         """
-        weight, is_full = self._model.encoder.conv1.weight, mel.shape[2] == 2 * self._model.dims.n_audio_ctx
-        with attention_plans(weight.device, is_full):
-            return self._model.encoder(torch.from_numpy(mel).to(weight)), None
+        return torch.cat([self._states(window[None]) for window in mel]), None
 
     def encode_incremental(self, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
-        caches: dict[int, EncoderKvCache] = {}
-        for kind in {update.kind for update in updates}:
-            of_kind = [update for update in updates if update.kind == kind]
-            caches |= zip(map(id, of_kind), encode_incremental(self._model, of_kind), strict=True)
-        return [caches[id(update)] for update in updates]
+        return [encode_incremental(self._model, [update])[0] for update in updates]
+
+    def _states(self, mel: Floats) -> Tensor:
+        weight, is_full = self._model.encoder.conv1.weight, mel.shape[2] == 2 * self._model.dims.n_audio_ctx
+        with attention_plans(weight.device, is_full):
+            states: Tensor = self._model.encoder(torch.from_numpy(mel).to(weight))
+        return states
 
 
 class StaticEncoder(Encoder):
@@ -289,7 +293,7 @@ class StaticEncoder(Encoder):
         cross: list[Tensor] = []
         for together, recorded in self._divided(updates, self._frames(n), None):
             if recorded is None:
-                return super().encode(mel)
+                return self._states(mel), None
             results = recorded.run(together)
             states.append(results[0][:, :n].clone())
             cross.append(results[1][..., :n, :].clone())
