@@ -168,7 +168,7 @@ def test_growing_windows_in_half_precision_are_close_to_float32(dtype: torch.dty
 def test_windows_in_a_batch_are_those_alone_bit_by_bit(dtype: torch.dtype) -> None:
     """Sessions and uploads that a server encodes together have the texts that they have alone."""
     backend = tiny.backend(tiny.dims(n_audio_state=512, n_text_state=512, n_audio_ctx=400), dtype=dtype)
-    mels = torch.randn(4, 80, 600, generator=torch.Generator().manual_seed(0))
+    mels = torch.randn(4, 80, 600, generator=torch.Generator().manual_seed(0)).numpy()
     whole = backend.encode(Features(mels, (600,) * 4)).states
     alone = [backend.encode(Features(mel[None], (600,))).states for mel in mels]
     assert torch.equal(whole, torch.cat(alone))
