@@ -96,7 +96,10 @@ class Report:
 def random_model(dims: ModelDims, name: str) -> Checkpoint:
     generator = torch.Generator().manual_seed(0)
     tensors = {
-        key: torch.randn(shape, generator=generator, dtype=torch.float32).mul_(shape[-1] ** -0.5).half()
+        key: torch.randn(shape, generator=generator, dtype=torch.float32)
+        .mul_(shape[-1] ** -0.5)
+        .half()
+        .numpy()
         for key, shape in expected_shapes(dims).items()
     }
     return Checkpoint(name=name, dims=dims, tensors=tensors)

@@ -79,22 +79,22 @@ def _scores(path: Path) -> object:
 def _weights(path: Path) -> object:
     """Tensors; the numbers of heads and the trained tokens stand nowhere else."""
     checkpoint = open_checkpoint(opened(path))
-    tensors = {name: tensor.numpy().tobytes() for name, tensor in checkpoint.tensors.items()}
+    tensors = {name: tensor.tobytes() for name, tensor in checkpoint.tensors.items()}
     del tensors["decoder.token_embedding.weight"]
     return tensors, dataclasses.replace(checkpoint.dims, n_audio_head=1, n_text_head=1)
 
 
 def _ctc_head(folder: Path) -> Path:
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn((4, SMALL.n_audio_state), generator=generator)
-    head = CtcWeights(weight, torch.zeros(4), ("<blank>", "a", "b", " "), 0)
+    weight = torch.randn((4, SMALL.n_audio_state), generator=generator).numpy()
+    head = CtcWeights(weight, np.zeros(4, np.float32), ("<blank>", "a", "b", " "), 0)
     save_ctc_file(CtcFile(head, "0123456789abcdef"), folder / "head.ctc.safetensors")
     return folder / "head.ctc.safetensors"
 
 
 def _head(path: Path) -> object:
     head = read_ctc_file(path, SMALL).head
-    return head.weight.numpy().tobytes(), head.bias.numpy().tobytes()
+    return head.weight.tobytes(), head.bias.tobytes()
 
 
 def _emissions(folder: Path, name: str) -> Path:

@@ -36,7 +36,7 @@ def openai_model(checkpoint: Checkpoint, folder: Path) -> whisper.model.Whisper:
     import whisper
 
     path = folder / f"{checkpoint.name}.pt"
-    save_openai(checkpoint, path, torch.float32)
+    save_openai(checkpoint, path, "float32")
     model = whisper.load_model(str(path), device="cpu").float().eval()
     if checkpoint.alignment_heads:
         mask = torch.zeros(checkpoint.dims.n_text_layer, checkpoint.dims.n_text_head, dtype=torch.bool)

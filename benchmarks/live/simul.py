@@ -79,7 +79,7 @@ def _serve(
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{model}.pt"
-        save_openai(load_checkpoint(model), path, torch.float32)
+        save_openai(load_checkpoint(model), path, "float32")
         program = _Program(checkout, path, threshold, chunk_s)
     program.speaks(language)
     with contextlib.suppress(EOFError):  # nobody asks any more

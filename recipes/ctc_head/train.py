@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from recipes.ctc_head.states import StateStore
 from recipes.nano.pieces import CtcSymbols
 from sottovoce.evaluation.wer import ErrorCounts, count_edits
-from sottovoce.models.checkpoint.base import Convolution, CtcWeights
+from sottovoce.models.checkpoint.base import Convolution, CtcWeights, floats
 
 logger = logging.getLogger(__name__)
 
@@ -75,13 +75,15 @@ class HeadNetwork(nn.Module):
     def weights(self) -> CtcWeights:
         mean, deviation = self.get_buffer("mean"), self.get_buffer("deviation")
         layers = [
-            Convolution(module.weight.clone(), module.bias.clone())
+            Convolution(module.weight.numpy().copy(), module.bias.numpy().copy())
             for module in self.convolutions
             if isinstance(module, nn.Conv1d) and module.bias is not None
         ]
-        first = layers[0].weight / deviation[None, :, None]
-        layers[0] = Convolution(first, layers[0].bias - first[:, :, 0] @ mean)
-        return CtcWeights(self.out.weight.clone(), self.out.bias.clone(), self.labels, 0, tuple(layers))
+        first = floats(layers[0].weight) / deviation.numpy()[None, :, None]
+        layers[0] = Convolution(first, floats(layers[0].bias) - first[:, :, 0] @ mean.numpy())
+        return CtcWeights(
+            self.out.weight.numpy().copy(), self.out.bias.numpy().copy(), self.labels, 0, tuple(layers)
+        )
 
 
 def rate_at(progress: float, step: int) -> float:

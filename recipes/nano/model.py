@@ -19,10 +19,10 @@ from torch.nn import functional as F
 
 from recipes.nano.pieces import CtcSymbols, Pieces
 from sottovoce.errors import CheckpointError
-from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
+from sottovoce.models.checkpoint.base import Array, Checkpoint, CtcWeights, floats, sinusoids
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.layers import KeysValues, MultiHeadAttention, head_weights
-from sottovoce.models.whisper import Whisper, sinusoids
+from sottovoce.models.whisper import Whisper
 from sottovoce.text.tokenizer import N_TIMESTAMPS, Tokenizer
 
 IGNORED = -100
@@ -131,7 +131,8 @@ class NanoModel(nn.Module):
         self.ctc_head = nn.Linear(dims.n_audio_state, len(symbols))
         self.timestamp_map = nn.Linear(dims.n_text_state, dims.n_text_state)
         self.unused_row = nn.Parameter(0.02 * torch.randn(1, dims.n_text_state))
-        self.register_buffer("clock", sinusoids(N_TIMESTAMPS, dims.n_text_state), persistent=False)
+        clock = torch.from_numpy(sinusoids(N_TIMESTAMPS, dims.n_text_state))
+        self.register_buffer("clock", clock, persistent=False)
         self._initialise()
 
     def encode(self, mel: Tensor) -> Tensor:
@@ -192,13 +193,13 @@ class NanoModel(nn.Module):
     @torch.no_grad()
     def to_checkpoint(self, name: str, languages: Sequence[str], heads: AlignmentHeads) -> Checkpoint:
         """The model in Whisper's own shape, every id of the vocabulary with a row."""
-        tensors = {key: value.detach().clone() for key, value in self.whisper.state_dict().items()}
+        tensors = {key: array_of(value) for key, value in self.whisper.state_dict().items()}
         rows = self.rows().detach()
         embedding = rows[-1].repeat(self.dims.n_vocab, 1)
         embedding[list(self.table.ids)] = rows[: len(self.table.ids)]
         first = self.table.tokenizer.timestamp_begin
         embedding[first : first + N_TIMESTAMPS] = rows[len(self.table.ids) : -1]
-        tensors[EMBEDDING] = embedding
+        tensors[EMBEDDING] = embedding.numpy()
         head = self.ctc_head
         stamps = range(first, first + N_TIMESTAMPS)
         return Checkpoint(
@@ -206,7 +207,7 @@ class NanoModel(nn.Module):
             dims=self.dims,
             tensors=tensors,
             alignment_heads=heads,
-            ctc_head=CtcWeights(head.weight.detach().clone(), head.bias.detach().clone(), self.symbols, 0),
+            ctc_head=CtcWeights(array_of(head.weight), array_of(head.bias), self.symbols, 0),
             trained_tokens=(*self.table.ids, *stamps),
             languages=tuple(languages),
         )
@@ -216,8 +217,10 @@ class NanoModel(nn.Module):
         """Small embeddings, positions near the sinusoids, residual branches scaled by the depth."""
         encoder, decoder = self.whisper.encoder, self.whisper.decoder
         n_state = self.dims.n_text_state
-        encoder.positional_embedding.copy_(sinusoids(self.dims.n_audio_ctx, self.dims.n_audio_state))
-        places = 0.03 * sinusoids(self.dims.n_text_ctx, n_state)
+        encoder.positional_embedding.copy_(
+            torch.from_numpy(sinusoids(self.dims.n_audio_ctx, self.dims.n_audio_state))
+        )
+        places = 0.03 * torch.from_numpy(sinusoids(self.dims.n_text_ctx, n_state))
         decoder.positional_embedding.copy_(places + 0.02 * torch.randn_like(places))
         pieces = decoder.token_embedding.weight
         assert isinstance(pieces, Tensor)
@@ -245,6 +248,11 @@ def known_text(checkpoint: Checkpoint) -> tuple[Pieces, CtcSymbols]:
     return Pieces(tokenizer, kept), CtcSymbols(checkpoint.ctc_head.labels)
 
 
+def array_of(tensor: Tensor) -> Array:
+    copied: Array = tensor.detach().numpy().copy()
+    return copied
+
+
 @torch.no_grad()
 def start_from(checkpoint: Checkpoint, table: TokenTable) -> NanoModel:
     """A model with the weights of a checkpoint that `known_text` accepts.
@@ -255,11 +263,13 @@ def start_from(checkpoint: Checkpoint, table: TokenTable) -> NanoModel:
     assert checkpoint.ctc_head is not None
     head = checkpoint.ctc_head
     model = NanoModel(checkpoint.dims, table, head.labels)
-    tensors = {name: value.float() for name, value in checkpoint.tensors.items()}
+    tensors = {name: torch.from_numpy(floats(array)) for name, array in checkpoint.tensors.items()}
     embedding = tensors.pop(EMBEDDING)
     tensors[EMBEDDING] = _rows(embedding, table, set(checkpoint.trained_tokens))
     model.whisper.load_state_dict(tensors)
-    model.ctc_head.load_state_dict({"weight": head.weight.float(), "bias": head.bias.float()})
+    model.ctc_head.load_state_dict(
+        {"weight": torch.from_numpy(floats(head.weight)), "bias": torch.from_numpy(floats(head.bias))}
+    )
     unused = next(i for i in range(len(embedding)) if i not in set(checkpoint.trained_tokens))
     model.unused_row.copy_(embedding[unused])
     first = table.tokenizer.timestamp_begin

@@ -31,7 +31,7 @@ from recipes.nano.model import NANO_DIMS, NanoModel, TokenTable, known_text, sta
 from recipes.nano.pieces import CtcSymbols, frequent_words
 from recipes.nano.texts import spelled
 from sottovoce.errors import CheckpointError, ManifestError
-from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.base import Array, Checkpoint, Floats, floats
 from sottovoce.models.checkpoint.compact import read_compact, save_compact
 from sottovoce.models.devices import cpu_has_bfloat16
 from sottovoce.text.tokenizer import Tokenizer
@@ -251,5 +251,6 @@ def _shape(checkpoint: Checkpoint) -> tuple[object, ...]:
     return checkpoint.dims, checkpoint.trained_tokens, head and (head.labels, head.blank)
 
 
-def _mean(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([tensor.float() for tensor in tensors]).mean(dim=0)
+def _mean(arrays: Sequence[Array]) -> Array:
+    mean: Floats = np.mean([floats(array) for array in arrays], axis=0, dtype=np.float32)
+    return mean

@@ -78,7 +78,7 @@ class Model:
         if checkpoint.ctc_head:
             from sottovoce.models.ctc_head import CtcHead
 
-            self.ctc_head = CtcHead(checkpoint.ctc_head, backend.encode, backend.device)
+            self.ctc_head = CtcHead(checkpoint.ctc_head, backend.encode)
 
     def __copy__(self) -> Model:
         copied = object.__new__(type(self))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.cli.main import run
 from sottovoce.evaluation import speed
@@ -100,7 +99,7 @@ def test_live_finds_the_encoder_mode_of_weights_and_stores_it(
 ) -> None:
     monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path / "cache"))
     size = tiny.dims(n_vocab=51864, n_audio_ctx=1500, n_text_ctx=448, n_audio_layer=1, n_text_layer=1)
-    save_openai(tiny.checkpoint(size), tmp_path / "own.pt", torch.float32)
+    save_openai(tiny.checkpoint(size), tmp_path / "own.pt", "float32")
     noise = np.random.default_rng(0).normal(0.0, 0.1, 24 * 16000).astype(np.float32)
     (tmp_path / "noise.wav").write_bytes(wav_bytes(noise))
     arguments = ["--live", "--repeats", "1", "-m", str(tmp_path / "own.pt"), "--json"]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from sottovoce.decoding.decode import compression_ratio, context_tokens, decode, start_tokens
 from sottovoce.decoding.detect import combine_detections, detect_language
@@ -176,7 +175,7 @@ def test_tokens_equal_openai_whispers(wish: dict[str, object], reference: Refere
         whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "random.pt"
-            save_openai(tiny.checkpoint(model.dims, seed=1), path, torch.float32)
+            save_openai(tiny.checkpoint(model.dims, seed=1), path, "float32")
             twin = whisper.load_model(str(path), device="cpu")
         # openai-whisper's beam search takes one window at a time.
         expected = [twin.decode(one, whisper.DecodingOptions(fp16=False, **wish)) for one in mels]

@@ -7,15 +7,17 @@ import json
 import os
 import pickle
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from sottovoce.errors import CheckpointError
-from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights, check_dims, validated
+from sottovoce.models.checkpoint.base import Array, Checkpoint, Convolution, CtcWeights, check_dims, validated
 from sottovoce.models.checkpoint.compact import save_compact
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import BY_NAME, HEADER
@@ -37,7 +39,7 @@ def save(kind: str, folder: Path, checkpoint: Checkpoint | None = None) -> Path:
     """The file with the weights of a small checkpoint, in a format."""
     checkpoint = checkpoint or small()
     if kind == "openai":
-        save_openai(checkpoint, folder / "model.pt", torch.float32)
+        save_openai(checkpoint, folder / "model.pt", "float32")
         return folder / "model.pt"
     if kind == "ggml":
         return ggml(checkpoint, folder / "ggml.bin")
@@ -103,6 +105,67 @@ def test_a_pickle_with_code_is_refused_unrun(
     assert not (tmp_path / "pickle-ran-code").exists()
 
 
+def storage(key: str = "0", n: int = 4, kind: str = "torch\nFloatStorage") -> bytes:
+    return (
+        b"(" + pickled("storage") + f"c{kind}\n".encode() + pickled(key) + pickled("cpu") + pickled(n) + b"tQ"
+    )
+
+
+def pickled(value: object) -> bytes:
+    return pickle.dumps(value, protocol=2)[2:-1]
+
+
+def tensor(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], of: bytes) -> bytes:
+    sizes = b"".join(map(pickled, (offset, shape, strides, False)))
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + of + sizes + b"}tR"
+
+
+RUN = b"cos\nmkdir\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (RUN + b"(Vran\ntR", "names 'os.mkdir'"),
+        (b"\x8c\x02os\x8c\x05mkdir\x93\x8c\x03ran\x85R", "names 'os.mkdir'"),
+        (b"(Vran\nios\nmkdir\n", "opcode"),
+        (b"(cos\nmkdir\nVran\no", "names 'os.mkdir'"),
+        (b"cbuiltins\neval\n(Vopen('ran', 'w')\ntR", "names 'builtins.eval'"),
+        (b"ctorch\nload\n(Vran\ntR", "names 'torch.load'"),
+        (b"ctorch._utils\n_rebuild_tensor_v2\n}X\x04\x00\x00\x00nameK\x01sb", "no Whisper checkpoint"),
+        (b"ccollections\nOrderedDict\n)\x81", "opcode NEWOBJ"),
+        (b"\x82\x01", "opcode EXT1"),
+        (pickled("x") + b"Q", "storage of an unknown kind"),
+        (storage(kind="os\nsystem"), "names 'os.system'"),
+        (tensor(0, (5,), (1,), storage()), "ends behind its storage"),
+        (tensor(3, (2,), (1,), storage()), "ends behind its storage"),
+        (tensor(-1, (2,), (1,), storage()), "whole numbers from 0"),
+        (tensor(0, (2, 2), (-1, 1), storage()), "whole numbers from 0"),
+        (tensor(0, (1 << 40, 1 << 20), (0, 0), storage()), "repeats"),
+        (tensor(0, (2,), (1, 1), storage()), "strides"),
+        (tensor(0, (2,), (1,), storage(n=1 << 50)), "has 16 bytes"),
+        (tensor(0, (2,), (1,), storage("../0")), "../0"),
+        (tensor(0, (2,), (1,), storage("small")), "compressed"),
+        (b"h\x07", ""),
+        (b"t", ""),
+    ],
+)
+def test_a_pickle_of_more_than_tensors_is_refused_unrun(
+    content: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with zipfile.ZipFile("model.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + content + b".")
+        archive.writestr("archive/data/0", bytes(16))
+        archive.writestr("archive/data/small", bytes(16), zipfile.ZIP_DEFLATED)
+    assert message in refused(tmp_path / "model.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+
+
+def zeros(*shape: int) -> Array:
+    return np.zeros(shape, np.float32)
+
+
 KEY = "decoder.blocks.0.cross_attn.out.weight"
 
 
@@ -113,11 +176,11 @@ def without(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def misshapen(checkpoint: Checkpoint) -> Checkpoint:
-    return dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, KEY: torch.zeros(32, 31)})
+    return dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, KEY: zeros(32, 31)})
 
 
 def with_another(checkpoint: Checkpoint) -> Checkpoint:
-    return dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, "adapter.weight": torch.zeros(3)})
+    return dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, "adapter.weight": zeros(3)})
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -153,11 +216,11 @@ def test_dimensions_that_no_whisper_has(changes: dict[str, int], message: str) -
 
 
 def ctc(n_inputs: int, blank: int, *layers: Convolution) -> CtcWeights:
-    return CtcWeights(torch.zeros(2, n_inputs), torch.zeros(2), ("a", "b"), blank, layers)
+    return CtcWeights(zeros(2, n_inputs), zeros(2), ("a", "b"), blank, layers)
 
 
 def convolution(*shape: int) -> Convolution:
-    return Convolution(torch.zeros(shape), torch.zeros(shape[0]))
+    return Convolution(zeros(*shape), zeros(shape[0]))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +241,7 @@ def test_heads_outside_the_model(spoilt: Checkpoint, message: str) -> None:
 
 
 def test_integer_weights_are_refused(tmp_path: Path) -> None:
-    tensors = {**small().tensors, KEY: torch.zeros(32, 32, dtype=torch.int32)}
+    tensors = {**small().tensors, KEY: np.zeros((32, 32), np.int32)}
     with pytest.raises(CheckpointError, match="floating"):
         validated(dataclasses.replace(small(), tensors=tensors), "model")
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from sottovoce.audio.mel import window_features
 from sottovoce.errors import CheckpointError
 from sottovoce.models.backend import EncoderOutput
-from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights
+from sottovoce.models.checkpoint.base import Array, Checkpoint, Convolution, CtcWeights
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.ctc_head import (
     ASSETS,
@@ -31,8 +32,9 @@ from sottovoce.models.ctc_head import (
 from sottovoce.models.load import load_checkpoint
 from sottovoce.types import Features
 from tests.models import tiny
+from tests.models.test_checkpoints import random_arrays
 
-WEIGHTS = CtcWeights(torch.randn(5, 32), torch.randn(5), ("-", "a", "b", "c", " "), 0)
+WEIGHTS = CtcWeights(*random_arrays((5, 32), (5,)), ("-", "a", "b", "c", " "), 0)
 
 
 def test_emissions_are_log_probabilities_of_a_linear_layer() -> None:
@@ -61,10 +63,10 @@ def test_states_that_exist_are_not_computed_again() -> None:
 def convolutional(d: int = 32) -> CtcWeights:
     """A head with two convolutions."""
     layers = (
-        Convolution(torch.randn(8, d, 1) / 4, torch.randn(8)),
-        Convolution(torch.randn(6, 8, 5) / 4, torch.randn(6)),
+        Convolution(*random_arrays((8, d, 1), (8,))),
+        Convolution(*random_arrays((6, 8, 5), (6,))),
     )
-    return CtcWeights(torch.randn(4, 6), torch.randn(4), ("<blank>", " ", "a", "ß"), 0, layers)
+    return CtcWeights(*random_arrays((4, 6), (4,)), ("<blank>", " ", "a", "ß"), 0, layers)
 
 
 def test_convolutions_hear_a_few_frames_to_both_sides_and_no_others() -> None:
@@ -125,7 +127,7 @@ def test_nothing_gives_nothing() -> None:
     assert emissions_of_recording(head, torch.zeros(80, 0), n_audio_ctx=40, n_tail_frames=0).shape == (0, 5)
 
 
-def tensors_of(weights: CtcWeights) -> list[torch.Tensor]:
+def tensors_of(weights: CtcWeights) -> list[Array]:
     layers = [tensor for layer in weights.convolutions for tensor in (layer.weight, layer.bias)]
     return [weights.weight, weights.bias, *layers]
 
@@ -133,7 +135,7 @@ def tensors_of(weights: CtcWeights) -> list[torch.Tensor]:
 def same(head: CtcWeights | None, expected: CtcWeights) -> bool:
     pairs = zip(tensors_of(head), tensors_of(expected), strict=True)
     return (head.labels, head.blank) == (expected.labels, expected.blank) and all(
-        torch.equal(a.half(), b.half()) for a, b in pairs
+        np.array_equal(a.astype(np.float16), b.astype(np.float16)) for a, b in pairs
     )
 
 
@@ -141,7 +143,7 @@ def same(head: CtcWeights | None, expected: CtcWeights) -> bool:
 def saved(tmp_path: Path) -> tuple[Checkpoint, Path]:
     """A checkpoint without a head, and the file it is in."""
     checkpoint = tiny.checkpoint(tiny.dims(n_vocab=51865, n_text_layer=1))
-    save_openai(checkpoint, tmp_path / "own.pt", torch.float32)
+    save_openai(checkpoint, tmp_path / "own.pt", "float32")
     return checkpoint, tmp_path / "own.pt"
 
 
@@ -155,7 +157,7 @@ def test_a_round_trip_keeps_everything_in_half_precision(tmp_path: Path) -> None
 
 def test_a_fingerprint_bears_half_precision_and_tells_encoders_apart() -> None:
     tensors = dict(tiny.checkpoint().tensors)
-    halves = {name: tensor.half() for name, tensor in tensors.items()}
+    halves = {name: array.astype(np.float16) for name, array in tensors.items()}
     assert fingerprint(halves) == fingerprint(tensors)
     assert fingerprint(tiny.checkpoint(seed=1).tensors) != fingerprint(tensors)
     decoder = {name: tensor + 1 if name.startswith("decoder") else tensor for name, tensor in tensors.items()}
@@ -200,6 +202,8 @@ def test_the_packages_heads_are_small_spell_as_nano_and_are_for_their_encoder_al
         dims = tiny.dims(n_audio_layer=n_layers, n_audio_state=n_state, n_text_state=n_state, n_vocab=n_vocab)
         bundled = read_ctc_file(ASSETS / name, dims)
         assert bundled.head.labels == nano.labels
-        vectors = {key: torch.zeros(n_state) for key in ("encoder.conv1.bias", "encoder.ln_post.bias")}
-        other = Checkpoint("other", dims, {**vectors, "encoder.ln_post.weight": torch.ones(n_state)})
+        vectors = {
+            key: np.zeros(n_state, np.float32) for key in ("encoder.conv1.bias", "encoder.ln_post.bias")
+        }
+        other = Checkpoint("other", dims, {**vectors, "encoder.ln_post.weight": np.ones(n_state, np.float32)})
         assert ctc_head_of(other, Path("nowhere.pt")) is None

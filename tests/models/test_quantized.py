@@ -89,20 +89,22 @@ def test_the_loss_is_that_of_the_file(kind: str, number: str, tmp_path: Path) ->
     after = open_checkpoint(tmp_path / "tiny")
     assert loss is not None
     errors = {
-        name: (tensor.double() - after.tensors[name].double(), tensor.double())
+        name: (tensor - after.tensors[name].astype(np.float64), tensor.astype(np.float64))
         for name, tensor in before.tensors.items()
         if 1 < tensor.ndim < (3 if kind == "ggml" else 4) and not name.endswith("positional_embedding")
     }
-    relative = {name: float(error.norm() / exact.norm()) for name, (error, exact) in errors.items()}
+    relative = {
+        name: float(np.linalg.norm(error) / np.linalg.norm(exact)) for name, (error, exact) in errors.items()
+    }
     if kind == "ggml":  # CTranslate2 stacks tensors
         assert loss.n_tensors == len(errors)
         assert loss.worst == max(relative, key=lambda name: relative[name])
         assert loss.worst_relative_rms == pytest.approx(relative[loss.worst], rel=1e-3)
         assert loss.bytes_before == sum(tensor.nbytes for tensor in before.tensors.values())
     assert loss.largest_error == pytest.approx(
-        max(float(error.abs().max()) for error, _ in errors.values()), rel=1e-3
+        max(float(abs(error).max()) for error, _ in errors.values()), rel=1e-3
     )
-    squares = [(float(error.square().sum()), float(exact.square().sum())) for error, exact in errors.values()]
+    squares = [(float((error**2).sum()), float((exact**2).sum())) for error, exact in errors.values()]
     whole = (sum(error for error, _ in squares) / sum(exact for _, exact in squares)) ** 0.5
     assert loss.relative_rms == pytest.approx(whole, rel=1e-3)
     file = tmp_path / "tiny" / "model.bin" if kind == "ct2" else tmp_path / "tiny"

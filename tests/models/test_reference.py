@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims
+from sottovoce.models.whisper import as_tensor
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.types import Features
 from tests.conftest import Reference, some
@@ -39,7 +40,7 @@ def twin_of(checkpoint: Checkpoint) -> nn.Module:
     with torch.device("meta"):
         model.encoder = whisper.model.AudioEncoder(*audio)
         model.decoder = whisper.model.TextDecoder(*text)
-    model.load_state_dict(dict(checkpoint.tensors), assign=True)
+    model.load_state_dict({name: as_tensor(array) for name, array in checkpoint.tensors.items()}, assign=True)
     model.decoder.mask = torch.full((dims.n_text_ctx, dims.n_text_ctx), -torch.inf).triu(1)
     assert isinstance(model, nn.Module)
     return model.eval()

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from sottovoce.api import load_model
 from sottovoce.models.checkpoint.compact import read_compact
@@ -31,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
     file = tmp_path / "own.pt"
-    save_openai(tiny.checkpoint(replace(ENGLISH, n_text_layer=2)), file, torch.float32)
+    save_openai(tiny.checkpoint(replace(ENGLISH, n_text_layer=2)), file, "float32")
     return file
 
 
@@ -41,10 +40,10 @@ def test_a_stored_mode_is_that_of_the_weights_wherever_they_lie(weights: Path, t
     store_mode(key, EncoderMode(tail_s=8.0))
     store_mode(key, FOUND)
     assert load_model(weights, device="cpu").backend.encoder_mode == FOUND
-    save_huggingface(load_checkpoint(weights), tmp_path / "copy", torch.float32)
+    save_huggingface(load_checkpoint(weights), tmp_path / "copy", "float32")
     assert load_checkpoint(tmp_path / "copy").encoder_mode == FOUND
     changed = load_checkpoint(weights)
-    tensors = {name: tensor.clone() for name, tensor in changed.tensors.items()}
+    tensors = {name: tensor.copy() for name, tensor in changed.tensors.items()}
     tensors["decoder.blocks.1.attn.query.weight"][0, 0] += 1.0
     assert weights_key(replace(changed, tensors=tensors)) != key
 
@@ -78,7 +77,7 @@ def test_published_modes_and_those_in_the_file_need_no_entry(tmp_path: Path) -> 
     nano = load_checkpoint("nano")
     assert (nano.mode_key, nano.encoder_mode) == (None, read_compact().encoder_mode)
     like_base = tiny.dims(n_audio_layer=6, n_audio_state=512, n_text_state=512, n_vocab=51865, n_text_layer=1)
-    save_openai(tiny.checkpoint(like_base), tmp_path / "base.pt", torch.float16)
+    save_openai(tiny.checkpoint(like_base), tmp_path / "base.pt", "float16")
     model = load_model(tmp_path / "base.pt", device="cpu")
     assert (model.mode_key, model.backend.encoder_mode) == (None, BASE)
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from sottovoce.errors import CheckpointError
-from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
+from sottovoce.models.checkpoint.base import Array, Checkpoint, expected_shapes, sinusoids
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import open_checkpoint
-from sottovoce.models.whisper import sinusoids
 from sottovoce.runtime.torch import TorchBackend
 
 CPU = torch.device("cpu")
@@ -37,13 +36,13 @@ def checkpoint(model_dims: ModelDims | None = None, *, seed: int = 0, name: str 
     """Random weights, scaled so that attention is neither flat nor saturated."""
     model_dims = model_dims or dims()
     generator = torch.Generator().manual_seed(seed)
-    tensors = {}
+    tensors: dict[str, Array] = {}
     for key, shape in expected_shapes(model_dims).items():
         fan_in = shape[-1] if len(shape) == 2 else shape[1] * shape[2] if len(shape) == 3 else 1
         scale = 1.5 / fan_in**0.5 if len(shape) > 1 else 0.1
-        tensors[key] = torch.randn(shape, generator=generator) * scale
-        if key.endswith(("ln.weight", "ln_post.weight")):
-            tensors[key] += 1
+        weights = torch.randn(shape, generator=generator) * scale
+        is_norm = key.endswith(("ln.weight", "ln_post.weight"))
+        tensors[key] = (weights + is_norm).numpy()
     tensors["encoder.positional_embedding"] = sinusoids(model_dims.n_audio_ctx, model_dims.n_audio_state)
     return Checkpoint(name=name, dims=model_dims, tensors=tensors, alignment_heads=((1, 0), (2, 3)))
 

@@ -218,7 +218,7 @@ def test_transcripts_equal_openai_whispers(words: bool, reference: Reference) ->
         whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "random.pt"
-            save_openai(weights, path, torch.float32)
+            save_openai(weights, path, "float32")
             twin = whisper.load_model(str(path), device="cpu")
         mask = torch.zeros(3, 4, dtype=torch.bool)
         mask[1, 0] = mask[2, 3] = True

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.models.backend import EncoderOutput, Span
-from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.base import BFLOAT16, Checkpoint, floats, with_dtype
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.types import Features
 from tests.models.tiny import backend as tiny_backend
@@ -27,7 +27,7 @@ SPANS = [
 def backend(dtype: torch.dtype, *, int8: bool = False) -> TorchBackend:
     """Weights that lose nothing when they are kept in bfloat16."""
     whole = checkpoint(WIDE)
-    tensors = {name: tensor.bfloat16().float() for name, tensor in whole.tensors.items()}
+    tensors = {name: floats(with_dtype(tensor, BFLOAT16)) for name, tensor in whole.tensors.items()}
     rounded = Checkpoint(whole.name, whole.dims, tensors, whole.alignment_heads)
     return tiny_backend(rounded, dtype=dtype, int8=int8)
 

@@ -115,17 +115,19 @@ def download(names: tuple[str, ...], **given: str | None) -> None:
 
 
 def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
+    from sottovoce.models.checkpoint.base import dtype_name, stored_tensors
     from sottovoce.models.devices import choose_device
+    from sottovoce.models.load import n_parameters
     from sottovoce.runtime.registry import AUTO, choose_runtime
 
     runtime = choose_runtime(AUTO, "auto", choose_device("auto"), checkpoint.dims)
-    dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in checkpoint.tensors.values()})
+    dtypes = sorted({dtype_name(tensor.dtype) for tensor in stored_tensors(checkpoint.tensors).values()})
     dims = checkpoint.dims
     return {
         "name": checkpoint.name,
         "path": str(path),
         "file_mb": round(size_of(path) / 1e6, 1),
-        "parameters_m": round(sum(tensor.numel() for tensor in checkpoint.tensors.values()) / 1e6, 1),
+        "parameters_m": round(n_parameters(checkpoint.dims) / 1e6, 1),
         "format": BY_NAME[checkpoint.kind].title,
         "stored_as": checkpoint.numbers or ", ".join(dtypes),
         "read_as": dtypes,

@@ -9,24 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn import functional as F
 
 from sottovoce.audio.mel import MELS_PER_FRAME, window_features
 from sottovoce.errors import CheckpointError
 from sottovoce.models.backend import EncoderOutput
-from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights, check_ctc
+from sottovoce.models.checkpoint.base import (
+    DTYPES,
+    Array,
+    Checkpoint,
+    Convolution,
+    CtcWeights,
+    Floats,
+    check_ctc,
+    floats,
+    with_dtype,
+)
+from sottovoce.models.checkpoint.safetensors_file import read_safetensors, write_safetensors
 from sottovoce.models.dims import ModelDims
-from sottovoce.text.files import whole_file
-from sottovoce.types import Emissions, Features, Floats
+from sottovoce.types import Emissions, Features
 
 OVERLAP_FRAMES = 100
 """Encoder frames (2 s) shared by two windows."""
@@ -35,20 +44,13 @@ OVERLAP_FRAMES = 100
 class CtcHead:
     """Optional convolutions, a linear layer and a softmax on encoder states.
 
-    encode: log-mel windows to encoder states, such as `Backend.encode`. device: None: that of the weights.
+    encode: log-mel windows to encoder states, such as `Backend.encode`.
     """
 
-    def __init__(
-        self,
-        weights: CtcWeights,
-        encode: Callable[[Features], EncoderOutput],
-        device: torch.device | None = None,
-    ) -> None:
-        self._weight = weights.weight.to(device, torch.float32)
-        self._bias = weights.bias.to(device, torch.float32)
+    def __init__(self, weights: CtcWeights, encode: Callable[[Features], EncoderOutput]) -> None:
+        self._weight, self._bias = floats(weights.weight), floats(weights.bias)
         self._convolutions = [
-            Convolution(layer.weight.to(device, torch.float32), layer.bias.to(device, torch.float32))
-            for layer in weights.convolutions
+            Convolution(floats(layer.weight), floats(layer.bias)) for layer in weights.convolutions
         ]
         self.labels, self.blank = weights.labels, weights.blank
         self._encode = encode
@@ -56,28 +58,44 @@ class CtcHead:
     def emissions(self, features: Features) -> Emissions:
         return self.emissions_of(self._encode(features))
 
-    @torch.no_grad()
     def emissions_of(self, encoded: EncoderOutput) -> Emissions:
         """Return label log-probabilities (B, n_frames, V) float32 of encoder states, independent of the
         padding.
         """
-        lengths = torch.tensor(encoded.n_content_frames, dtype=torch.int64)
-        states = encoded.states.float()
-        if self._convolutions:
-            states = convolved(states, lengths.to(states.device), self._convolutions)
-        logits: Tensor = F.linear(states, self._weight, self._bias)
-        return Emissions(log_probs=logits.log_softmax(dim=-1), lengths=lengths)
+        states: Floats = encoded.states.float().cpu().numpy()
+        logits = convolved(states, encoded.n_content_frames, self._convolutions) @ self._weight.T + self._bias
+        logits -= logits.max(axis=-1, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        return Emissions(torch.from_numpy(logits), torch.tensor(encoded.n_content_frames, dtype=torch.int64))
 
 
-def convolved(states: Tensor, lengths: Tensor, layers: Sequence[Convolution]) -> Tensor:
-    """Run states (B, n_frames, d) through convolutions and GELUs; frames from `lengths` (B,) on are 0.0."""
-    inside = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
-    x = states.transpose(1, 2)  # (B, d, n_frames)
+def convolved(states: Floats, lengths: Sequence[int], layers: Sequence[Convolution]) -> Floats:
+    """Run states (B, n_frames, d) through convolutions and GELUs; frames from `lengths` (B) on are 0.0."""
+    n_frames = states.shape[1]
+    is_content = np.arange(n_frames) < np.array(lengths)[:, None]
     for layer in layers:
-        x = F.gelu(
-            F.conv1d(x * inside[:, None], layer.weight, layer.bias, padding=layer.weight.shape[2] // 2)
+        width = layer.weight.shape[2]
+        padded = np.pad(states * is_content[..., None], ((0, 0), (width // 2, width // 2), (0, 0)))
+        states = gelu(
+            sum(padded[:, at : at + n_frames] @ floats(layer.weight[:, :, at]).T for at in range(width))
+            + floats(layer.bias)
         )
-    return x.transpose(1, 2)
+    return states
+
+
+def gelu(x: Floats) -> Floats:
+    """Return x times the standard normal distribution of x, within 2e-7 of it.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26, of the error function.
+    """
+    z = np.abs(x) * np.float32(math.sqrt(0.5))
+    t = 1 / (1 + np.float32(0.3275911) * z)
+    sum_of_powers = np.zeros_like(t)
+    for coefficient in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        sum_of_powers = (sum_of_powers + np.float32(coefficient)) * t
+    half_tail = 0.5 * sum_of_powers * np.exp(-z * z)
+    result: Floats = x * np.where(x > 0, 1 - half_tail, half_tail)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +150,10 @@ class CtcFile:
     encoder: str
 
 
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+def fingerprint(tensors: Mapping[str, Array]) -> str:
     """Hash an encoder's vectors `FINGERPRINTED`, each (d,), to 16 hexadecimal digits."""
-    halves = (tensors[name].detach().to("cpu", torch.float16).contiguous() for name in FINGERPRINTED)
-    return hashlib.sha256(b"".join(half.numpy().tobytes() for half in halves)).hexdigest()[:16]
+    halves = (with_dtype(tensors[name], DTYPES["float16"]) for name in FINGERPRINTED)
+    return hashlib.sha256(b"".join(half.tobytes() for half in halves)).hexdigest()[:16]
 
 
 def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
@@ -165,20 +183,18 @@ def save_ctc_file(found: CtcFile, path: Path) -> None:
     for index, layer in enumerate(head.convolutions):
         tensors |= {f"convolutions.{index}.weight": layer.weight, f"convolutions.{index}.bias": layer.bias}
     metadata = {"labels": head.labels, "blank": head.blank, "encoder": found.encoder}
-    halves = {name: tensor.detach().to(torch.float16).contiguous() for name, tensor in tensors.items()}
-    with whole_file(path) as unfinished:
-        save_file(halves, unfinished, metadata={METADATA_KEY: json.dumps(metadata, ensure_ascii=False)})
+    halves = {name: with_dtype(tensor, DTYPES["float16"]) for name, tensor in tensors.items()}
+    write_safetensors(path, halves, {METADATA_KEY: json.dumps(metadata, ensure_ascii=False)})
 
 
 def read_ctc_file(path: Path, dims: ModelDims) -> CtcFile:
     """Read a head for encoders of these dimensions. Raises: CheckpointError."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        in_header, tensors = read_safetensors(path)
+        metadata = json.loads(in_header.get(METADATA_KEY, "null"))
         head = _head(metadata, tensors)
         encoder = str(metadata["encoder"])
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (CheckpointError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: expected a CTC head of sottovoce, got {error!r}") from error
     check_ctc(head, dims, str(path))
     return CtcFile(head, encoder)
@@ -192,7 +208,7 @@ def _read_for(checkpoint: Checkpoint, path: Path) -> CtcWeights:
     return found.head
 
 
-def _head(metadata: Mapping[str, object], tensors: Mapping[str, Tensor]) -> CtcWeights:
+def _head(metadata: Mapping[str, object], tensors: Mapping[str, Array]) -> CtcWeights:
     labels, blank = metadata["labels"], metadata["blank"]
     if not isinstance(labels, list) or type(blank) is not int:
         raise ValueError(f"labels {labels!r} and blank {blank!r}")

@@ -76,7 +76,7 @@ def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
     if name == "bfloat16" and device.type == "mps":
         raise OptionError("dtype 'bfloat16' given, expected float32 or float16 on mps")
     if name != "auto":
-        return NumberFormat(DTYPES[name], int8)
+        return NumberFormat(getattr(torch, name), int8)
     best = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
     return NumberFormat(torch.float16 if device.type in ("cuda", "mps") else best, int8, is_open=True)
 

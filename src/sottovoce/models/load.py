@@ -18,7 +18,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.base import LONG, Checkpoint, QuantizationLoss, expected_shapes, write_json
+from sottovoce.models.checkpoint.base import (
+    LONG,
+    Checkpoint,
+    QuantizationLoss,
+    expected_shapes,
+    floats,
+    write_json,
+)
 from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.checkpoint.formats import BY_NAME, format_of
 from sottovoce.models.ctc_head import ctc_head_of
@@ -142,7 +149,7 @@ def weights_key(checkpoint: Checkpoint) -> str:
     digest = hashlib.sha256(repr(checkpoint.dims).encode())
     for name, tensor in sorted(checkpoint.tensors.items()):
         digest.update(name.encode())
-        digest.update(tensor.reshape(-1)[:HASHED].float().numpy().tobytes())
+        digest.update(floats(tensor.reshape(-1)[:HASHED]).tobytes())
     return digest.hexdigest()[:32]
 
 

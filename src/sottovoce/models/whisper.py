@@ -5,15 +5,16 @@ Modules are named as in OpenAI's checkpoints. The network is stateless: cache an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sottovoce.models.checkpoint.base import BFLOAT16, Array
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.layers import (
     Int8Embedding,
@@ -44,15 +45,12 @@ class DecoderAttention(Protocol):
         """Return the cross-attention of a layer for normed x (n, d), in the shape of x."""
 
 
-def sinusoids(length: int, channels: int) -> Tensor:
-    """Compute Whisper's fixed position embedding (length, channels) float32: sines, then cosines.
-
-    Wavelengths are geometric from 2*pi to 10000*2*pi (openai-whisper, model.py).
-    """
-    n_wave = channels // 2
-    rates = torch.exp(-math.log(10_000) / (n_wave - 1) * torch.arange(n_wave, dtype=torch.float32))
-    angles = torch.arange(length, dtype=torch.float32)[:, None] * rates[None]
-    return torch.cat([angles.sin(), angles.cos()], dim=1)
+def as_tensor(array: Array) -> Tensor:
+    """Return a checkpoint's array as a tensor that shares its memory, if it is contiguous."""
+    plain = np.require(array, requirements=["C", "A", "W"])
+    if plain.dtype == BFLOAT16:
+        return torch.from_numpy(plain.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(plain)
 
 
 class ResidualAttentionBlock(nn.Module):
@@ -192,7 +190,7 @@ def stays_float32(name: str, device: torch.device = CPU) -> bool:
 
 def whisper_from_tensors(
     dims: ModelDims,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Array],
     *,
     device: torch.device,
     dtype: torch.dtype,
@@ -210,7 +208,9 @@ def whisper_from_tensors(
         name: tensor.to(device)
         if tensor.dtype == torch.int8
         else tensor.to(device, torch.float32 if stays_float32(name, device) else dtype)
-        for name, tensor in int8_tables(model, tensors).items()
+        for name, tensor in int8_tables(
+            model, {name: as_tensor(array) for name, array in tensors.items()}
+        ).items()
     }
     model.load_state_dict(state, strict=True, assign=True)
     state.clear()  # frees each plain table once it is packed

@@ -42,10 +42,10 @@ from sottovoce.models.backend import (
     check_spans,
     check_step,
 )
-from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.base import Array, Checkpoint, floats
 from sottovoce.models.layers import KeysValues
 from sottovoce.runtime.incremental_encoder import state_of
-from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, floats, network_without_decoder
+from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, network_without_decoder
 from sottovoce.runtime.torch import DTYPES, TorchBackend
 from sottovoce.threads import all_torch_threads, n_threads
 from sottovoce.types import Features
@@ -98,7 +98,7 @@ class _NativeRow:
 
 
 class NativeDecoder:
-    def __init__(self, dims: ModelDims, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, dims: ModelDims, tensors: Mapping[str, Array]) -> None:
         """Pack weights. tensors: OpenAI's state dict, of any floating dtype."""
         self.dims = dims
         sizes = (dims.n_text_layer, dims.n_text_state, dims.n_text_head, dims.n_vocab, dims.n_text_ctx)
@@ -108,9 +108,9 @@ class NativeDecoder:
         self._set_table(-1, 0, floats(tensors["decoder.token_embedding.weight"]), None)
         self._set_norm(-1, 0, tensors, "decoder.ln")
         positions = floats(tensors["decoder.positional_embedding"])
-        self._decoder.set_positions(positions.data_ptr())
+        self._decoder.set_positions(positions.ctypes.data)
 
-    def _set_layer(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+    def _set_layer(self, layer: int, tensors: Mapping[str, Array]) -> None:
         name = f"decoder.blocks.{layer}"
         for which, part, projections in (
             (0, "attn", ("query", "key", "value")),
@@ -118,24 +118,29 @@ class NativeDecoder:
         ):
             weights = [tensors[f"{name}.{part}.{projection}.weight"] for projection in projections]
             biases = [
-                tensors.get(f"{name}.{part}.{projection}.bias", torch.zeros(self.dims.n_text_state))
+                tensors.get(f"{name}.{part}.{projection}.bias", np.zeros(self.dims.n_text_state, np.float32))
                 for projection in projections
             ]
-            self._set_table(layer, which, floats(torch.cat(weights)), floats(torch.cat(biases)))
+            self._set_table(
+                layer,
+                which,
+                np.concatenate(list(map(floats, weights))),
+                np.concatenate(list(map(floats, biases))),
+            )
         for part, which in ATTENTION_TABLES:
             weight, bias = tensors[f"{name}.{part}.weight"], tensors[f"{name}.{part}.bias"]
             self._set_table(layer, which, floats(weight), floats(bias))
         for part, which in NORMS:
             self._set_norm(layer, which, tensors, f"{name}.{part}")
 
-    def _set_table(self, layer: int, which: int, weight: Tensor, bias: Tensor | None) -> None:
-        address = 0 if bias is None else bias.data_ptr()
+    def _set_table(self, layer: int, which: int, weight: Floats, bias: Floats | None) -> None:
+        address = 0 if bias is None else bias.ctypes.data
         n_out, n_in = weight.shape
-        self._decoder.set_table(layer, which, weight.data_ptr(), address, (n_out, n_in))
+        self._decoder.set_table(layer, which, weight.ctypes.data, address, (n_out, n_in))
 
-    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Tensor], name: str) -> None:
+    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Array], name: str) -> None:
         weight, bias = floats(tensors[f"{name}.weight"]), floats(tensors[f"{name}.bias"])
-        self._decoder.set_norm(layer, which, weight.data_ptr(), bias.data_ptr())
+        self._decoder.set_norm(layer, which, weight.ctypes.data, bias.ctypes.data)
 
     def windows(self, encoded: EncoderOutput) -> list[_Window]:
         if encoded.cross_kv is None:
@@ -178,7 +183,7 @@ class NativeDecoder:
             keys, values = (torch.zeros(n_rows, *shape, dtype=torch.bfloat16) for shape in shapes)
             layers.append((keys, values))
         for row in range(n_rows):
-            of_row = floats(states[row])
+            of_row = states[row].float().contiguous()
             keys_at, values_at = ([pair[which][row].data_ptr() for pair in layers] for which in (0, 1))
             self._decoder.cross_keys_values(of_row.data_ptr(), n_frames, keys_at, values_at, n_threads())
         if not n_blocks:

@@ -11,14 +11,14 @@ import sottovoce_kernels as kernels
 import torch
 from sottovoce_kernels.encoder import Encoder, Window
 from torch import Tensor, nn
-from torch.nn.functional import gelu
 
 from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
-from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.base import Array, Checkpoint, Floats, floats
+from sottovoce.models.ctc_head import gelu
 from sottovoce.models.dims import ModelDims, default_encoder_mode, upper_half_heads
 from sottovoce.models.layers import KeysValues, NativeLinear, pack
-from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, stays_float32
+from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, as_tensor, stays_float32
 from sottovoce.runtime.incremental_encoder import (
     CachedWindow,
     EncoderUpdate,
@@ -28,11 +28,6 @@ from sottovoce.runtime.incremental_encoder import (
 )
 from sottovoce.threads import n_threads
 from sottovoce.types import Features
-
-
-def floats(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float32).contiguous()
-
 
 PREFIX = "encoder."
 INT8_PROJECTIONS = ("query", "key")
@@ -66,7 +61,7 @@ INSTEAD_OF_PYTORCH = MappingProxyType(
 
 
 def network_without_decoder(
-    dims: ModelDims, tensors: Mapping[str, Tensor], *, dtype: torch.dtype, int8: bool
+    dims: ModelDims, tensors: Mapping[str, Array], *, dtype: torch.dtype, int8: bool
 ) -> Whisper:
     """Build a network whose decoder has no weights, of OpenAI's state dict.
 
@@ -76,7 +71,7 @@ def network_without_decoder(
         model = Whisper(dims)
         model.decoder = _NoDecoder(dims)
     state = {
-        name.removeprefix(PREFIX): tensor.to("cpu", torch.float32 if stays_float32(name) else dtype)
+        name.removeprefix(PREFIX): as_tensor(tensor).to(torch.float32 if stays_float32(name) else dtype)
         for name, tensor in tensors.items()
         if name.startswith(PREFIX)
     }
@@ -165,10 +160,9 @@ def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, computed: WindowFr
     )
 
 
-def _frame_of_padding(tensors: Mapping[str, Tensor]) -> Tensor:
+def _frame_of_padding(tensors: Mapping[str, Array]) -> Floats:
     first, bias = (floats(tensors[f"encoder.conv{which}.bias"]) for which in (1, 2))
-    table = floats(tensors["encoder.conv2.weight"]).sum(2)
-    return gelu(table @ gelu(first) + bias).contiguous()
+    return gelu(floats(tensors["encoder.conv2.weight"]).sum(2) @ gelu(first) + bias)
 
 
 class NativeEncoderState(CachedWindow[WindowFrames]):
@@ -195,34 +189,34 @@ class NativeEncoder:
             self._set_layer(layer, tensors, chosen)
         for which, n_in in enumerate((dims.n_mels, dims.n_audio_state)):
             weight, bias = (floats(tensors[f"encoder.conv{which + 1}.{of}"]) for of in ("weight", "bias"))
-            self._encoder.set_convolution(which, weight.data_ptr(), bias.data_ptr(), n_in)
+            self._encoder.set_convolution(which, weight.ctypes.data, bias.ctypes.data, n_in)
         self._set_norm(-1, 0, tensors, "encoder.ln_post")
         positions = floats(tensors["encoder.positional_embedding"])
-        self._encoder.set_positions(positions.data_ptr())
+        self._encoder.set_positions(positions.ctypes.data)
         padding = _frame_of_padding(tensors)
-        self._encoder.set_padding(padding.data_ptr())
+        self._encoder.set_padding(padding.ctypes.data)
 
-    def _set_layer(self, layer: int, tensors: Mapping[str, Tensor], in_bytes: Collection[str]) -> None:
+    def _set_layer(self, layer: int, tensors: Mapping[str, Array], in_bytes: Collection[str]) -> None:
         block = f"encoder.blocks.{layer}"
         for which, (parts, name) in enumerate(LAYERS):
             weights = [floats(tensors[f"{block}.{part}.weight"]) for part in parts]
-            weight = torch.cat(weights)
-            bias = torch.cat([self._bias(tensors, f"{block}.{part}", len(weights[0])) for part in parts])
+            weight = np.concatenate(weights)
+            bias = np.concatenate([self._bias(tensors, f"{block}.{part}", len(weights[0])) for part in parts])
             shape = (weight.shape[0], weight.shape[1])
             self._encoder.set_table(
-                layer, which, weight.data_ptr(), bias.data_ptr(), shape, in_bytes=name in in_bytes
+                layer, which, weight.ctypes.data, bias.ctypes.data, shape, in_bytes=name in in_bytes
             )
         self._set_norm(layer, 0, tensors, f"{block}.attn_ln")
         self._set_norm(layer, 1, tensors, f"{block}.mlp_ln")
 
     @staticmethod
-    def _bias(tensors: Mapping[str, Tensor], name: str, n_out: int) -> Tensor:
+    def _bias(tensors: Mapping[str, Array], name: str, n_out: int) -> Floats:
         bias = tensors.get(f"{name}.bias")
-        return torch.zeros(n_out) if bias is None else floats(bias)
+        return np.zeros(n_out, np.float32) if bias is None else floats(bias)
 
-    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Tensor], name: str) -> None:
+    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Array], name: str) -> None:
         weight, bias = (floats(tensors[f"{name}.{of}"]) for of in ("weight", "bias"))
-        self._encoder.set_norm(layer, which, weight.data_ptr(), bias.data_ptr())
+        self._encoder.set_norm(layer, which, weight.ctypes.data, bias.ctypes.data)
 
     def encode(self, features: Features) -> EncoderOutput:
         n_content = content_frames(features, self.dims, self.name)

@@ -8,15 +8,12 @@ Sources: GE2E (arXiv 1710.10467), as in Resemblyzer 0.1.4; CAM++ (arXiv 2303.003
 
 from __future__ import annotations
 
-import pickle
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from types import SimpleNamespace
 from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -27,9 +24,10 @@ from torch.nn import functional
 
 from sottovoce.audio.mel import N_FFT, mel_filters
 from sottovoce.errors import CheckpointError
-from sottovoce.models.checkpoint.openai import first_line, load_pickle
+from sottovoce.models.checkpoint.torch_file import read_torch_file
 from sottovoce.models.sources.find import fetch_network
 from sottovoce.models.sources.package_index import IndexModel, Package, whole
+from sottovoce.models.whisper import as_tensor
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
 
 VOICES = IndexModel(
@@ -99,41 +97,17 @@ def read_tensors(path: Path, key: str | None, shapes: Mapping[str, tuple[int, ..
     shapes: expected ones of some tensors.
     Raises: CheckpointError.
     """
-    content = _unpickled(path) if zipfile.is_zipfile(path) else load_pickle(path)
+    content = read_torch_file(path, skips_objects=True)
     state = content.get(key) if isinstance(content, Mapping) and key is not None else content
     if not isinstance(state, Mapping):
         where = "" if key is None else f" under '{key}'"
         raise CheckpointError(f"{path}: expected tensors{where}, got none")
-    tensors = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
+    tensors = {name: as_tensor(array) for name, array in state.items() if isinstance(array, np.ndarray)}
     for name, shape in shapes.items():
         got = tuple(tensors[name].shape) if name in tensors else "none"
         if got != shape:
             raise CheckpointError(f"{path}: {name}: expected {shape}, got {got}")
     return tensors
-
-
-class _Empty:
-    """Replaces objects that are neither tensors nor plain values."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-class _TensorUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> object:
-        allowed = {("collections", "OrderedDict"), ("torch._utils", "_rebuild_tensor_v2")}
-        return super().find_class(module, name) if (module, name) in allowed else _Empty
-
-
-def _unpickled(path: Path) -> object:
-    unpickler = SimpleNamespace(__name__="pickle", Unpickler=_TensorUnpickler)
-    try:
-        return torch.load(path, map_location="cpu", weights_only=False, pickle_module=unpickler)
-    except Exception as error:  # a damaged pickle can raise any error
-        raise CheckpointError(f"{path}: not a readable PyTorch file ({first_line(error)})") from error
 
 
 Floats = npt.NDArray[np.float32]

@@ -7,7 +7,6 @@ import math
 import mmap
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,15 +14,20 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from safetensors import SafetensorError
-from torch import Tensor
 
 from sottovoce.errors import CheckpointError, OptionError, cause_of
 from sottovoce.models.dims import AlignmentHeads, EncoderMode, ModelDims
 from sottovoce.text.files import whole_file
 
 Shape: TypeAlias = tuple[int, ...]
+Array: TypeAlias = npt.NDArray[np.generic]
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""NumPy has no bfloat16: its bits, under its name."""
+DTYPES: Mapping[str, np.dtype[np.generic]] = MappingProxyType(
+    {"float32": np.dtype("<f4"), "bfloat16": BFLOAT16, "float16": np.dtype("<f2")}
+)
 
 LARGEST = {"mels": 1024, "vocab": 1_048_576, "ctx": 65_536, "state": 16_384, "head": 256, "layer": 256}
 """Bounds on header numbers by the end of their names, far above any Whisper, so that a damaged header
@@ -41,8 +45,8 @@ full window (docs/streaming.md).
 class Convolution:
     """weight (n_out, n_in, odd width), bias (n_out,)."""
 
-    weight: Tensor
-    bias: Tensor
+    weight: Array
+    bias: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,8 @@ class CtcWeights:
     weight: (n_labels, d). bias: (n_labels,). labels: one per output. blank: index.
     """
 
-    weight: Tensor
-    bias: Tensor
+    weight: Array
+    bias: Array
     labels: tuple[str, ...]
     blank: int
     convolutions: tuple[Convolution, ...] = ()
@@ -72,7 +76,7 @@ class Checkpoint:
 
     name: str
     dims: ModelDims
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Array]
     alignment_heads: AlignmentHeads | None = None
     ctc_head: CtcWeights | None = None
     trained_tokens: tuple[int, ...] | None = None
@@ -135,15 +139,14 @@ def validated(checkpoint: Checkpoint, source: str) -> Checkpoint:
 
 def _check_tensors(checkpoint: Checkpoint, source: str) -> None:
     shapes = expected_shapes(checkpoint.dims)
+    stored = stored_tensors(checkpoint.tensors)
     for name, shape in shapes.items():
-        if name not in checkpoint.tensors:
+        if name not in stored:
             raise CheckpointError(f"{source}: tensor {name} is missing, expected shape {shape}")
-        tensor = checkpoint.tensors[name]
-        if tuple(tensor.shape) != shape:
-            raise CheckpointError(
-                f"{source}: tensor {name} has shape {tuple(tensor.shape)}, expected {shape}"
-            )
-        if not tensor.is_floating_point():
+        tensor = stored[name]
+        if tensor.shape != shape:
+            raise CheckpointError(f"{source}: tensor {name} has shape {tensor.shape}, expected {shape}")
+        if tensor.dtype.kind != "f" and tensor.dtype != BFLOAT16:
             raise CheckpointError(f"{source}: tensor {name} holds {tensor.dtype}, expected floating point")
     unknown = sorted(set(checkpoint.tensors) - set(shapes))
     if unknown:
@@ -204,6 +207,70 @@ def _norm(prefix: str, n_state: int) -> dict[str, Shape]:
     return {f"{prefix}.weight": (n_state,), f"{prefix}.bias": (n_state,)}
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor that is decoded when it is read, such as one in blocks of eight bits."""
+
+    shape: Shape
+    dtype: np.dtype[np.generic]
+    read: Callable[[], Array]
+
+
+class StoredTensors(Mapping[str, Array]):
+    """Tensors of a file; each is decoded whenever it is looked up."""
+
+    def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
+        self.stored = stored
+
+    def __getitem__(self, name: str) -> Array:
+        return self.stored[name].read()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+
+def stored_tensors(tensors: Mapping[str, Array]) -> Mapping[str, Array | StoredTensor]:
+    """Return the shapes and dtypes of tensors, without decoding any."""
+    return tensors.stored if isinstance(tensors, StoredTensors) else tensors
+
+
+def dtype_name(dtype: np.dtype[np.generic]) -> str:
+    return "bfloat16" if dtype == BFLOAT16 else dtype.name
+
+
+def floats(array: Array) -> Floats:
+    """Return weights as contiguous, aligned float32 numbers; a view if they are."""
+    if array.dtype == BFLOAT16:
+        return (np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return np.require(array, np.float32, ["C", "A"])
+
+
+def with_dtype(array: Array, dtype: np.dtype[np.generic]) -> Array:
+    """Round weights to another floating-point dtype, to the nearest, of two the even one."""
+    if array.dtype == dtype:
+        return array
+    if dtype != BFLOAT16:
+        return floats(array).astype(dtype)
+    bits = floats(array).view(np.uint32)
+    rounded = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
+    is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    return np.where(is_nan, bits >> 16 | 0x40, rounded).astype(np.uint16).view(BFLOAT16)
+
+
+def sinusoids(length: int, channels: int) -> Floats:
+    """Compute Whisper's fixed position embedding (length, channels) float32: sines, then cosines.
+
+    Wavelengths are geometric from 2*pi to 10000*2*pi (openai-whisper, model.py).
+    """
+    n_wave = channels // 2
+    rates = np.exp(np.float32(-math.log(10_000) / (n_wave - 1)) * np.arange(n_wave, dtype=np.float32))
+    angles = np.arange(length, dtype=np.float32)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
 @dataclass(slots=True)
 class Cursor:
     """A position in a memory-mapped file; source and part appear in errors.
@@ -231,9 +298,9 @@ class Cursor:
         return name
 
     def array(self, n_bytes: int, part: str) -> npt.NDArray[np.uint8]:
-        """Read the next bytes as a writable array (n_bytes,) uint8."""
+        """Return the next bytes as a view of the file, (n_bytes,) uint8; writing changes the view alone."""
         self.skip(n_bytes, part)
-        return np.frombuffer(self.content, np.uint8, n_bytes, self.at - n_bytes).copy()
+        return np.frombuffer(self.content, np.uint8, n_bytes, self.at - n_bytes)
 
     def skip(self, n_bytes: int, part: str) -> None:
         if n_bytes > self.n_left:
@@ -258,34 +325,24 @@ class Cursor:
         return value
 
 
-@contextmanager
-def cursor_over(path: Path, source: str) -> Iterator[Cursor]:
-    """Map a file and yield a cursor at its beginning. Raises: CheckpointError."""
+def map_file(path: Path) -> mmap.mmap:
+    """Map a file; what is written into the mapping stays there. Raises: CheckpointError."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            yield Cursor(content, source)
-    except CheckpointError:
-        raise
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{source}: cannot be read ({cause_of(error)})") from error
+        raise CheckpointError(f"{path}: cannot be read ({cause_of(error)})") from error
 
 
-@contextmanager
-def as_os_error() -> Iterator[None]:
-    """Convert PyTorch's and safetensors' errors of a full disk to OSError."""
-    try:
-        yield
-    except (RuntimeError, SafetensorError) as error:
-        raise OSError(str(error).partition("\n")[0]) from error
+def cursor_over(path: Path) -> Cursor:
+    """Map a file and return a cursor at its beginning. Raises: CheckpointError."""
+    return Cursor(map_file(path), str(path))
 
 
 def write_json(path: Path, content: object, *, indent: int | None = 2) -> None:
     """indent: None is faster."""
     with whole_file(path) as unfinished:
         unfinished.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,10 +414,9 @@ class Codec:
 
 
 LONG = MappingProxyType({"f32": "float32", "f16": "float16", "bf16": "bfloat16"})
-DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
 
 
-def plain_dtype(number: str, name: str) -> torch.dtype:
+def plain_dtype(number: str, name: str) -> np.dtype[np.generic]:
     """Return a floating-point dtype. name: of the format. Raises: OptionError for others."""
     dtype = DTYPES.get(number)
     if dtype is None:

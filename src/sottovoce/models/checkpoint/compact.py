@@ -11,17 +11,24 @@ from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+import numpy as np
 
-from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint, Codec, CtcWeights, check_dims, validated
+from sottovoce.errors import CheckpointError
+from sottovoce.models.checkpoint.base import (
+    DTYPES,
+    Array,
+    Checkpoint,
+    Codec,
+    CtcWeights,
+    check_dims,
+    sinusoids,
+    validated,
+    with_dtype,
+)
 from sottovoce.models.checkpoint.formats import NANO_ASSET
+from sottovoce.models.checkpoint.safetensors_file import read_safetensors, write_safetensors
 from sottovoce.models.dims import EncoderMode, ModelDims
-from sottovoce.models.whisper import sinusoids
-from sottovoce.text.files import from_json, whole_file
+from sottovoce.text.files import from_json
 
 KEY = "sottovoce"
 ENCODER_MODE = EncoderMode(tail_s=0.0, bucket_s=0.5)
@@ -69,7 +76,7 @@ def compact_languages(path: Path = NANO_ASSET) -> tuple[str, ...] | None:
     """Read the trained languages from a file's header; None: all of the vocabulary. Raises:
     CheckpointError.
     """
-    return _load(path, with_tensors=False)[0].languages
+    return _load(path)[0].languages
 
 
 CODEC = Codec(read_compact)
@@ -87,7 +94,7 @@ def save_compact(checkpoint: Checkpoint, path: Path) -> None:
     table = tensors.pop(f"{EMBEDDING}.weight")
     unused = sorted(set(range(table.shape[0])) - set(tokens))
     tensors[f"{EMBEDDING}.rows"] = table[list(tokens)]
-    tensors[f"{EMBEDDING}.unused"] = table[unused[0]] if unused else torch.zeros_like(table[0])
+    tensors[f"{EMBEDDING}.unused"] = table[unused[0]] if unused else np.zeros_like(table[0])
     metadata: dict[str, object] = {
         "name": checkpoint.name,
         "dims": asdict(checkpoint.dims),
@@ -100,25 +107,19 @@ def save_compact(checkpoint: Checkpoint, path: Path) -> None:
             raise CheckpointError(f"{checkpoint.name}: the compact form keeps linear CTC heads alone")
         metadata |= {"ctc_vocab": checkpoint.ctc_head.labels, "ctc_blank": checkpoint.ctc_head.blank}
         tensors |= {f"{CTC}.weight": checkpoint.ctc_head.weight, f"{CTC}.bias": checkpoint.ctc_head.bias}
-    halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in tensors.items()}
-    with whole_file(path) as unfinished:
-        save_file(halves, unfinished, metadata={KEY: json.dumps(metadata)})
+    halves = {name: with_dtype(tensor, DTYPES["float16"]) for name, tensor in tensors.items()}
+    write_safetensors(path, halves, {KEY: json.dumps(metadata)})
 
 
-def _load(path: Path, *, with_tensors: bool = True) -> tuple[Metadata, dict[str, Tensor]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = (file.metadata() or {}).get(KEY)
-            names = file.keys() if with_tensors else ()
-            tensors = {name: file.get_tensor(name) for name in names}
-    except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path}: not a readable safetensors file ({cause_of(error)})") from error
+def _load(path: Path) -> tuple[Metadata, dict[str, Array]]:
+    in_header, tensors = read_safetensors(path)
+    metadata = in_header.get(KEY)
     if metadata is None:
         raise CheckpointError(f"{path}: safetensors without dimensions, give the folder with its config.json")
     return from_json(Metadata, metadata, str(path), CheckpointError), tensors
 
 
-def _spread(tensors: dict[str, Tensor], tokens: tuple[int, ...], dims: ModelDims, source: str) -> Tensor:
+def _spread(tensors: dict[str, Array], tokens: tuple[int, ...], dims: ModelDims, source: str) -> Array:
     rows = tensors.pop(f"{EMBEDDING}.rows", None)
     unused = tensors.pop(f"{EMBEDDING}.unused", None)
     expected = (len(tokens), dims.n_text_state)
@@ -132,12 +133,12 @@ def _spread(tensors: dict[str, Tensor], tokens: tuple[int, ...], dims: ModelDims
         )
     if len(set(tokens)) != len(tokens) or not all(0 <= token < dims.n_vocab for token in tokens):
         raise CheckpointError(f"{source}: token_ids repeat or leave the vocabulary of {dims.n_vocab}")
-    table = unused.expand(dims.n_vocab, -1).clone()
-    table[list(tokens)] = rows.to(table.dtype)
+    table = np.repeat(unused[None], dims.n_vocab, axis=0)
+    table[list(tokens)] = with_dtype(rows, table.dtype)
     return table
 
 
-def _ctc_weights(metadata: Metadata, tensors: dict[str, Tensor], source: str) -> CtcWeights | None:
+def _ctc_weights(metadata: Metadata, tensors: dict[str, Array], source: str) -> CtcWeights | None:
     weight = tensors.pop(f"{CTC}.weight", None)
     bias = tensors.pop(f"{CTC}.bias", None)
     if weight is None or bias is None or metadata.ctc_vocab is None:

@@ -23,25 +23,32 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.errors import CheckpointError, OptionError, cause_of
 from sottovoce.models.checkpoint.base import (
+    BFLOAT16,
     MAX_RANK,
+    Array,
     Checkpoint,
     Codec,
     Cursor,
+    Floats,
     QuantizationLoss,
     Shape,
+    StoredTensor,
+    StoredTensors,
     TensorLoss,
     check_dims,
     cursor_over,
+    dtype_name,
     expected_shapes,
+    floats,
     tensor_loss,
     validated,
+    with_dtype,
     write_json,
 )
+from sottovoce.models.checkpoint.base import DTYPES as PLAIN
 from sottovoce.models.checkpoint.formats import CT2_MODEL
 from sottovoce.models.checkpoint.huggingface import (
     alignment_heads,
@@ -64,15 +71,22 @@ VERSIONS = range(4, 7)
 """Of the binary layout: types have numbers since 4; 5 and 6 changed other files."""
 SPECIFICATION = "WhisperSpec"
 REVISIONS = range(1, 4)
-DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
+DTYPES: tuple[np.dtype[np.generic], ...] = (
+    *map(np.dtype, ("<f4", "i1", "<i2", "<i4", "<f2")),
+    BFLOAT16,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
     name: str
     shape: Shape
-    dtype: torch.dtype
+    dtype: np.dtype[np.generic]
     at: int
+
+    @property
+    def is_integer(self) -> bool:
+        return self.dtype.kind == "i"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,34 +114,36 @@ class ModelFile:
     def integer(self, name: str) -> int:
         self.shape(name, 0)
         variable = self.variables[name]
-        if variable.dtype.is_floating_point:
+        if not variable.is_integer:
             raise CheckpointError(
-                f"{self.source}: variable {name} holds {variable.dtype}, expected an integer"
+                f"{self.source}: variable {name} holds {dtype_name(variable.dtype)}, expected an integer"
             )
         return int(read_values(self.cursor, variable))
 
-    def weights(self, name: str) -> Tensor:
+    def weights(self, name: str) -> StoredTensor:
+        """Return a variable whose quantised rows are decoded when they are read."""
         variable = self.variables[name]
         values = read_values(self.cursor, variable)
-        if values.is_floating_point():
-            return values
+        if not variable.is_integer:
+            return StoredTensor(variable.shape, variable.dtype, lambda: values)
         # CTranslate2 multiplies by the inverse scale; this product is exact.
-        inverse = 1 / self._scale(variable)
-        return values.float() * inverse.reshape(-1, *[1] * (values.ndim - 1))
+        inverse = np.float32(1) / self._scale(variable)
+        inverses = inverse.reshape(-1, *[1] * (values.ndim - 1))
+        return StoredTensor(variable.shape, np.dtype("<f4"), lambda: values.astype(np.float32) * inverses)
 
-    def _scale(self, variable: Variable) -> Tensor:
+    def _scale(self, variable: Variable) -> Floats:
         stored = self.variables.get(f"{variable.name}_scale")
-        if stored is None and variable.dtype == torch.int16:
-            return torch.tensor(INT16_SCALE)
+        if stored is None and variable.dtype == np.int16:
+            return np.array(INT16_SCALE, np.float32)
         n_rows = variable.shape[0] if variable.shape else 1
-        if stored is None or stored.dtype != torch.float32 or stored.shape not in ((), (1,), (n_rows,)):
-            what = "nothing" if stored is None else f"{stored.dtype} of shape {stored.shape}"
+        if stored is None or stored.dtype != np.float32 or stored.shape not in ((), (1,), (n_rows,)):
+            what = "nothing" if stored is None else f"{dtype_name(stored.dtype)} of shape {stored.shape}"
             raise CheckpointError(
-                f"{self.source}: {variable.name} holds {variable.dtype}, "
+                f"{self.source}: {variable.name} holds {dtype_name(variable.dtype)}, "
                 f"expected {n_rows} float32 scales in another variable, got {what}"
             )
-        scale = read_values(self.cursor, stored)
-        if not (torch.isfinite(scale) & (scale > 0)).all():
+        scale = floats(read_values(self.cursor, stored))
+        if not (np.isfinite(scale) & (scale > 0)).all():
             raise CheckpointError(f"{self.source}: {stored.name} holds scales that are not above 0")
         return scale
 
@@ -160,14 +176,14 @@ def read_contents(cursor: Cursor) -> ModelFile:
     return ModelFile(cursor, revision, variables)
 
 
-def read_values(cursor: Cursor, variable: Variable) -> Tensor:
+def read_values(cursor: Cursor, variable: Variable) -> Array:
     cursor.at = variable.at
     n_bytes = math.prod(variable.shape) * variable.dtype.itemsize
     values = cursor.array(n_bytes, f"variable {variable.name}")
-    return torch.from_numpy(values).view(variable.dtype).reshape(variable.shape)
+    return values.view(variable.dtype).reshape(variable.shape)
 
 
-def write_model(path: Path, variables: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
+def write_model(path: Path, variables: Mapping[str, Array], aliases: Mapping[str, str]) -> None:
     """Write a file of the newest version atomically.
 
     variables: in dtypes of `DTYPES`. aliases: names of variables by alias.
@@ -176,10 +192,10 @@ def write_model(path: Path, variables: Mapping[str, Tensor], aliases: Mapping[st
         file.write(struct.pack("<I", VERSIONS[-1]) + _packed(SPECIFICATION))
         file.write(struct.pack("<II", REVISIONS[-1], len(variables)))
         for name, tensor in sorted(variables.items()):
-            values = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+            values = tensor.tobytes()
             file.write(_packed(name) + struct.pack(f"<B{tensor.ndim}I", tensor.ndim, *tensor.shape))
             file.write(struct.pack("<BI", DTYPES.index(tensor.dtype), len(values)))
-            file.write(np.ascontiguousarray(values).data)
+            file.write(values)
         file.write(struct.pack("<I", len(aliases)))
         for alias, target in sorted(aliases.items()):
             file.write(_packed(alias) + _packed(target))
@@ -196,7 +212,7 @@ def _variable(cursor: Cursor) -> Variable:
         raise CheckpointError(f"{cursor.source}: {part} has shape {shape}, expected sizes of 1 or more")
     number = cursor.integer(part, "B")
     if number >= len(DTYPES):
-        names = ", ".join(f"{i} {str(kind).removeprefix('torch.')}" for i, kind in enumerate(DTYPES))
+        names = ", ".join(f"{i} {dtype_name(kind)}" for i, kind in enumerate(DTYPES))
         raise CheckpointError(f"{cursor.source}: {part} has the unknown type {number}, expected {names}")
     n_bytes = cursor.integer(part, "I")
     expected = math.prod(shape) * DTYPES[number].itemsize
@@ -315,12 +331,11 @@ def read_ctranslate2(path: Path) -> Checkpoint:
     """
     folder, file = (path, path / CT2_MODEL) if path.is_dir() else (path.parent, path)
     source = str(file)
-    with cursor_over(file, source) as cursor:
-        contents = read_contents(cursor)
-        dims = _dims(contents)
-        _check_properties(contents)
-        tensors = dict(_tensors(contents, dims))
-        _check_projection(contents)
+    contents = read_contents(cursor_over(file))
+    dims = _dims(contents)
+    _check_properties(contents)
+    tensors = StoredTensors(dict(_tensors(contents, dims)))
+    _check_projection(contents)
     _check_vocabulary(folder, dims)
     config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     _note_suppressed(config, dims, str(folder))
@@ -369,7 +384,7 @@ def _check_properties(contents: ModelFile) -> None:
             raise CheckpointError(f"{contents.source}: {name} is {value}, expected {expected.get(name, 0)}")
 
 
-def _tensors(contents: ModelFile, dims: ModelDims) -> Iterator[tuple[str, Tensor]]:
+def _tensors(contents: ModelFile, dims: ModelDims) -> Iterator[tuple[str, StoredTensor]]:
     shapes = expected_shapes(dims)
     expected = layout(dims)
     for name, variable in contents.variables.items():
@@ -381,23 +396,28 @@ def _tensors(contents: ModelFile, dims: ModelDims) -> Iterator[tuple[str, Tensor
     for name in (name for name in expected if name in contents.variables):
         parts = expected[name]
         weights = contents.weights(name)
-        if not weights.ndim or len(weights) % len(parts):
+        if not weights.shape or weights.shape[0] % len(parts):
             raise CheckpointError(
-                f"{contents.source}: variable {name} has shape {tuple(weights.shape)}, "
+                f"{contents.source}: variable {name} has shape {weights.shape}, "
                 f"expected rows of {len(parts)} tensors"
             )
-        for part, rows in zip(parts, weights.chunk(len(parts)), strict=True):
+        n_rows = weights.shape[0] // len(parts)
+        for index, part in enumerate(parts):
             # Whisper has no key bias, and softmax cancels it: it shifts all scores of a query alike.
             if part in shapes:
-                yield part, rows
+                yield part, _rows(weights, index * n_rows, n_rows)
+
+
+def _rows(weights: StoredTensor, first: int, n: int) -> StoredTensor:
+    return StoredTensor((n, *weights.shape[1:]), weights.dtype, lambda: weights.read()[first : first + n])
 
 
 def _check_projection(contents: ModelFile) -> None:
     table, projection = contents.variables[EMBEDDINGS], contents.variables.get(PROJECTION)
     if projection is None or projection == table:
         return
-    if projection.shape != table.shape or not torch.equal(
-        contents.weights(PROJECTION), contents.weights(EMBEDDINGS)
+    if projection.shape != table.shape or not np.array_equal(
+        contents.weights(PROJECTION).read(), contents.weights(EMBEDDINGS).read()
     ):
         raise CheckpointError(
             f"{contents.source}: {PROJECTION} differs from the token embedding, expected them tied"
@@ -448,31 +468,30 @@ def _note_suppressed(config: Mapping[str, object], dims: ModelDims, source: str)
 
 def _numbers(contents: ModelFile) -> str:
     kinds = [contents.variables[name].dtype for name in (EMBEDDINGS, "encoder/layer_norm/gamma")]
-    weights, rest = (str(kind).removeprefix("torch.") for kind in kinds)
+    weights, rest = map(dtype_name, kinds)
     return f"int8_{rest}" if weights == "int8" else weights
 
 
-LARGEST_INT8 = torch.iinfo(torch.int8).max
+LARGEST_INT8 = np.iinfo(np.int8).max
 LARGEST_INT16 = 1 << 10
 """Ten bits, so that sums of products fit 32."""
 
 
+INT8, INT16 = DTYPES[1:3]
+
+
 @dataclass(frozen=True, slots=True)
 class NumberType:
-    weights: torch.dtype
-    rest: torch.dtype
+    weights: np.dtype[np.generic]
+    rest: np.dtype[np.generic]
 
 
 TYPES = MappingProxyType(
     {
-        "float32": NumberType(torch.float32, torch.float32),
-        "float16": NumberType(torch.float16, torch.float16),
-        "bfloat16": NumberType(torch.bfloat16, torch.bfloat16),
-        "int8": NumberType(torch.int8, torch.float32),
-        "int8_float32": NumberType(torch.int8, torch.float32),
-        "int8_float16": NumberType(torch.int8, torch.float16),
-        "int8_bfloat16": NumberType(torch.int8, torch.bfloat16),
-        "int16": NumberType(torch.int16, torch.float32),
+        **{name: NumberType(dtype, dtype) for name, dtype in PLAIN.items()},
+        "int8": NumberType(INT8, PLAIN["float32"]),
+        **{f"int8_{name}": NumberType(INT8, dtype) for name, dtype in PLAIN.items()},
+        "int16": NumberType(INT16, PLAIN["float32"]),
     }
 )
 """By name of CTranslate2's converters."""
@@ -490,7 +509,7 @@ def save_ctranslate2(
     if kind is None:
         raise OptionError(f"CTranslate2 type {number!r} given, expected one of {', '.join(TYPES)}")
     folder.mkdir(parents=True, exist_ok=True)
-    variables: dict[str, Tensor] = {}
+    variables: dict[str, Array] = {}
     losses: list[TensorLoss] = []
     for name, tensor in _stacked(checkpoint).items():
         stored = _stored(name, tensor, kind)
@@ -509,64 +528,64 @@ def save_ctranslate2(
 CODEC = Codec(read_ctranslate2, save_ctranslate2)
 
 
-def quantize_int8(weights: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_int8(weights: Floats) -> tuple[Array, Floats]:
     """Quantise weights (n_out, ...) to int8 and float32 scales (n_out,); value = weight * scale."""
-    rows = weights.float().flatten(1)
-    largest = rows.abs().amax(dim=1)
-    largest = torch.where(largest > 0, largest, LARGEST_INT8)
-    largest = largest.clamp(min=LARGEST_INT8 / torch.finfo(torch.float32).max)
-    # A true division: torch divides a number by a tensor through its inverse.
-    scales = torch.full_like(largest, LARGEST_INT8) / largest
-    return (rows * scales[:, None]).round().to(torch.int8).view(weights.shape), scales
+    rows = weights.reshape(len(weights), -1)
+    largest = np.abs(rows).max(axis=1)
+    largest = np.where(largest > 0, largest, np.float32(LARGEST_INT8))
+    largest = np.maximum(largest, np.float32(LARGEST_INT8) / np.finfo(np.float32).max)
+    scales = np.float32(LARGEST_INT8) / largest
+    return np.rint(rows * scales[:, None]).astype(np.int8).reshape(weights.shape), scales
 
 
-def quantize_int16(weights: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_int16(weights: Floats) -> tuple[Array, Floats]:
     """Quantise weights to int16 and one float32 scale ()."""
-    largest = weights.float().abs().max()
-    scale = LARGEST_INT16 / torch.where(largest > 0, largest, 1.0)
-    return (weights.float() * scale).round().to(torch.int16), scale
+    largest = np.abs(weights).max()
+    scale = np.array(LARGEST_INT16 / (largest if largest > 0 else 1.0), np.float32)
+    return np.rint(weights * scale).astype(np.int16), scale
 
 
-def _stacked(checkpoint: Checkpoint) -> dict[str, Tensor]:
+def _stacked(checkpoint: Checkpoint) -> dict[str, Array]:
     left = dict(checkpoint.tensors)
-    stacked: dict[str, Tensor] = {}
+    stacked: dict[str, Array] = {}
     for name, parts in layout(checkpoint.dims).items():
         tensors = [left.pop(part) if part in left else _no_bias(part, checkpoint) for part in parts]
         present = [tensor for tensor in tensors if tensor is not None]
         if present:
-            stacked[name] = torch.cat(present) if len(present) > 1 else present[0]
+            stacked[name] = (
+                np.concatenate([floats(each) for each in present]) if len(present) > 1 else present[0]
+            )
     return stacked | left
 
 
-def _no_bias(name: str, checkpoint: Checkpoint) -> Tensor | None:
-    return torch.zeros(checkpoint.dims.n_text_state) if name.endswith("key.bias") else None
+def _no_bias(name: str, checkpoint: Checkpoint) -> Array | None:
+    return np.zeros(checkpoint.dims.n_text_state, np.float32) if name.endswith("key.bias") else None
 
 
-def _stored(name: str, tensor: Tensor, kind: NumberType) -> dict[str, Tensor]:
+def _stored(name: str, tensor: Array, kind: NumberType) -> dict[str, Array]:
     if not name.endswith("/weight"):
-        return {name: tensor.to(kind.rest)}
-    if kind.weights.is_floating_point:
-        return {name: tensor.to(kind.weights)}
-    values, scale = (quantize_int8 if kind.weights == torch.int8 else quantize_int16)(tensor)
+        return {name: with_dtype(tensor, kind.rest)}
+    if kind.weights not in (INT8, INT16):
+        return {name: with_dtype(tensor, kind.weights)}
+    values, scale = (quantize_int8 if kind.weights == INT8 else quantize_int16)(floats(tensor))
     return {name: values, f"{name}_scale": scale}
 
 
-def _loss(name: str, tensor: Tensor, stored: dict[str, Tensor]) -> TensorLoss:
+def _loss(name: str, tensor: Array, stored: dict[str, Array]) -> TensorLoss:
     after = sum(part.nbytes for part in stored.values())
     scale = stored.get(f"{name}_scale")
     if scale is None:
         return TensorLoss(name, tensor.nbytes, after)
-    packed = stored[name].float() / scale.view(-1, *[1] * (tensor.ndim - 1))
-    weights = tensor.float().numpy()
-    return tensor_loss(name, weights, packed.numpy(), bytes_before=tensor.nbytes, bytes_after=after)
+    packed = floats(stored[name]) / floats(scale).reshape(-1, *[1] * (tensor.ndim - 1))
+    return tensor_loss(name, floats(tensor), packed, bytes_before=tensor.nbytes, bytes_after=after)
 
 
-def _properties(checkpoint: Checkpoint) -> dict[str, Tensor]:
+def _properties(checkpoint: Checkpoint) -> dict[str, Array]:
     heads = {name: getattr(checkpoint.dims, ours) for ours, name in HEADS.items()}
     # CTranslate2's own heads for translation: none, as Whisper's are in config.json.
     heads |= {"decoder/alignment_heads": 1, "decoder/alignment_layer": -1}
-    counts = {name: torch.tensor(value, dtype=torch.int16) for name, value in heads.items()}
-    return counts | {name: torch.tensor(value, dtype=torch.int8) for name, value in WRITTEN.items()}
+    counts: dict[str, Array] = {name: np.array(value, np.int16) for name, value in heads.items()}
+    return counts | {name: np.array(value, np.int8) for name, value in WRITTEN.items()}
 
 
 def _config(checkpoint: Checkpoint) -> dict[str, object]:

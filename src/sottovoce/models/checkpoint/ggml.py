@@ -20,23 +20,26 @@ from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sottovoce.audio.mel import mel_filters
 from sottovoce.errors import CheckpointError, OptionError
 from sottovoce.models.checkpoint.base import (
     LONG,
     MAX_RANK,
+    Array,
     Checkpoint,
     Codec,
     Cursor,
+    Floats,
     QuantizationLoss,
     Shape,
+    StoredTensor,
+    StoredTensors,
     TensorLoss,
     check_dims,
     cursor_over,
     expected_shapes,
+    floats,
     tensor_loss,
     validated,
 )
@@ -46,7 +49,6 @@ from sottovoce.text.files import whole_file
 from sottovoce.text.tokenizer import Tokenizer
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +125,11 @@ def read_ggml(path: Path) -> Checkpoint:
     or part.
     """
     source = str(path)
-    with cursor_over(path, source) as cursor:
-        dims, numbers = _read_header(cursor)
-        _skip_filters(cursor, dims)
-        _skip_vocabulary(cursor, dims)
-        tensors = _read_tensors(cursor, dims)
+    cursor = cursor_over(path)
+    dims, numbers = _read_header(cursor)
+    _skip_filters(cursor, dims)
+    _skip_vocabulary(cursor, dims)
+    tensors = StoredTensors(_read_tensors(cursor, dims))
     checkpoint = Checkpoint(path.stem, dims=dims, tensors=tensors, numbers=numbers)
     return validated(checkpoint, source)
 
@@ -161,14 +163,14 @@ def _skip_vocabulary(cursor: Cursor, dims: ModelDims) -> None:
         cursor.skip(cursor.size("the length of a vocabulary entry", cursor.n_left), "the vocabulary")
 
 
-def _read_tensors(cursor: Cursor, dims: ModelDims) -> dict[str, Tensor]:
+def _read_tensors(cursor: Cursor, dims: ModelDims) -> dict[str, StoredTensor]:
     shapes = expected_shapes(dims)
     if not cursor.n_left:
         raise CheckpointError(
             f"{cursor.source}: no tensors after the vocabulary, expected {len(shapes)}; "
             "a file made for whisper.cpp's tests holds no model"
         )
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     while cursor.n_left:
         name, tensor = _read_tensor(cursor, shapes)
         if name in tensors:
@@ -177,7 +179,7 @@ def _read_tensors(cursor: Cursor, dims: ModelDims) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_tensor(cursor: Cursor, shapes: dict[str, Shape]) -> tuple[str, Tensor]:
+def _read_tensor(cursor: Cursor, shapes: dict[str, Shape]) -> tuple[str, StoredTensor]:
     n_dims, n_name, ttype = cursor.integers(3, "a tensor's header")
     if not 1 <= n_dims <= MAX_RANK:
         raise CheckpointError(f"{cursor.source}: a tensor has {n_dims} dimensions, expected 1 to {MAX_RANK}")
@@ -200,7 +202,7 @@ def _read_tensor(cursor: Cursor, shapes: dict[str, Shape]) -> tuple[str, Tensor]
     return name, _decoded(cursor, name, shape, BY_TTYPE[ttype])
 
 
-def _decoded(cursor: Cursor, name: str, shape: Shape, kind: BlockType) -> Tensor:
+def _decoded(cursor: Cursor, name: str, shape: Shape, kind: BlockType) -> StoredTensor:
     if shape[-1] % kind.n_elements:
         raise CheckpointError(
             f"{cursor.source}: tensor {name} of shape {shape} cannot be {kind.name}, "
@@ -209,8 +211,9 @@ def _decoded(cursor: Cursor, name: str, shape: Shape, kind: BlockType) -> Tensor
     n_bytes = math.prod(shape) // kind.n_elements * kind.n_bytes
     data = cursor.array(n_bytes, f"tensor {name}")
     if kind.n_elements > 1:
-        return torch.from_numpy(dequantize(data, kind)).reshape(shape)
-    return torch.from_numpy(data.view("<f2" if kind.name == "f16" else "<f4")).reshape(shape)
+        return StoredTensor(shape, np.dtype("<f4"), lambda: dequantize(data, kind).reshape(shape))
+    dtype = np.dtype("<f2" if kind.name == "f16" else "<f4")
+    return StoredTensor(shape, dtype, lambda: data.view(dtype).reshape(shape))
 
 
 def _names(kinds: Iterable[BlockType]) -> str:
@@ -290,13 +293,13 @@ def _write_vocabulary(file: BinaryIO, vocabulary: Iterable[bytes]) -> None:
         file.write(struct.pack("<I", len(entry)) + entry)
 
 
-def _write_tensor(file: BinaryIO, name: str, tensor: Tensor, kind: BlockType) -> TensorLoss:
+def _write_tensor(file: BinaryIO, name: str, tensor: Array, kind: BlockType) -> TensorLoss:
     kind = _kind_of(name, tensor, kind)
     shape = (*tensor.shape, 1) if name in COLUMN_BIASES else tuple(tensor.shape)
     encoded = name.encode()
     file.write(struct.pack("<3i", len(shape), len(encoded), kind.ttype))
     file.write(struct.pack(f"<{len(shape)}i", *reversed(shape)) + encoded)
-    weights = tensor.float().numpy()
+    weights = floats(tensor)
     blocks = quantize(weights, kind)
     file.write(blocks.tobytes())
     if kind.n_elements == 1:
@@ -305,7 +308,7 @@ def _write_tensor(file: BinaryIO, name: str, tensor: Tensor, kind: BlockType) ->
     return tensor_loss(name, weights, packed, bytes_before=tensor.nbytes, bytes_after=blocks.nbytes)
 
 
-def _kind_of(name: str, tensor: Tensor, kind: BlockType) -> BlockType:
+def _kind_of(name: str, tensor: Array, kind: BlockType) -> BlockType:
     if tensor.ndim < 2 or name in POSITIONS:
         return BY_NAME["f32"]
     return BY_NAME["f16"] if tensor.ndim == 3 and kind.n_elements > 1 else kind

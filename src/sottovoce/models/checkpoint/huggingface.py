@@ -14,26 +14,25 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+import numpy as np
 
 from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import (
+    Array,
     Checkpoint,
     Codec,
-    as_os_error,
     check_dims,
     expected_shapes,
     plain_dtype,
     validated,
+    with_dtype,
     write_json,
 )
 from sottovoce.models.checkpoint.formats import WEIGHT_FILES
-from sottovoce.models.checkpoint.openai import first_line, load_pickle
+from sottovoce.models.checkpoint.safetensors_file import read_safetensors, write_safetensors
+from sottovoce.models.checkpoint.torch_file import read_torch_file
 from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.text.files import from_plain, read_text, whole_file
+from sottovoce.text.files import from_plain, read_text
 from sottovoce.text.tokenizer import N_VOCAB_99, N_VOCAB_100, N_VOCAB_ENGLISH, Tokenizer
 
 BYTE_LEVEL: Mapping[str, object] = {
@@ -213,14 +212,18 @@ def read_huggingface(folder: Path) -> Checkpoint:
     return validated(checkpoint, source)
 
 
-def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write a folder for transformers, with the tokenizer if the vocabulary is Whisper's."""
+def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str = "float32") -> None:
+    """Write a folder for transformers, with the tokenizer if the vocabulary is Whisper's.
+
+    dtype: float32, float16 or bfloat16.
+    """
+    number = plain_dtype(dtype, "hf")
     folder.mkdir(parents=True, exist_ok=True)
     dims = checkpoint.dims
-    names = {name: transformers_name(name) for name in checkpoint.tensors}
-    tensors = {names[name]: tensor.to(dtype).contiguous() for name, tensor in checkpoint.tensors.items()}
-    with whole_file(folder / "model.safetensors") as unfinished, as_os_error():
-        save_file(tensors, unfinished, metadata={"format": "pt"})
+    tensors = {
+        transformers_name(name): with_dtype(tensor, number) for name, tensor in checkpoint.tensors.items()
+    }
+    write_safetensors(folder / "model.safetensors", tensors, {"format": "pt"})
     special = _special_tokens(dims)
     write_json(folder / "config.json", _config(dims) | special)
     write_json(folder / "generation_config.json", special | _generation(checkpoint))
@@ -230,11 +233,7 @@ def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = 
         write_json(folder / "tokenizer_config.json", TOKENIZER)
 
 
-def _write(checkpoint: Checkpoint, folder: Path, number: str) -> None:
-    save_huggingface(checkpoint, folder, plain_dtype(number, "hf"))
-
-
-CODEC = Codec(read_huggingface, _write)
+CODEC = Codec(read_huggingface, save_huggingface)
 
 
 def write_features(folder: Path, dims: ModelDims) -> None:
@@ -261,7 +260,7 @@ def transformers_name(name: str) -> str:
     return f"model.{name}"
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
+def _read_weights(folder: Path) -> dict[str, Array]:
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return _read_file(folder / name)
@@ -273,11 +272,11 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     )
 
 
-def _read_shards(index: Path) -> dict[str, Tensor]:
+def _read_shards(index: Path) -> dict[str, Array]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, Mapping) or not weight_map:
         raise CheckpointError(f"{index}: weight_map is missing, expected tensor names to file names")
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Array] = {}
     for shard in sorted({str(name) for name in weight_map.values()}):
         if Path(shard).name != shard:
             raise CheckpointError(f"{index}: shard {shard!r} is no file name in the same folder")
@@ -288,24 +287,16 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_file(path: Path) -> dict[str, Tensor]:
+def _read_file(path: Path) -> dict[str, Array]:
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
-    content = load_pickle(path)
-    if not isinstance(content, Mapping) or not all(isinstance(item, Tensor) for item in content.values()):
+        return read_safetensors(path)[1]
+    content = read_torch_file(path)
+    if not isinstance(content, Mapping) or not all(isinstance(item, np.ndarray) for item in content.values()):
         raise CheckpointError(f"{path}: expected a mapping of names to tensors")
     return {str(name): tensor for name, tensor in content.items()}
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise CheckpointError(f"{path}: not a readable safetensors file ({first_line(error)})") from error
-
-
-def _openai_names(tensors: dict[str, Tensor], dims: ModelDims, source: str) -> dict[str, Tensor]:
+def _openai_names(tensors: dict[str, Array], dims: ModelDims, source: str) -> dict[str, Array]:
     """Rename tensors, with or without "model." before their names; unknown ones keep theirs."""
     projection = tensors.pop(PROJECTION, None)
     ours = {transformers_name(name): name for name in expected_shapes(dims)}
@@ -313,7 +304,7 @@ def _openai_names(tensors: dict[str, Tensor], dims: ModelDims, source: str) -> d
         ours.get(f"model.{name.removeprefix('model.')}", name): tensor for name, tensor in tensors.items()
     }
     table = renamed.get("decoder.token_embedding.weight")
-    if projection is not None and (table is None or not torch.equal(projection, table)):
+    if projection is not None and (table is None or not np.array_equal(projection, table)):
         raise CheckpointError(f"{source}: {PROJECTION} differs from the token embedding, expected them tied")
     return renamed
 

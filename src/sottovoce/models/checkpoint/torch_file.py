@@ -1,0 +1,341 @@
+"""Files of `torch.save` (OpenAI's `.pt`, `pytorch_model.bin`), read and written without PyTorch.
+
+A file is a pickle that refers to storages: entries of a zip archive, or, before PyTorch 1.6, bytes behind the
+pickle. The pickle is interpreted here: no class or function is looked up, and opcodes that `torch.save` does
+not write for tensors and plain values are refused. Tensors are views of the mapped file.
+
+Source: PyTorch 2.5, `torch/serialization.py` and `torch/_utils.py` (`_rebuild_tensor_v2`).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import mmap
+import pickle
+import pickletools
+import struct
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, cast
+
+import numpy as np
+
+from sottovoce.errors import CheckpointError, cause_of
+from sottovoce.models.checkpoint.base import BFLOAT16, Array, map_file
+from sottovoce.text.files import whole_file
+
+STORAGES: Mapping[str, np.dtype[np.generic]] = MappingProxyType(
+    {
+        "torch FloatStorage": np.dtype("<f4"),
+        "torch HalfStorage": np.dtype("<f2"),
+        "torch BFloat16Storage": BFLOAT16,
+        "torch DoubleStorage": np.dtype("<f8"),
+        "torch LongStorage": np.dtype("<i8"),
+        "torch IntStorage": np.dtype("<i4"),
+        "torch ShortStorage": np.dtype("<i2"),
+        "torch CharStorage": np.dtype("i1"),
+        "torch ByteStorage": np.dtype("u1"),
+        "torch BoolStorage": np.dtype("?"),
+    }
+)
+"""Names in pickles, and the numbers of such a storage."""
+REBUILD = "torch._utils _rebuild_tensor_v2"
+TENSORS = (REBUILD, "torch._utils _rebuild_tensor")
+PARAMETER = "torch._utils _rebuild_parameter"
+ORDERED = "collections OrderedDict"
+MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
+"""First pickle of a file before PyTorch 1.6; its version, facts of the system, the content and the storages'
+keys follow, each a pickle.
+"""
+LARGEST_RANK = 8
+"""Dimensions; tensors of more are refused."""
+ALIGNMENT = 64
+"""Bytes; storages in an archive begin at multiples."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Global:
+    """A class or function that a pickle names."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    """A storage that a pickle refers to."""
+
+    dtype: np.dtype[np.generic]
+    key: str
+    n_items: int
+
+
+class Skipped:
+    """Replaces an object that is neither a tensor nor a plain value."""
+
+
+Tensors = Callable[[_Storage], Array]
+
+
+def read_torch_file(path: Path, *, skips_objects: bool = False) -> object:
+    """Read tensors, as views of the mapped file, and plain values.
+
+    skips_objects: objects of other classes become `Skipped`, instead of an error.
+
+    Raises: CheckpointError: a damaged file, or one with other objects.
+    """
+    try:
+        content = map_file(path)
+        if content[:2] == b"PK":
+            return _read_archive(path, content, skips_objects)
+        return _read_legacy(content, skips_objects)
+    except CheckpointError:
+        raise
+    except Exception as error:  # a damaged pickle or archive can raise any error
+        raise CheckpointError(f"{path}: not a readable PyTorch file ({cause_of(error)})") from error
+
+
+def _read_archive(path: Path, content: mmap.mmap, skips_objects: bool) -> object:
+    with zipfile.ZipFile(path) as archive:
+        entries = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
+        if "data.pkl" not in entries:
+            raise ValueError("no entry data.pkl in the archive")
+        pickled = archive.read(entries["data.pkl"])
+        order = archive.read(entries["byteorder"]) if "byteorder" in entries else b"little"
+    if order != b"little":
+        raise ValueError(f"byte order {order[:10]!r}, expected b'little'")
+
+    def storage(of: _Storage) -> Array:
+        entry = entries[f"data/{of.key}"]
+        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+            raise ValueError(f"entry data/{of.key} is compressed or encrypted, expected it plain")
+        n_name, n_extra = struct.unpack_from("<2H", content, entry.header_offset + 26)
+        at = entry.header_offset + 30 + n_name + n_extra
+        return _storage(content, at, at + entry.file_size, of)
+
+    return _Interpreter(storage, skips_objects).value(io.BytesIO(pickled))
+
+
+def _read_legacy(content: mmap.mmap, skips_objects: bool) -> object:
+    places = _Interpreter(lambda of: np.empty(0, of.dtype), skips_objects, places_only=True)
+    if places.value(content) != MAGIC_NUMBER:
+        raise ValueError("it does not begin with PyTorch's magic number")
+    places.value(content)
+    places.value(content)
+    begin = content.tell()
+    places.value(content)
+    keys = places.value(content)
+    at, begins = content.tell(), {}
+    for key in keys if isinstance(keys, list) else ():
+        (n_items,) = struct.unpack_from("<q", content, at)
+        begins[key] = at + 8
+        at += 8 + n_items * places.storages[key].dtype.itemsize
+        if not 0 <= n_items <= at <= len(content):
+            raise ValueError(f"storage {key[:40]!r} ends behind the file")
+    content.seek(begin)
+    return _Interpreter(lambda of: _storage(content, begins[of.key], len(content), of), skips_objects).value(
+        content
+    )
+
+
+def _storage(content: mmap.mmap, at: int, end: int, of: _Storage) -> Array:
+    if not 0 <= of.n_items * of.dtype.itemsize <= min(end, len(content)) - at:
+        raise ValueError(f"storage {of.key[:40]!r} has {end - at} bytes, expected {of.n_items} numbers")
+    return np.frombuffer(content, of.dtype, of.n_items, at)
+
+
+class _Interpreter:
+    """Interprets pickles of tensors and plain values.
+
+    places_only: tensors become None; `storages` are those that the pickles refer to.
+    """
+
+    def __init__(self, read: Tensors, skips_objects: bool, *, places_only: bool = False) -> None:
+        self._read = read
+        self._skips_objects = skips_objects
+        self._places_only = places_only
+        self.storages: dict[object, _Storage] = {}
+        self._arrays: dict[str, Array] = {}
+
+    def value(self, file: io.BytesIO | mmap.mmap) -> object:
+        """Interpret the next pickle of a file. Raises: ValueError, or what a damaged one leads to."""
+        stack: list[object] = []
+        marks: list[int] = []
+        memo: dict[object, object] = {}
+
+        def above_mark() -> list[object]:
+            at = marks.pop()
+            values = stack[at:]
+            del stack[at:]
+            return values
+
+        for opcode, argument, _ in pickletools.genops(cast("IO[bytes]", file)):
+            name = opcode.name
+            if name in _CONSTANTS:
+                stack.append(_CONSTANTS[name]())
+            elif name in _ARGUMENTS:
+                stack.append(argument)
+            elif name == "GLOBAL":
+                stack.append(self._global(str(argument)))
+            elif name == "STACK_GLOBAL":
+                attribute, module = stack.pop(), stack.pop()
+                stack.append(self._global(f"{module} {attribute}"))
+            elif name == "MARK":
+                marks.append(len(stack))
+            elif name == "TUPLE":
+                stack.append(tuple(above_mark()))
+            elif name in _TUPLES:
+                n = _TUPLES[name]
+                stack[-n:] = [tuple(stack[-n:])]
+            elif name in ("BINPUT", "LONG_BINPUT"):
+                memo[argument] = stack[-1]
+            elif name == "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            elif name in ("BINGET", "LONG_BINGET"):
+                stack.append(memo[argument])
+            elif name in ("APPEND", "APPENDS"):
+                values = [stack.pop()] if name == "APPEND" else above_mark()
+                if isinstance(stack[-1], list):
+                    stack[-1].extend(values)
+            elif name in ("SETITEM", "SETITEMS"):
+                values = [stack.pop(-2), stack.pop()] if name == "SETITEM" else above_mark()
+                if isinstance(stack[-1], dict):
+                    stack[-1].update(zip(values[::2], values[1::2], strict=True))
+            elif name == "BINPERSID":
+                stack.append(self._storage(stack.pop()))
+            elif name == "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(self._call(function, arguments))
+            elif name == "NEWOBJ" and self._skips_objects:
+                stack[-2:] = [Skipped()]
+            elif name == "BUILD":  # attributes of a mapping, such as `_metadata`, and of what is skipped
+                stack.pop()
+            elif name == "STOP":
+                return stack.pop()
+            elif name not in ("PROTO", "FRAME"):
+                raise ValueError(f"pickle opcode {name}, expected tensors and plain values alone")
+        raise ValueError("the pickle has no end")
+
+    def _global(self, name: str) -> _Global:
+        if not self._skips_objects and name not in (*STORAGES, *TENSORS, PARAMETER, ORDERED):
+            raise ValueError(
+                f"it names {name.replace(' ', '.')[:80]!r}, expected tensors and plain values alone"
+            )
+        return _Global(name)
+
+    def _storage(self, reference: object) -> _Storage:
+        if isinstance(reference, tuple) and len(reference) >= 5 and reference[0] == "storage":
+            kind, key, _, n_items = reference[1:5]
+            view = reference[5] if len(reference) > 5 else None
+            if isinstance(kind, _Global) and kind.name in STORAGES and type(n_items) is int and view is None:
+                return self.storages.setdefault(key, _Storage(STORAGES[kind.name], str(key), n_items))
+        raise ValueError(f"a storage of an unknown kind: {reference!r:.80}")
+
+    def _call(self, function: object, arguments: object) -> object:
+        if not isinstance(function, _Global) or not isinstance(arguments, tuple):
+            raise ValueError("a call of something else than a function")
+        if function.name in TENSORS:
+            return None if self._places_only else self._tensor(*arguments[:4])
+        if function.name == PARAMETER:
+            return arguments[0]
+        if function.name == ORDERED:
+            return dict(*arguments)
+        if self._skips_objects:
+            return Skipped()
+        raise ValueError(f"a call of {function.name.replace(' ', '.')}")
+
+    def _tensor(self, storage: object, offset: object, shape: object, strides: object) -> Array:
+        if not isinstance(storage, _Storage):
+            raise ValueError("a tensor without a storage")
+        (first,), lengths, steps = map(_sizes, ((offset,), shape, strides))
+        if len(lengths) != len(steps) or len(lengths) > LARGEST_RANK:
+            raise ValueError(f"a tensor of shape {shape!r:.40} and strides {strides!r:.40}")
+        if storage.key not in self._arrays:
+            self._arrays[storage.key] = self._read(storage)
+        items = self._arrays[storage.key]
+        last = first + sum((length - 1) * step for length, step in zip(lengths, steps, strict=True))
+        if 0 in lengths:
+            return np.empty(lengths, items.dtype)
+        if last >= len(items):
+            raise ValueError(f"a tensor of shape {tuple(lengths)} ends behind its storage of {len(items)}")
+        if math.prod(lengths) > len(items) - first:
+            raise ValueError(f"a tensor of shape {tuple(lengths)} repeats the {len(items)} of its storage")
+        return np.lib.stride_tricks.as_strided(
+            items[first:], lengths, [step * items.dtype.itemsize for step in steps]
+        )
+
+
+def _sizes(given: object) -> tuple[int, ...]:
+    sizes = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    if not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError(f"sizes {given!r:.40}, expected whole numbers from 0 on")
+    return sizes
+
+
+_CONSTANTS: Mapping[str, Callable[[], object]] = MappingProxyType(
+    {
+        "NONE": lambda: None,
+        "NEWTRUE": lambda: True,
+        "NEWFALSE": lambda: False,
+        "EMPTY_DICT": dict,
+        "EMPTY_LIST": list,
+        "EMPTY_TUPLE": tuple,
+    }
+)
+_ARGUMENTS = frozenset(
+    {
+        *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+        *("BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES"),
+    }
+)
+_TUPLES = MappingProxyType({"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3})
+
+
+def write_torch_file(
+    path: Path, values: Mapping[str, object], name: str, tensors: Mapping[str, Array]
+) -> None:
+    """Write an archive that `torch.load` reads: plain values, and a mapping of tensors under a name."""
+    kinds = {dtype: kind for kind, dtype in STORAGES.items()}
+    items = []
+    for index, (key, array) in enumerate(tensors.items()):
+        strides = tuple(step // array.itemsize for step in np.empty(array.shape, array.dtype).strides)
+        storage = (
+            _plain("storage"),
+            _named(kinds[array.dtype]),
+            *map(_plain, (str(index), "cpu", array.size)),
+        )
+        arguments = (b"(", *storage, b"tQ", *map(_plain, (0, array.shape, strides, False)))
+        items += [_plain(key), _named(REBUILD), b"(", *arguments, _named(ORDERED), b")RtR"]
+    plain = [_plain(each) for pair in values.items() for each in pair]
+    pickled = b"".join((b"\x80\x02}(", *plain, _plain(name), b"}(", *items, b"uu."))
+    with whole_file(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
+        _store(archive, "archive/data.pkl", pickled)
+        _store(archive, "archive/byteorder", b"little")
+        for index, array in enumerate(tensors.values()):
+            _store(archive, f"archive/data/{index}", np.ascontiguousarray(array).tobytes())
+        _store(archive, "archive/version", b"3\n")
+
+
+def _plain(value: object) -> bytes:
+    """Pickle a plain value without references, so that pickles can be joined."""
+    into = io.BytesIO()
+    pickler = pickle.Pickler(into, protocol=2)
+    pickler.fast = True
+    pickler.dump(value)
+    return into.getvalue()[2:-1]
+
+
+def _named(function: str) -> bytes:
+    module, name = function.split()
+    return f"c{module}\n{name}\n".encode()
+
+
+def _store(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    entry = zipfile.ZipInfo(name)
+    n_before = archive.fp.tell() + 30 + len(name) + 4 if archive.fp is not None else 0
+    n_padding = -n_before % ALIGNMENT
+    entry.extra = struct.pack("<2H", 0x4246, n_padding) + bytes(n_padding)  # "FB", as PyTorch pads
+    archive.writestr(entry, content)
