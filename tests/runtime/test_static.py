@@ -504,7 +504,7 @@ def test_a_live_update_has_a_budget(device: PretendedDevice) -> None:
 def test_live_speech_on_the_device_is_the_processors(device: PretendedDevice) -> None:
     """With a choice of languages, so that the probe runs too."""
     checkpoint = nano()
-    samples = load_audio(CLIP)[: 16000 * 2]
+    samples = load_audio(CLIP)[: 16000 * 3]
     texts = []
     for where in (DEVICE, tiny.CPU):
         backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
