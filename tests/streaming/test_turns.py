@@ -25,6 +25,7 @@ from sottovoce.streaming.options import (
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, TurnEnded
 from tests.runtime.fake import FakeBackend
+from tests.runtime.noting import Noting
 from tests.streaming.sessions import TOKENIZER, finals_of, listen, said_words, spoken, words_of
 from tests.streaming.speech import ToneDetector, backend, hear, say, silence
 from tests.streaming.test_nano import clip
@@ -47,10 +48,10 @@ class Fixed:
         return round(pause_s, 3) / 10
 
 
-def turns(rule: Fixed, model: FakeBackend | None = None) -> Session:
+def turns(rule: Fixed, model: FakeBackend | None = None, runtime: Noting | None = None) -> Session:
     options = SessionOptions(("en",), stream=StreamOptions(turns=rule))
     vad = VadStream(vad_with_pauses(True), model=ToneDetector())
-    return Session(model or backend(), TOKENIZER, options, vad=vad)
+    return Session(model or backend(), TOKENIZER, options, vad=vad, runtime=runtime)
 
 
 def talk(*pauses_s: float) -> tuple[Samples, list[str]]:
@@ -103,6 +104,17 @@ def test_a_turn_ends_after_the_pause_of_its_rule() -> None:
             final.utterance,
         )
         assert turn.seq == ended.seq + 1 == final.seq + 2
+
+
+def test_a_pause_in_which_all_words_are_committed_costs_nothing() -> None:
+    n_calls = []
+    for pause_s in (1.0, 2.5):
+        audio, words = talk(3.0)
+        runtime = Noting(backend())
+        events = listen(turns(Fixed(pause_s), runtime=runtime), audio)
+        assert words_of(events) == words
+        n_calls.append(len(runtime.done))
+    assert n_calls[0] == n_calls[1]
 
 
 def test_speech_that_goes_on_in_time_is_one_turn() -> None:

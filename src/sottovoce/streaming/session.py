@@ -477,6 +477,9 @@ class Session:
             self._events.emit(TurnEnded(sample / SAMPLE_RATE, probability, now_s))
 
     def _update(self, decoder: UtteranceDecoder, *, greedy: bool) -> Steps[None]:
+        pause_s = self._schedule.pause_s
+        if pause_s is not None and decoder.read_until_s >= self._schedule.now_s - pause_s:
+            return  # nothing was spoken since all words were committed
         if not decoder.is_long_enough or not (
             self._tracker.is_following or decoder.may_commit(self._tracker.certain_until_s)
         ):

@@ -360,6 +360,8 @@ class UtteranceDecoder:
         self.policy = CommitPolicy(self.options)
         self._cached: tuple[int, PrefixCache | None] = (0, None)
         """First sample of the last window, and its cache."""
+        self.read_until_s = -math.inf
+        """End of the audio of the last update that reached the end of the text and committed all of it."""
 
     @property
     def language(self) -> str:
@@ -464,6 +466,8 @@ class UtteranceDecoder:
         self._cached = window.start_sample, hypothesis.prefix_cache
         reading = Reading(window, self.builder, after_s, self.utterance.committed.letters)
         words = self.policy.commit(hypothesis, reading, certain_until_s=certain_until_s, final=final)
+        is_read = hypothesis.stop_reason is StopReason.END_OF_TEXT and not self.policy.unstable
+        self.read_until_s = window.end_s if is_read else -math.inf
         if self.reads_ahead and hypothesis.stop_reason is StopReason.FRONTIER:
             whole = yield from self._read_ahead(hypothesis, request, window)
             shown = reading.without_loop(whole, final=True)
