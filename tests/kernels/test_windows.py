@@ -244,7 +244,7 @@ def test_who_names_no_dtype_gets_the_faster_encoder(dtype: str) -> None:
     made = BACKENDS["native"](tiny.checkpoint(DIMS), tiny.CPU, numbers)
     mel = mel_of(1, 194)
     found = made.encode(Features(mel, (194,))).states
-    ours = encoded(mel).to(numbers.dtype)
+    ours = encoded(mel).to(getattr(torch, numbers.dtype))
     expected = dtype in ("auto", "int8") and native.native_encoder_is_faster()
     assert torch.equal(found, ours) == expected
 

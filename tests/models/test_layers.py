@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from sottovoce.models import layers as room
-from sottovoce.models.devices import NumberFormat
 from sottovoce.models.layers import (
     FEW_INT8_ROWS,
     FEW_QUERIES,
@@ -181,8 +180,8 @@ def test_a_network_says_nearly_the_same(dtype: torch.dtype) -> None:
     """Relative to the spread of the logits, over a prompt of many rows and single steps."""
     checkpoint = tiny.checkpoint()
     logits = []
-    for numbers in (NumberFormat(torch.float32), NumberFormat(dtype, int8=True)):
-        backend = tiny.backend(checkpoint, dtype=numbers.dtype, int8=numbers.int8)
+    for kind, int8 in ((torch.float32, False), (dtype, True)):
+        backend = tiny.backend(checkpoint, dtype=kind, int8=int8)
         encoded = backend.encode(
             Features(torch.linspace(-1, 1, 6400).sin().reshape(1, 80, 80).numpy(), (80,))
         )
@@ -192,7 +191,7 @@ def test_a_network_says_nearly_the_same(dtype: torch.dtype) -> None:
         some, spans = torch.tensor([4, 5, 6]), [(0, 20), (5, 9)]
         first = step(start(backend, encoded, 2), [[3], [3]], vocabulary=some, spans=spans).logits
         logits.append((prompt, single, first))
-        assert backend.dtype == numbers.dtype
+        assert backend.dtype == kind
     for full, eight in zip(*logits, strict=True):
         assert eight.dtype == torch.float32
         assert (full - eight).abs().max() < 0.2 * logits[0][0].std()

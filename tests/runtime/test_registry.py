@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 import sottovoce
-from sottovoce.errors import OptionError
+from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.kernels import load_kernels
 from sottovoce.models.backend import Backend, ModelDims
-from sottovoce.models.devices import NumberFormat, choose_device, choose_number_format, cpu_has_bfloat16
+from sottovoce.models.devices import (
+    CPU,
+    Device,
+    NumberFormat,
+    choose_device,
+    choose_number_format,
+    cpu_has_bfloat16,
+)
 from sottovoce.runtime.registry import BACKENDS, KERNELS, LEAST_TEXT_STATE, RUNTIMES, choose_runtime
 from tests.models import tiny
 
-CPU = torch.device("cpu")
-BEST = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
+BEST = "bfloat16" if cpu_has_bfloat16() else "float32"
 
 
 def has(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
@@ -44,10 +50,10 @@ def test_auto_picks_the_best_device(
 def test_apples_gpu_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, cuda=False, mps=True)
     mps = choose_device("mps")
-    assert mps == torch.device("mps")
-    assert choose_number_format("auto", mps).dtype == torch.float16
-    assert choose_number_format("float32", mps).dtype == torch.float32
-    assert choose_number_format("int8", mps) == NumberFormat(torch.float16, int8=True, is_open=True)
+    assert str(mps) == "mps"
+    assert choose_number_format("auto", mps).dtype == "float16"
+    assert choose_number_format("float32", mps).dtype == "float32"
+    assert choose_number_format("int8", mps) == NumberFormat("float16", int8=True, is_open=True)
     with pytest.raises(OptionError, match="expected float32 or float16 on mps"):
         choose_number_format("bfloat16", mps)
     has(monkeypatch, cuda=True, mps=False)
@@ -57,20 +63,20 @@ def test_apples_gpu_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_auto_picks_what_there_is() -> None:
     assert choose_device("cpu") == CPU
-    assert choose_number_format("auto", torch.device("cuda")).dtype == torch.float16
+    assert choose_number_format("auto", Device("cuda")).dtype == "float16"
     assert choose_number_format("auto", CPU).dtype == BEST
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("bfloat16", NumberFormat(torch.bfloat16)),
-        ("float16", NumberFormat(torch.float16)),
+        ("bfloat16", NumberFormat("bfloat16")),
+        ("float16", NumberFormat("float16")),
         ("default", NumberFormat(BEST, is_open=True)),
         ("int8", NumberFormat(BEST, int8=True, is_open=True)),
-        ("int8_float32", NumberFormat(torch.float32, int8=True)),
-        ("int8_float16", NumberFormat(torch.float16, int8=True)),
-        ("int8_bfloat16", NumberFormat(torch.bfloat16, int8=True)),
+        ("int8_float32", NumberFormat("float32", int8=True)),
+        ("int8_float16", NumberFormat("float16", int8=True)),
+        ("int8_bfloat16", NumberFormat("bfloat16", int8=True)),
     ],
 )
 def test_number_formats_have_the_names_of_ctranslate2_too(name: str, expected: NumberFormat) -> None:
@@ -117,16 +123,16 @@ def test_every_runtime_makes_a_backend_and_keeps_few_kernels_of_pytorch(
         pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
     monkeypatch.setenv(KERNELS[0], "32")
     monkeypatch.delenv(KERNELS[1], raising=False)
-    backend: Backend = BACKENDS[name](tiny.checkpoint(), CPU, NumberFormat(torch.float32))
+    backend: Backend = BACKENDS[name](tiny.checkpoint(), CPU, NumberFormat("float32"))
     assert backend.dims == tiny.dims()
-    assert backend.device == CPU
+    assert str(backend.device) == "cpu"
     assert [os.environ[variable] for variable in KERNELS] == ["32", "16"]
 
 
 def test_a_runtime_that_is_not_installed_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sottovoce_kernels", None)
     with pytest.raises(OptionError, match="sottovoce-kernels is not installed"):
-        BACKENDS["native"](tiny.checkpoint(), CPU, NumberFormat(torch.float32))
+        BACKENDS["native"](tiny.checkpoint(), CPU, NumberFormat("float32"))
 
 
 def test_an_instruction_set_that_is_not_there_is_an_error_of_the_user(
@@ -175,7 +181,7 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch, instruction_set: str | None) -
         ("amx", "auto", "cpu", tiny.dims(n_text_state=512, n_text_head=2), "native", "amx"),
         (
             *("amx", "auto", "cpu", tiny.dims(n_text_state=514, n_text_head=2), "torch"),
-            "decoder heads of 257, native kernels take up to 256",
+            "heads of 257 (native kernels: up to 256)",
         ),
         ("portable", "auto", "cpu", WIDE, "torch", "portable"),
         (None, "auto", "cpu", WIDE, "torch", "not installed"),
@@ -191,9 +197,41 @@ def test_auto_takes_the_native_decoder_where_it_is_fast_and_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with_kernels(monkeypatch, instruction_set)
-    choice = choose_runtime("auto", dtype, torch.device(device), dims)
+    choice = choose_runtime("auto", dtype, Device(device), dims)
     assert choice.name == expected
     assert reason in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("instruction_set", "dtype", "dims", "error"),
+    [
+        ("portable", "auto", WIDE, None),
+        ("amx", "auto", tiny.dims(), None),
+        ("amx", "int8", WIDE, None),
+        ("amx", "float32", WIDE, "dtype float32"),
+        ("amx", "auto", tiny.dims(n_text_state=514, n_text_head=2), "heads of 257"),
+        (None, "auto", WIDE, "sottovoce-kernels is not installed"),
+    ],
+)
+def test_without_pytorch_the_kernels_are_used_or_an_extra_is_named(
+    instruction_set: str | None,
+    dtype: str,
+    dims: ModelDims,
+    error: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with_kernels(monkeypatch, instruction_set)
+    assert choose_device("auto") == CPU
+    if error is None:
+        assert choose_runtime("auto", dtype, CPU, dims).name == "native"
+        return
+    with pytest.raises(
+        MissingExtraError, match=rf"{re.escape(error)}.* needs the package 'torch': pip install"
+    ):
+        choose_runtime("auto", dtype, CPU, dims)
+    with pytest.raises(MissingExtraError, match="device cuda needs the package 'torch'"):
+        choose_device("cuda")
 
 
 def test_auto_does_without_kernels_that_have_no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +239,7 @@ def test_auto_does_without_kernels_that_have_no_encoder(monkeypatch: pytest.Monk
     monkeypatch.delitem(sys.modules, "sottovoce_kernels.encoder")
     choice = choose_runtime("auto", "auto", CPU, WIDE)
     assert choice.name == "torch"
-    assert choice.reason == "sottovoce-kernels is too old (pip install ./kernels)"
+    assert "sottovoce-kernels is too old (pip install ./kernels)" in choice.reason
 
 
 @pytest.mark.parametrize("name", RUNTIMES[1:])

@@ -274,7 +274,7 @@ def test_rows_beyond_the_memory_are_refused() -> None:
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(device: PretendedDevice) -> None:
     checkpoint = tiny.checkpoint()
-    numbers = NumberFormat(torch.float32)
+    numbers = NumberFormat("float32")
     least = plan_memory(checkpoint.dims, numbers, 1e9, "tiny")
     needed = least.weights + least.work + least.recording
     assert least.weights == sum(tensor.nbytes for tensor in checkpoint.tensors.values())

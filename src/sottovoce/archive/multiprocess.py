@@ -12,8 +12,6 @@ from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-import torch
-
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
@@ -22,6 +20,7 @@ from sottovoce.errors import OptionError
 from sottovoce.offline.transcription import spoken_most
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD
+from sottovoce.threads import n_threads, set_threads
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Segment, Span, Turn
 
 SHORTEST_PART_S = 5.0
@@ -120,7 +119,7 @@ def transcribe_parts(
         n_workers = 1
     parts = parts_of(speech, start_s, end_s, n_workers, is_open=options.duration_s is None)
     options = _with_language(model, source, options)
-    threads = max(1, torch.get_num_threads() // len(parts))
+    threads = max(1, n_threads() // len(parts))
     workers = [
         _PartWorker.begun(load, source, options, part, is_first=part is parts[0], threads=threads)
         for part in parts
@@ -225,7 +224,7 @@ def _read(
 ) -> None:
     """Run one process; its parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(threads)
+    set_threads(threads)
     answer: _ReadPart | BaseException
     try:
         transcription = load().transcribe(source, options=options)

@@ -324,13 +324,12 @@ LANGUAGE = Option(
 
 
 def open_model(options: ModelOptions) -> Model:
-    import torch
-
     from sottovoce.api import load_model
+    from sottovoce.threads import set_threads
 
     named = asdict(options)
     if n_threads := named.pop("threads"):
-        torch.set_num_threads(n_threads)
+        set_threads(n_threads)
     return load_model(named.pop("model"), **named)
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
 from sottovoce.lm.base import Bools, WordModel
-from sottovoce.models.devices import NumberFormat, choose_number_format
+from sottovoce.models.devices import Device, NumberFormat, choose_number_format
 from sottovoce.models.layers import NativeLinear
 from sottovoce.threads import all_torch_threads
 
@@ -475,18 +475,18 @@ class CausalWordModel:
         model: PreTrainedModel,
         tokenizer: PieceTokenizer,
         *,
-        device: torch.device | None = None,
+        device: torch.device | Device | None = None,
         dtype: str = "float32",
         cache_mb: float = CACHE_MB,
     ) -> None:
-        device = device or torch.device("cpu")
+        device = torch.device(str(device or "cpu"))
         given = [token for token in (tokenizer.bos_token_id, tokenizer.eos_token_id) if token is not None]
         if not given:
             raise LanguageModelError("neural model: expected a bos or eos token, got a tokenizer without")
         self._bos, self._eos = given[0], given[-1]
         self._tokenizer = tokenizer
         numbers = _numbers(dtype, device)
-        network = model.eval().to(device, numbers.dtype)  # type: ignore[no-untyped-call]
+        network = model.eval().to(device, getattr(torch, numbers.dtype))  # type: ignore[no-untyped-call]
         self._tree = PieceTree(
             network, cache_bytes=int(cache_mb * 2**20), first=self._bos, is_int8=numbers.int8
         )
@@ -498,7 +498,7 @@ class CausalWordModel:
         cls,
         name: str,
         *,
-        device: torch.device | None = None,
+        device: torch.device | Device | None = None,
         dtype: str = "auto",
         cache_mb: float = CACHE_MB,
     ) -> CausalWordModel:
@@ -566,12 +566,12 @@ class CausalWordModel:
 def _numbers(dtype: str, device: torch.device) -> NumberFormat:
     has_kernels = importlib.util.find_spec("sottovoce_kernels") is not None
     if dtype == "auto" and device.type == "cpu":
-        return NumberFormat(torch.float32, int8=has_kernels)
+        return NumberFormat("float32", int8=has_kernels)
     chosen = choose_number_format(dtype, device)
     if chosen.int8 and not (has_kernels and device.type == "cpu"):
         lack = f"device {device.type}" if has_kernels else "no native kernels (pip install ./kernels)"
         raise OptionError(f"neural model: expected a CPU and the native kernels for {dtype}, got {lack}")
-    return NumberFormat(torch.float32, int8=True) if chosen.int8 else chosen
+    return NumberFormat("float32", int8=True) if chosen.int8 else chosen
 
 
 def _adapted(model: PreTrainedModel, folder: str) -> PreTrainedModel:

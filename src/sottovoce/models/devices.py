@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import math
 import platform
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
-import torch
-
-from sottovoce.errors import OptionError
+from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.models.checkpoint.base import DTYPES, expected_shapes
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.layers import aligned
 
 NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
     {name: (name, False) for name in ("auto", *DTYPES)}
@@ -25,32 +27,75 @@ NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """How weights are stored. dtype: of activations and weights. int8: large tables are int8.
+    """How weights are stored. dtype: of activations and weights, a name in `DTYPES`. int8: large tables are
+    int8.
 
     is_open: the dtype was not named, so a runtime may use another one.
     """
 
-    dtype: torch.dtype
+    dtype: str
     int8: bool = False
     is_open: bool = False
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an activation."""
+        return DTYPES[self.dtype].itemsize
 
-def choose_device(device: str) -> torch.device:
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """type: "cpu", "cuda" or "mps". index: of a CUDA device, or None."""
+
+    type: str
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+
+CPU = Device("cpu")
+
+
+class HasType(Protocol):
+    """A `Device`, or one of PyTorch."""
+
+    @property
+    def type(self) -> str: ...
+
+
+def has_torch() -> bool:
+    """Return whether PyTorch is installed, without importing it."""
+    if "torch" in sys.modules:
+        return sys.modules["torch"] is not None
+    return importlib.util.find_spec("torch") is not None
+
+
+def require_torch(purpose: str) -> None:
+    """Raises: MissingExtraError without PyTorch."""
+    if not has_torch():
+        raise MissingExtraError("torch", "torch", purpose)
+
+
+def choose_device(device: str) -> Device:
     """Choose a device by name: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best one available.
+
+    PyTorch is imported only where there may be an accelerator.
 
     Raises:
         OptionError: an unknown name, or a device that is not available.
     """
     if device == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise OptionError(f"device {device!r} given, expected auto, cpu, cuda or mps") from error
-    if chosen.type not in ("cpu", "cuda", "mps"):
+        return _best_device() if has_torch() and _may_have_accelerator() else CPU
+    named = re.fullmatch(r"(cpu|cuda|mps)(?::(\d{1,3}))?", device)
+    if named is None:
         raise OptionError(f"device {device!r} given, expected auto, cpu, cuda or mps")
+    chosen = Device(named[1], None if named[2] is None else int(named[2]))
+    if chosen.type == "cpu":
+        return chosen
+    require_torch(f"device {device}")
+    import torch
+
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise OptionError(f"device {device!r} given, but no Apple GPU is usable here")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
@@ -60,7 +105,26 @@ def choose_device(device: str) -> torch.device:
     return chosen
 
 
-def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
+def _best_device() -> Device:
+    import torch
+
+    if torch.cuda.is_available():
+        return Device("cuda")
+    return Device("mps") if torch.backends.mps.is_available() else CPU
+
+
+def _may_have_accelerator() -> bool:
+    """Return whether a driver of NVIDIA or AMD, or macOS, may offer one; true if PyTorch is imported."""
+    if "torch" in sys.modules or sys.platform == "darwin" or Path("/dev/kfd").exists():
+        return True
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def choose_number_format(dtype: str, device: HasType) -> NumberFormat:
     """Choose a number format by name: "auto", a dtype, or "int8".
 
     CTranslate2's names work too: "default" is "auto", and "int8_float32" and the like name the dtype of the
@@ -76,9 +140,9 @@ def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
     if name == "bfloat16" and device.type == "mps":
         raise OptionError("dtype 'bfloat16' given, expected float32 or float16 on mps")
     if name != "auto":
-        return NumberFormat(getattr(torch, name), int8)
-    best = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
-    return NumberFormat(torch.float16 if device.type in ("cuda", "mps") else best, int8, is_open=True)
+        return NumberFormat(name, int8)
+    best = "bfloat16" if cpu_has_bfloat16() else "float32"
+    return NumberFormat("float16" if device.type in ("cuda", "mps") else best, int8, is_open=True)
 
 
 def cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
@@ -116,15 +180,26 @@ class MemoryPlan:
         )
 
 
-def recording_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
-    """Return the bytes of keys and values of one recording: of its audio and its text."""
+MASK_ALIGNMENT = 16
+"""Rows of masks begin at multiples of so many numbers, as fused kernels require."""
+
+
+def aligned(n: int) -> int:
+    return -(-n // MASK_ALIGNMENT) * MASK_ALIGNMENT
+
+
+def recording_bytes(dims: ModelDims, itemsize: int) -> int:
+    """Return the bytes of keys and values of one recording: of its audio and its text.
+
+    itemsize: bytes of an activation.
+    """
     n_positions = aligned(dims.n_audio_ctx) + aligned(1 + dims.n_text_ctx)
-    return 2 * dims.n_text_layer * dims.n_text_state * n_positions * dtype.itemsize
+    return 2 * dims.n_text_layer * dims.n_text_state * n_positions * itemsize
 
 
-def encoder_work(dims: ModelDims, dtype: torch.dtype) -> int:
+def encoder_work(dims: ModelDims, itemsize: int) -> int:
     """Return the bytes of the encoder's work on the largest batch of recordings."""
-    return ENCODED_TOGETHER * ENCODER_COPIES * dims.n_audio_ctx * dims.n_audio_state * dtype.itemsize
+    return ENCODED_TOGETHER * ENCODER_COPIES * dims.n_audio_ctx * dims.n_audio_state * itemsize
 
 
 def plan_memory(dims: ModelDims, numbers: NumberFormat, n_bytes: float, name: str) -> MemoryPlan:
@@ -134,9 +209,9 @@ def plan_memory(dims: ModelDims, numbers: NumberFormat, n_bytes: float, name: st
         OptionError: it does not fit with a single recording.
     """
     sizes = [(math.prod(shape), len(shape) == 2) for shape in expected_shapes(dims).values()]
-    weights = sum(n * (1 if numbers.int8 and is_table else numbers.dtype.itemsize) for n, is_table in sizes)
-    work = 2 * encoder_work(dims, numbers.dtype)
-    each = recording_bytes(dims, numbers.dtype)
+    weights = sum(n * (1 if numbers.int8 and is_table else numbers.itemsize) for n, is_table in sizes)
+    work = 2 * encoder_work(dims, numbers.itemsize)
+    each = recording_bytes(dims, numbers.itemsize)
     n_recordings = min((n_bytes - weights - work) / each, MOST_RECORDINGS)
     if n_recordings < 1:
         needed = weights + work + each
@@ -151,12 +226,8 @@ MOST_RECORDINGS = 512
 """Decoded at a time, whatever the memory."""
 
 
-def free_bytes(device: torch.device) -> float:
-    """Return the free memory of a CUDA device in bytes; infinite for others, which do not tell."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
-
-
 def empty_cache() -> None:
     """Give the memory that PyTorch keeps for later tensors back to the CUDA devices in use."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sottovoce.models.devices import aligned as aligned
 from sottovoce.threads import n_threads
 
 FEW_ROWS = 2
@@ -320,14 +321,6 @@ def head_weights(queries: Tensor, keys: Tensor, heads: Sequence[int], bias: Tens
     if bias is not None:
         logits = logits + bias[:, 0]
     return logits.softmax(dim=-1)
-
-
-MASK_ALIGNMENT = 16
-"""Rows of masks begin at multiples of so many numbers, as fused kernels require."""
-
-
-def aligned(n: int) -> int:
-    return -(-n // MASK_ALIGNMENT) * MASK_ALIGNMENT
 
 
 @contextmanager

@@ -24,8 +24,6 @@ from enum import IntEnum
 from types import TracebackType
 from typing import TypeAlias
 
-import torch
-
 from sottovoce.audio.mel import MELS_PER_FRAME
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, IncrementalWindow
@@ -45,7 +43,8 @@ from sottovoce.runtime.calls import (
     torch_threads_of,
 )
 from sottovoce.runtime.update_interval import JUDGED_EVERY_S
-from sottovoce.threads import one_torch_thread
+from sottovoce.threads import n_threads as threads_here
+from sottovoce.threads import one_torch_thread, use_threads
 
 log = logging.getLogger(__name__)
 FILE_SHARE = 0.1
@@ -62,8 +61,6 @@ EXIT_S = 10.0
 """The interpreter waits this long for a round that has begun."""
 THREAD_NAME = "sottovoce-model"
 ENDED = "a thread of the model has ended"
-THREADS = torch.get_num_threads()
-"""PyTorch's for an operation, before any engine has set its own."""
 
 
 class Priority(IntEnum):
@@ -589,7 +586,7 @@ class _Engine(threading.Thread):
         self._runtime = runtime
         self.batcher = batcher
         self.is_at_work = False
-        self._n_threads = 0
+        self._n_threads, self._n_threads_before = 0, threads_here()
         self._busy = _Utilisation(time.monotonic())
         self._round_since_s = math.nan
         atexit.register(self.end_at_exit)
@@ -629,7 +626,7 @@ class _Engine(threading.Thread):
             self.batcher.end_all(runtime.closed_by or RuntimeError(ENDED))
             atexit.unregister(self.end_at_exit)
             if runtime.n_threads is not None:
-                torch.set_num_threads(THREADS)  # new threads inherit what was set last
+                use_threads(self._n_threads_before)  # new threads of PyTorch inherit what was set last
 
     def _is_ready(self) -> bool:
         runtime = self._runtime
@@ -688,8 +685,7 @@ class _Engine(threading.Thread):
         n_at_work = sum(engine.is_at_work for engine in self._runtime.engines)
         share = max(1, n_threads // max(1, n_at_work))
         if share != self._n_threads:
-            torch.get_num_threads()  # a thread that has not asked would take over what others set last
-            torch.set_num_threads(share)
+            use_threads(share)
             self._n_threads = share
 
 

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-import torch
-
 from sottovoce.errors import OptionError
 from sottovoce.kernels import WIDEST_HEAD, load_kernels
 from sottovoce.models.backend import Backend
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.devices import NumberFormat
+from sottovoce.models.devices import Device, NumberFormat, has_torch, require_torch
 from sottovoce.models.dims import ModelDims
-from sottovoce.runtime.torch import TorchBackend
 
 KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Number of kernels, one per shape, that oneDNN and PyTorch cache. Windows of growing audio have ever new
@@ -36,42 +33,53 @@ class BackendFactory(Protocol):
     def __call__(
         self,
         checkpoint: Checkpoint,
-        device: torch.device,
+        device: Device,
         numbers: NumberFormat,
         most_bytes: float | None = None,
     ) -> Backend: ...
 
 
-def _keep_few_kernels(device: torch.device) -> None:
+def _keep_few_kernels(device: Device) -> None:
     if device.type == "cpu":
         for name in KERNELS:
             os.environ.setdefault(name, "16")
 
 
 def _torch(
-    checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat, most_bytes: float | None = None
-) -> TorchBackend:
+    checkpoint: Checkpoint, device: Device, numbers: NumberFormat, most_bytes: float | None = None
+) -> Backend:
+    require_torch("backend torch")
+    import torch
+
+    from sottovoce.runtime.torch import TorchBackend
+
     _keep_few_kernels(device)
     return TorchBackend.from_checkpoint(
-        checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8, most_bytes=most_bytes
+        checkpoint,
+        device=torch.device(str(device)),
+        dtype=getattr(torch, numbers.dtype),
+        int8=numbers.int8,
+        most_bytes=most_bytes,
     )
 
 
 def _native(
-    checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat, most_bytes: float | None = None
+    checkpoint: Checkpoint, device: Device, numbers: NumberFormat, most_bytes: float | None = None
 ) -> Backend:
     try:
         load_kernels("encoder")
     except ImportError as error:
         raise OptionError(f"native backend: {error}") from error
+    import torch
+
     from sottovoce.runtime.native import NativeBackend
     from sottovoce.runtime.native_encoder import native_encoder_is_faster
 
     _keep_few_kernels(device)
     return NativeBackend.from_checkpoint(
         checkpoint,
-        device=device,
-        dtype=numbers.dtype,
+        device=torch.device(str(device)),
+        dtype=getattr(torch, numbers.dtype),
         int8=numbers.int8,
         native_encoder=numbers.is_open and native_encoder_is_faster(),
     )
@@ -98,33 +106,50 @@ def check_runtime(backend: str) -> None:
         raise OptionError(f"backend {backend!r} given, expected one of {', '.join(RUNTIMES)}")
 
 
-def choose_runtime(backend: str, dtype: str, device: torch.device, dims: ModelDims) -> RuntimeChoice:
-    """Choose a runtime by name; "auto" takes the native kernels on a CPU unless a dtype is named.
+def choose_runtime(backend: str, dtype: str, device: Device, dims: ModelDims) -> RuntimeChoice:
+    """Choose a runtime by name; "auto" takes the native kernels on a CPU unless a dtype is named, or unless
+    PyTorch is installed and better.
 
     dtype: the requested name. dims: of the model.
 
     Raises:
         OptionError: another name, or the environment names an instruction set that does not run here.
+        MissingExtraError: PyTorch is needed and not installed.
     """
     check_runtime(backend)
     if backend != AUTO:
         return RuntimeChoice(backend, "asked for")
-    if device.type != "cpu":
-        return RuntimeChoice("torch", f"device {device.type}")
-    if dtype not in OPEN_DTYPES:
-        return RuntimeChoice("torch", f"dtype {dtype} asked for")
-    if dims.n_text_state < LEAST_TEXT_STATE:
-        return RuntimeChoice("torch", f"a small model, of width {dims.n_text_state}")
-    if (d_head := dims.n_text_state // dims.n_text_head) > WIDEST_HEAD:
-        return RuntimeChoice("torch", f"decoder heads of {d_head}, native kernels take up to {WIDEST_HEAD}")
-    return _by_kernels()
-
-
-def _by_kernels() -> RuntimeChoice:
-    try:
-        instruction_set = load_kernels("encoder").in_use()
-    except ImportError as error:
-        return RuntimeChoice("torch", str(error))
-    if instruction_set in SLOW_SETS:
-        return RuntimeChoice("torch", f"native kernels would be slower, instruction set {instruction_set}")
+    need = _need_of_torch(dtype, device, dims)
+    if need is not None:
+        require_torch(need)
+        return RuntimeChoice("torch", need)
+    instruction_set = load_kernels("encoder").in_use()
+    better = _advantage_of_torch(dtype, instruction_set, dims)
+    if better is not None and has_torch():
+        return RuntimeChoice("torch", better)
     return RuntimeChoice("native", f"instruction set {instruction_set}")
+
+
+def _need_of_torch(dtype: str, device: Device, dims: ModelDims) -> str | None:
+    """Return why the native kernels cannot run a model, or None."""
+    if device.type != "cpu":
+        return f"device {device.type}"
+    if dtype not in OPEN_DTYPES and dtype != "int8":
+        return f"dtype {dtype}"
+    if (d_head := dims.n_text_state // dims.n_text_head) > WIDEST_HEAD:
+        return f"a decoder with heads of {d_head} (native kernels: up to {WIDEST_HEAD})"
+    try:
+        load_kernels("encoder")
+    except ImportError as error:
+        return f"a model without the native kernels ({error})"
+    return None
+
+
+def _advantage_of_torch(dtype: str, instruction_set: str, dims: ModelDims) -> str | None:
+    if dtype not in OPEN_DTYPES:
+        return f"dtype {dtype} asked for"
+    if dims.n_text_state < LEAST_TEXT_STATE:
+        return f"a small model, of width {dims.n_text_state}"
+    if instruction_set in SLOW_SETS:
+        return f"native kernels would be slower, instruction set {instruction_set}"
+    return None

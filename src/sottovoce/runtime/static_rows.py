@@ -485,7 +485,9 @@ class StaticRows(TorchRows):
         n_of = np.bincount(new.slots[chosen])
         is_few = n_of[new.slots[chosen]] <= FEW_QUERIES[-1]
         few, many = chosen[is_few], chosen[~is_few]
-        most = encoder_work(self._dims, self._dtype) // (4 * max(1, len(new.capture)) * max(self._n_frames))
+        most = encoder_work(self._dims, self._dtype.itemsize) // (
+            4 * max(1, len(new.capture)) * max(self._n_frames)
+        )
         if len(few):
             n = min(step_sizes(1 + int(new.slots[few[-1]]))[-1], self._memory.n_recordings)
             yield self._step(new, few, range(n), end)

@@ -11,7 +11,7 @@ import torch
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.devices import MOST_RECORDINGS, NumberFormat, encoder_work, free_bytes, plan_memory
+from sottovoce.models.devices import MOST_RECORDINGS, NumberFormat, encoder_work, plan_memory
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.layers import KeysValues, attention_plans
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
@@ -20,9 +20,11 @@ from sottovoce.runtime.incremental_encoder import CachedWindow, content_frames, 
 from sottovoce.runtime.rows import RowMemory, TorchRows, cross_keys_values
 from sottovoce.runtime.static_rows import RowPool, StaticRows
 from sottovoce.runtime.torch_encoder import Encoder, EncoderKvCache, StaticEncoder
+from sottovoce.threads import tell_torch
 from sottovoce.types import Features
 
 logger = logging.getLogger(__name__)
+tell_torch()
 
 
 class TorchEncoderState(CachedWindow[EncoderKvCache]):
@@ -30,6 +32,15 @@ class TorchEncoderState(CachedWindow[EncoderKvCache]):
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _free_bytes(device: torch.device) -> float:
+    """Return the free memory of a CUDA device in bytes; infinite for others, which do not tell."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
 
 
 class TorchBackend:
@@ -50,7 +61,7 @@ class TorchBackend:
         self.alignment_heads = checkpoint.alignment_heads or upper_half_heads(self.dims)
         self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(self.dims)
         self.device, self.dtype = model.encoder.positional_embedding.device, dtype
-        self.runtime = f"torch, {'int8 weights, ' * int8}{str(dtype).removeprefix('torch.')}"
+        self.runtime = f"torch, {'int8 weights, ' * int8}{name_of(dtype)}"
         self.own_threads = self.device.type != "cpu"
         self.pool: RowPool | None = None
         """Static memory of rows; None: rows grow, as on a CPU, where a launch costs nothing."""
@@ -78,8 +89,8 @@ class TorchBackend:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
         most_recordings = MOST_RECORDINGS
         if device.type != "cpu":
-            most = min(free_bytes(device), math.inf if most_bytes is None else most_bytes)
-            plan = plan_memory(checkpoint.dims, NumberFormat(dtype, int8), most, checkpoint.name)
+            most = min(_free_bytes(device), math.inf if most_bytes is None else most_bytes)
+            plan = plan_memory(checkpoint.dims, NumberFormat(name_of(dtype), int8), most, checkpoint.name)
             logger.info("%s on %s: %s", checkpoint.name, device, plan)
             most_recordings = plan.n_recordings
         tensors = checkpoint.tensors
@@ -91,7 +102,7 @@ class TorchBackend:
         if self.pool is None:
             return Encoder(self.network)
         if self.pool.encoder is None:
-            work = encoder_work(self.dims, self.dtype)
+            work = encoder_work(self.dims, self.dtype.itemsize)
             self.pool.encoder = StaticEncoder(self.network, self.pool.record, work)
         return self.pool.encoder
 

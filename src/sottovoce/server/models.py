@@ -13,7 +13,6 @@ from typing import BinaryIO
 
 import anyio
 import anyio.to_thread
-import torch
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
@@ -38,8 +37,8 @@ JOIN_TIMEOUT_S = 60.0
 
 
 def weight_bytes(model: Model) -> int:
-    dtype: torch.dtype = getattr(model.backend, "dtype", torch.float32)
-    return n_parameters(model.backend.dims) * dtype.itemsize
+    itemsize: int = getattr(getattr(model.backend, "dtype", None), "itemsize", 4)
+    return n_parameters(model.backend.dims) * itemsize
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.batching import THREADS, Caller, Priority
+from sottovoce.runtime.batching import Caller, Priority
 from sottovoce.runtime.update_interval import INTERVALS_S, UpdateIntervalController
 from sottovoce.server.admission import measured_capacity, overloaded
 from sottovoce.server.settings import MOST_ENGINES, Work
@@ -35,6 +35,7 @@ from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
 from sottovoce.speakers.networks import Floats
 from sottovoce.streaming.session import EventNumbers, Session
+from sottovoce.threads import n_threads
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
 from sottovoce.types import (
@@ -425,7 +426,7 @@ class Scheduler:
         self._fusion_of = lru_cache(maxsize=4)(lambda phrases: model.fusion(hotwords=phrases))
         work = work or Work()
         is_cpu = model.backend.device.type == "cpu"
-        n_engines = work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)
+        n_engines = work.engines or (min(work.threads or n_threads(), MOST_ENGINES) if is_cpu else 1)
         self._is_measured = work.forecast
         self._sessions: set[SessionHandle] = set()
         self.most_sessions: int | None = None
@@ -435,7 +436,7 @@ class Scheduler:
             n_engines=n_engines,
             on_live=on_live,
             interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
-            n_threads=work.threads or THREADS,
+            n_threads=work.threads or n_threads(),
         )
 
     @property

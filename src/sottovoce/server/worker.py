@@ -21,9 +21,10 @@ from typing import TypeAlias, TypeVar
 import anyio
 
 from sottovoce.models.backend import Backend
-from sottovoce.runtime.batching import THREAD_NAME, THREADS, BatchingRuntime, Caller, Priority
+from sottovoce.runtime.batching import THREAD_NAME, BatchingRuntime, Caller, Priority
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.server.errors import INTERNAL, shutting_down, to_api_error
+from sottovoce.threads import n_threads as threads_here
 
 T = TypeVar("T")
 FAULTS_IN_A_ROW = 5
@@ -64,7 +65,7 @@ class Worker:
         n_engines: int = 1,
         on_live: Callable[[float, float], None] | None = None,
         interval_controller: UpdateIntervalController | None = None,
-        n_threads: int = THREADS,
+        n_threads: int | None = None,
     ) -> None:
         self._on_live = on_live
         self.interval_controller = interval_controller or UpdateIntervalController(time.monotonic())
@@ -78,7 +79,7 @@ class Worker:
         self.runtime = BatchingRuntime(
             backend,
             n_engines=n_engines,
-            n_threads=n_threads,
+            n_threads=n_threads or threads_here(),
             # A thread that waits for an accelerator may sleep: its processor time says nothing of the work.
             work_clock=time.thread_time if is_cpu else time.monotonic,
             on_live_round=self._note_round,
