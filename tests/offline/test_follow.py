@@ -55,7 +55,7 @@ def languages(segments: Sequence[Segment]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("mode", "batch_size", "language"),
-    [("seek", 1, None), ("seek", 1, "en,de,es,fr"), ("vad", 1, "en,de,es,fr"), ("vad", 4, None)],
+    [("seek", 1, None), ("seek", 1, "en,de,es,fr"), ("vad", 4, None)],
 )
 def test_every_language_is_read_at_its_own_time(
     model: Model, mode: Mode, batch_size: int, language: str | None
@@ -72,7 +72,7 @@ def test_every_language_is_read_at_its_own_time(
         assert found.language == spoken
 
 
-@pytest.mark.parametrize("code", ["de", "zh"])
+@pytest.mark.parametrize("code", ["de", pytest.param("zh", marks=pytest.mark.long)])
 def test_one_language_is_not_followed(model: Model, code: str) -> None:
     """By default the text is that without following, and with the language given."""
     clip, kept = CLIPS / f"{code}.flac", TranscribeOptions(follow_languages=False)
@@ -97,10 +97,10 @@ def test_the_timeline_is_that_of_the_text(model: Model, languages: list[str] | N
 
 
 def test_the_language_of_a_recording_is_that_of_its_transcription(model: Model) -> None:
-    """Over two windows: a German sentence at the beginning of a minute of English."""
+    """Over two windows: a German sentence before English."""
     german, english = load_audio(CLIPS / "de.flac"), load_audio(CLIPS / "en.flac")
     pause = np.zeros(8000, np.float32)
-    recording = np.concatenate([german, pause] + [english, pause] * (60 * 16_000 // len(english)))
+    recording = np.concatenate([german, pause] + [english, pause] * (40 * 16_000 // len(english)))
     options = TranscribeOptions(follow_languages=False)
     transcription = model.transcribe(recording, options=options)
     next(transcription)

@@ -206,7 +206,7 @@ def test_points_go_on_with_the_same_speakers(
     model: Model, samples: Samples, options: TranscribeOptions, has_second: bool
 ) -> None:
     second = model.as_second(replace(NEVER, min_avg_logprob=-0.3)) if has_second else None
-    run = check_points(model, samples, LANGUAGES, options, second, n_points=3)
+    run = check_points(model, samples, LANGUAGES, options, second)
     assert len({segment.speaker for segment in run.segments}) > 1
     assert [segment.id for segment in run.segments] == list(range(len(run.segments)))
 
@@ -242,15 +242,16 @@ def test_a_point_of_another_mode_is_refused(model: Model) -> None:
         ResumePoint.of_json({"place": {}})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "has_second"),
     [
-        pytest.param(SHORT, False, marks=LONG),
-        pytest.param(replace(SHORT, speakers=EverySecond()), True, marks=LONG),
-        pytest.param(replace(SHORT, mode="vad", channels="apart"), False, marks=LONG),
+        (SHORT, False),
+        (replace(SHORT, speakers=EverySecond()), True),
+        (replace(SHORT, mode="vad", channels="apart"), False),
         (replace(SHORT, mode="vad", batch_size=2), False),
-        pytest.param(SHORT, True, marks=LONG),
-        pytest.param(replace(SHORT, mode="vad", batch_size=2), True, marks=LONG),
+        (SHORT, True),
+        (replace(SHORT, mode="vad", batch_size=2), True),
     ],
     ids=["seek", "speakers-second-model", "channels", "batched", "seek-second-model", "batched-second-model"],
 )
