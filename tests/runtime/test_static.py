@@ -20,6 +20,7 @@ from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.decoding.choosing import BestTokensEnd
 from sottovoce.decoding.search import BestTokens
+from sottovoce.decoding.vocabulary import LiveVocabulary
 from sottovoce.errors import OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.models.backend import (
@@ -44,7 +45,6 @@ from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttRequest,
     DecoderPrefix,
-    LiveVocabulary,
     StopRules,
 )
 from sottovoce.text.tokenizer import Tokenizer
@@ -95,7 +95,7 @@ ALLOWED = ((0, 250, 300), (200, 260, 300), (0, 300, 300))
 def ready(rows: StaticRows, n_best: int = 3, n_beams: int = 1) -> BestTokensEnd:
     """The choice of tokens as the end of a step, with the tokens that may follow no row in its state."""
     end = BestTokensEnd(n_best, 250, 300, 2, n_beams, forbidden=FORBIDDEN)
-    rows.begin(end)
+    rows.begin(end, {})
     return end
 
 
@@ -410,7 +410,7 @@ def windows_of(backend: TorchBackend, n: int) -> list[EncoderOutput]:
 def live(
     backend: TorchBackend, tokenizer: Tokenizer, beam_size: int
 ) -> tuple[AlignAttDecoder, DecoderPrefix]:
-    vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
+    vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab)
     decoder = AlignAttDecoder(backend, tokenizer.eot, vocabulary, beam_size)
     english = tokenizer.with_language("en")
     return decoder, DecoderPrefix(english.sot_sequence_including_notimestamps, 0, 0)
@@ -431,6 +431,7 @@ def test_live_rows_at_once_are_the_processors(device: PretendedDevice, beam_size
         windows = windows_of(backend, n_rows)
         request = AlignAttRequest(prefix, rules, n_recomputed=1, measures_end=True)
         first = decoded(decoder, windows, [request] * n_rows)
+        decoded(decoder, windows[::-1], [request] * n_rows)  # leaves what is cached of the first as it is
         grown = [DecoderPrefix((*prefix.tokens, *one.tokens[:2]), 0, len(one.tokens[:2])) for one in first]
         again = decoded(
             decoder,

@@ -7,22 +7,24 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import cast
 
+import numpy as np
 import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.decoding.alignment import RunningStatistics, median_filter
-from sottovoce.models.backend import EncoderOutput
+from sottovoce.decoding.choosing import SPREAD_FLOOR, AlignAttEnd
+from sottovoce.decoding.vocabulary import LiveVocabulary
+from sottovoce.models.backend import EncoderOutput, RowsOutput, RunningRows, StepGroup, StepPart
 from sottovoce.streaming.alignatt import (
-    SPREAD_FLOOR,
     AlignAttDecoder,
-    AlignAttEnd,
     AlignAttHypothesis,
     AlignAttRequest,
+    AttendingRows,
     BeamPath,
     DecoderPrefix,
-    LiveVocabulary,
     StopReason,
     StopRules,
     count_looped,
@@ -34,7 +36,7 @@ from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, say
 
 SOT = TOKENIZER.sot_sequence_including_notimestamps
 PREFIX = DecoderPrefix(SOT, 0, 0)
-VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
+VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab)
 
 
 def reference_frontier(rows: torch.Tensor) -> torch.Tensor:
@@ -50,39 +52,52 @@ def random_attention(seed: int, n_rows: int, n_tokens: int, n_frames: int) -> to
 
 
 class Tracked:
-    """The rows of `AlignAttEnd`, whose logits say nothing."""
+    """Rows that attend as told, whose logits are equal; the frontier of each."""
 
     def __init__(self) -> None:
         self.end = AlignAttEnd(VOCABULARY, 1, ((0, 0), (0, 1), (1, 0)))
-        self.state = self.end.state(20, 90, torch.device("cpu"))
+        self.rows = AttendingRows(cast("RunningRows", self))
         self.places: list[int] = []
         self.lengths: list[int] = []
         self.frontier: list[int] = []
+
+    def step(
+        self, tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], **_: object
+    ) -> RowsOutput:
+        logits = np.zeros((sum(map(len, wanted)), VOCABULARY.n_vocab), np.float32)
+        return RowsOutput(logits, self.attention, [len(new) for new in tokens], self.lengths)
+
+    def _computed(
+        self, end: AlignAttEnd, attention: torch.Tensor, columns: Sequence[Sequence[int]], n_new: int
+    ) -> StepPart:
+        self.attention = attention.contiguous().numpy()
+        rows = range(len(columns))
+        wanted = [(0, n_new - 1) if end.reads_prefixes else (0,) for _ in rows]
+        ((part,),) = self.rows.steps(
+            [[0] * n_new for _ in rows], [StepGroup(end, rows, wanted, np.array(columns))]
+        )
+        return part
 
     def admit(self, n_frames: int, attention: torch.Tensor, n_cached: int = 0) -> RunningStatistics:
         """Add a row with the attention (n_heads, n, width) of its first tokens; return the statistics of
         n_cached of them."""
         place = max([0, *self.places]) + 1
         end, n = replace(self.end, reads_prefixes=True), attention.shape[1]
-        for held in self.state:
-            held[place] = 0
-        columns = torch.tensor([(place, place, n_frames, n, n_cached)])
-        logits = torch.zeros(2, VOCABULARY.n_vocab)
-        found, _, n_tokens, mean, squares = end((logits, attention), columns, self.state)
+        self.rows.begin(end, {place: None})
+        part = self._computed(end, attention, [(place, place, n_frames, n, n_cached)], n)
         self.places.append(place)
         self.lengths.append(n_frames)
-        self.frontier.append(int(found[0, 0]))
-        return RunningStatistics(n_tokens, mean, squares)
+        self.frontier.append(int(part.outputs[0][0, 0]))
+        (kept,) = part.kept
+        assert isinstance(kept, RunningStatistics)
+        return kept
 
     def extend(self, attention: torch.Tensor) -> None:
         """Add the attention (R, n_heads, width) of a token of each row."""
-        n = len(self.places)
-        targets = range(1, n + 1)
-        rows = zip(self.places, targets, self.lengths, strict=True)
-        columns = torch.tensor([(*row, 1, 0) for row in rows])
-        logits = torch.zeros(n, VOCABULARY.n_vocab)
-        found, _ = self.end((logits, attention.transpose(0, 1).contiguous()), columns, self.state)
-        self.places, self.frontier = list(targets), found[:, 0].int().tolist()
+        targets = range(1, len(self.places) + 1)
+        columns = [(*row, 1, 0) for row in zip(self.places, targets, self.lengths, strict=True)]
+        part = self._computed(self.end, attention.transpose(0, 1), columns, 1)
+        self.places, self.frontier = list(targets), part.outputs[0][:, 0].astype(int).tolist()
 
     def select(self, rows: Sequence[int]) -> None:
         self.places, self.lengths = [self.places[row] for row in rows], [self.lengths[row] for row in rows]
@@ -150,14 +165,12 @@ def test_statistics_go_on_from_those_of_a_shorter_window() -> None:
     attention[:, :8, 40:] = 0  # said before these frames came
     tracked, grown = whole(attention[None], 50), Tracked()
     cached = grown.admit(40, attention[:, :8, :40], n_cached=6)
-    torch.testing.assert_close(cached.mean, attention[None, :, :6, :40].mean(dim=2))
+    np.testing.assert_allclose(cached.mean, attention[:, :6, :40].mean(dim=1), rtol=1e-6)
     grown.extend(attention[None, :, 8])
     for t in range(9, 12):
         grown.lengths = [50]
         grown.extend(attention[None, :, t])
     assert grown.frontier == tracked.frontier
-    for found, expected in zip(grown.state, tracked.state, strict=True):
-        torch.testing.assert_close(found[1], expected[1])
 
 
 def encoded(words: list[str], n_mels: int = 400) -> EncoderOutput:
@@ -330,7 +343,7 @@ def test_sessions_that_begin_at_once_share_a_vocabulary() -> None:
 
     def made(_: int) -> LiveVocabulary:
         at_once.wait()
-        return LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
+        return LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab)
 
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(made, range(8)))) == 1

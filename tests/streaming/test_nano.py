@@ -14,6 +14,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.vad import VadStream
 from sottovoce.decoding.decode import decode
+from sottovoce.decoding.vocabulary import LiveVocabulary
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.models.backend import EXACT, Backend, EncoderMode, EncoderOutput, IncrementalWindow
 from sottovoce.options.decoding import DecodingOptions
@@ -21,7 +22,6 @@ from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttRequest,
     DecoderPrefix,
-    LiveVocabulary,
     StopRules,
 )
 from sottovoce.streaming.audio_window import MelBuffer
@@ -106,7 +106,7 @@ def test_windows_encoded_in_any_way_are_decoded_together_as_alone(
     """Of a real network: what is behind a shorter window is hidden, and thin padding has its weight."""
     tokenizer, network = model.tokenizer, model.backend
     heard = [grown(network, ["time", "year", "people"], first), grown(network, ["und", "der"] * 3, second)]
-    vocabulary = LiveVocabulary.of(tokenizer, network.dims.n_vocab, network.device)
+    vocabulary = LiveVocabulary.of(tokenizer, network.dims.n_vocab)
     reader = AlignAttDecoder(network, tokenizer.eot, vocabulary)
     rules = StopRules(frame_threshold=0, max_tokens=8)
     requests = [

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.decoding.vocabulary import LiveVocabulary
 from sottovoce.models.backend import EncoderOutput
 from sottovoce.runtime.calls import DecodeCall
 from sottovoce.streaming.alignatt import (
@@ -18,7 +18,6 @@ from sottovoce.streaming.alignatt import (
     AlignAttHypothesis,
     AlignAttRequest,
     DecoderPrefix,
-    LiveVocabulary,
     PrefixCache,
     StopRules,
 )
@@ -38,7 +37,7 @@ def audio() -> Samples:
 
 def reader(model: Model, beam_size: int = 1) -> AlignAttDecoder:
     tokenizer = model.tokenizer.with_language("en")
-    vocabulary = LiveVocabulary.of(tokenizer, model.backend.dims.n_vocab, torch.device("cpu"))
+    vocabulary = LiveVocabulary.of(tokenizer, model.backend.dims.n_vocab)
     return AlignAttDecoder(model.backend, tokenizer.eot, vocabulary, beam_size)
 
 

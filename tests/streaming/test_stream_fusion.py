@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.vocabulary import LiveVocabulary
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttHypothesis,
     AlignAttRequest,
     DecoderPrefix,
-    LiveVocabulary,
     StopRules,
 )
 from sottovoce.types import Features
@@ -22,7 +22,7 @@ from tests.streaming.speech import TOKENIZER
 SAID = (1000, 2000, 3000)
 WANTED = 4000
 SOT = TOKENIZER.sot_sequence_including_notimestamps
-VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
+VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab)
 
 
 class AfterThat:

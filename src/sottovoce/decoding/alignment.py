@@ -32,12 +32,12 @@ from sottovoce.types import (
 
 FILTER_WIDTH = 7
 """Frames of the median filter (140 ms); openai-whisper 20250625, `medfilt_width`."""
-_MEDIAN_NETWORK = (
+MEDIAN_NETWORK = (
     *((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6)),
     *((2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4)),
 )
 """Comparisons that move the median of seven to the middle (Devillard 1998, opt_med7)."""
-_TINY = 1e-12
+LEAST_DEVIATION = 1e-12
 """Least standard deviation, so that constant attention has a z-score of 0."""
 
 
@@ -50,7 +50,7 @@ def cut_frames(attention: Tensor, n_frames: int) -> Tensor:
 def normalize_over_tokens(attention: Tensor) -> Tensor:
     """Compute the z-score (..., n_tokens, n_frames) of each frame over all tokens."""
     std, mean = torch.std_mean(attention, dim=-2, keepdim=True, correction=0)
-    return (attention - mean) / std.clamp_min(_TINY)
+    return (attention - mean) / std.clamp_min(LEAST_DEVIATION)
 
 
 def median_filter(values: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def median_filter(values: Tensor) -> Tensor:
         return values
     rows = F.pad(values.reshape(1, -1, n_values), (half, half), mode="reflect")
     shifted = [rows[..., offset : offset + n_values] for offset in range(FILTER_WIDTH)]
-    for low, high in _MEDIAN_NETWORK:
+    for low, high in MEDIAN_NETWORK:
         shifted[low], shifted[high] = (
             torch.minimum(shifted[low], shifted[high]),
             torch.maximum(shifted[low], shifted[high]),
@@ -124,7 +124,7 @@ class RunningStatistics:
 
         floor: added to the standard deviation.
         """
-        std = ((self.squares / self.n_tokens).sqrt() + floor).clamp_min(_TINY)
+        std = ((self.squares / self.n_tokens).sqrt() + floor).clamp_min(LEAST_DEVIATION)
         return (attention - self.mean.unsqueeze(-2)) / std.unsqueeze(-2)
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
 from sottovoce.decoding.filters import ApplyTimestampRules, LogitFilter, SuppressBlank, SuppressTokens
 from sottovoce.decoding.search import BestTokens, Fusion
+from sottovoce.decoding.vocabulary import LiveVocabulary
 from sottovoce.models.backend import (
     STEPS_AHEAD,
     AlignmentHeads,
@@ -73,6 +75,36 @@ class BestTokensEnd:
             return best
         states = np.ascontiguousarray(fused[1]).view(np.int32).astype(np.int64)
         return replace(best, fused=fused[0], lm_states=states)
+
+
+SPREAD_FLOOR = 0.1
+"""Added to the standard deviation, as a fraction of uniform attention: without it, all frames of a peak that
+only one token attends to have the same z-score.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignAttEnd:
+    """The choice of tokens in a step of AlignAtt, with running statistics of attention over tokens.
+
+    The results are float32: of each row the frontier, P(<|nospeech|>) and `LiveVocabulary.text_ends` (of
+    prefixes), n_best tokens, and their log-probabilities; with returns_log_probs also all (R, n_ids). The
+    statistics of the tokens of prefixes that are to be cached are kept, to begin other rows with.
+    """
+
+    vocabulary: LiveVocabulary
+    n_best: int
+    capture: AlignmentHeads
+    reads_prefixes: bool = False
+    measures_ends: bool = False
+    returns_log_probs: bool = False
+    n_beams: ClassVar[int] = 0
+    tables: ClassVar[None] = None
+    is_static: ClassVar[bool] = True
+    n_columns: ClassVar[int] = 5
+    """Where a row's statistics are and will be, frames of audio, and how many new tokens count and are
+    to be cached.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -137,7 +169,7 @@ class StepsOfSearch:
         the rows go on by themselves with the tokens that the search takes.
         """
         if not self._is_begun:
-            self.rows.begin(self.end)
+            self.rows.begin(self.end, {})
             self._is_begun = True
         n_rows = len(sampled)
         group = StepGroup(self.end, range(n_rows), [(0,)] * n_rows, self.columns(sampled, sums))

@@ -26,7 +26,7 @@ def log_sum_exp(values: Floats) -> Floats:
     most = values.max(axis=1, keepdims=True)
     base = np.where(np.isfinite(most), most, np.float32(0.0))
     with np.errstate(divide="ignore"):  # a row of -inf has the sum 0
-        total: Floats = np.log(np.exp(values - base).sum(axis=1, keepdims=True)) + base
+        total: Floats = np.log(np.exp(values - base, order="C").sum(axis=1, keepdims=True)) + base
     return total
 
 

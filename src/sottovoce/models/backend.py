@@ -5,9 +5,9 @@ Tensors are torch's. R is the number of decoder rows, B of windows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -315,12 +315,14 @@ class StepGroup:
 class StepPart(NamedTuple):
     """Results of an end, valid until the next step: those of `rows` are at `places` of each array.
 
-    has_logits: the end could not be computed, and the result are the logits (n_rows, n_vocab).
+    kept: of each row, its state for `EndingRows.begin`, which only the runtime reads; empty, if the end keeps
+    none. has_logits: the end could not be computed, and the result are the logits (n_rows, n_vocab).
     """
 
     rows: Sequence[int]
     places: Sequence[int]
-    outputs: Sequence[Any]
+    outputs: Sequence[Floats]
+    kept: Sequence[object] = ()
     has_logits: bool = False
 
 
@@ -332,8 +334,11 @@ class EndingRows(Protocol):
         """Return whether a step can have this end."""
         ...
 
-    def begin(self, end: StepEnd) -> None:
-        """Take what an end knows beforehand, before its first step."""
+    def begin(self, end: StepEnd, kept: Mapping[int, object]) -> None:
+        """Take the data that an end has beside its columns, and set entries of its state.
+
+        kept: of each entry that begins, the state to begin with, from a `StepPart`; None: of no token.
+        """
         ...
 
     def steps(

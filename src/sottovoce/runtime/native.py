@@ -319,7 +319,7 @@ class NativeRows:
     def computes(self, end: StepEnd) -> bool:
         return isinstance(end, BestTokensEnd) and end.fusion is None
 
-    def begin(self, end: StepEnd) -> None:
+    def begin(self, end: StepEnd, kept: Mapping[int, object]) -> None:
         assert isinstance(end, BestTokensEnd), "`computes` tells which ends are taken"
         self._forbidden = end.forbidden.astype(np.int32)
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.choosing import BestTokensEnd
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import STEPS_AHEAD, Floats, StepEnd, StepGroup, StepPart
 from sottovoce.models.devices import MOST_RECORDINGS, encoder_work
@@ -35,7 +34,7 @@ from sottovoce.runtime.rows import (
     indices,
     selected,
 )
-from sottovoce.runtime.step_ends import TorchBestTokens, torch_end
+from sottovoce.runtime.step_ends import torch_end
 from sottovoce.runtime.torch_encoder import StaticEncoder
 
 
@@ -78,7 +77,7 @@ class StaticMemory(RowMemory):
         if kind not in self._states:
             n_rows = 1 + self.n_recordings * (1 + self.most_rows)  # old rows, and those that join in a step
             with torch.inference_mode(False):
-                made = torch_end(end).state(n_rows, self.audio.shape[4], self.text.device)
+                made = torch_end(end, self.text.device).state(n_rows, self.audio.shape[4])
                 self._states[kind] = end, made
         return self._states[kind][1]
 
@@ -186,7 +185,7 @@ class StaticStep:
 
     def __init__(self, decoder: TextDecoder, memory: StaticMemory, shape: StepShape, record: Record) -> None:
         self._decoder, self._memory, self.shape = decoder, memory, shape
-        self._end = None if shape.end is None else torch_end(shape.end)
+        self._end = None if shape.end is None else torch_end(shape.end, memory.text.device)
         n, n_head, n_total = shape.n_recordings * shape.n_queries, memory.dims.n_text_head, 1 + memory.n_cells
         self._reads_prefixes = shape.end is not None and shape.end.reads_prefixes
         columns = shape.n_recordings if self._reads_prefixes else n, shape.end.n_columns if shape.end else 0
@@ -419,13 +418,10 @@ class StaticRows(TorchRows):
             joined = joined.index_select(1, vocabulary)
         return joined, _in_order(computed, captured, 1) if captured else None
 
-    def state(self, end: StepEnd) -> Sequence[Tensor]:
+    @torch.no_grad()
+    def begin(self, end: StepEnd, kept: Mapping[int, object]) -> None:
         self._memory.grow_rows(int(np.bincount([recording.slot for recording in self._recordings]).max()))
-        return self._memory.state(end)
-
-    def begin(self, end: StepEnd) -> None:
-        if isinstance(end, BestTokensEnd):
-            TorchBestTokens(end).begin(self.state(end))
+        torch_end(end, self._device).begin(self._memory.state(end), kept)
 
     def computes(self, end: StepEnd) -> bool:
         return end.is_static
@@ -441,7 +437,9 @@ class StaticRows(TorchRows):
         for group in groups:
             for row, places in zip(group.rows, group.wanted, strict=True):
                 wanted[row] = places
-        new, parts = self._new_tokens(tokens, wanted), []
+        new = self._new_tokens(tokens, wanted)
+        parts: list[StepPart] = []
+        computed: list[Outputs] = []
         for group in groups:
             of_group = replace(new, capture=group.end.capture)
             columns = np.zeros((self.n_rows, group.end.n_columns), np.int64)
@@ -451,9 +449,20 @@ class StaticRows(TorchRows):
                 rows, firsts = np.unique(new.rows[step.chosen], return_index=True)
                 at = step.places[firsts] // (step.shape.n_queries if group.end.reads_prefixes else 1)
                 step.columns[at] = columns[rows]
-                parts.append(StepPart(rows.tolist(), at.tolist(), step.run()))
+                outputs = step.run()
+                end = torch_end(group.end, self._device)
+                computed.append(outputs[: end.n_results])
+                kept = end.kept(outputs[end.n_results :], at, columns[rows])
+                parts.append(StepPart(rows.tolist(), at.tolist(), (), kept))
         self._table = new.table
-        yield parts
+        read = [
+            np.split(torch.cat(of_parts).cpu().numpy(), np.cumsum([len(each) for each in of_parts])[:-1])
+            for of_parts in zip(*computed, strict=True)
+        ]  # each is one transfer
+        yield [
+            part._replace(outputs=outputs)
+            for part, outputs in zip(parts, zip(*read, strict=True), strict=True)
+        ]
 
     def _steps_ahead(
         self, tokens: Sequence[Sequence[int]], group: StepGroup, n_steps: int

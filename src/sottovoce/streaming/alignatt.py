@@ -9,34 +9,34 @@ https://arxiv.org/abs/2406.10052.
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sottovoce.decoding.alignment import RunningStatistics, mean_over_heads, median_filter
-from sottovoce.decoding.filters import FORBIDDEN, suppressed_tokens
-from sottovoce.decoding.search import FusedRowScores, Fusion
+from sottovoce.decoding.choosing import SPREAD_FLOOR, AlignAttEnd
+from sottovoce.decoding.search import FusedRowScores, Fusion, best_tokens
+from sottovoce.decoding.vocabulary import LiveVocabulary
 from sottovoce.models.backend import (
-    AlignmentHeads,
     Backend,
     EncoderOutput,
+    Floats,
+    Ints,
     RowPrefix,
+    RunningRows,
+    StepEnd,
     StepGroup,
     StepPart,
     ending_rows,
 )
-from sottovoce.options.decoding import NON_SPEECH, count_repeated
+from sottovoce.options.decoding import count_repeated
 from sottovoce.streaming.options import TextEnd
-from sottovoce.text.languages import SENTENCE_ENDS
-from sottovoce.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 224
 """Half of Whisper's text context."""
@@ -64,17 +64,20 @@ class DecoderPrefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixCache:
-    """The decoder's state of the first tokens of a prefix, for the next update."""
+    """The decoder's state of the first tokens of a prefix, for the next update.
+
+    statistics: kept by `AlignAttEnd`, over n_frames.
+    """
 
     tokens: tuple[int, ...]
     state: RowPrefix
-    attention: RunningStatistics
+    statistics: object
+    n_frames: int
     no_speech_prob: float
 
     def applies_to(self, tokens: tuple[int, ...], n_frames: int) -> bool:
         n_cached = len(self.tokens)
-        fits = self.attention.mean.shape[-1] <= n_frames
-        return fits and n_cached < len(tokens) and tokens[:n_cached] == self.tokens
+        return self.n_frames <= n_frames and n_cached < len(tokens) and tokens[:n_cached] == self.tokens
 
 
 class StopReason(Enum):
@@ -223,12 +226,6 @@ def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     return n
 
 
-SPREAD_FLOOR = 0.1
-"""Added to the standard deviation, as a fraction of uniform attention: without it, all frames of a peak that
-only one token attends to have the same z-score.
-"""
-
-
 def frontier(statistics: RunningStatistics, last: Tensor, n_frames: Tensor) -> Tensor:
     """Return the frame (R,) int64 that the newest token of each row attends to most.
 
@@ -250,94 +247,6 @@ def frontier(statistics: RunningStatistics, last: Tensor, n_frames: Tensor) -> T
     return score.masked_fill(beyond, -torch.inf).argmax(dim=-1)[:, 0]
 
 
-Outputs: TypeAlias = tuple[Tensor, ...]
-FEW = 0.25
-"""Up to this fraction of the vocabulary, selecting rows is cheaper than computing all."""
-
-
-_VOCABULARIES = threading.Lock()
-
-
-@dataclass(frozen=True, eq=False)
-class LiveVocabulary:
-    """Token ids of live decoding.
-
-    ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (n,) bool, those that may not begin
-    a text. marks: (2, n) bool, marks that end sentences, and others. others: (k,) int64, <|nospeech|> and
-    languages. n_vocab: rows of the model.
-    """
-
-    ids: Tensor
-    blank: Tensor
-    marks: Tensor
-    others: Tensor
-    n_vocab: int
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
-        """Return the vocabulary of a model, one object for all sessions.
-
-        Unlike offline, <|endoftext|> may come first: forbidding it invites hallucination.
-        """
-        with _VOCABULARIES:
-            return cls._made(tokenizer, n_vocab, device)
-
-    @classmethod
-    @lru_cache(maxsize=8)
-    def _made(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
-        allowed = torch.full((tokenizer.eot + 1,), tokenizer.pieces is None)
-        if tokenizer.pieces is not None:
-            allowed[list(tokenizer.pieces.ids.values())] = True
-        allowed[tokenizer.eot] = True
-        allowed[[token for token in suppressed_tokens((NON_SPEECH,), tokenizer) if token < len(allowed)]] = (
-            False
-        )
-        ids = allowed.nonzero()[:, 0]
-        blank = torch.isin(ids, torch.tensor(tokenizer.encode(" ")))
-        languages = tokenizer.language_tokens if tokenizer.is_multilingual else ()
-        others = torch.tensor((tokenizer.no_speech, *languages), dtype=torch.int64)
-        texts = [tokenizer.token_bytes(token).decode(errors="replace").strip() for token in ids[:-1].tolist()]
-        kinds = torch.tensor([*map(mark_kind, texts), 0], device=device)
-        marks = torch.stack((kinds == 1, kinds == 2))
-        return cls(ids.to(device), blank.to(device), marks, others.to(device), n_vocab)
-
-    @cached_property
-    def rows(self) -> Tensor | None:
-        """Rows (n + k,) to compute in a step; None: all."""
-        few = len(self.ids) + len(self.others) <= FEW * self.n_vocab
-        return torch.cat((self.ids, self.others)) if few else None
-
-    def no_speech_probs(self, logits: Tensor) -> Tensor:
-        """Return P(<|nospeech|>) (R,) from the logits (R, n_rows) at <|startoftranscript|>."""
-        column = self.others[:1] if self.rows is None else torch.full_like(self.others[:1], len(self.ids))
-        return logits.softmax(dim=-1).index_select(1, column)[:, 0]
-
-    def text_ends(self, logits: Tensor) -> Tensor:
-        """Return the probabilities (R, 3) of a sentence's end, another mark and the end of the text, given
-        the logits (R, n_rows) after the last word.
-        """
-        probs = self.log_probs(logits).exp()
-        return torch.stack([(probs * kind).sum(dim=-1) for kind in self.marks] + [probs[:, -1]], dim=1)
-
-    def log_probs(self, logits: Tensor, *, begins: bool = False) -> Tensor:
-        """Return the log-probabilities (R, n) of `ids` from logits (R, n_rows).
-
-        begins: the next tokens begin a text.
-        """
-        whole = self.rows is None
-        chosen = logits.index_select(1, self.ids) if whole else logits[:, : len(self.ids)]
-        if begins:
-            chosen = chosen.masked_fill(self.blank, FORBIDDEN)
-        return chosen.log_softmax(dim=-1)
-
-
-def mark_kind(text: str) -> int:
-    """Return 1 for punctuation that ends a sentence, 2 for any other, else 0."""
-    if not text or "\ufffd" in text or any(map(str.isalnum, text)):
-        return 0
-    return 1 if text.rstrip("\"'»”’)")[-1:] in SENTENCE_ENDS and not text.startswith(("..", "…")) else 2
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignAttRequest:
     """Decode one window after a prefix.
@@ -351,69 +260,6 @@ class AlignAttRequest:
     prefix_cache: PrefixCache | None = None
     n_recomputed: int | None = None
     measures_end: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AlignAttEnd:
-    """The end of an AlignAtt step: running statistics of attention, the frontier, and the best tokens.
-
-    The results are float32: of each row the frontier, P(<|nospeech|>) and `LiveVocabulary.text_ends` (of
-    prefixes), n_best tokens, and their log-probabilities; the log-probabilities (R, n_ids); and of prefixes
-    the statistics of the tokens to be cached. Running statistics keep the work per token constant.
-    """
-
-    vocabulary: LiveVocabulary
-    n_best: int
-    capture: AlignmentHeads
-    reads_prefixes: bool = False
-    measures_ends: bool = False
-    n_beams: ClassVar[int] = 0
-    tables: ClassVar[None] = None
-    is_static: ClassVar[bool] = True
-    n_columns: ClassVar[int] = 5
-    """Where a row's statistics are and will be, frames of audio, and how many new tokens count and are
-    to be cached.
-    """
-
-    def state(self, n_rows: int, n_frames: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Return statistics of no token: n_tokens, means and squares."""
-        of_frames = (n_rows, len(self.capture), n_frames)
-        made = [torch.zeros(size, device=device) for size in ((n_rows, 1, 1), of_frames, of_frames)]
-        return made[0], made[1], made[2]
-
-    def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor]) -> Outputs:
-        vocabulary, (logits, joined) = self.vocabulary, outputs
-        source, target, n_frames, n_new, n_cached = columns.unbind(1)
-        n_rows, width = len(columns), joined.shape[-1]
-        attention = joined.view(len(joined), n_rows, -1, width).transpose(0, 1)  # (R, n_heads, n, width)
-        places = torch.arange(attention.shape[2], device=columns.device)
-        before = RunningStatistics(*(one[..., :width].index_select(0, source) for one in state))
-        after = before.updated(attention, (places < n_new[:, None])[:, None].float())
-        for held, one in zip(state, (after.n_tokens, after.mean, after.squares), strict=True):
-            held[..., :width].index_copy_(0, target, one)
-        if self.reads_prefixes:
-            last = (n_new - 1).clamp(min=0)[:, None, None, None].expand(-1, len(joined), 1, width)
-            newest = attention.gather(2, last)
-        else:
-            newest = attention
-        if vocabulary.rows is not None and logits.shape[1] == vocabulary.n_vocab:
-            logits = logits.index_select(1, vocabulary.rows)
-        ends = logits.new_zeros(n_rows, 4)
-        statistics: Outputs = ()
-        if self.reads_prefixes:
-            at_sot, logits = logits[::2], logits[1::2]
-            text_ends = vocabulary.text_ends(logits) if self.measures_ends else ends[:, 1:]
-            ends = torch.cat([vocabulary.no_speech_probs(at_sot)[:, None], text_ends], dim=1)
-            kept = before.updated(attention, (places < n_cached[:, None])[:, None].float())
-            statistics = kept.n_tokens, kept.mean, kept.squares
-        log_probs = vocabulary.log_probs(logits, begins=self.reads_prefixes)
-        best, chosen = log_probs.topk(self.n_best, dim=1)
-        tokens = vocabulary.ids.index_select(0, chosen.flatten()).view_as(chosen)
-        frames = frontier(after, newest, n_frames)[:, None]
-        return torch.cat([frames.float(), ends, tokens.float(), best], dim=1), log_probs, *statistics
-
-    def advance(self, outputs: Outputs, columns: Tensor) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError("the host tells which tokens follow a step of AlignAtt")
 
 
 NextTokens: TypeAlias = tuple[int, list[tuple[int, float, float]]]
@@ -436,7 +282,7 @@ class ActiveRequest:
         self.cache = cache if cache and cache.applies_to(self.prefix.tokens, self.n_frames) else None
         self.no_speech_prob = 0.0 if self.cache is None else self.cache.no_speech_prob
         self.lm_rows = self.decoder.lm_rows(self.prefix.committed)
-        self.prefix_statistics: RunningStatistics | None = None
+        self.prefix_statistics: object = None
         self.text_end: TextEnd | None = None
         self._new_cache: PrefixCache | None = None
         room = max(0, self.decoder.backend.dims.n_text_ctx - len(self.prefix.tokens))
@@ -483,7 +329,9 @@ class ActiveRequest:
     def save_cache(self, state: RowPrefix | None) -> None:
         if state is not None and self.prefix_statistics is not None:
             tokens = self.prefix.tokens[: self.n_to_cache]
-            self._new_cache = PrefixCache(tokens, state, self.prefix_statistics, self.no_speech_prob)
+            self._new_cache = PrefixCache(
+                tokens, state, self.prefix_statistics, self.n_frames, self.no_speech_prob
+            )
 
     def extend(self, candidates: Sequence[NextTokens]) -> list[int]:
         paths, self.paths = self.paths, []
@@ -567,13 +415,13 @@ class AlignAttBatch:
         self._backend = backend
         self._vocabulary = vocabulary
         self._rows = backend.rows()
-        self._ending = ending_rows(self._rows, AlignAttEnd(vocabulary, 1, ()))
+        ending = ending_rows(self._rows, AlignAttEnd(vocabulary, 1, ()))
+        self._is_static = ending is not None
+        self._steps = ending or AttendingRows(self._rows)
         self._active: list[ActiveRequest] = []
         """New requests last."""
         self._places: list[int] = []
         """Of each row that is not new, where its statistics are in the state of the ends."""
-        self._state: Sequence[Tensor] = ()
-        """That of rows without ends of their own."""
         self._n_admitted = 0
 
     @property
@@ -583,7 +431,6 @@ class AlignAttBatch:
     def has_room(self, n_windows: int) -> bool:
         return self._rows.has_room(n_windows)
 
-    @torch.inference_mode()
     def admit(self, decoder: AlignAttDecoder, encoded: EncoderOutput, request: AlignAttRequest) -> int:
         assert decoder.vocabulary is self._vocabulary, "one vocabulary for all requests of a batch"
         active = ActiveRequest(self._n_admitted, decoder, request, encoded.n_content_frames[0])
@@ -592,7 +439,6 @@ class AlignAttBatch:
         self._n_admitted += 1
         return active.ticket
 
-    @torch.inference_mode()
     def step(self) -> list[tuple[int, AlignAttHypothesis]]:
         """Run one decoder step; return the tickets and hypotheses of finished requests."""
         candidates = iter(self._next_tokens())
@@ -620,7 +466,9 @@ class AlignAttBatch:
         new = [one for one in self._active if one.is_new]
         old = [(one, path) for one in self._active if not one.is_new for path in one.paths]
         n_old, n_best = len(old), max(one.n_candidates for one in self._active)
-        end = AlignAttEnd(self._vocabulary, n_best, tuple(self._backend.alignment_heads))
+        is_fused = any(one.lm_rows is not None for one in self._active)
+        heads = tuple(self._backend.alignment_heads)
+        end = AlignAttEnd(self._vocabulary, n_best, heads, returns_log_probs=is_fused)
         tokens = [path.tokens[-1:] for _, path in old] + [one.prefix.tokens[one.n_cached :] for one in new]
         groups, targets = [], list(range(1, n_old + 1))
         if old:
@@ -633,18 +481,17 @@ class AlignAttBatch:
             first = 1 + max([n_old, *self._places])
             targets += range(first, first + len(new))
             groups.append(self._begin(new, n_old, first, end))
-        parts = self._step(tokens, groups, 1 + max(targets))
+        (parts,) = self._steps.steps(tokens, groups)
         self._places = targets
-        values = torch.cat([part.outputs[0] for part in parts]).tolist()  # one transfer from the device
         found: list[list[float]] = [[]] * len(tokens)
-        at = 0
         for part in parts:
-            for row, place in zip(part.rows, part.places, strict=True):
-                found[row] = values[at + place]
-            at += len(part.outputs[0])
+            for row, values in zip(part.rows, part.outputs[0][part.places].tolist(), strict=True):
+                found[row] = values
+            if part.kept:
+                for row, kept in zip(part.rows, part.kept, strict=True):
+                    new[row - n_old].prefix_statistics = kept
         for one, own in zip(new, found[n_old:], strict=True):
             one.begin(own[1:5])
-        self._note_statistics(new, n_old, parts)
         scored = self._with_language_models(parts, n_best)
         if scored is not None:
             return [(int(own[0]), each) for own, each in zip(found, scored, strict=True)]
@@ -661,22 +508,16 @@ class AlignAttBatch:
 
     def _begin(self, new: Sequence[ActiveRequest], n_old: int, first: int, end: AlignAttEnd) -> StepGroup:
         """Return the group of new requests, whose statistics begin at `first` with those of their caches."""
-        measures = self._ending is not None or any(one.request.measures_end for one in new)
+        measures = self._is_static or any(one.request.measures_end for one in new)
         end = replace(end, reads_prefixes=True, measures_ends=measures)
-        state = self._state_of(end, first + len(new))
-        for one in state:
-            one[first : first + len(new)].zero_()
-        into, given = [], []
-        for place, request in enumerate(new, first):
-            if request.cache is not None:
-                held = request.cache.attention
-                for mine, theirs in zip(state, (held.n_tokens, held.mean, held.squares), strict=True):
-                    into.append(mine[place, :, : theirs.shape[-1]])
-                    given.append(theirs[0])
-        if into:
-            torch._foreach_copy_(into, given)
+        places = range(first, first + len(new))
+        caches = [request.cache for request in new]
+        self._steps.begin(
+            end,
+            {place: cache and cache.statistics for place, cache in zip(places, caches, strict=True)},
+        )
         wanted, columns = [], []
-        for place, request in enumerate(new, first):
+        for place, request in zip(places, new, strict=True):
             n_new = len(request.prefix.tokens) - request.n_cached
             sot = request.prefix.sot - request.n_cached if request.computes_sot else n_new - 1
             wanted.append((sot, n_new - 1))
@@ -684,90 +525,135 @@ class AlignAttBatch:
             columns.append((place, place, request.n_frames, n_new, n_to_cache))
         return StepGroup(end, range(n_old, n_old + len(new)), wanted, np.array(columns))
 
-    def _state_of(self, end: AlignAttEnd, n_rows: int) -> Sequence[Tensor]:
-        if self._ending is not None:
-            state: Sequence[Tensor] = self._ending.state(end)  # type: ignore[attr-defined]
-            return state
-        n_frames = max(one.n_frames for one in self._active)
-        held = self._state
-        if not held or len(held[1]) < n_rows or held[1].shape[2] < n_frames:
-            n_held, longest = (len(held[1]), held[1].shape[2]) if held else (0, 0)
-            size = max(2 * n_rows, n_held), max(n_frames, longest)
-            self._state = end.state(*size, self._backend.device)
-            for mine, theirs in zip(self._state, held, strict=False):
-                mine[: len(theirs), :, : theirs.shape[2]] = theirs
-        return self._state
-
-    def _step(
-        self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup], n_rows: int
-    ) -> Sequence[StepPart]:
-        if self._ending is not None:
-            (parts,) = self._ending.steps(tokens, groups)
-            return parts
-        end, device = groups[0].end, self._backend.device
-        assert isinstance(end, AlignAttEnd)
-        wanted = [sorted({*own}) for group in groups for own in group.wanted]
-        computed_rows = None if self._vocabulary.rows is None else self._vocabulary.rows.cpu().numpy()
-        output = self._rows.step(tokens, wanted, vocabulary=computed_rows, capture=end.capture)
-        state = self._state_of(end, n_rows)
-        logits, joined = (torch.from_numpy(each).to(device) for each in (output.logits, output.joined))
-        joined = joined[..., : max(one.n_frames for one in self._active)]
-        computed: list[StepPart] = []
-        starts, n_before = list(accumulate(output.n_new, initial=0)), 0
-        for group in groups:
-            longest = max(output.n_new[row] for row in group.rows)
-            tokens_of = [
-                starts[row] + min(one, output.n_new[row] - 1) for row in group.rows for one in range(longest)
-            ]
-            logits_of = []
-            for own in group.wanted:
-                distinct = sorted({*own})
-                logits_of += [n_before + distinct.index(one) for one in own]
-                n_before += len(distinct)
-            given = _selected(logits, logits_of, 0), _selected(joined, tokens_of, 1)
-            assert isinstance(group.end, AlignAttEnd)
-            outputs = group.end(given, torch.from_numpy(group.columns).to(device), state)
-            computed.append(StepPart(group.rows, range(len(group.rows)), outputs))
-        return computed
-
-    def _note_statistics(self, new: Sequence[ActiveRequest], n_old: int, parts: Sequence[StepPart]) -> None:
-        for part in parts:
-            _, _, *statistics = part.outputs
-            if statistics:
-                kept = [_selected(one, part.places, 0) for one in statistics]
-                for at, row in enumerate(part.rows):
-                    n_tokens, mean, squares = (
-                        one[at : at + 1, :, : new[row - n_old].n_frames] for one in kept
-                    )
-                    new[row - n_old].prefix_statistics = RunningStatistics(n_tokens, mean, squares)
-
     def _with_language_models(
         self, parts: Sequence[StepPart], n_best: int
     ) -> list[list[tuple[int, float, float]]] | None:
         if all(one.lm_rows is None for one in self._active):
             return None
         rows = [row for part in parts for row in part.rows]
-        log_probs = torch.cat([_selected(part.outputs[1], part.places, 0) for part in parts])
-        log_probs = _selected(log_probs, sorted(range(len(rows)), key=rows.__getitem__), 0)
+        log_probs = np.concatenate([part.outputs[1][part.places] for part in parts])[np.argsort(rows)]
         lm_scores = _lm_scores(self._active, log_probs, self._vocabulary)
-        best = (log_probs + lm_scores).topk(n_best, dim=-1).indices
-        chosen = self._vocabulary.ids[best].float(), log_probs.gather(1, best), lm_scores.gather(1, best)
-        return [
-            [(int(token), *scores) for token, *scores in row] for row in torch.stack(chosen, dim=2).tolist()
-        ]
+        best = best_tokens(log_probs + lm_scores, n_best)
+        scores = (np.take_along_axis(each, best, axis=1) for each in (log_probs, lm_scores))
+        chosen = np.stack((self._vocabulary.ids[best], *scores), axis=2).tolist()
+        return [[(int(token), *scores) for token, *scores in row] for row in chosen]
 
 
-def _selected(tensor: Tensor, places: Sequence[int], dim: int) -> Tensor:
-    if list(places) == list(range(len(places))):
-        return tensor.narrow(dim, 0, len(places))
-    return tensor.index_select(dim, torch.tensor(places, device=tensor.device))
-
-
-def _lm_scores(active: Sequence[ActiveRequest], log_probs: Tensor, vocabulary: LiveVocabulary) -> Tensor:
-    nothing = log_probs.new_zeros(len(log_probs), vocabulary.n_vocab)
-    parts = zip(active, nothing.split_with_sizes([len(one.paths) for one in active]), strict=True)
+def _lm_scores(active: Sequence[ActiveRequest], log_probs: Floats, vocabulary: LiveVocabulary) -> Floats:
+    nothing = np.zeros((len(log_probs), vocabulary.n_vocab), np.float32)
+    parts = np.split(nothing, np.cumsum([len(one.paths) for one in active])[:-1])
     scores = [
-        part if one.lm_rows is None else torch.from_numpy(one.lm_rows.add_to(part.cpu().numpy()))
-        for one, part in parts
+        part if one.lm_rows is None else one.lm_rows.add_to(part)
+        for one, part in zip(active, parts, strict=True)
     ]
-    return torch.cat([score.to(log_probs.device) for score in scores]).index_select(1, vocabulary.ids)
+    return np.take(np.concatenate(scores), vocabulary.ids, axis=1)
+
+
+class AttendingRows:
+    """Computes an `AlignAttEnd` on the host, over the logits and attention of rows: they are `EndingRows`.
+
+    The state are `RunningStatistics`: n_tokens (n, 1, 1), mean and squares (n, n_heads, n_frames).
+    """
+
+    def __init__(self, rows: RunningRows) -> None:
+        self._rows = rows
+        self._state: Sequence[Floats] = ()
+
+    def computes(self, end: StepEnd) -> bool:
+        return isinstance(end, AlignAttEnd)
+
+    def begin(self, end: StepEnd, kept: Mapping[int, object]) -> None:
+        given = {
+            place: statistics if isinstance(statistics, RunningStatistics) else None
+            for place, statistics in kept.items()
+        }
+        widths = [each.mean.shape[-1] for each in given.values() if each is not None]
+        self._grow(1 + max(given), len(end.capture), max(widths, default=0))
+        for place, statistics in given.items():
+            for held in self._state:
+                held[place] = 0.0
+            if statistics is not None:
+                for held, each in zip(self._state, _arrays(statistics), strict=True):
+                    held[place, :, : each.shape[-1]] = each
+
+    def _grow(self, n_rows: int, n_heads: int, n_frames: int) -> None:
+        n_held, _, longest = self._state[1].shape if self._state else (0, 0, 0)
+        if n_held >= n_rows and longest >= n_frames:
+            return
+        size = max(2 * n_rows, n_held), n_heads, max(n_frames, longest)
+        before = self._state
+        self._state = [np.zeros(shape, np.float32) for shape in ((size[0], 1, 1), size, size)]
+        for held, each in zip(self._state, before, strict=False):
+            held[:n_held, :, : each.shape[-1]] = each
+
+    def steps(
+        self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup], n_steps: int = 1
+    ) -> Iterator[Sequence[StepPart]]:
+        end = groups[0].end
+        assert isinstance(end, AlignAttEnd)
+        wanted = [sorted({*own}) for group in groups for own in group.wanted]
+        output = self._rows.step(tokens, wanted, vocabulary=end.vocabulary.rows, capture=end.capture)
+        columns = np.concatenate([group.columns for group in groups])
+        n_frames = int(columns[:, 2].max())
+        self._grow(1 + int(columns[:, :2].max()), len(end.capture), n_frames)
+        parts: list[StepPart] = []
+        starts, n_before = list(accumulate(output.n_new, initial=0)), 0
+        for group in groups:
+            longest = max(output.n_new[row] for row in group.rows)
+            tokens_of = [
+                starts[row] + min(place, output.n_new[row] - 1)
+                for row in group.rows
+                for place in range(longest)
+            ]
+            logits_of = []
+            for own in group.wanted:
+                distinct = sorted({*own})
+                logits_of += [n_before + distinct.index(place) for place in own]
+                n_before += len(distinct)
+            joined = output.joined[:, tokens_of, :n_frames]
+            outputs, kept = self._computed(group, output.logits[logits_of], joined)
+            parts.append(StepPart(group.rows, range(len(group.rows)), outputs, kept))
+        yield parts
+
+    def _computed(
+        self, group: StepGroup, logits: Floats, joined: Floats
+    ) -> tuple[list[Floats], list[object]]:
+        """Compute an end from logits (R or 2 * R, n_rows) and attention (n_heads, R * n_new, n_frames)."""
+        end = group.end
+        assert isinstance(end, AlignAttEnd)
+        source, target, n_frames, n_new, n_cached = group.columns.T
+        n_rows, (n_heads, _, width) = len(group.columns), joined.shape
+        attention = joined.reshape(n_heads, n_rows, -1, width).swapaxes(0, 1)
+        before = RunningStatistics(*(torch.from_numpy(each[source, :, :width]) for each in self._state))
+        after = before.updated(*_counted(attention, n_new))
+        for held, each in zip(self._state, _arrays(after), strict=True):
+            held[target, :, :width] = each
+        newest = attention[np.arange(n_rows), :, np.maximum(n_new - 1, 0)][:, :, None]
+        ends, kept = np.zeros((n_rows, 4), np.float32), list[object]()
+        if end.reads_prefixes:
+            at_sot, logits = logits[::2], logits[1::2]
+            ends[:, 0] = end.vocabulary.no_speech_probs(at_sot)
+            if end.measures_ends:
+                ends[:, 1:] = end.vocabulary.text_ends(logits)
+            cached = before.updated(*_counted(attention, n_cached))
+            kept = [
+                RunningStatistics(n, mean[:, :frames], squares[:, :frames])
+                for n, mean, squares, frames in zip(
+                    cached.n_tokens, cached.mean, cached.squares, n_frames.tolist(), strict=True
+                )
+            ]
+        log_probs = end.vocabulary.log_probs(logits, begins=end.reads_prefixes)
+        best = best_tokens(log_probs, end.n_best)
+        frames = frontier(after, torch.from_numpy(newest), torch.from_numpy(n_frames)).numpy()
+        chosen = end.vocabulary.ids[best], np.take_along_axis(log_probs, best, axis=1)
+        results = np.column_stack((frames, ends, *chosen)).astype(np.float32)
+        return [results, log_probs], kept
+
+
+def _counted(attention: Floats, n_new: Ints) -> tuple[Tensor, Tensor]:
+    is_new = (np.arange(attention.shape[2]) < n_new[:, None])[:, None].astype(np.float32)
+    return torch.from_numpy(attention), torch.from_numpy(is_new)
+
+
+def _arrays(statistics: RunningStatistics) -> list[Floats]:
+    return [each.numpy() for each in (statistics.n_tokens, statistics.mean, statistics.squares)]

@@ -25,13 +25,14 @@ from torch import Tensor
 from sottovoce.audio.downmix import PushedAudio
 from sottovoce.audio.samples import AudioBuffer
 from sottovoce.audio.vad import SpeechEdge, VadStream
+from sottovoce.decoding.vocabulary import LiveVocabulary
 from sottovoce.errors import SessionClosedError
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.models.backend import Backend, EncoderMode
 from sottovoce.options.live import Switching as Switching
 from sottovoce.runtime.calls import DirectRuntime, Runtime, Steps
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.streaming.alignatt import AlignAttDecoder, LiveVocabulary
+from sottovoce.streaming.alignatt import AlignAttDecoder
 from sottovoce.streaming.audio_window import SNAP_S
 from sottovoce.streaming.commit_policy import WordBuilder
 from sottovoce.streaming.language_tracker import LiveLanguageTracker
@@ -311,7 +312,7 @@ class Session:
         self._tracker = LiveLanguageTracker(backend, tokenizer, self._options)
         of_task = tokenizer.with_task(stream.task)
         self._builder = cache(lambda language: WordBuilder(of_task.with_language(language)))
-        vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
+        vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab)
         self._aligner = AlignAttDecoder(backend, tokenizer.eot, vocabulary, stream.beam_size, stream.fusion)
         self._events = EventEmitter(
             stream.sentence_s, stream.longest_final_s, self._attempt, speakers, self.timeline.allowed_mass
