@@ -6,15 +6,18 @@ import copy
 import io
 import pickle
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
+import sottovoce
 from sottovoce import DecodingOptions, FallbackOptions, Model, TranscribeOptions, Transcript
 from sottovoce.audio.io import Source, load_audio
 from sottovoce.errors import AudioError, OptionError
@@ -95,6 +98,49 @@ def test_what_is_known_of_a_recording(model: Model) -> None:
     assert sum(transcript.language_probabilities.values()) == pytest.approx(1.0, abs=1e-3)
     given = model.transcribe(CLIPS / "en.flac", language="en").collect()
     assert (given.language_probability, dict(given.language_probabilities)) == (None, {})
+
+
+def test_a_result_is_read_again_and_becomes_a_table(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    with model.transcribe(CLIPS / "de.flac", language="de", word_timestamps=True) as result:
+        assert repr(result).endswith("0 segments, not done)")
+        segments = list(result)
+        assert list(result) == segments != []
+    assert repr(result).endswith(f"'de', {len(segments)} segments, done)")
+    assert result.words == tuple(word for segment in segments for word in segment.words or ())
+    assert result.to_dict()["segments"][0]["text"].strip() == segments[0].text.strip()
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    first, *_ = result.to_dataframe()
+    assert (first["text"], first["start"], first["language"]) == ("Wir", result.words[0].start, "de")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(OptionError, match="to_dataframe: needs the package 'pandas'"):
+        result.to_dataframe()
+
+
+def test_a_call_without_options_uses_the_beam_of_the_command(model: Model) -> None:
+    def beam_of(**given: Any) -> int | None:
+        return model.transcribe(CLIPS / "en.flac", **given)._transcriber.options.decoding.beam_size
+
+    assert (beam_of(), beam_of(beam_size=1), beam_of(options=TranscribeOptions())) == (5, None, None)
+
+
+def test_a_missing_recording_is_named_at_the_call(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(AudioError, match=r"missing.wav: no such file"):
+        model.transcribe(tmp_path / "missing.wav")
+    with pytest.raises(AudioError, match="is a folder"):
+        model.transcribe(tmp_path)
+
+
+def test_a_session_is_a_context_manager(model: Model) -> None:
+    samples = (load_audio(CLIPS / "en.flac") * 32767).astype(np.int16).repeat(3)
+    with model.session(["en"]) as session:
+        events = session.push(samples, sample_rate=48_000)
+        assert repr(session).startswith("Session(en, ")
+        events += session.close()
+    (final,) = [event for event in events if isinstance(event, sottovoce.Final)]
+    assert final.text.startswith("The garden")
+    with pytest.raises(OptionError, match="options: expected LiveOptions or SessionOptions, got 'x'"):
+        model.session(options="x")  # type: ignore[arg-type]
+    assert repr(model) == f"Model('nano', {len(model.languages)} languages, {model.backend.runtime})"
 
 
 def test_progress_and_abort(model: Model) -> None:

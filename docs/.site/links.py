@@ -29,7 +29,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         target = posixpath.normpath(posixpath.join("docs", folder, link[2]))
         if target.startswith("docs/"):
             return link[0]
-        return f"{link[1]}{config.repo_url}/blob/main/{target}"
+        return f"{link[1]}{config.extra['repository']}/blob/main/{target}"
 
     markdown = FIELDS.sub(lambda match: field_table(match[1]), markdown)
     lines = (_unescaped(line) if line.startswith("|") else line for line in markdown.split("\n"))

@@ -9,35 +9,67 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sottovoce.alignment.phrases import Match as Match
     from sottovoce.api import Model as Model
     from sottovoce.api import load_model as load_model
+    from sottovoce.audio.io import AudioSource as AudioSource
     from sottovoce.audio.io import Source as Source
+    from sottovoce.audio.io import load_audio as load_audio
     from sottovoce.ctc.decoder import CtcDecoder as CtcDecoder
+    from sottovoce.decoding.detect import LanguageDetection as LanguageDetection
     from sottovoce.errors import SottovoceError as SottovoceError
+    from sottovoce.offline.pipeline import LanguageSpan as LanguageSpan
+    from sottovoce.offline.transcription import FileTranscription as FileTranscription
     from sottovoce.options.decoding import DecodingOptions as DecodingOptions
     from sottovoce.options.decoding import FallbackOptions as FallbackOptions
+    from sottovoce.options.live import LiveOptions as LiveOptions
+    from sottovoce.options.transcribe import SpeakerOptions as SpeakerOptions
     from sottovoce.options.transcribe import TranscribeOptions as TranscribeOptions
+    from sottovoce.options.transcribe import WriterOptions as WriterOptions
+    from sottovoce.options.vad import VadOptions as VadOptions
+    from sottovoce.streaming.options import StreamOptions as StreamOptions
     from sottovoce.streaming.session import Session as Session
     from sottovoce.types import Event as Event
+    from sottovoce.types import Final as Final
     from sottovoce.types import Hypothesis as Hypothesis
+    from sottovoce.types import LanguageChanged as LanguageChanged
+    from sottovoce.types import Partial as Partial
     from sottovoce.types import Segment as Segment
     from sottovoce.types import Transcript as Transcript
+    from sottovoce.types import Turn as Turn
+    from sottovoce.types import Unstable as Unstable
     from sottovoce.types import Word as Word
 
 _HOMES = {
+    "AudioSource": "sottovoce.audio.io",
     "CtcDecoder": "sottovoce.ctc.decoder",
     "DecodingOptions": "sottovoce.options.decoding",
     "Event": "sottovoce.types",
     "FallbackOptions": "sottovoce.options.decoding",
+    "FileTranscription": "sottovoce.offline.transcription",
+    "Final": "sottovoce.types",
     "Hypothesis": "sottovoce.types",
+    "LanguageChanged": "sottovoce.types",
+    "LanguageDetection": "sottovoce.decoding.detect",
+    "LanguageSpan": "sottovoce.offline.pipeline",
+    "LiveOptions": "sottovoce.options.live",
+    "Match": "sottovoce.alignment.phrases",
     "Model": "sottovoce.api",
+    "Partial": "sottovoce.types",
     "Segment": "sottovoce.types",
     "Session": "sottovoce.streaming.session",
     "SottovoceError": "sottovoce.errors",
     "Source": "sottovoce.audio.io",
+    "SpeakerOptions": "sottovoce.options.transcribe",
+    "StreamOptions": "sottovoce.streaming.options",
     "TranscribeOptions": "sottovoce.options.transcribe",
     "Transcript": "sottovoce.types",
+    "Turn": "sottovoce.types",
+    "Unstable": "sottovoce.types",
+    "VadOptions": "sottovoce.options.vad",
     "Word": "sottovoce.types",
+    "WriterOptions": "sottovoce.options.transcribe",
+    "load_audio": "sottovoce.audio.io",
     "load_model": "sottovoce.api",
 }
 __all__ = [*_HOMES]

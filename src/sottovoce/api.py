@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.audio.io import check_reading
+from sottovoce.audio.io import check_is_there, check_reading
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm import HOTWORD_WEIGHT
@@ -19,7 +19,8 @@ from sottovoce.models.sources.find import Source, Sources, default_model
 from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
 from sottovoce.offline.transcriber import SecondModel, transcriber_for, with_arguments
 from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch
-from sottovoce.options.decoding import DeferralOptions
+from sottovoce.options.decoding import BEAM_SIZE, DeferralOptions
+from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions, parse_speakers
 from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.runtime.registry import AUTO, BACKENDS, check_runtime, choose_runtime
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from sottovoce.models.ctc_head import CtcHead
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
-    from sottovoce.options.live import Captions, LiveOptions, Switching
+    from sottovoce.options.live import Captions, Switching
     from sottovoce.options.vad import VadStreamOptions
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.options import StreamOptions
@@ -80,6 +81,9 @@ class Model:
 
             self.ctc_head = CtcHead(checkpoint.ctc_head, backend.encode)
 
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {len(self.languages)} languages, {self.backend.runtime})"
+
     def __copy__(self) -> Model:
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
@@ -115,6 +119,7 @@ class Model:
         source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
         language: a code or name; "auto" detects it and follows clear changes; of several ("en,de" or a list)
         all changes are followed.
+        beam_size: 1 is greedy; None: that of `options`, and 5 without these.
         speakers: "auto", a number of speakers, options, or a diarizer; words are timed too.
         options: everything else; keyword arguments override them.
         fusion: language models for the beam search, see `fusion`.
@@ -125,10 +130,11 @@ class Model:
         runtime: None: the model runs in the thread that asks for segments.
 
         Raises:
-            AudioError: the recording cannot be read.
+            AudioError: the recording is not there, or (while iterating) cannot be read.
             OptionError: the options contradict each other or the model.
         """
-        chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
+        check_is_there(source)
+        chosen = self._chosen(language, task, word_timestamps, beam_size, options)
         if speakers is not None:
             chosen = replace(chosen, speakers=parse_speakers(speakers))
         transcriber = transcriber_for(runtime or self.runtime, self.tokenizer, chosen, fusion, second)
@@ -174,7 +180,7 @@ class Model:
             raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
         if isinstance(sources, str | bytes | Path):
             raise OptionError(f"transcribe_files: expected a list of recordings, got one: {sources!r:.60}")
-        chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
+        chosen = self._chosen(language, task, word_timestamps, beam_size, options)
         return transcribe_batch(
             transcriber_for(self.runtime, self.tokenizer, chosen, fusion),
             sources,
@@ -182,6 +188,18 @@ class Model:
             batch_size=batch_size,
             model=self.name,
         )
+
+    def _chosen(
+        self,
+        language: str | Sequence[str] | None,
+        task: Task | None,
+        word_timestamps: bool | None,
+        beam_size: int | None,
+        options: TranscribeOptions | None,
+    ) -> TranscribeOptions:
+        if options is None:
+            options, beam_size = TranscribeOptions(), BEAM_SIZE if beam_size is None else beam_size
+        return self.options(language, task, word_timestamps, beam_size, options)
 
     def options(
         self,
@@ -371,7 +389,7 @@ class Model:
         speakers: Speakers | LiveSpeakers | None = None,
         runtime: Runtime | None = None,
     ) -> Session:
-        """Open a live session: push 16 kHz mono float32 samples, get events.
+        """Open a live session, a context manager: push samples, get events; `close` returns the last ones.
 
         languages: one code, or several to follow among; None: all of the model.
         switching: "restart" follows changes of language, "off" does not.
@@ -391,6 +409,8 @@ class Model:
         from sottovoce.streaming.options import vad_with_pauses
         from sottovoce.streaming.session import Session, SessionOptions
 
+        if options is not None and not isinstance(options, LiveOptions):
+            raise OptionError(f"options: expected LiveOptions or SessionOptions, got {options!r:.60}")
         chosen = SessionOptions() if options is None else SessionOptions.of(options)
         given = {"switching": switching, "vad": vad, "captions": captions, "stream": stream}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:  # only for annotations, so that `--help` is fast
     import numpy as np
     import numpy.typing as npt
+    import pandas as pd
     from torch import Tensor
 
 SAMPLE_RATE = 16_000
@@ -175,6 +177,45 @@ class Transcript:
     @property
     def text(self) -> str:
         return "".join(segment.text for segment in self.segments).strip()
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """All words; empty if they are not timed."""
+        return tuple(word for segment in self.segments for word in segment.words or ())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document of `save("….json")`: dictionaries, lists, texts and numbers."""
+        from sottovoce.formats.base import write_transcript
+        from sottovoce.formats.document import JsonWriter
+
+        document: dict[str, Any] = json.loads(write_transcript(JsonWriter(), self))
+        return document
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return a pandas table with a row a word, or a segment if words are not timed.
+
+        Columns: text, start, end, language, speaker, probability (of words). Raises: OptionError without
+        pandas.
+        """
+        from sottovoce.errors import OptionError
+
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise OptionError("to_dataframe: needs the package 'pandas'") from error
+        rows = [
+            {
+                "text": (word.word if word else segment.text).strip(),
+                "start": (word or segment).start,
+                "end": (word or segment).end,
+                "language": (word and word.language) or segment.language,
+                "speaker": (word and word.speaker) or segment.speaker,
+                **({"probability": word.probability} if word else {}),
+            }
+            for segment in self.segments
+            for word in segment.words or (None,)
+        ]
+        return pd.DataFrame(rows)
 
     @staticmethod
     def load(path: str | Path) -> Transcript:

@@ -86,7 +86,7 @@ def test_bad_requests_are_refused() -> None:
             RecordingFeatures(recording, normalization="loudest")  # type: ignore[arg-type]
     with (
         Recording("/nonexistent/a.wav") as recording,
-        pytest.raises(AudioError, match="nothing of that name"),
+        pytest.raises(AudioError, match="no such file"),
     ):
         RecordingFeatures(recording)
 

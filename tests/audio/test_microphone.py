@@ -13,6 +13,8 @@ import pytest
 from sottovoce.audio.io import Microphone
 from sottovoce.errors import AudioError, MissingExtraError, OptionError
 
+DEVICES = ({"name": "Headset", "max_input_channels": 1}, {"name": "Screen", "max_input_channels": 0})
+
 
 class FakeDevice:
     """Stands for `sounddevice.InputStream`: delivers its blocks when started."""
@@ -41,7 +43,9 @@ Plug = Callable[[FakeDevice], FakeDevice]
 @pytest.fixture
 def plug(monkeypatch: pytest.MonkeyPatch) -> Plug:
     def plugged(device: FakeDevice) -> FakeDevice:
-        module = SimpleNamespace(InputStream=device.open, PortAudioError=OSError)
+        module = SimpleNamespace(
+            InputStream=device.open, PortAudioError=OSError, query_devices=lambda *_: DEVICES[0]
+        )
         monkeypatch.setitem(sys.modules, "sounddevice", module)
         return device
 
@@ -93,7 +97,7 @@ def test_a_microphone_that_cannot_record_is_refused(monkeypatch: pytest.MonkeyPa
     def refuse(**_: object) -> None:
         raise ValueError("No input device matching 'Tape'")
 
-    module = SimpleNamespace(InputStream=refuse, PortAudioError=OSError)
+    module = SimpleNamespace(InputStream=refuse, PortAudioError=OSError, query_devices=lambda: DEVICES)
     monkeypatch.setitem(sys.modules, "sounddevice", module)
-    with pytest.raises(AudioError, match="input device for 16 kHz mono, got 'Tape': No input device"):
+    with pytest.raises(AudioError, match=r"16 kHz mono \(0 Headset\), got 'Tape': No input device"):
         Microphone("Tape")

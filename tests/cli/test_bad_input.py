@@ -27,8 +27,6 @@ transcribe {tmp}/silent.wav | silent.wav
 transcribe {clip} --verbatim --no-repeat-ngram-size 3 | verbatim: keeps repetitions
 transcribe {clip} --suppress-tokens a | --suppress-tokens
 transcribe {clip} --clip-timestamps 0,1 --batch-size 2 | clip_timestamps
-transcribe {clip} --reading-speed 17 | --word-timestamps
-transcribe {clip} --colour-confidence | --word-timestamps
 transcribe {clip} --offset-n 3 -f vtt,json | offset_n numbers the subtitles of srt
 transcribe {clip} --offset-n -1 -f srt | --offset-n
 transcribe {clip} --vocabulary-from {tmp}/file --beam-size 1 | --vocabulary-from
@@ -54,7 +52,6 @@ transcribe {clip} --output-format rttm | --speakers
 transcribe {clip} --output-dir {tmp}/file | cannot be written
 transcribe {clip} --output-dir {tmp}/file/out | cannot be written
 transcribe {clip} --output-format doc | 'doc'
-transcribe {clip} --regroup 'split pause=1' | --word-timestamps
 transcribe {clip} -w --regroup cut | expected split or merge
 transcribe {clip} -w --regroup 'split letters=0' | letters: expected more than 0
 transcribe {clip} -w --regroup 'merge words=3' --print-special | --print-special
@@ -77,10 +74,9 @@ transcribe {clip} --hotwords names.txt | or an existing file of phrases, got nam
 transcribe {clip} --hotwords ./names | or an existing file of phrases, got ./names
 transcribe {clip} --hotwords ~nobody/names | or an existing file of phrases, got ~nobody
 stream {clip} --hotwords names.csv | or an existing file of phrases, got names.csv
-transcribe {clip} --hallucination-silence-threshold 2 | word_timestamps
-transcribe {clip} --max-line-count 2 -w | max_line_width
+transcribe {clip} -f srt --layout segments --max-line-count 2 | max_line_width
 transcribe {clip} --reading-speed nan -w | 'nan'
-transcribe {clip} --max-line-width 20 | word
+transcribe {clip} --max-line-width 20 | are for srt, vtt and ass
 transcribe {clip} --translate-to klingon | klingon
 transcribe {clip} --translate-to de | --translation-url
 transcribe {clip} --translate-to en --task translate | --task translate
@@ -102,7 +98,7 @@ batch {clips} {tmp}/out.jsonl --actors some --ray | --actors
 batch {clips} {tmp}/out.jsonl --hotwords Zürich | --hotwords
 batch {clips} {tmp}/out.jsonl --language xx | xx
 detect-language {clip} --revision v1 | revision 'v1' given, but nano is on this machine
-align {clip} none.txt | text 'none.txt': expected a text, got No such file
+align {clip} none.txt | text 'none.txt': no such file; expected a text
 align - - | got both
 align {clip} file --print-special | --print-special
 align {clip} file -f tsx | output format 'tsx'
@@ -131,7 +127,10 @@ eval language {tmp}/ja.jsonl --model nano | ja.jsonl: expected recordings of one
 eval switching none.jsonl --plots {tmp}/file/plots | cannot be written
 """
 BEFORE_MODEL = """
-transcribe | missing argument 'FILE…' (see 'sottovoce transcribe --help')
+transcribe | expected FILE…, or - for standard input (see 'sottovoce transcribe --help')
+trascribe | no command 'trascribe'; did you mean transcribe?
+transcribe {clip} --lang de | no option --lang; did you mean --language?
+missing.mp3 | missing.mp3: no such file
 transcrib | 'transcrib' (see 'sottovoce --help')
 transcribe x.wav --logprob-threshold=-inf | '-inf' (see 'sottovoce transcribe --help')
 ctc x.npy --lm-weight inf | 'inf' (see 'sottovoce ctc decode --help')
@@ -159,7 +158,7 @@ plot {clip} -o a.png -l klingon | language 'klingon'
 plot {clip} -o a.png --panels mel,nose | panels: expected some of mel
 plot {clip} -o a.png --offset 99 | expected a start before its end
 plot {clip} -o a.png --duration 31 | --duration: expected 0.1 to 30 s, got 31
-plot {clip} -o a.png --text none.txt | text 'none.txt': expected a text, got No such file
+plot {clip} -o a.png --text none.txt | text 'none.txt': no such file; expected a text
 karaoke {clip} -o a.mp4 -l klingon | language 'klingon'
 find {clip} Zeit -l klingon | language 'klingon'
 align {clip} - -l klingon | language 'klingon'
@@ -188,7 +187,7 @@ transcribe {clip} --known-voice Ann=2s.wav | --known-voice: needs --speakers
 transcribe {clip} --speakers 2 --known-voice 2s.wav | expected NAME=FILE
 transcribe {clip} --speakers 2 --known-voice =x.wav | expected NAME=FILE
 transcribe {clip} --speakers 2 --known-voice Ann=2s.wav --known-voice Ann=2s.wav | one file for each name
-transcribe {clip} --speakers 2 --known-voice Ann=missing.wav | missing.wav: expected an audio or video file
+transcribe {clip} --speakers 2 --known-voice Ann=missing.wav | missing.wav: no such file
 transcribe {clip} --speakers 2 --known-voice Ann=0.4s.wav | expected 1 to 120 seconds of speech
 transcribe {clip} --speakers 2 --known-voice Ann=121s.wav | got more
 transcribe {clip} --speakers 2 --known-voice Ann=2s.wav --speaker-engine pyannote | engine 'own'

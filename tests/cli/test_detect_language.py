@@ -43,4 +43,4 @@ def test_only_the_languages_asked_for(call: Call) -> None:
 def test_one_missing_recording_does_not_stop_the_others(call: Call) -> None:
     output = call("detect-language", "missing.wav", CLIPS / "en.flac", "--model", "nano", code=1)
     assert json.loads(output.out)["language"] == "en"
-    assert output.err == "error: missing.wav: expected an audio or video file, got nothing of that name\n"
+    assert output.err == "error: missing.wav: no such file\n"

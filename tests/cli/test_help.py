@@ -60,18 +60,31 @@ def test_options_of_every_command() -> None:
 
 
 def test_sections_show_every_option_once(call: Call) -> None:
-    shown = call("transcribe", "-h").out
+    shown = call("transcribe", "--help-all").out
     command = cli.get_command(click.Context(cli), "transcribe")
     assert isinstance(command, SectionedCommand)
     for heading in [*command.sections, "Other"]:
         assert f"\n{heading}:\n" in shown
     for option in command.params:
         if isinstance(option, click.Option):
-            (name,) = [name for name in option.opts if name.startswith("--")]
-            lines = [
-                line for line in shown.splitlines() if line.startswith("  -") and f"{name} " in f"{line} "
-            ]
+            name, *_ = [name for name in option.opts if name.startswith("--")]
+            lines = [line for line in shown.splitlines() if re.match(rf"  (-\w, )?{name}[ ,/]", f"{line} ")]
             assert len(lines) == 1, name
+
+
+@pytest.mark.parametrize("command", ["transcribe", "stream", "serve"])
+def test_the_help_shows_usual_options_and_examples_on_a_page(command: str, call: Call) -> None:
+    shown = call(command, "--help").out
+    assert len(shown.splitlines()) <= 60
+    assert f"\nExamples:\n  sottovoce {command}" in shown
+    assert re.search(r"--help-all +Show [2-9]\d more options", shown)
+
+
+@pytest.mark.parametrize(("context", "command"), ALL)
+def test_language_and_languages_work_everywhere(context: click.Context, command: click.Command) -> None:
+    names = {name for option in command.get_params(context) for name in option.opts}
+    if "-l" in names:
+        assert {"--language", "--languages"} <= names
 
 
 @pytest.mark.parametrize(

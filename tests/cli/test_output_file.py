@@ -33,6 +33,23 @@ def test_a_file_is_the_one_document_in_the_format_of_its_extension(
     assert (output.out, output.err) == ("", "")
 
 
+@pytest.mark.usefixtures("no_model")
+def test_a_document_named_after_another_recording_is_not_replaced_unasked(
+    clip: Path, tmp_path: Path, call: Call
+) -> None:
+    shutil.copy(clip, tmp_path / "other.flac")
+    document = tmp_path / "other.srt"
+    document.write_text("kept")
+    line = call("transcribe", clip, *FAST, "-o", document, code=2).err
+    assert (
+        line
+        == f"error: output '{document}': is there, and is named after 'other.flac'; --overwrite replaces it\n"
+    )
+    assert document.read_text() == "kept"
+    with pytest.raises(AssertionError, match="the model was loaded"):
+        run(["transcribe", str(clip), *FAST, "-o", str(document), "--overwrite"])
+
+
 def test_a_device_takes_a_document(clip: Path, call: Call) -> None:
     assert call("transcribe", clip, *FAST, "-f", "srt", "-o", "/dev/null") == ("", "")
     assert Path("/dev/null").is_char_device()
@@ -51,6 +68,7 @@ def test_a_recording_without_speech_says_so(tmp_path: Path, call: Call) -> None:
         ("talk.full.json", None, '{"model"'),
         ("talk.json", "json-full", '{"model"'),
         ("talk.TextGrid", None, "File type"),
+        ("talk.labels", None, "0.0"),
     ],
 )
 def test_a_format_that_is_given_agrees_with_the_name(
@@ -117,8 +135,8 @@ def test_no_model_is_loaded_for_inputs_that_cannot_be_opened(tmp_path: Path, cal
     names = [str(tmp_path / name) for name in ("missing.wav", "notes.mp3", "empty.wav", "folder.wav")]
     lines = call("transcribe", *names, *FAST, code=2).err.splitlines()
     assert len(lines) == 4
-    for line, name, why in zip(lines, names, ("nothing", "no known", "0 bytes", "a directory"), strict=True):
-        assert line.startswith(f"error: {name}: expected an audio or video file, got")
+    for line, name, why in zip(lines, names, ("no such", "no known", "0 bytes", "is a folder"), strict=True):
+        assert line.startswith(f"error: {name}: ")
         assert why in line
 
 

@@ -26,7 +26,16 @@ from sottovoce.cli.main import run
 from sottovoce.cli.stream import EmittedWords, LiveView, append_log, caught_up, file_pieces, n_joined
 from sottovoce.errors import OptionError
 from sottovoce.runtime.update_interval import UpdateIntervalController
-from sottovoce.types import SAMPLE_RATE, Final, LanguageChanged, Partial, Samples, Unstable, Word
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Final,
+    LanguageChanged,
+    Partial,
+    Samples,
+    Transcript,
+    Unstable,
+    Word,
+)
 from tests.audio.media import encoded_bytes, wav_bytes
 from tests.cli.conftest import Call
 from tests.speakers.somebody import one_speaker
@@ -55,8 +64,9 @@ def said(events: list[Event]) -> str:
 
 
 def test_a_file_becomes_events_and_a_log_line(tmp_path: Path, live: Live) -> None:
-    log, heard = tmp_path / "log.jsonl", tmp_path / "heard.wav"
-    events = live("--log", log, "--save-audio", heard)
+    log, heard, document = tmp_path / "log.jsonl", tmp_path / "heard.wav", tmp_path / "talk.json"
+    events = live("--log", log, "--save-audio", heard, "-o", document)
+    assert Transcript.load(document).text == said(events)
     kinds = {event["type"] for event in events}
     assert kinds <= {"partial", "final", "speech_started", "speech_ended"}
     assert "final" in kinds

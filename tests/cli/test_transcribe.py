@@ -44,6 +44,18 @@ def one_error(text: str) -> str:
     return lines[0]
 
 
+def test_subtitles_are_laid_out_for_reading_unless_segments_are_asked_for(call: Call) -> None:
+    """Lines are short, for which words are timed, also in the other documents; or Whisper's segments."""
+    words = ["transcribe", str(CLIPS / "de.flac"), *FAST, "-o", "-", "-f", "vtt,json"]
+    *narrow, _ = call(*words, "--max-line-width", "12").out.splitlines()
+    assert max(len(line) for line in narrow if "-->" not in line) <= 12
+    timed, plain = (
+        json.loads(call(*words, *more).out.splitlines()[-1]) for more in ([], ["--layout", "segments"])
+    )
+    assert timed["segments"][0]["words"]
+    assert not plain["segments"][0]["words"]
+
+
 def test_formats_come_in_the_order_given_on_standard_output(call: Call) -> None:
     words = ["transcribe", str(CLIPS / "de.flac"), "--model", "nano", "-l", "de", "-o", "-"]
     for formats, begins in (("txt,srt", "Wir haben"), ("srt,txt", "1\n00:00:00")):

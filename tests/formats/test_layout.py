@@ -33,7 +33,7 @@ def segment(words: tuple[Word, ...], **more: str) -> Segment:
 
 
 def cues(*segments: Segment, **limits: int) -> list[Cue]:
-    maker = CueMaker(WriterOptions(reading_speed=SPEED, **limits))
+    maker = CueMaker(WriterOptions(**limits))
     return [*(cue for each in segments for cue in maker.segment(each)), *maker.flush()]
 
 
@@ -77,19 +77,25 @@ def test_speakers_and_languages_do_not_share_a_cue() -> None:
     assert len(cues(segment(yes), segment(no, language="de"))) == 2
 
 
-def test_full_width_characters_take_two_cells() -> None:
-    laid_out = cues(
-        segment(words_of("これはとても古い橋ですが明日も見に行きましょうと彼は言いましたそうです"))
-    )
-    assert all(width(line) <= 42 for cue in laid_out for line in cue.text.split("\n"))
-    assert max(len(line) for cue in laid_out for line in cue.text.split("\n")) <= 21
+@pytest.mark.parametrize(
+    ("language", "n_letters"), [("ja", 13), ("zh", 16), ("yue", 16), ("ko", 16), ("en", 21)]
+)
+def test_lines_are_as_long_as_in_subtitles_of_their_language(language: str, n_letters: int) -> None:
+    """Full-width characters take two cells."""
+    text = "橋" * 2 * n_letters
+    untimed = Segment(0, 0.0, 9.0, text, language)
+    for spoken in (segment(words_of(text), language=language), untimed):
+        assert [cue.text for cue in cues(spoken)] == ["橋" * n_letters + "\n" + "橋" * n_letters]
+
+
+def test_widths_are_those_of_a_terminal() -> None:
     assert [width(text) for text in ("ab", "橋", "ﾊ", "e\u0301", "\u200f")] == [2, 2, 1, 1, 0]
 
 
 def test_talk_without_end_is_laid_out_on_the_way() -> None:
     """Memory does not grow with somebody who never pauses; no word is lost."""
     segments = [segment(words_of("word " * 20, start=6.0 * number)) for number in range(20)]
-    maker = CueMaker(WriterOptions(reading_speed=SPEED))
+    maker = CueMaker()
     early = [cue for spoken in segments for cue in maker.segment(spoken)]
     assert sum(len(cue.words) for cue in early) >= 400 - LONGEST_RUN - 40
     laid_out = [*early, *maker.flush()]

@@ -113,7 +113,7 @@ def test_whisperx_words_without_times_take_those_around_them() -> None:
     first, second, *_ = transcript.segments[0].words or ()
     assert (first.probability, first.speaker) == (0.9, "SPEAKER_00")
     assert math.isnan(second.probability)
-    assert "In 2014 12 we paid $50." in write_transcript(writer_for("srt"), transcript)
+    assert "In 2014 12 we paid $50." in write_transcript(writer_for("txt"), transcript)
 
 
 def test_whisper_timestamped_stable_ts_and_faster_whisper() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.files import writer_for
 from sottovoce.formats.subtitles import JOINER
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Transcript
 from tests.formats.transcripts import SCHEMA, module, spoken, transcripts
 
@@ -31,6 +32,7 @@ NASTY = st.one_of(
     ),
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30),
 )
+AS_SEGMENTS = WriterOptions(layout="segments")
 BROAD = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -46,7 +48,9 @@ def said(transcript: Transcript) -> list[str]:
 @BROAD
 @given(transcripts(NASTY))
 def test_srt(transcript: Transcript) -> None:
-    cues = list(module("srt").parse(write_transcript(writer_for("srt"), transcript), ignore_errors=False))
+    cues = list(
+        module("srt").parse(write_transcript(writer_for("srt", AS_SEGMENTS), transcript), ignore_errors=False)
+    )
     assert [one_line(cue.content).replace(JOINER, "") for cue in cues] == said(transcript)
     assert [cue.index for cue in cues] == list(range(1, len(cues) + 1))
     assert all(cue.start <= cue.end for cue in cues)
@@ -56,7 +60,9 @@ def test_srt(transcript: Transcript) -> None:
 @BROAD
 @given(transcripts(NASTY))
 def test_ass(transcript: Transcript) -> None:
-    document = module("pysubs2").SSAFile.from_string(write_transcript(writer_for("ass"), transcript))
+    document = module("pysubs2").SSAFile.from_string(
+        write_transcript(writer_for("ass", AS_SEGMENTS), transcript)
+    )
     braces = str.maketrans("{}", "｛｝")
     texts = [one_line(event.plaintext.replace(JOINER, "")) for event in document]
     assert texts == [text.translate(braces).replace(JOINER, "") for text in said(transcript)]
@@ -67,7 +73,9 @@ def test_ass(transcript: Transcript) -> None:
 def test_karaoke_takes_as_long_as_its_words(seed: int) -> None:
     """The commands of a cue add up to its length, within the hundredth that times are rounded to."""
     transcript = spoken(seed)
-    document = module("pysubs2").SSAFile.from_string(write_transcript(writer_for("ass"), transcript))
+    document = module("pysubs2").SSAFile.from_string(
+        write_transcript(writer_for("ass", AS_SEGMENTS), transcript)
+    )
     for event in document:
         total = sum(int(piece.split("}")[0]) for piece in event.text.split("{\\k")[1:])
         assert abs(total - (event.end - event.start) / 10) <= 1

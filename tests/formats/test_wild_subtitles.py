@@ -16,7 +16,7 @@ from sottovoce.formats import write_transcript, writer_for
 from sottovoce.formats.files import parse_transcript
 from sottovoce.formats.subtitles import JOINER
 from sottovoce.types import Segment, Transcript, Word
-from tests.formats.test_readers import NASTY, one_line
+from tests.formats.test_readers import AS_SEGMENTS, NASTY, one_line
 from tests.formats.transcripts import module, transcripts
 
 Cue = tuple[float, float, str]
@@ -277,12 +277,31 @@ def test_voices_are_speakers() -> None:
         ]
 
 
+@pytest.mark.parametrize("kind", ["srt", "vtt"])
+def test_broken_lines_are_joined_as_they_were(kind: str) -> None:
+    """With a space, or without one where the script has none."""
+    texts = [
+        "これはとても古い橋ですが、明日も見に行きましょうと彼は言いました。",
+        "I could not help watching your face with anxiety.",
+    ]
+    segments = tuple(
+        Segment(i, 9.0 * i, 9.0 * i + 5, text, "ja" if i == 0 else "en") for i, text in enumerate(texts)
+    )
+    written = write_transcript(writer_for(kind), Transcript(segments, "ja", 14.0, "nano"))
+    assert max(map(len, written.splitlines())) < 42
+    read = parse_transcript(written.encode(), "talk").segments
+    assert [(segment.text.strip(), segment.start, segment.end) for segment in read] == [
+        (text, 9.0 * i, 9.0 * i + 5) for i, text in enumerate(texts)
+    ]
+
+
 @given(transcripts(NASTY))
 def test_subtitles_are_read_as_they_were_written(transcript: Transcript) -> None:
     """Text that looks like cues and markup too."""
     expected = [segment for segment in transcript.segments if one_line(segment.text)]
     for kind in ("srt", "vtt"):
-        segments = parse_transcript(write_transcript(writer_for(kind), transcript).encode(), "talk").segments
+        written = write_transcript(writer_for(kind, AS_SEGMENTS), transcript)
+        segments = parse_transcript(written.encode(), "talk").segments
         assert [one_line(segment.text) for segment in segments] == [
             one_line(segment.text) for segment in expected
         ]

@@ -21,7 +21,9 @@ from starlette.formparsers import MultiPartParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sottovoce.cli.main import cli, run
-from sottovoce.cli.serve import model_paths, settings_of
+from sottovoce.cli.serve import model_paths, say_where, settings_of
+from sottovoce.server.settings import ModelSettings, ServerSettings, wyoming_address
+from sottovoce.server.telemetry import PlainLogFormatter
 from tests.server.servers import CLIPS, TRANSCRIPTIONS, bearer, wait_until, working
 
 
@@ -103,7 +105,7 @@ def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = refused(capsys, "-m", "nano", "--port", str(port))
-    assert line.startswith(f"error: 127.0.0.1, port {port}: expected a free address")
+    assert line.startswith(f"error: port {port} is in use")
 
 
 @pytest.mark.parametrize(
@@ -229,3 +231,25 @@ def test_a_model_that_is_not_there_ends_it_with_one_line(
     assert lines[0].startswith("listening on ")
     assert lines[-1].startswith("error: ")
     assert "no-such-model" in lines[-1]
+
+
+def test_a_terminal_is_told_where_the_page_is_and_a_pipe_gets_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ServerSettings(ModelSettings("base"), wyoming=wyoming_address("tcp://127.0.0.1:10300"))
+    say_where(settings, 8000)
+    assert capsys.readouterr().err == "listening on http://127.0.0.1:8000\n"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    say_where(settings, 8000)
+    shown = capsys.readouterr().err
+    for part in (
+        "Live captions  http://127.0.0.1:8000\n",
+        "http://127.0.0.1:8000/v1\n",
+        "10300\n",
+        "Ctrl-C stops",
+    ):
+        assert part in shown
+    loaded = logging.makeLogRecord(
+        {"msg": "model loaded", "model": "base", "seconds": 2.14, "runtime": "native"}
+    )
+    assert PlainLogFormatter().format(loaded) == "base loaded in 2.1 s (native)"

@@ -86,7 +86,7 @@ WITHOUT_WORDS = {"segments": [{"start": 0, "end": 1, "text": "one"}]}
         (DOCUMENT, {"format": "pdf"}, "format: expected one of txt, srt"),
         (DOCUMENT, {"format": "srt", "max_line_width": "wide"}, "max_line_width: expected a whole number"),
         (DOCUMENT, {"format": "srt", "reading_speed": "0"}, "reading_speed: expected"),
-        (DOCUMENT, {"format": "srt", "max_line_count": "2"}, "max_line_count 2: needs max_line_width"),
+        (DOCUMENT, {"format": "srt", "layout": "segments", "reading_speed": "9"}, "needs layout 'reading'"),
         (DOCUMENT, {"format": "txt", "max_line_width": "20"}, "line breaking and highlighting are for"),
         (DOCUMENT, {"regroup": "cut"}, "regroup: expected split or merge"),
         (WITHOUT_WORDS, {"format": "srt", "reading_speed": "17"}, "expected words with times"),

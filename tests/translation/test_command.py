@@ -153,7 +153,7 @@ def test_an_english_only_model_cannot(model: Model, monkeypatch: pytest.MonkeyPa
         (["--translate-to", "fr", "--translation-url", "http://x"], "needs --translation-model"),
         (["--translate-to", "fr", "--translation-url", "x", "--translation-model", "m"], "expected http://"),
         (["--translate-to", "en", "--glossary", "x"], "--glossary: needs --translation-url"),
-        ([*SERVER, "--glossary", "nowhere.txt"], "glossary 'nowhere.txt': expected terms, got No such file"),
+        ([*SERVER, "--glossary", "nowhere.txt"], "glossary 'nowhere.txt': no such file; expected terms"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

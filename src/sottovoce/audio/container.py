@@ -295,8 +295,6 @@ def is_seekable(file: BinaryIO) -> bool:
 
 
 def refusal(error: OSError | ValueError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "nothing of that name"
     if isinstance(error, IsADirectoryError):
         return "a directory"
     if isinstance(error, PermissionError):

@@ -203,12 +203,27 @@ def open_path(path: str | os.PathLike[str]) -> BinaryIO:
     try:
         file = open(path, "rb")  # noqa: SIM115 - the source owns it
         size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError as error:
+        hint = "; download it first, or pipe it into `-`" if "://" in os.fspath(path) else ""
+        raise AudioError(f"{name}: no such file{hint}") from error
+    except IsADirectoryError as error:
+        raise AudioError(f"{name}: is a folder; name its files, or use `sottovoce batch`") from error
     except (OSError, ValueError) as error:
         raise AudioError(f"{name}: expected an audio or video file, got {refusal(error)}") from error
     if size == 0 and os.path.isfile(path):
         file.close()
         raise AudioError(f"{name}: expected an audio or video file, got an empty one (0 bytes)")
     return file
+
+
+def check_is_there(source: AudioSource) -> None:
+    """Raises: AudioError for a path of nothing, or of a folder, and for an empty file."""
+    opened = source if isinstance(source, Source) else Source(source)
+    place = opened.plain()
+    if opened.is_standard_input or not isinstance(place, str | os.PathLike):
+        return
+    if os.path.isfile(place) or os.path.isdir(place) or not os.path.exists(place):  # no pipe, which may block
+        open_path(place).close()
 
 
 CHUNK_S = 5.0
@@ -576,6 +591,7 @@ class Microphone:
         self._is_behind = False
         self._n_losses = 0
         self._stream = _open_stream(n_chunk, device, self._deliver)
+        self.name = _device_name(device)
         self._stream.start()
 
     def __iter__(self) -> Iterator[AudioChunk]:
@@ -618,6 +634,12 @@ class Microphone:
             self._is_behind = True
 
 
+def _device_name(device: int | str | None) -> str:
+    import sounddevice
+
+    return str(sounddevice.query_devices(device, "input")["name"])
+
+
 def _open_stream(chunk_samples: int, device: int | str | None, callback: Callable[..., None]) -> Any:
     try:
         import sounddevice
@@ -636,6 +658,9 @@ def _open_stream(chunk_samples: int, device: int | str | None, callback: Callabl
         )
     except (sounddevice.PortAudioError, ValueError) as error:
         name = "the default one" if device is None else repr(device)
+        devices = enumerate(sounddevice.query_devices())
+        inputs = ", ".join(f"{i} {one['name']}" for i, one in devices if one["max_input_channels"])
         raise AudioError(
-            f"microphone: expected an input device for 16 kHz mono, got {name}: {error}"
+            f"microphone: expected an input device for 16 kHz mono ({inputs or 'none here'}), "
+            f"got {name}: {error}"
         ) from error

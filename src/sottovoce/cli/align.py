@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import click
 from sottovoce.cli.documents import documents_of
 from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import (
+    BY_KEY,
     LANGUAGE,
     LAYOUT,
     MODEL,
@@ -32,13 +34,16 @@ from sottovoce.formats.output import STANDARD_OUTPUT, label_of
 from sottovoce.formats.paragraphs import clock
 from sottovoce.options.pictures import LONGEST_S, PictureOptions
 from sottovoce.options.schema import Option, made, options_of
-from sottovoce.options.transcribe import AlignOptions
+from sottovoce.options.transcribe import AlignOptions, TranscribeOptions
+from sottovoce.text.languages import language_name
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
     from sottovoce.alignment.phrases import Match
     from sottovoce.api import Model
-    from sottovoce.audio.io import AudioSource
+    from sottovoce.audio.io import AudioSource, Source
+    from sottovoce.decoding.detect import LanguageDetection
+    from sottovoce.offline.pipeline import LanguageSpan
 
 
 ALIGNMENT = (
@@ -46,12 +51,13 @@ ALIGNMENT = (
         "Language of the text.",
         key="language",
         kind="language",
-        short="-l",
+        short="-l --languages",
         metavar="CODE",
         unset="that of the transcript, or detected",
     ),
     *grouped("Alignment", of=options_of(AlignOptions)),
 )
+READING = (BY_KEY["audio_track"], BY_KEY["input_format"])
 ALIGNED = (
     replace(OUTPUT_FORMAT, cli_default="srt"),
     replace(OUTPUT_DIR, cli_default=STANDARD_OUTPUT),
@@ -59,7 +65,10 @@ ALIGNED = (
 )
 
 
-@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Alignment": ALIGNMENT, "Output": ALIGNED})
+@click.command(
+    cls=SectionedCommand,
+    sections={"Output": ALIGNED, "Alignment": ALIGNMENT, "Recording": READING, "Model": MODEL},
+)
 @click.argument("recording")
 @click.argument("text")
 @click.pass_context
@@ -75,9 +84,9 @@ def align(context: click.Context, /, recording: str, text: str, language: str | 
     script = read_text(text)
     invocation = invocation_of(context)
 
-    def work(model: Model, name: str) -> None:
-        options = made(AlignOptions, given)
-        aligned = model.align(name, script, language=language, options=options)
+    def work(model: Model, source: Source) -> None:
+        options, name = made(AlignOptions, given), recording
+        aligned = model.align(source, script, language=language, options=options)
         invocation.interrupts.check()
         begun = documents.info(name, aligned.model)
         info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)
@@ -106,7 +115,12 @@ class FindOptions:
     json: bool = Option("One JSON document for each place.").as_field(False)
 
 
-FIND_SECTIONS = {"Model": MODEL, "Language": (LANGUAGE,), "Search": options_of(FindOptions)}
+FIND_SECTIONS = {
+    "Search": options_of(FindOptions),
+    "Language": (LANGUAGE,),
+    "Recording": READING,
+    "Model": MODEL,
+}
 
 
 @click.command(cls=SectionedCommand, sections=FIND_SECTIONS)
@@ -134,8 +148,9 @@ def find(context: click.Context, /, recording: str, phrase: str, language: str, 
         if not matches and not options.json:
             click.echo(f"{name}: no match for '{phrase}'", err=True)
 
-    def in_recording(model: Model, name: str) -> None:
-        show(model.find(name, phrase, least_score=options.least_score, language=language), name)
+    def in_recording(model: Model, source: Source) -> None:
+        matches = model.find(source, phrase, least_score=options.least_score, language=language)
+        show(matches, recording)
 
     def in_transcript(name: str) -> None:
         show(find_phrase(load_transcript(name), phrase, least_score=options.least_score), name)
@@ -174,7 +189,7 @@ VIDEO = (
 )
 
 
-@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": (LANGUAGE,), "Video": VIDEO})
+@click.command(cls=SectionedCommand, sections={"Video": VIDEO, "Language": (LANGUAGE,), "Model": MODEL})
 @click.argument("recording")
 @click.pass_context
 def karaoke(
@@ -192,10 +207,10 @@ def karaoke(
     script = None if text is None else read_text(text)
     invocation = invocation_of(context)
 
-    def work(model: Model, name: str) -> None:
-        transcript = transcript_with_words(model, name, script, language)
+    def work(model: Model, source: Source) -> None:
+        transcript = transcript_with_words(model, source, script, language)
         invocation.interrupts.check()
-        write_karaoke(transcript, Path(name), output, size=size, background=background)
+        write_karaoke(transcript, Path(recording), output, size=size, background=background)
 
     return with_model(context, [recording], work, check=check_ffmpeg)
 
@@ -204,9 +219,10 @@ PICTURE = (
     output_file("Picture file: .png, .svg or .pdf."),
     *options_of(PictureOptions),
 )
+PLOT_SECTIONS = {"Picture": PICTURE, "Language": (LANGUAGE,), "Recording": READING, "Model": MODEL}
 
 
-@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": (LANGUAGE,), "Picture": PICTURE})
+@click.command(cls=SectionedCommand, sections=PLOT_SECTIONS)
 @click.argument("recording")
 @click.pass_context
 def plot(
@@ -216,19 +232,20 @@ def plot(
 
     Panels: log-mel spectrogram with the words, speech probability, languages, attention, word probability.
     """
-    from sottovoce.audio.io import load_audio
+    from sottovoce.audio.io import Source, load_audio
     from sottovoce.pictures import check_length, check_picture, collect, draw
 
     picture = made(PictureOptions, given)
     check_picture(output)
     script = None if text is None else read_text(text)
     start_s = picture.offset or 0.0
-    samples = load_audio(recording, start_s, picture.duration or LONGEST_S)
+    reading = made(TranscribeOptions, {option.key: given[option.key] for option in READING})
+    samples = load_audio(Source.of(recording, reading), start_s, picture.duration or LONGEST_S)
     check_length(samples)
 
-    def work(model: Model, name: str) -> None:
+    def work(model: Model, _: Source) -> None:
         transcript = transcript_with_words(model, samples, script, language)
-        label = label_of("standard input" if name == "-" else Path(name).name)
+        label = label_of("standard input" if recording == "-" else Path(recording).name)
         draw(collect(model, samples, transcript, name=label, start_s=start_s), output, picture.panels)
 
     return with_model(context, [recording], work)
@@ -244,29 +261,59 @@ LANGUAGES = (
         unset="default: all of the model",
     ),
     Option("The whole recording, with times of each language.", key="timeline", kind="flag"),
+    Option("Print JSON on a terminal too.", key="json", kind="flag"),
 )
+DETECT_SECTIONS = {"Language": LANGUAGES, "Recording": READING, "Model": MODEL}
 
 
-@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGES})
+@click.command(cls=SectionedCommand, sections=DETECT_SECTIONS)
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.pass_context
 def detect_language(
-    context: click.Context, /, files: tuple[str, ...], languages: str | None, timeline: bool, **_: object
+    context: click.Context,
+    /,
+    files: tuple[str, ...],
+    languages: str | None,
+    timeline: bool,
+    json: bool,
+    **_: object,
 ) -> int:
-    """Detect the spoken language: one JSON document a line.
+    """Detect the spoken language: a line for people on a terminal, one JSON document a line elsewhere.
 
     The rules are those of `transcribe`: one language over several windows, or with --timeline all changes.
     """
+    is_for_people = sys.stdout.isatty() and not json
 
-    def work(model: Model, name: str) -> None:
-        row = (languages_over_time if timeline else detection)(model, name, languages)
-        click.echo(json.dumps({"file": name, **row}, ensure_ascii=False))
+    def work(model: Model, source: Source) -> None:
+        name = str(source.place)
+        if timeline:
+            spans = list(model.language_spans(source, languages=languages))
+            lines, row = timeline_lines(spans), languages_over_time(spans)
+        else:
+            detected = model.detect_language(source, languages=languages)
+            lines, row = [shown_language(detected.language, detected.probability)], detection(detected)
+        for line in lines if is_for_people else [json_line({"file": name, **row})]:
+            click.echo(f"{name}: {line}" if is_for_people else line)
 
     return with_model(context, files, work, quiet=sys.stdout.isatty())
 
 
-def detection(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    detected = model.detect_language(name, languages=languages)
+def json_line(row: Mapping[str, object]) -> str:
+    return json.dumps(row, ensure_ascii=False)
+
+
+def shown_language(code: str, probability: float) -> str:
+    return f"{language_name(code)} ({code}), {probability:.0%}"
+
+
+def timeline_lines(spans: Sequence[LanguageSpan]) -> list[str]:
+    return [
+        f"{clock(span.start)} - {clock(span.end)}  {shown_language(span.language, span.probability)}"
+        for span in spans
+    ] or ["no speech was found"]
+
+
+def detection(detected: LanguageDetection) -> dict[str, object]:
     likely = Counter(detected.probabilities).most_common(5)
     return {
         "language": detected.language,
@@ -277,8 +324,7 @@ def detection(model: Model, name: str, languages: str | None) -> dict[str, objec
     }
 
 
-def languages_over_time(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    spans = list(model.language_spans(name, languages=languages))
+def languages_over_time(spans: Sequence[LanguageSpan]) -> dict[str, object]:
     seconds: dict[str, float] = defaultdict(float)
     for span in spans:
         seconds[span.language] += span.end - span.start

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from glob import escape as escape_glob
+from mimetypes import guess_type
 from pathlib import Path
 
 import click
@@ -31,6 +33,7 @@ from sottovoce.formats.output import (
     writable_folder,
 )
 from sottovoce.formats.paragraphs import clock
+from sottovoce.formats.subtitles import CueWriter
 from sottovoce.options.schema import made
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.types import Segment, Transcript, Word
@@ -91,6 +94,14 @@ class Documents:
                 for piece in pieces_of(writer, transcript, info):
                     write(piece)
 
+    @property
+    def need_words(self) -> bool:
+        """Whether a document places words in time."""
+        layouts = [writer.options for writer in self.writers if isinstance(writer, CueWriter)]
+        is_laid_out = any(layout.need_words or layout.is_for_reading for layout in layouts)
+        writers = [*self.writers, self.terminal]
+        return is_laid_out or any(isinstance(one, TerminalWriter) and one.by_confidence for one in writers)
+
     def are_there(self, name: str) -> bool:
         return self.paths is not None and all(Path(place).is_file() for place in self.places(name))
 
@@ -103,9 +114,7 @@ class Documents:
         return list(files) if self.paths is None else list(dict.fromkeys(name for name, _ in self.paths))
 
 
-def documents_of(
-    context: click.Context, files: Sequence[str], *, has_words: bool = True, has_speakers: bool = False
-) -> Documents:
+def documents_of(context: click.Context, files: Sequence[str], *, has_speakers: bool = False) -> Documents:
     """Choose the documents by the options of a command. Raises: OptionError."""
     given = context.params
     output = made(OutputOptions, given, quiet=given.get("quiet", True))
@@ -115,15 +124,11 @@ def documents_of(
         raise OptionError("--print-special: needs --output-format txt")
     if "speakers" in given and "rttm" in formats.split(",") and not has_speakers:
         raise OptionError("output format 'rttm': needs --speakers, --channels or --tinydiarize")
-    if layout.need_words and not has_words:
-        raise OptionError("line breaking and highlighting: need --word-timestamps")
     writers = writers_for(
         formats, layout, has_speakers=has_speakers, has_files=output.output_dir != STANDARD_OUTPUT
     )
     shown = output.output_dir is None and formats == "txt"
     by_confidence = output.colour_confidence
-    if by_confidence and not has_words:
-        raise OptionError("--colour-confidence: needs --word-timestamps")
     if shown and (sys.stdout.isatty() or by_confidence):
         writers = [terminal_writer(by_confidence)]
     folder = output.output_dir or (STANDARD_OUTPUT if formats == "txt" else ".")
@@ -135,6 +140,7 @@ def documents_of(
         check_binary(files, writers)
         return Documents(formats, writers, None, shown, page, output.embed_audio)
     if output.output_file is not None:
+        check_overwriting(files[0], output.output_file, overwrite=output.overwrite)
         paths = named_document(files[0], output.output_file, writers[0].extension)
     else:
         paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
@@ -169,6 +175,27 @@ def with_output_file(files: Sequence[str], output: OutputOptions, *, has_format:
     return replace(output, output_format=wanted, output_file=Path(name))
 
 
+def check_overwriting(name: str, path: Path, *, overwrite: bool) -> None:
+    """Ask before a document of another recording, after which it is named, is replaced.
+
+    Raises: OptionError where nobody can be asked; Abort for "no".
+    """
+    if overwrite or not path.is_file() or path.stem == Path(name).stem:
+        return
+    beside = (
+        other
+        for folder in {path.parent, Path(name).parent}
+        for other in folder.glob(f"{escape_glob(path.stem)}.*")
+    )
+    others = [one for one in beside if str(guess_type(one)[0]).startswith(("audio/", "video/"))]
+    if not others:
+        return
+    reason = f"output '{path}': is there, and is named after '{others[0].name}'"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise OptionError(f"{reason}; --overwrite replaces it")
+    click.confirm(f"{reason}. Replace it?", abort=True, err=True)
+
+
 def means_file(output: str) -> bool:
     if output.endswith(("/", os.sep)) or Path(output).is_dir():
         return False
@@ -181,7 +208,7 @@ def check_extension(output: str, formats: str) -> None:
     if "," in formats or formats == "all":
         raise OptionError(f"output '{output}': expected one format for one file, got '{formats}'")
     extension = writer_for(formats).extension.rpartition(".")[2]
-    if Path(output).suffix.lower() != f".{extension.lower()}":
+    if Path(output).suffix.lower() not in (f".{extension.lower()}", f".{formats}"):
         raise OptionError(
             f"output '{output}': expected a name in .{extension} for --output-format {formats}, "
             f"got {Path(output).suffix}"
@@ -229,14 +256,14 @@ class TerminalWriter(Writer):
 
     def __init__(self, console: Console, *, by_confidence: bool = False) -> None:
         self._console = console
-        self._by_confidence = by_confidence
+        self.by_confidence = by_confidence
         self._colours = LanguageColours()
 
     def segment(self, segment: Segment) -> str:
         colour = self._colours[segment.language]
         times = f"[dim]{clock(segment.start):>7}-{clock(segment.end):<7}[/dim]"
         text = escape(segment.text.strip())
-        if self._by_confidence and segment.words:
+        if self.by_confidence and segment.words:
             text = "".join(map(coloured, segment.words)).strip()
         if segment.speaker:
             text = f"[bold]{escape(segment.speaker)}:[/bold] {text}"

@@ -6,6 +6,7 @@ SIGHUP. Files and pipes get UTF-8 in any locale, a terminal its own encoding.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import os
@@ -13,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -59,6 +61,18 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(f"sottovoce.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return with_common_options(command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Transcribe files, as openai-whisper does, if no command is named."""
+        name = args[0]
+        if name not in COMMANDS and (os.path.exists(name) or "://" in name or Path(name).suffix):
+            args = ["transcribe", *args]
+        elif name not in COMMANDS and not name.startswith("-"):
+            close = difflib.get_close_matches(name, COMMANDS, n=2)
+            raise click.UsageError(f"no command '{name}'{did_you_mean(close)}", ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -125,7 +139,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def did_you_mean(names: Sequence[str]) -> str:
+    return f"; did you mean {' or '.join(names)}?" if names else ""
+
+
 def say_usage(error: click.ClickException) -> None:
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        names = [name for param in error.ctx.command.get_params(error.ctx) for name in param.opts]
+        longer = [name for name in names if name.startswith(error.option_name)]
+        close = difflib.get_close_matches(error.option_name, names, n=2)
+        error = click.UsageError(
+            f"no option {error.option_name}{did_you_mean(sorted(longer, key=len)[:2] or close)}", error.ctx
+        )
+    elif isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument):
+        metavar = error.param.make_metavar(error.ctx) if error.ctx else error.param.name
+        hint = ", or - for standard input" if error.param.metavar == "FILE…" else ""
+        error = click.UsageError(f"expected {metavar}{hint}", error.ctx)
     if not isinstance(error, click.UsageError) or error.ctx is None:
         say_error(error.format_message())
     elif type(error).__name__ == "NoArgsIsHelpError":

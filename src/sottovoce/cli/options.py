@@ -168,7 +168,8 @@ def _read(option: Option, raw: object, name: str) -> object:
 class SectionedCommand(click.Command):
     """A command with sections of options; it gets the values of declared ones by their keys.
 
-    exclusive: names of options with those that they exclude; a default value counts as unset.
+    exclusive: names of options with those that they exclude; a default value counts as unset. usual:
+    parameters that --help shows; the others are in --help-all. examples: calls, with what they do.
     """
 
     def __init__(
@@ -177,6 +178,8 @@ class SectionedCommand(click.Command):
         *,
         sections: Mapping[str, Sequence[Flag]],
         exclusive: Exclusive | None = None,
+        usual: Sequence[str] = (),
+        examples: Sequence[tuple[str, str]] = (),
         callback: Callable[..., object] | None = None,
         help: str | None = None,
         params: list[click.Parameter] | None = None,
@@ -184,12 +187,24 @@ class SectionedCommand(click.Command):
     ) -> None:
         super().__init__(name, context_settings=context_settings, callback=callback, params=params, help=help)
         self.exclusive = exclusive or {}
+        self.usual, self.examples = usual, examples
         self.sections: dict[str, list[click.Option]] = {}
         self.declared: list[Option] = []
         for heading, flags in sections.items():
             self.declared += [flag for flag in flags if isinstance(flag, Option)]
             self.sections[heading] = [parameter(flag) if isinstance(flag, Option) else flag for flag in flags]
             self.params += self.sections[heading]
+        if usual:
+            self.params.append(
+                click.Option(
+                    ["--help-all"],
+                    is_flag=True,
+                    is_eager=True,
+                    expose_value=False,
+                    callback=_help_all,
+                    help="Show all options and exit.",
+                )
+            )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -213,7 +228,23 @@ class SectionedCommand(click.Command):
                 if name in given and other in given:
                     raise OptionError(f"{flag_of(name)}: cannot be combined with {flag_of(other)}")
 
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write_dl(self.examples, col_max=52)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.usual and ALL_OPTIONS not in ctx.meta:
+            options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+            by_name = {name: one for one in options for name in (one.name, one.opts[-1])}
+            shown = [by_name[name] for name in (*self.usual, "--help", "--help-all")]
+            n_others = len(options) - len(shown)
+            records = [record for param in shown if (record := param.get_help_record(ctx))]
+            records[-1] = (records[-1][0], f"Show {n_others} more options and exit.")
+            with formatter.section("Options"):
+                formatter.write_dl(records)
+            return
         sectioned = [param for params in self.sections.values() for param in params]
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         rest = [option for option in options if option not in sectioned]
@@ -222,6 +253,16 @@ class SectionedCommand(click.Command):
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)
+
+
+ALL_OPTIONS = "sottovoce.cli.all_options"
+
+
+def _help_all(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        context.meta[ALL_OPTIONS] = True
+        click.echo(context.get_help())
+        context.exit()
 
 
 def output_file(help: str) -> click.Option:
@@ -317,7 +358,7 @@ LANGUAGE = Option(
     "Language of the recording, as for `transcribe`.",
     key="language",
     kind="languages",
-    short="-l",
+    short="-l --languages",
     default="auto",
     metavar="auto|CODE[,CODE…]",
 )
@@ -438,14 +479,15 @@ class OutputOptions:
     quiet: bool = Option(
         "Show a progress bar instead of the text while documents go to files.", short="-q"
     ).as_field(False)
-    colour_confidence: bool = Option(
-        "Colour words on the terminal by their probability (needs --word-timestamps)."
+    colour_confidence: bool = Option("Colour words on the terminal by their probability.").as_field(False)
+    overwrite: bool = Option(
+        "Replace a file of -o that is named after another recording, without asking."
     ).as_field(False)
     embed_audio: bool = Option("html: include the recording in the page instead of a link.").as_field(False)
     output_file: Path | None = None
 
 
-OUTPUT_FORMAT, OUTPUT_DIR, QUIET, COLOUR_CONFIDENCE, EMBED_AUDIO = options_of(OutputOptions)
+OUTPUT_FORMAT, OUTPUT_DIR, QUIET, COLOUR_CONFIDENCE, OVERWRITE, EMBED_AUDIO = options_of(OutputOptions)
 LAYOUT = (*of_library("Layout"), EMBED_AUDIO)
 SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
 """Length of a known voice; more adds nothing."""

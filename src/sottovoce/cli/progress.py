@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,18 +18,18 @@ from sottovoce.cli.options import ModelOptions, open_model
 from sottovoce.errors import AudioError, OutputError, SottovoceError, cause_of, is_out_of_memory
 from sottovoce.formats.paragraphs import clock
 from sottovoce.options.schema import made
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
-    from sottovoce.audio.io import AudioInfo
-    from sottovoce.options.transcribe import TranscribeOptions
+    from sottovoce.audio.io import AudioInfo, Source
 
 
 def with_model(
     context: click.Context,
     names: Sequence[str],
-    work: Callable[[Model, str], None],
+    work: Callable[[Model, Source], None],
     *,
     check: Callable[[], None] | None = None,
     quiet: bool = False,
@@ -37,8 +38,13 @@ def with_model(
 
     check: of this machine, after the inputs and before the model is loaded.
     """
+    from sottovoce.audio.io import Source
+
     invocation = invocation_of(context)
-    headers = read_headers(names, invocation)
+    reading = made(
+        TranscribeOptions, {key: context.params.get(key) for key in ("audio_track", "input_format")}
+    )
+    headers = read_headers(names, invocation, reading)
     readable = [name for name in names if name in headers]
     if not readable:
         return exit_code(len(names), len(names))
@@ -47,7 +53,7 @@ def with_model(
     model = open_model(made(ModelOptions, context.params))
     return for_each_file(
         readable,
-        lambda name: work(model, name),
+        lambda name: work(model, Source.of(name, reading)),
         invocation=invocation,
         progress=Progress(len(readable), quiet=quiet),
         n_refused=len(names) - len(readable),
@@ -162,6 +168,12 @@ class Progress:
         if trace is not None:
             self._console.print(trace, markup=False, soft_wrap=True)
         self._console.print(f"[red]error:[/red] {escape(one_line(message))}", soft_wrap=True)
+
+    def written(self, places: Sequence[Path | str]) -> None:
+        """Say on a terminal where the documents are."""
+        names = ", ".join(str(place) for place in places if isinstance(place, Path))
+        if names and self._console.is_terminal:
+            self._console.print(f"[green]→[/green] {escape(one_line(names))}", soft_wrap=True)
 
     def note(self, message: str) -> None:
         self._console.print(f"[yellow]note:[/yellow] {escape(one_line(message))}", soft_wrap=True)

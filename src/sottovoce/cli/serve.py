@@ -122,7 +122,21 @@ SECTIONS: Mapping[str, tuple[Flag, ...]] = {
 }
 
 
-@click.command(cls=SectionedCommand, sections=SECTIONS, context_settings={"auto_envvar_prefix": ENVIRONMENT})
+USUAL = ("model", "port", "host", "also_model", "wyoming", "jobs_dir", "tls", "config", "device", "threads")
+EXAMPLES = (
+    ("sottovoce serve", "live captions at http://127.0.0.1:8000, and the APIs"),
+    ("sottovoce serve --host 0.0.0.0", f"for other machines too; set {API_KEYS}"),
+    ("sottovoce serve --wyoming tcp://0.0.0.0:10300", "speech to text for Home Assistant"),
+)
+
+
+@click.command(
+    cls=SectionedCommand,
+    sections=SECTIONS,
+    usual=USUAL,
+    examples=EXAMPLES,
+    context_settings={"auto_envvar_prefix": ENVIRONMENT},
+)
 @click.option(
     "--config",
     metavar="FILE",
@@ -157,13 +171,17 @@ def serve_app(given: Values, invocation: Invocation) -> int:
     with needing_extra():
         from sottovoce.server.server import Server
     from sottovoce.runtime.batching import THREAD_NAME
-    from sottovoce.server.telemetry import log_as_json
+    from sottovoce.server.telemetry import log_as_json, log_for_people
     from sottovoce.server.worker import DECODE_THREADS
 
     warn_if_open(settings)
     server = Server(settings, open_named, partial(say_where, settings))
 
-    log_as_json(logging.DEBUG if invocation.verbosity else logging.INFO)
+    level = logging.DEBUG if invocation.verbosity else logging.INFO
+    if sys.stderr.isatty() and not invocation.verbosity:
+        log_for_people()
+    else:
+        log_as_json(level)
     sys.setswitchinterval(SWITCH_S)
     server.services.ends_process = True
     server.serve_until_ended()
@@ -231,7 +249,14 @@ def warn_if_open(settings: ServerSettings) -> None:
 def say_where(settings: ServerSettings, port: int) -> None:
     listening = settings.listening
     host = f"[{listening.host}]" if ":" in listening.host else listening.host
-    click.echo(f"listening on {listening.scheme}://{host}:{port}", err=True)
+    url = f"{listening.scheme}://{host}:{port}"
+    if not sys.stderr.isatty():
+        click.echo(f"listening on {url}", err=True)
+        return
+    click.echo(f"Live captions  {url}\nOpenAI API     {url}/v1", err=True)
+    if settings.wyoming:
+        click.echo(f"Home Assistant tcp://{settings.wyoming.host}:{settings.wyoming.port}", err=True)
+    click.echo(f"loading {settings.models.model} …; Ctrl-C stops the server", err=True)
 
 
 def settings_of(given: Values, names: list[str]) -> ServerSettings:

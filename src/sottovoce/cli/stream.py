@@ -10,7 +10,7 @@ import threading
 import time
 import wave
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -43,7 +43,8 @@ from sottovoce.cli.options import (
 )
 from sottovoce.errors import OptionError, TranslationError
 from sottovoce.formats.document import event_line, json_text
-from sottovoce.formats.output import label_of
+from sottovoce.formats.files import format_of, save_transcript, writer_for
+from sottovoce.formats.output import label_of, writable_folder
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.options.transcribe import SpeakerOptions
@@ -51,7 +52,18 @@ from sottovoce.options.vad import VadStreamOptions
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.text.files import writing
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
-from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Samples,
+    Segment,
+    Transcript,
+    Unstable,
+    Word,
+)
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -65,7 +77,6 @@ LATE_S, JOINED_S = 0.5, 10.0
 
 @dataclass(frozen=True, slots=True)
 class StreamFlags:
-    mic: bool = Option("Record from the microphone (extra `mic`).").as_field(False)
     realtime: bool = Option(
         "Real-time input: of several late updates only the newest is done (default of real-time pipes)."
     ).as_field(False)
@@ -82,7 +93,20 @@ class StreamFlags:
     jsonl: bool = Option("Print one JSON event a line.").as_field(False)
 
 
-MIC, REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, JSONL = options_of(StreamFlags)
+REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, JSONL = options_of(StreamFlags)
+MIC = click.Option(
+    ["--mic"],
+    is_flag=False,
+    flag_value="",
+    metavar="[NAME]",
+    help="Record from the microphone (extra `mic`): the default one, or one by its name or number.",
+)
+OUTPUT = click.Option(
+    ["-o", "--output"],
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Save the transcript at the end, in the format of the name: talk.srt, talk.txt, talk.json, ….",
+)
 SAVE_AUDIO = click.Option(
     ["--save-audio"], type=click.Path(dir_okay=False), help="Save the audio as a WAV file."
 )
@@ -102,11 +126,27 @@ SECTIONS = {
     "Speech": (NO_VAD, *grouped("Edges", of=LIVE)),
     "Speakers": (*grouped("Speakers", of=LIVE), VOICES),
     "Translation": TRANSLATION,
-    "Output": (JSONL, *grouped("Captions", of=LIVE), LOG),
+    "Output": (OUTPUT, JSONL, *grouped("Captions", of=LIVE), LOG),
 }
+USUAL = (
+    *("mic", "model", "languages", "output", "speakers", "translate_to", "latency", "jsonl"),
+    *("realtime", "save_audio", "device"),
+)
+EXAMPLES = (
+    ("sottovoce stream --mic", "what is said now"),
+    ("sottovoce stream --mic -l en,de -o talk.srt", "two languages, saved as subtitles"),
+    ("sottovoce stream talk.mp3 --realtime", "a recording, as if it were spoken now"),
+    ("arecord -f S16_LE -r 16000 | sottovoce stream -", "another program's sound"),
+)
 
 
-@click.command(cls=SectionedCommand, sections=SECTIONS, exclusive={"realtime": ("unaware",)})
+@click.command(
+    cls=SectionedCommand,
+    sections=SECTIONS,
+    exclusive={"realtime": ("unaware",)},
+    usual=USUAL,
+    examples=EXAMPLES,
+)
 @click.argument("recording", required=False, metavar="FILE|-")
 @click.pass_context
 def stream(context: click.Context, /, recording: str | None, **given: object) -> int:
@@ -121,37 +161,51 @@ def stream(context: click.Context, /, recording: str | None, **given: object) ->
 
 def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -> int:
     flags, fusion = made(StreamFlags, given), made(FusionOptions, given)
-    log_path, copy = given["log_path"], given["save_audio"]
-    check(source, flags, log_path, copy)
+    log_path, copy, output = given["log_path"], given["save_audio"], given["output"]
+    check(source, flags, given)
     fusion.check(given["beam_size"])
     translation = made(TranslationOptions, given).translation(given["task"])
     speakers = speakers_of(given)
     with ExitStack() as stack:
-        pieces = source_pieces(source, flags)
+        pieces = source_pieces(source, flags, given["mic"])
         comes_in_time = not flags.unaware and (flags.realtime or source is None or is_pipe(source))
         controller = UpdateIntervalController(time.monotonic()) if comes_in_time else None
         if controller is not None:
             pieces = caught_up(pieces, controller)
         if copy:
             pieces = stack.enter_context(saved(pieces, Path(copy)))
-        model = open_model(made(ModelOptions, given))
+        options = made(ModelOptions, given)
+        say_on_terminal(f"loading {options.model or 'the model'} …")
+        model = open_model(options)
         translator, pieces = live_translator(translation, model, pieces)
         session = open_session(model, given, flags, fusion, speakers)
         show: Show = write_lines if flags.jsonl else stack.enter_context(LiveView()).show
         if translator is not None:
             show = TranslatedView(translator, None if flags.jsonl else show)
-        emitted = run(session, pieces, show, interrupts, controller)
+        emitted = EmittedWords()
+        if output:
+            stack.callback(save, emitted, output, model.name)
+        run(session, pieces, show, interrupts, emitted, controller)
     if log_path:
         append_log(Path(log_path), emitted, source or "microphone")
     return interrupts.exit_code if emitted.is_polite_end else 0
 
 
-def check(source: str | None, flags: StreamFlags, log_path: str | None, copy: str | None) -> None:
+def say_on_terminal(text: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
+
+
+def check(source: str | None, flags: StreamFlags, given: Values) -> None:
     """Check a call before its model is loaded. Raises: OptionError, AudioError."""
     from sottovoce.audio.io import Source, check_reading, probe_audio
 
-    if bool(source) == flags.mic:
+    log_path, copy, output = given["log_path"], given["save_audio"], given["output"]
+    if bool(source) == (given["mic"] is not None):
         raise OptionError("stream: expected one of FILE, - or --mic")
+    if output:
+        writer_for(format_of(output))
+        writable_folder(output.parent)
     if copy and source and os.path.realpath(copy) == os.path.realpath(source):
         raise OptionError(f"--save-audio '{copy}': expected another file than the recording")
     if log_path:
@@ -200,14 +254,17 @@ def is_pipe(source: str) -> bool:
     return source == "-" or Path(source).is_fifo()
 
 
-def source_pieces(source: str | None, flags: StreamFlags) -> Iterator[Samples]:
+def source_pieces(source: str | None, flags: StreamFlags, mic: str | None) -> Iterator[Samples]:
     from sottovoce.audio.io import Microphone, Source, load_audio, read_live
 
     n_samples = round(flags.chunk_ms * SAMPLE_RATE / 1000)
     chunk_s = n_samples / SAMPLE_RATE
     with ExitStack() as stack:
         if source is None:
-            chunks = iter(stack.enter_context(Microphone(chunk_s=chunk_s)))
+            device = int(mic) if mic and mic.isdecimal() else mic or None
+            microphone = stack.enter_context(Microphone(device, chunk_s=chunk_s))
+            say_on_terminal(f"listening (Ctrl-C ends): {microphone.name}")
+            chunks = iter(microphone)
         elif source == "-":
             # Unbuffered: a buffered read waits until it is full.
             stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
@@ -333,6 +390,7 @@ class EmittedWords:
     """words: with their times of emission, in audio and since the start."""
 
     words: list[tuple[Word, float, float]] = field(default_factory=list)
+    finals: list[Final] = field(default_factory=list)
     n_samples: int = 0
     is_polite_end: bool = False
 
@@ -340,6 +398,36 @@ class EmittedWords:
         for event in events:
             if isinstance(event, Partial):
                 self.words += [(word, event.emission_time, elapsed_s) for word in event.words]
+            elif isinstance(event, Final):
+                self.finals.append(event)
+
+    def transcript(self, model: str) -> Transcript:
+        """Return the session as a transcript, with a segment for each turn of a speaker."""
+        segments: list[Segment] = []
+        seconds: dict[str, float] = defaultdict(float)
+        for final in self.finals:
+            seconds[final.language] += final.end - final.start
+            for speaker, said in itertools.groupby(final.words, key=lambda word: word.speaker):
+                words = tuple(said)
+                text = "".join(word.word for word in words)
+                segments.append(
+                    Segment(
+                        len(segments),
+                        words[0].start,
+                        words[-1].end,
+                        text,
+                        words[0].language or final.language,
+                        words=words,
+                        speaker=speaker,
+                    )
+                )
+        language = max(seconds, key=lambda code: seconds[code], default="")
+        return Transcript(tuple(segments), language, self.n_samples / SAMPLE_RATE, model)
+
+
+def save(emitted: EmittedWords, path: Path, model: str) -> None:
+    save_transcript(emitted.transcript(model), path)
+    say_on_terminal(f"→ {path}")
 
 
 def run(
@@ -347,15 +435,15 @@ def run(
     pieces: Iterator[Samples],
     show: Show,
     interrupts: Interrupts,
+    emitted: EmittedWords,
     controller: UpdateIntervalController | None = None,
-) -> EmittedWords:
+) -> None:
     """Push every piece and show the events; an interrupt ends the recording and finalises it.
 
     controller: of real-time audio, whose late updates are dropped; or None.
     """
     import numpy as np
 
-    emitted = EmittedWords()
     began = time.monotonic()
 
     def take(events: Sequence[Event]) -> None:
@@ -375,7 +463,6 @@ def run(
         emitted.is_polite_end = interrupts.is_polite_end
         click.echo(f"{interrupts.word}: transcribing the rest", err=True)
     take(session.close())
-    return emitted
 
 
 def append_log(path: Path, emitted: EmittedWords, source: str) -> None:

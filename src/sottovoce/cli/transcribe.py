@@ -30,6 +30,7 @@ from sottovoce.cli.options import (
     MODEL,
     OUTPUT_DIR,
     OUTPUT_FORMAT,
+    OVERWRITE,
     QUIET,
     SPEAKERS,
     TASK,
@@ -48,7 +49,7 @@ from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.formats.output import STANDARD_OUTPUT
 from sottovoce.formats.paragraphs import clock
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
-from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions
+from sottovoce.options.decoding import BEAM_SIZE, MOST_BEAM, DecodingOptions, DeferralOptions, FallbackOptions
 from sottovoce.options.schema import Option, Values, changed, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
@@ -86,11 +87,11 @@ MOST_PLACES, MOST_NAMED = 5, 3
 class FileOptions:
     language: str = Option(
         "One language; auto: detect it, and follow clear changes; a list: follow changes among these.",
-        short="-l",
+        short="-l --languages",
         metavar="auto|CODE[,CODE…]",
     ).as_field("auto")
     regroup: str | None = Option(
-        "Split and merge segments, such as 'split pause=0.5 after=.?!; merge letters=80' (needs word times).",
+        "Split and merge segments, such as 'split pause=0.5 after=.?!; merge letters=80'.",
         metavar="RULES",
     ).as_field(None)
     no_fallback: bool = Option("Use only the first temperature.").as_field(False)
@@ -118,19 +119,30 @@ DECODING = {
 }
 LANGUAGE = {"Language": (SPOKEN, *of_library("Language"), *TASK), "Style": of_library("Style")}
 SECTIONS = {
-    "Model": (*MODEL, SECOND_MODEL, *DEFERRAL),
-    **LANGUAGE,
-    "Times": (*of_library("Times"), *WORDS),
-    "Speech": DECODING["Speech"],
-    "Workers": (PROCESSORS,),
-    "Speakers": SPEAKERS,
-    **DECODING,
-    "Translation": TRANSLATION,
     "Output": (
-        *(OUTPUT_FORMAT, OUTPUT_DIR, SKIP_EXISTING, FRESH, QUIET, COLOUR_CONFIDENCE, PRINT_SPECIAL),
-        *LAYOUT,
+        *(OUTPUT_FORMAT, OUTPUT_DIR, OVERWRITE, SKIP_EXISTING, FRESH, QUIET, COLOUR_CONFIDENCE),
+        PRINT_SPECIAL,
     ),
+    "Subtitles and pages": LAYOUT,
+    **LANGUAGE,
+    "Parts of a recording": of_library("Times"),
+    "Words": WORDS,
+    "Speakers": SPEAKERS,
+    "Translation": TRANSLATION,
+    **DECODING,
+    "Model": (*MODEL, SECOND_MODEL, *DEFERRAL, PROCESSORS),
 }
+USUAL = (
+    *("model", "language", "output_dir", "output_format", "word_timestamps", "speakers", "translate_to"),
+    *("layout", "vad", "hotwords", "offset", "device"),
+)
+EXAMPLES = (
+    ("sottovoce transcribe talk.mp3", "the text, on the terminal"),
+    ("sottovoce transcribe film.mkv -o film.srt", "subtitles"),
+    ("sottovoce transcribe *.m4a -f docx,json -o texts", "documents of several"),
+    ("sottovoce transcribe call.wav -l de,en --speakers 2", "two languages, two speakers"),
+    ("sottovoce transcribe talk.mp3 -m large-v3-turbo", "fewer errors, more time"),
+)
 EXCLUSIVE = {
     "processors": (
         *("prefix", "tinydiarize", "speakers", "channels", "clip_timestamps"),
@@ -142,7 +154,7 @@ EXCLUSIVE = {
 }
 
 
-@click.command(cls=SectionedCommand, sections=SECTIONS, exclusive=EXCLUSIVE)
+@click.command(cls=SectionedCommand, sections=SECTIONS, exclusive=EXCLUSIVE, usual=USUAL, examples=EXAMPLES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.pass_context
 def transcribe(context: click.Context, /, files: tuple[str, ...], **given: object) -> int:
@@ -171,6 +183,7 @@ def transcribe_options(given: Values) -> TranscribeOptions:
         TranscribeOptions,
         given,
         mode="vad" if implies_vad else given["mode"] or "seek",
+        word_timestamps=given["word_timestamps"] or given.get("hallucination_silence_threshold") is not None,
         decoding=made(DecodingOptions, given, hotwords=prompt, task="transcribe"),
         fallback=made(FallbackOptions, given, temperatures=tried[:1] if given["no_fallback"] else tried),
         vad=changed(WINDOW_VAD, {key: given[key] for key in vad}) if vad else None,
@@ -372,13 +385,13 @@ def transcribe_files(
     if files.processors > 1 and fusion.phrase_file is not None:
         raise OptionError("--processors: cannot be combined with a file of --hotwords")
     rules = () if files.regroup is None else parse_rules(files.regroup)
-    if rules and not options.needs_words:
-        raise OptionError("--regroup: needs --word-timestamps")
     translation = made(TranslationOptions, given).translation(given["task"], names)
     has_speakers = (
         options.speakers is not None or options.channels != "mixed" or options.decoding.speaker_turns
     )
-    documents = documents_of(context, names, has_words=options.needs_words, has_speakers=has_speakers)
+    documents = documents_of(context, names, has_speakers=has_speakers)
+    if rules or documents.need_words:
+        options = replace(options, word_timestamps=True)
     inputs = documents.inputs(names)
     skipped = [name for name in inputs if files.skip_existing and documents.are_there(name)]
     if skipped:
@@ -387,6 +400,11 @@ def transcribe_files(
             logger.info("%s: skipped, its documents are there", name)
     wanted = [name for name in inputs if name not in skipped]
     headers = read_headers(wanted, invocation, options)
+    if (given["beam_size"] or 1) > MOST_BEAM:
+        size = given["beam_size"]
+        Progress(1).note(
+            f"--beam-size {size}: about {size // BEAM_SIZE} times the work of the default, {BEAM_SIZE}"
+        )
     left = [name for name in wanted if name in headers]
     n_refused = len(wanted) - len(left)
     if not left:
@@ -534,6 +552,7 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             run.progress.note(f"{name}: no speech was found")
         for note in summary_of(transcription, run):
             run.progress.note(f"{name}: {note}")
+    run.progress.written(run.documents.places(name))
 
 
 def summary_of(

@@ -90,7 +90,7 @@ def hundredths(seconds: float) -> int:
 
 
 ENDINGS = (".mp4", ".mkv", ".mov")
-LAYOUT = WriterOptions(reading_speed=17, max_line_width=34, max_line_count=2)
+LAYOUT = WriterOptions(max_line_width=34)
 SIZES = ((320, 180), (3840, 2160))
 FRAMES_A_SECOND = 25
 

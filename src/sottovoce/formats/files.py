@@ -74,7 +74,7 @@ def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
         raise OptionError(f"output format '{name}': expected one of {', '.join(FORMATS)}{hint}")
     if options.offset_n and name != "srt":
         raise OptionError(f"output format '{name}': offset_n numbers the subtitles of srt")
-    if options.need_words and name not in SUBTITLES:
+    if replace(options, offset_n=0) != WriterOptions() and name not in SUBTITLES:
         raise OptionError(f"output format '{name}': line breaking and highlighting are for srt, vtt and ass")
     if not _is_installed(name):
         raise MissingExtraError("python-docx", "docx", f"output format '{name}'")
@@ -120,7 +120,10 @@ def format_named(name: str) -> str | None:
     """Return the format of a file name's extension, or None."""
     base = Path(name).name.lower()
     fitting = [
-        name for name in FORMATS if base.endswith(end := f".{extension_of(name)}".lower()) and base != end
+        name
+        for name in FORMATS
+        for end in (f".{extension_of(name)}".lower(), f".{name}")
+        if base.endswith(end) and base != end
     ]
     return max(fitting, key=lambda name: len(extension_of(name)), default=None)
 

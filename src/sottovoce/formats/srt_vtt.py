@@ -13,11 +13,15 @@ from itertools import groupby
 
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.formats.subtitles import JOINER, Cue, CueWriter, behind_speaker, timestamp
+from sottovoce.text.languages import UNSPACED_LETTERS
 from sottovoce.types import Segment, Transcript
 
 _ARROW = re.compile("--+>")
 _OPENING = re.compile(r"<|\{(?=\\|$)")
 _JOINED = re.compile(f"([<{{]){JOINER}")
+_UNSPACED = rf"[{UNSPACED_LETTERS}\u3000-\u303f\uff00-\uff60]"
+_BROKEN = re.compile(rf"(?<={_UNSPACED})\n(?={_UNSPACED})")
+"""A line break where the text has no space."""
 
 
 class SrtWriter(CueWriter):
@@ -109,7 +113,7 @@ def transcript_of_cues(text: str) -> Transcript:
             lines = unescape(_VTT_TAG.sub("", whole)).splitlines()
         else:
             lines = [_JOINED.sub(r"\1", _TAG.sub("", _BREAK.sub(" ", line))) for line in lines]
-        if plain := " ".join(filter(None, map(str.strip, lines))):
+        if plain := _BROKEN.sub("", "\n".join(filter(None, map(str.strip, lines)))).replace("\n", " "):
             segments.append(Segment(len(segments), cue.start, cue.end, " " + plain, "", speaker=speaker))
     return Transcript(tuple(segments), "", max((segment.end for segment in segments), default=0.0), "")
 

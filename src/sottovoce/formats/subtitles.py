@@ -1,9 +1,9 @@
-"""Subtitle cues from segments: laid out by openai-whisper's rules or for reading, in one language or two.
+"""Subtitle cues from segments: laid out for reading or by openai-whisper's rules, in one language or two.
 
-Without a reading speed, lines and cues are as long as their limits allow, as in openai-whisper
-(`whisper/utils.py`, `SubtitlesWriter`), and widths count grapheme clusters. With one, cues end at sentences,
-clauses or pauses, lines are balanced, and widths are terminal cells. Source of the limits: Netflix, Timed
-Text Style Guide (42 characters a line, 2 lines, 5/6 to 7 seconds, 2 frames between cues).
+For reading, cues end at sentences, clauses or pauses, lines are balanced, and widths are terminal cells. A
+segment without words stays a cue, and only its lines are broken. With the layout "segments", lines and cues
+are as long as their limits allow, as in openai-whisper (`whisper/utils.py`, `SubtitlesWriter`), and widths
+count grapheme clusters.
 """
 
 from __future__ import annotations
@@ -106,11 +106,18 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+LINE_WIDTHS = {"ja": 26, "ko": 32, "yue": 32, "zh": 32}
 LINE_WIDTH = 42
 N_LINES = 2
 SHORTEST_S = 5 / 6
 LONGEST_S = 7.0
 GAP_S = 0.08
+"""2 frames. Source of the limits: Netflix, Timed Text Style Guide, general requirements (2 lines, 5/6 to 7 s,
+2 frames between cues) and those of languages (42 characters a line; 16 of double width in Korean and Chinese,
+13 in Japanese).
+"""
+READING_SPEED = 17.0
+"""Cells a second. Source: Netflix, Timed Text Style Guide, most languages (adult programmes; English: 20)."""
 LONG_PAUSE_S = 3.0
 """Pause between beginnings of words that ends a cue across segments. Source: openai-whisper."""
 READING_PAUSE_S = 1.0
@@ -154,8 +161,10 @@ class _Unit:
 
     @property
     def voice(self) -> tuple[str | None, str]:
-        word = self.words[0]
-        return word.speaker or self.segment.speaker, word.language or self.segment.language
+        speaker, language = self.segment.speaker, self.segment.language
+        for word in self.words[:1]:
+            speaker, language = word.speaker or speaker, word.language or language
+        return speaker, language
 
 
 class CueMaker:
@@ -167,8 +176,7 @@ class CueMaker:
     def __init__(self, options: WriterOptions | None = None, escape: Callable[[str], str] = str) -> None:
         self._options = options = options or WriterOptions()
         self._escape = escape
-        self._is_for_reading = options.reading_speed is not None
-        self._line_width = options.max_line_width or (LINE_WIDTH if self._is_for_reading else math.inf)
+        self._is_for_reading = options.is_for_reading
         self._n_lines = options.max_line_count or (N_LINES if self._is_for_reading else math.inf)
         self._run: list[_Unit] = []
         self._order: StartOrder[Cue] = StartOrder()
@@ -251,15 +259,21 @@ class CueMaker:
         even = max(1.0, _n_cells(units) / len(longest))  # a soft hyphen alone has no width
         return _cheapest_pieces(units, ends, cost)
 
+    def _line_width(self, unit: _Unit) -> float:
+        if self._options.max_line_width is not None:
+            return self._options.max_line_width
+        return LINE_WIDTHS.get(unit.voice[1], LINE_WIDTH) if self._is_for_reading else math.inf
+
     def _ends(self, units: Sequence[_Unit], most_lines: float, first: int) -> Iterator[int]:
         """Yield the ends of a cue, or of a line, that begins with a unit; the first one at any length."""
+        line_width = self._line_width(units[first])
         most_words = self._options.max_words_per_line or math.inf
         most_s = LONGEST_S if self._is_for_reading else math.inf
         n_lines, n_cells, n_words = 0, 0, 0
         for last in range(first + 1, len(units) + 1):
             unit = units[last - 1]
             n_cells += unit.n_cells
-            if not n_lines or n_cells > self._line_width:
+            if not n_lines or n_cells > line_width:
                 n_lines, n_cells = n_lines + 1, unit.n_first_cells
             n_words += len(unit.words)
             seconds = unit.end - units[first].start if unit.words else 0.0
@@ -268,7 +282,7 @@ class CueMaker:
             yield last
 
     def _reading_s(self, units: Sequence[_Unit]) -> float:
-        return max(SHORTEST_S, _n_cells(units) / (self._options.reading_speed or math.inf))
+        return max(SHORTEST_S, _n_cells(units) / (self._options.reading_speed or READING_SPEED))
 
     def _cue(self, units: Sequence[_Unit]) -> Cue:
         words: list[CueWord] = []
@@ -286,18 +300,22 @@ class CueMaker:
 
     def _untimed(self, segment: Segment) -> list[Cue]:
         start, end = segment.start, max(segment.start, segment.end)
-        text = self._escape(one_line(segment.text).strip())
+        lines = self._lines_of_pieces(*shared_out(segment.text, [1]), segment)
         voice = (segment.speaker, segment.language, segment.language_probability)
-        return [Cue(start, end, (CueWord(text, start, end),), *voice, is_timed=False)] if text else []
+        words = (CueWord("\n".join(lines), start, end),)
+        return [Cue(start, end, words, *voice, is_timed=False)] if lines else []
 
     def _with_translation(self, cues: list[Cue], segment: Segment) -> list[Cue]:
         if segment.translation is None or not cues:
             return cues
         parts = shared_out(segment.translation, [width(cue.text) for cue in cues])
-        lines = (self._lines_of([self._unit(piece, (), segment) for piece in part]) for part in parts)
-        texts = (["".join(unit.text for unit in line).strip() for line in part] for part in lines)
-        below = ("".join(f"\n{self._escape(text)}" for text in part) for part in texts)
+        translated = replace(segment, language="")
+        below = ["".join(f"\n{line}" for line in self._lines_of_pieces(part, translated)) for part in parts]
         return [replace(cue, below=part) for cue, part in zip(cues, below, strict=True)]
+
+    def _lines_of_pieces(self, pieces: Sequence[str], segment: Segment) -> list[str]:
+        lines = self._lines_of([self._unit(piece, (), segment) for piece in pieces])
+        return [self._escape("".join(unit.text for unit in line).strip()) for line in lines]
 
     def _in_order(self, cues: Iterable[Cue], begun_s: float) -> list[Cue]:
         if self._options.highlight_words:

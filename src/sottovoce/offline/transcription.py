@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import InitVar, dataclass, field, replace
-from itertools import islice
+from itertools import count, islice
 from threading import Event, Lock
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sottovoce.audio.recording import Recording
 from sottovoce.decoding.detect import LanguageDetection
@@ -38,7 +38,10 @@ from sottovoce.speakers.channel_diarizer import ChannelDiarizer
 from sottovoce.speakers.diarize import make_diarizer
 from sottovoce.speakers.labels import replace_letter
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
-from sottovoce.types import Segment, Span, Transcript, Turn
+from sottovoce.types import Segment, Span, Transcript, Turn, Word
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class RunControl:
 class FileTranscription(Iterator[Segment]):
     """The segments of one recording, computed while they are requested.
 
-    Iterate once; the other properties grow with the iteration.
+    A second iteration gives the segments again from the first; the other properties grow with the first one.
 
     recording: closed at the end, unless keeps_open. resume: of the same recording, model and options.
 
@@ -94,7 +97,7 @@ class FileTranscription(Iterator[Segment]):
             _check(transcriber, resume)
         self._state = state_at(resume, transcriber.fixed_language)
         self._control = control or RunControl()
-        self._model = model
+        self._model, self._name = model, recording.name
         self._recording = None if keeps_open else recording
         self._part = recording.part(options.offset_s, options.duration_s) if options.is_part else None
         self._start_s = self._reported_s = options.offset_s
@@ -114,6 +117,20 @@ class FileTranscription(Iterator[Segment]):
 
     def _observed(self, runtime: Runtime) -> Runtime:
         return ObservedRuntime(runtime, self._control.check, self._report)
+
+    def __iter__(self) -> Iterator[Segment]:
+        for place in count():
+            if place == len(self._segments):
+                try:
+                    next(self)
+                except StopIteration:
+                    return
+            yield self._segments[place]
+
+    def __repr__(self) -> str:
+        state = "done" if self._control.stopped.is_set() else "not done"
+        n_segments = len(self._segments)
+        return f"FileTranscription({self._name!r}, {self.language!r}, {n_segments} segments, {state})"
 
     def __next__(self) -> Segment:
         with self._busy:
@@ -200,6 +217,19 @@ class FileTranscription(Iterator[Segment]):
     def text(self) -> str:
         """The whole text; transcribes the rest."""
         return self.collect().text
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """All words, where they are timed; transcribes the rest."""
+        return self.collect().words
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document; transcribes the rest. See `Transcript.to_dict`."""
+        return self.collect().to_dict()
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return a table; transcribes the rest. See `Transcript.to_dataframe`."""
+        return self.collect().to_dataframe()
 
     @property
     def segments(self) -> tuple[Segment, ...]:

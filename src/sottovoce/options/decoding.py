@@ -23,6 +23,8 @@ from sottovoce.types import Segment, Task
 NON_SPEECH = -1
 HOTTEST = 1.0
 """As in OpenAI's API; 1 samples the model's own probabilities."""
+BEAM_SIZE = 5
+"""Of commands, the server, live sessions, and calls without options. Source: openai-whisper's command."""
 MOST_BEAM = 16
 SPECIALS_ALONE = (50_258,)
 """`<|startoftranscript|>` (`<|en|>` of English models), which is no text."""
@@ -67,7 +69,7 @@ class DecodingOptions:
     beam_size: int | None = _search(
         "Hypotheses of the beam search; 1 is greedy.",
         least=1,
-        cli_default=5,
+        cli_default=BEAM_SIZE,
         reads=lambda size: size if size > 1 else None,
         whisper_cpp=ApiField(
             "beam_size",

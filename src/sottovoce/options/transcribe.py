@@ -30,6 +30,7 @@ VERBATIM_LOOPS = 5
 Mode: TypeAlias = Literal["seek", "vad"]
 FollowLanguages: TypeAlias = bool | Literal["auto"] | None
 Channels: TypeAlias = Literal["mixed", "apart", "energy"]
+Layout: TypeAlias = Literal["reading", "segments"]
 Normalization: TypeAlias = Literal["recording", "running", "window"]
 
 _context = partial(Option, group="Context")
@@ -280,7 +281,7 @@ class TranscribeOptions:
     prepend_punctuations: str = _signs("Punctuation that belongs to the next word.").as_field(PREPENDED)
     append_punctuations: str = _signs("Punctuation that belongs to the previous word.").as_field(APPENDED)
     hallucination_silence_threshold: float | None = _times(
-        "Skip longer silences around likely hallucinations (needs --word-timestamps).",
+        "Skip longer silences around likely hallucinations.",
         metavar="SECONDS",
         above=0.0,
         expected="more than 0 s",
@@ -461,20 +462,25 @@ class AlignOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """Layout of subtitles, as in openai-whisper; lines need word times. Raises: OptionError."""
+    """Layout of subtitles; its limits need word times. Raises: OptionError."""
 
+    layout: Layout | None = _layout(
+        "reading: two lines that end with sentences and clauses; segments: Whisper's segments.",
+        choices=("reading", "segments"),
+        unset="reading; segments with words per line or highlighted words",
+    ).as_field(None)
     max_line_width: int | None = _layout(
-        "Characters in a subtitle line (needs word times).", least=1
+        "Characters in a subtitle line; wide ones count twice.",
+        unset="42; Korean and Chinese 32, Japanese 26",
+        least=1,
     ).as_field(None)
-    max_line_count: int | None = _layout(
-        "Lines in a subtitle (needs a line width or a reading speed).", least=1
-    ).as_field(None)
-    """Lets subtitles run across segments."""
+    max_line_count: int | None = _layout("Lines in a subtitle.", unset="2", least=1).as_field(None)
+    """With the layout "segments", lets subtitles run across segments."""
     max_words_per_line: int | None = _layout("Words in a subtitle.", least=1).as_field(None)
     """Only if subtitles end with their segments."""
     reading_speed: float | None = _layout(
-        "Lay subtitles out for this many characters a second (usually 17): at most 2 lines of "
-        "42, split at sentences (needs word times).",
+        "Characters that people read in a second: how long a subtitle stays, if the next one begins later.",
+        unset="17",
         metavar="CHARACTERS",
         least=1.0,
         expected="at least 1 a second",
@@ -489,12 +495,21 @@ class WriterOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.max_line_count is not None and self.max_line_width is None and self.reading_speed is None:
-            raise OptionError(f"max_line_count {self.max_line_count}: needs max_line_width too")
         if self.max_words_per_line is not None and self.max_line_count is not None:
             raise OptionError("max_words_per_line: cannot be combined with max_line_count")
-        if self.reading_speed is not None and (self.highlight_words or self.max_words_per_line is not None):
-            raise OptionError("reading_speed: cannot be combined with highlight_words or max_words_per_line")
+        if self.is_for_reading and (self.highlight_words or self.max_words_per_line is not None):
+            asked = "reading_speed" if self.layout is None else "layout 'reading'"
+            raise OptionError(f"{asked}: cannot be combined with highlight_words or max_words_per_line")
+        if self.reading_speed is not None and not self.is_for_reading:
+            raise OptionError("reading_speed: needs layout 'reading', got 'segments'")
+        if self.max_line_count is not None and self.max_line_width is None and not self.is_for_reading:
+            raise OptionError(f"max_line_count {self.max_line_count}: needs max_line_width too")
+
+    @property
+    def is_for_reading(self) -> bool:
+        if self.layout is None and self.reading_speed is None:
+            return not self.highlight_words and self.max_words_per_line is None
+        return self.layout != "segments"
 
     @property
     def need_words(self) -> bool:

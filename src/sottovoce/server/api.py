@@ -102,11 +102,12 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """The route of a path. label: its name in metrics and logs."""
+    """The route of a path. label: its name in metrics and logs. is_folder: of the files of a page."""
 
     api: Api
     auth: Auth
     label: str
+    is_folder: bool = False
 
 
 NO_MATCH = RouteMatch(Api(), Auth.KEY, "other")
@@ -118,7 +119,11 @@ class RouteTable:
         self._key_prefixes = tuple(prefix for api in apis for prefix in api.key_prefixes)
         self._key_schemes = frozenset(scheme for api in apis for scheme in api.key_schemes)
         self._routes = [
-            (pattern_of(route), route.methods, RouteMatch(api, route.auth, shown_path(route)))
+            (
+                pattern_of(route),
+                route.methods,
+                RouteMatch(api, route.auth, shown_path(route), isinstance(route, FolderRoute)),
+            )
             for api in apis
             for route in api.routes
         ]

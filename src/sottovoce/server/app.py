@@ -259,7 +259,8 @@ class RequestLogMiddleware:
 
     def _log(self, scope: Scope, route: api.RouteMatch, method: str, status: int, seconds: float) -> None:
         client, key = scope.get("client"), scope["state"].get("key")
-        logger.info(
+        logger.log(
+            logging.DEBUG if route.is_folder else logging.INFO,
             "request",
             extra={
                 "request_id": scope["state"]["request_id"],

@@ -23,6 +23,7 @@ from sottovoce.runtime.batching import EngineState
 from sottovoce.server.errors import RETRY_S, ApiError
 from sottovoce.server.scheduler import FileJob, Scheduler, TranscriptionRequest
 from sottovoce.server.settings import ModelSettings
+from sottovoce.server.telemetry import MODEL_LOADED
 
 HOSTED = re.compile(
     r"whisper(-1)?"
@@ -206,7 +207,6 @@ class ModelRegistry:
         slot = self._slots[name]
         async with slot.lock:
             if slot.scheduler is None:
-                began = time.monotonic()
                 self._evict_for(name)
                 slot.is_loading = True  # its memory is taken from here until it is unloaded
                 try:
@@ -214,11 +214,10 @@ class ModelRegistry:
                 finally:
                     slot.is_loading = False
                 slot.languages = slot.scheduler.languages
-                seconds = round(time.monotonic() - began, 3)
-                logger.info("model loaded", extra={"model": name, "seconds": seconds})
             return slot.scheduler
 
     async def _load(self, name: str) -> Scheduler:
+        began = time.monotonic()
         await self.free()
         model = await anyio.to_thread.run_sync(self._open_model, name)
         scheduler = self._make(model)
@@ -231,6 +230,9 @@ class ModelRegistry:
             scheduler.close()
             self._unloaded.append(scheduler)
             raise
+        seconds = round(time.monotonic() - began, 3)
+        about = {"model": name, "seconds": seconds, "runtime": model.backend.runtime}
+        logger.info(MODEL_LOADED, extra=about)
         return scheduler
 
     @property

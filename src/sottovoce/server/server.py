@@ -7,6 +7,7 @@ requests are answered, with 503 after the timeout.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -256,7 +257,9 @@ def listening_socket(listening: Listening) -> Socket:
         family = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server(where, family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        address = f"{listening.host}, port {listening.port}"
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise OptionError(f"port {listening.port} is in use; choose another one (--port)") from error
         raise OptionError(
-            f"{address}: expected a free address of this machine, got '{cause_of(error)}'"
+            f"{listening.host}, port {listening.port}: expected an address of this machine, "
+            f"got '{cause_of(error)}'"
         ) from error

@@ -129,6 +129,9 @@ def make_provider() -> TracerProvider:
     return provider
 
 
+MODEL_LOADED = "model loaded"
+
+
 class JsonLogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -143,9 +146,33 @@ class JsonLogFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
+class PlainLogFormatter(logging.Formatter):
+    """Formats what a person at a terminal needs to know."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.getMessage() == MODEL_LOADED:
+            fields = vars(record)
+            return f"{fields['model']} loaded in {fields['seconds']:.1f} s ({fields['runtime']})"
+        more = {name: value for name, value in vars(record).items() if name not in STANDARD_FIELDS}
+        details = ", ".join(f"{name} {value}" for name, value in more.items())
+        return f"{record.levelname.lower()}: {record.getMessage()}{details and f' ({details})'}"
+
+
+def log_for_people() -> None:
+    """Log warnings, and the models that are loaded."""
+    _log(PlainLogFormatter(), logging.INFO)
+    logging.getLogger().handlers[0].addFilter(
+        lambda record: record.levelno >= logging.WARNING or record.getMessage() == MODEL_LOADED
+    )
+
+
 def log_as_json(level: int = logging.INFO) -> None:
+    _log(JsonLogFormatter(), level)
+
+
+def _log(formatter: logging.Formatter, level: int) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLogFormatter())
+    handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -322,6 +322,18 @@ class Session:
         self._failure: Exception | None = None
         self._closed = False
 
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the session. Its last events are those of a `close` within the block."""
+        self.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join([*self.languages[:3], *["…"] * (len(self.languages) > 3)])
+        state = "closed" if self._closed else "open"
+        return f"Session({names}, {self._schedule.buffer.end / SAMPLE_RATE:.1f} s, {state})"
+
     @property
     def languages(self) -> tuple[str, ...]:
         return self._tracker.languages

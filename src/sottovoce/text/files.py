@@ -81,6 +81,8 @@ def read_text(
     try:
         with open(path, "rb", buffering=0) as file:
             return "".join(text_lines(file))
+    except FileNotFoundError as cause:
+        raise error(f"{name or path}: no such file; expected {expected}") from cause
     except (OSError, ValueError) as cause:
         raise error(f"{name or path}: expected {expected}, got {cause_of(cause)}") from cause
 

@@ -301,7 +301,9 @@ def json_answer(transcript: Transcript, request: FileRequest) -> dict[str, Json]
 def text_answer(transcript: Transcript, request: FileRequest) -> str:
     if request.response_format == "text":
         return transcript.text + "\n"
-    writer = writer_for(request.response_format, WriterOptions(offset_n=request.offset_n))
+    # A cue for each segment, as these APIs give: clients join them with `verbose_json` by their times.
+    layout = WriterOptions(layout="segments", offset_n=request.offset_n)
+    writer = writer_for(request.response_format, layout)
     return write_transcript(writer, transcript)
 
 

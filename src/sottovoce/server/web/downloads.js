@@ -3,8 +3,6 @@
 import { asJson, asText, turnsOf } from "./exports.js";
 
 const $ = (id) => document.getElementById(id);
-const SUBTITLES = { reading_speed: 17, max_line_width: 84, max_line_count: 1 };
-const LAYOUTS = { srt: SUBTITLES, vtt: SUBTITLES };
 
 // What was said, with speakers called by their names.
 export function named(transcript) {
@@ -33,7 +31,7 @@ export async function save(transcript, format, about, key) {
 
 async function converted(utterances, format, about, key) {
   const headers = { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
-  const query = new URLSearchParams({ format, title: about.title, ...LAYOUTS[format] });
+  const query = new URLSearchParams({ format, title: about.title });
   const answer = await fetch(`/v1/convert?${query}`, { method: "POST", headers, body: asJson(turnsOf(utterances), about) }).catch(() => null);
   if (answer?.ok) return answer.blob();
   const fault = await answer?.json().catch(() => null);
