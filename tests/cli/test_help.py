@@ -55,6 +55,7 @@ def test_options_of_every_command() -> None:
         helps = " ".join(option.help or "" for option in options)
         assert set(re.findall(r"--[a-z-]*[a-z](?![\w-])", helps)) <= flags, context.command_path
         assert {"-h", "--help", "-v", "--verbose", "--debug"} <= flags, context.command_path
+        assert "-l" not in flags or {"--language", "--languages"} <= flags, context.command_path
         numbers = [option for option in options if isinstance(option.type, click.types.FloatParamType)]
         assert numbers == [], f"{context.command_path}: use number_in_range"
 
@@ -78,13 +79,6 @@ def test_the_help_shows_usual_options_and_examples_on_a_page(command: str, call:
     assert len(shown.splitlines()) <= 60
     assert f"\nExamples:\n  sottovoce {command}" in shown
     assert re.search(r"--help-all +Show [2-9]\d more options", shown)
-
-
-@pytest.mark.parametrize(("context", "command"), ALL)
-def test_language_and_languages_work_everywhere(context: click.Context, command: click.Command) -> None:
-    names = {name for option in command.get_params(context) for name in option.opts}
-    if "-l" in names:
-        assert {"--language", "--languages"} <= names
 
 
 @pytest.mark.parametrize(
