@@ -143,7 +143,7 @@ def ctc_text(model: Model, clip: Path) -> str:
     found = model.ctc_head.emissions(window_features([mel[:, :3000]], 3000))
     labels = [chr(0x4E00 + i) for i in range(found.log_probs.shape[2])]
     decoder = CtcDecoder(labels, blank=len(labels) - 1, beam_size=16)
-    return str([one[0].tokens for one in decoder.decode(found.log_probs.cpu(), found.lengths.cpu())])
+    return str([one[0].tokens for one in decoder.decode(found.log_probs, found.lengths)])
 
 
 def steps(backend: TorchBackend, n_prompt: int = 64) -> Iterator[Row]:

@@ -64,11 +64,11 @@ def _scores(path: Path) -> object:
     model = ngram.load_ngram(path)
     assert isinstance(model, WordModel)
     n = model.n_tokens
-    states, words = model.start(n * n), torch.cartesian_prod(torch.arange(n), torch.arange(n))
-    for each in words.unbind(1):
+    states = model.start(n * n)
+    for each in (np.arange(n).repeat(n), np.tile(np.arange(n), n)):
         states = model.score(states, each)[1]
-    after = states.repeat_interleave(n)
-    looked_up = model.score(after, torch.arange(n).repeat(n * n))
+    after = states.repeat(n)
+    looked_up = model.score(after, np.tile(np.arange(n), n * n))
     return model.vocabulary, [
         looked_up[0].tolist(),
         model.score(states)[0].tolist(),

@@ -38,6 +38,7 @@ from recipes.ctc_head.material import human_clips_of, is_spelt
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.ctc.emissions import batch_of
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.types import Hypothesis
@@ -157,9 +158,7 @@ class Bench:
         return decoder
 
     def _decoded(self, decoder: CtcDecoder, clips: Sequence[Said]) -> list[list[Hypothesis]]:
-        rows = [self._emissions[clip.path] for clip in clips]
-        batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        return decoder.decode(batch, torch.tensor([len(row) for row in rows]))
+        return decoder.decode(*batch_of([self._emissions[clip.path] for clip in clips]))
 
     def _listed(
         self, weights: tuple[float, float], clips: Sequence[Said], *, lexicon: bool

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -89,16 +90,15 @@ def align(log_probs: Tensor, symbols: Sequence[Sequence[int]]) -> Tensor:
     blanks between equal ones) than frames.
     """
     n_rows, n_frames = log_probs.shape[:2]
-    n_symbols = torch.tensor([len(row) for row in symbols])
-    said = torch.zeros((n_rows, max(1, int(n_symbols.max()))), dtype=torch.int64)
+    n_symbols = np.array([len(row) for row in symbols])
+    said = np.zeros((n_rows, max(1, n_symbols.max())), np.int64)
     for row, texts in zip(said, symbols, strict=True):
-        row[: len(texts)] = torch.tensor(texts, dtype=torch.int64)
-    emitted, rows = log_probs.detach().cpu(), torch.arange(n_rows)
-    lengths = torch.full((n_rows,), n_frames)
-    first, last, _, score = aligned(emitted, lengths, said, n_symbols, rows=rows, blank=0)
-    places = torch.arange(said.shape[1])
-    known = (places < n_symbols[:, None]) & (score > NEVER)[:, None]
-    return torch.where(known, (first + last) / 2, UNKNOWN).to(log_probs.device)
+        row[: len(texts)] = texts
+    emitted, lengths = log_probs.detach().cpu().numpy(), np.full(n_rows, n_frames)
+    first, last, _, score = aligned(emitted, lengths, said, n_symbols, rows=np.arange(n_rows), blank=0)
+    known = (np.arange(said.shape[1]) < n_symbols[:, None]) & (score > NEVER)[:, None]
+    places = np.where(known, (first + last) / 2, UNKNOWN).astype(np.float32)
+    return torch.from_numpy(places).to(log_probs.device)
 
 
 @torch.no_grad()

@@ -248,7 +248,6 @@ class Model:
             hotword_weight=hotword_weight,
             grammar=grammar,
             grammar_penalty=grammar_penalty,
-            device=self.backend.device,
         )
 
     def align(

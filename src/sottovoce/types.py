@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # only for annotations, so that `--help` is fast
     import numpy as np
     import numpy.typing as npt
     import pandas as pd
-    from torch import Tensor
 
 SAMPLE_RATE = 16_000
 HOP_SAMPLES = 160
@@ -68,8 +67,8 @@ def finish(steps: Stepwise[Result]) -> Result:
 class Emissions:
     """CTC output: log_probs (B, T, V) float32, normalised over V; lengths (B,) in frames."""
 
-    log_probs: Tensor
-    lengths: Tensor
+    log_probs: npt.NDArray[np.float32]
+    lengths: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce import load_model
 from sottovoce.cli.ctc import DecoderOptions, RememberedWords, Utterances
@@ -377,7 +376,7 @@ def test_the_search_has_the_threads_that_are_asked_for(
     command: list[str], ctc: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr("sottovoce.threads.set_threads", asked.append)
     Path("dev.jsonl").write_text(json.dumps({"emissions": "one.npy", "text": "ab c"}) + "\n")
     ctc(*command, "--threads", 3)
     assert asked == [3]

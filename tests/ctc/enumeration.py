@@ -8,19 +8,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from sottovoce.lm.base import Automaton, Floats
+from sottovoce.ctc.emissions import log_softmax
+from sottovoce.lm.base import Automaton, Floats, Ints
 
 Tokens = tuple[int, ...]
 Reading = tuple[int, ...]
 """Words of one reading of tokens, as indices; -1 for an unknown one."""
 
 
-def emissions(n_frames: int, n_labels: int, seed: int) -> Tensor:
+def emissions(n_frames: int, n_labels: int, seed: int) -> Floats:
     """Random log-probabilities (T, V)."""
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(n_frames, n_labels, generator=generator) * 1.5).log_softmax(dim=1)
+    generator = torch.Generator().manual_seed(seed)  # the numbers of `beams.json` and `references.json`
+    return log_softmax((torch.randn(n_frames, n_labels, generator=generator) * 1.5).numpy())
+
+
+def likely(labels: Sequence[int], n_labels: int, *, share: float) -> Floats:
+    """Log-probabilities (T, V) of frames with one likely label each."""
+    rest = (1 - share) / (n_labels - 1)
+    return np.log(np.where(np.arange(n_labels) == np.array(labels)[:, None], share, rest)).astype(np.float32)
 
 
 def collapsed(path: Sequence[int], blank: int) -> Tokens:
@@ -28,10 +34,10 @@ def collapsed(path: Sequence[int], blank: int) -> Tokens:
     return tuple(label for label in merged if label != blank)
 
 
-def all_texts(log_probs: Tensor, blank: int) -> dict[Tokens, float]:
+def all_texts(log_probs: Floats, blank: int) -> dict[Tokens, float]:
     """Log-probability of every label sequence, summed over all of its paths."""
     n_frames, n_labels = log_probs.shape
-    rows = log_probs.double().tolist()
+    rows = log_probs.tolist()
     sums: dict[Tokens, float] = {}
     for path in itertools.product(range(n_labels), repeat=n_frames):
         tokens = collapsed(path, blank)
@@ -110,26 +116,26 @@ class RandomBigram:
 
     def __init__(self, n_tokens: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        table = torch.randn(n_tokens + 1, n_tokens + 1, generator=generator).log_softmax(dim=1)
+        table = log_softmax(torch.randn(n_tokens + 1, n_tokens + 1, generator=generator).numpy())
         self.table = table
         self._rows: list[list[float]] = table.tolist()
         self.n_tokens = n_tokens
 
-    def start(self, n: int) -> Tensor:
-        return torch.full((n,), self.n_tokens)
+    def start(self, n: int) -> Ints:
+        return np.full(n, self.n_tokens)
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         if tokens is None:
             return self.table[states][:, : self.n_tokens], states
         return self.table[states, tokens], tokens
 
-    def finish(self, states: Tensor) -> Tensor:
+    def finish(self, states: Ints) -> Floats:
         return self.table[states, self.n_tokens]
 
     def automaton(self) -> Automaton:
         """Node 0, after token 0, is the root; every other node has every token."""
         n = self.n_tokens
-        table = self.table[:, :n].numpy()
+        table = self.table[:, :n]
         return Automaton(
             first=np.concatenate(([0], np.arange(n + 1) * n)),
             keys=np.arange(n, n * (n + 1)),
@@ -148,7 +154,7 @@ class RandomBigram:
         return self.automaton().over(np.array(ids))
 
     def unigrams(self, ids: Sequence[int]) -> Floats:
-        return self.table[self.n_tokens, list(ids)].numpy()
+        return self.table[self.n_tokens, list(ids)]
 
     def sentence(self, tokens: Sequence[int]) -> float:
         """The log-probability of a whole sentence."""

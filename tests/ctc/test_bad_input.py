@@ -41,7 +41,7 @@ def one_nan() -> torch.Tensor:
         (frames(1, 0, 2) + 6, r"at most 0\), got 5.97: these look like logits, apply log_softmax"),
         (frames(1, 0, 2) - 3, "probabilities sum to 1, got sums from 0.0498 to 0.0498: apply log_softmax"),
         (frames(1, 0, 2)[:, :3], "expected 4 labels in the last place, got 3"),
-        (frames(1, 0, 2).exp().long(), "expected floats .*, got torch.int64"),
+        (frames(1, 0, 2).exp().long(), "expected floats .*, got int64"),
         (frames(1, 0, 2)[0], "expected floats .* of shape"),
         (None, "expected numbers"),
         ([[0.0], [0.0, 1.0]], "expected numbers"),

@@ -6,11 +6,12 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pytest
-import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.decoder import EmissionDecoder
+from sottovoce.ctc.emissions import log_softmax
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixScorer, PrefixSearch
@@ -24,6 +25,7 @@ from tests.ctc.enumeration import (
     all_texts,
     best_of,
     emissions,
+    likely,
     one_reading,
     readings,
     separated_readings,
@@ -41,7 +43,7 @@ def labels(n: int, blank: int) -> Labels:
 
 
 def search(
-    scorer: PrefixScorer | None, log_probs: torch.Tensor, blank: int, words: tuple[str | None, ...] = ()
+    scorer: PrefixScorer | None, log_probs: np.ndarray, blank: int, words: tuple[str | None, ...] = ()
 ) -> list[Hypothesis]:
     decoder = EmissionDecoder(labels(log_probs.shape[1], blank), WIDE, scorer=scorer, lexicon=words)
     return decoder.decode(log_probs)[0]
@@ -60,7 +62,7 @@ def test_equals_enumeration(n_frames: int, blank: int) -> None:
 def test_posteriors_are_shares_of_all_texts() -> None:
     log_probs = emissions(4, 3, seed=5)
     texts = all_texts(log_probs, 0)
-    total = torch.tensor(list(texts.values())).logsumexp(0)
+    total = np.logaddexp.reduce(list(texts.values()))
     found = search(None, log_probs, 0)
     assert [h.posterior for h in found] == pytest.approx(
         [math.exp(texts[h.tokens] - float(total)) for h in found], abs=1e-5
@@ -83,7 +85,7 @@ def test_narrow_beams_never_list_a_prefix_twice_nor_overestimate_it(seed: int) -
 
 
 def test_graves_example_sums_over_paths() -> None:
-    log_probs = torch.tensor([[0.6, 0.4], [0.6, 0.4]]).log()
+    log_probs = np.log(np.array([[0.6, 0.4], [0.6, 0.4]]))
     found = EmissionDecoder(labels(2, 0), CtcOptions(n_best=5)).decode(log_probs)[0]
     assert [h.text for h in found] == ["a", ""]
     assert [h.score for h in found] == pytest.approx([math.log(0.64), math.log(0.36)])
@@ -134,7 +136,7 @@ def test_hotwords_are_spelled_in_the_case_of_the_labels(names: list[str]) -> Non
 
 
 def test_a_label_of_a_capital_spells_a_capital() -> None:
-    (found,) = CtcDecoder(["-", "a", "A"], hotwords={"A": 9.0}).decode(torch.tensor([[-9.0, -0.7, -0.7]]))[0]
+    (found,) = CtcDecoder(["-", "a", "A"], hotwords={"A": 9.0}).decode(np.array([[-9.0, -0.7, -0.7]]))[0]
     assert found.text == "A"
 
 
@@ -149,7 +151,7 @@ def test_a_hotword_of_the_lexicon_stays_the_known_word() -> None:
 
 def test_unknown_words_of_pieces_begin_where_a_piece_says_so() -> None:
     names, said = ["-", "▁the", "re", "▁is", "▁a"], [1, 0, 2, 0, 3]
-    log_probs = torch.full((5, 5), 0.01).scatter(1, torch.tensor(said)[:, None], 0.96).log()
+    log_probs = likely(said, 5, share=0.96)
     fusion = CtcFusionOptions(unknown_score=-0.5)
     decoder = CtcDecoder(names, 0, lexicon=[("a", [4])], unknown_words=True, fusion=fusion)
     best = decoder.decode(log_probs)[0][0]
@@ -163,7 +165,7 @@ def test_utterances_that_end_inside_a_word_give_it_as_far_as_it_goes(
     look_ahead: bool, separator: int | None
 ) -> None:
     """No word of the lexicon fits into two frames: all beginnings of words, as the search ranks them."""
-    log_probs = torch.stack([emissions(2, 4, 1), emissions(2, 4, 2)])
+    log_probs = np.stack([emissions(2, 4, 1), emissions(2, 4, 2)])
     lexicon = Lexicon([("abba", (1, 2, 2, 1)), ("baa", (2, 1, 1))], 4, separator=separator)
     model = RandomBigram(2, 1)
     fusion = PrefixScorer(
@@ -180,7 +182,7 @@ def test_utterances_that_end_inside_a_word_give_it_as_far_as_it_goes(
         scorer=fusion,
         lexicon=lexicon.words,
     )
-    for found, rows in zip(decoder.decode(log_probs.log_softmax(2)), log_probs.log_softmax(2), strict=True):
+    for found, rows in zip(decoder.decode(log_softmax(log_probs)), log_softmax(log_probs), strict=True):
         texts = all_texts(rows, 0)
         assert all(h.is_unfinished for h in found)
         assert {h.text for h in found} <= {"a", "b", "ab", "ba"}
@@ -307,7 +309,7 @@ def test_lexicon_equals_enumeration(separator: int | None, unknown: bool, look_a
 
     texts = all_texts(log_probs, 0)
     truth = best_of(texts if separator is None else without_idle(texts, separator), read, score)
-    total = float(torch.tensor([score for score, _, _ in truth]).logsumexp(0))
+    total = float(np.logaddexp.reduce([score for score, _, _ in truth]))
     # Readings that nothing to come can tell apart are left out where others of the kind fill the list: no
     # hypothesis is lost by that, nor any probability. (The beam is too narrow for all that may be unknown.)
     for n_best in (1, 2, 30):
@@ -366,7 +368,7 @@ def test_homophones_without_a_language_model_leave_room_for_others(
     state = state_of.start()
     state_of.decode_chunk(state, emissions(8, 4, 1))
     kinds = []
-    for k in (state.acoustic[0] > -1e30).nonzero()[:, 0].tolist():
+    for k in np.flatnonzero(state.acoustic[0] > -1e30).tolist():
         said = state.symbols[0, k, 1 : int(state.length[0, k]) + 1] % 4
         kinds.append((*said.tolist(), None, *state.scores[0, k].tolist()))
     counts = [kinds.count(kind) for kind in kinds]
@@ -377,7 +379,7 @@ def test_homophones_without_a_language_model_leave_room_for_others(
 
 
 def test_separators_that_say_nothing_make_no_other_hypothesis() -> None:
-    log_probs = torch.full((7, 4), 0.02).scatter(1, torch.tensor([3, 1, 3, 0, 3, 2, 3])[:, None], 0.94).log()
+    log_probs = likely([3, 1, 3, 0, 3, 2, 3], 4, share=0.94)
     decoder = CtcDecoder(["-", "a", "b", "|"], 0, lexicon=[("a", [1]), ("b", [2])], n_best=4)
     found = decoder.decode(log_probs)[0]
     assert found[0].text == "a b"
@@ -408,11 +410,11 @@ def test_times_are_those_of_the_likeliest_path_of_the_text(seed: int, chunk: int
     """A separator passes for a blank where it says nothing, never inside a word, which it would end."""
     log_probs = emissions(7, 4, seed)
     log_probs[:, 3] += 1.5  # many separators
-    log_probs = log_probs.log_softmax(dim=1)
+    log_probs = log_softmax(log_probs)
     lexicon = [("a", [1]), ("ab", [1, 2]), ("ba", [2, 1]), ("aba", [1, 2, 1])]
     decoder = CtcDecoder(["-", "a", "b", "|"], lexicon=lexicon, options=CtcOptions(beam_size=60, n_best=12))
     state = decoder.start()
-    for part in log_probs.split(chunk):
+    for part in np.split(log_probs, range(chunk, len(log_probs), chunk)):
         decoder.decode_chunk(state, part)
     best: dict[tuple[int, ...], tuple[float, tuple[int, ...]]] = {}
     of_labels = log_probs.tolist()

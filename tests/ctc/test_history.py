@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
-from sottovoce.lm.neural import History, HistoryWord, NeuralRescorer, WordHistory
-from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions, one_reading
+from sottovoce.lm.rescoring import History, HistoryWord, NeuralRescorer, WordHistory
+from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions, likely, one_reading
 from tests.ctc.lists import differences
 
 LABELS = Labels.of(["-", "a", "b", " "], 0)
@@ -68,14 +69,14 @@ def test_narrow_beams_never_overestimate(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_ragged_chunks_equal_the_whole(seed: int, blank_skip: float | None) -> None:
     """Every utterance is adjusted after as many of its own frames, whenever they come."""
-    rows = torch.stack([emissions(40, 4, 10 * seed + row) for row in range(3)])
+    rows = np.stack([emissions(40, 4, 10 * seed + row) for row in range(3)])
     options = CtcOptions(beam_size=4, n_best=4, adjust_every_frames=5, blank_skip=blank_skip)
     searcher = EmissionDecoder(LABELS, options, history_scorer=RandomHistories())
-    lengths, seen = torch.tensor([40, 23, 31]), torch.zeros(3, dtype=torch.int64)
+    lengths, seen = np.array([40, 23, 31]), np.zeros(3, np.int64)
     state, chooser = searcher.start(3), random.Random(seed)
-    while bool((seen < lengths).any()):
-        counts = torch.tensor([chooser.randrange(8) for _ in range(3)]).minimum(lengths - seen)
-        chunk = torch.zeros(3, 8, 4).log_softmax(dim=2)
+    while (seen < lengths).any():
+        counts = np.minimum([chooser.randrange(8) for _ in range(3)], lengths - seen)
+        chunk = np.full((3, 8, 4), math.log(0.25), np.float32)
         for row in range(3):
             chunk[row, : counts[row]] = rows[row, seen[row] : seen[row] + counts[row]]
         searcher.decode_chunk(state, chunk, counts)
@@ -115,13 +116,9 @@ def test_a_model_is_not_asked_for_nothing() -> None:
     assert model.n_cached == 2
 
 
-def spoken_abs(n_words: int) -> torch.Tensor:
+def spoken_abs(n_words: int) -> np.ndarray:
     """Emissions (T, V) of a stream that says "ab" so many times, four frames each."""
-    rows = torch.full((4 * n_words, 4), 0.05)
-    for word in range(n_words):
-        for at, label in enumerate((1, 2, 3, 0)):
-            rows[4 * word + at, label] = 0.85
-    return rows.log().log_softmax(dim=1)
+    return likely([1, 2, 3, 0] * n_words, 4, share=0.85)
 
 
 class ShownWords(CountedWords):
@@ -150,7 +147,7 @@ def test_what_a_stream_holds_of_histories_does_not_grow() -> None:
     options = CtcOptions(beam_size=4, adjust_every_frames=10, commit_frames=100)
     searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
     state = searcher.start()
-    for chunk in spoken_abs(400).split(25):
+    for chunk in np.split(spoken_abs(400), 64):
         searcher.decode_chunk(state, chunk[None])
         assert scorer.n_cached <= 128 + 4 * 100
     assert model.n_shown == 127
@@ -171,7 +168,7 @@ def test_streams_that_come_in_turn_are_asked_for_once() -> None:
         options = CtcOptions(beam_size=4, adjust_every_frames=10, commit_frames=100)
         searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
         states = [searcher.start() for _ in range(n_streams)]
-        for chunk in log_probs.split(30):
+        for chunk in np.split(log_probs, range(30, len(log_probs), 30)):
             for state in states:
                 searcher.decode_chunk(state, chunk[None])
         asked.append(model.n_cached)
@@ -201,7 +198,7 @@ def test_hypotheses_that_cannot_win_need_no_score(
     seed: int, threshold: float, slack: float, every: int
 ) -> None:
     """A bound spares questions and changes no result."""
-    rows = torch.stack([emissions(20, 4, seed + row) for row in range(2)])
+    rows = np.stack([emissions(20, 4, seed + row) for row in range(2)])
     options = CtcOptions(beam_size=8, n_best=8, adjust_every_frames=every, adjust_threshold=threshold)
     found, asked = [], []
     for each in (AskedHistories(1e9), AskedHistories(slack)):

@@ -8,10 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.ctc.align import CUT_MARGIN, TokenSpans, align, are_plausible, common_cut
-from sottovoce.ctc.emissions import checked
+from sottovoce.ctc.emissions import checked, log_softmax
 from sottovoce.errors import InputError
 from tests.ctc.enumeration import emissions
 
@@ -37,35 +36,34 @@ V, BLANK, SEPARATOR = 5, 0, 4
 
 
 def test_emissions_that_are_trusted_would_pass_the_full_check() -> None:
-    rows = torch.stack([emissions(9, V, seed) for seed in range(3)])
-    lengths = torch.tensor([9, 4, 0])
+    rows = np.stack([emissions(9, V, seed) for seed in range(3)])
+    lengths = np.array([9, 4, 0])
     assert are_plausible(rows, lengths)
     checked(rows, lengths, V)
-    broken = rows.clone()
+    broken = rows.copy()
     broken[2, 5, 1] = float("nan")
     for wrong in (rows + 1.0, rows * 3, broken):
-        assert not are_plausible(wrong, torch.tensor([9, 9, 9]))
+        assert not are_plausible(wrong, np.array([9, 9, 9]))
         with pytest.raises(InputError):
             checked(wrong, None, V)
-    assert are_plausible(broken, torch.tensor([9, 9, 5]))
+    assert are_plausible(broken, np.array([9, 9, 5]))
 
 
 def test_sums_of_probabilities_equal_logaddexp() -> None:
-    first, second = -40 * torch.rand(2, 40, generator=torch.Generator().manual_seed(1))
+    first, second = -40 * np.random.default_rng(1).random((2, 40), np.float32)
     first[:5], second[3:8] = -math.inf, -math.inf
     first[8:10], first[10] = second[8:10], second[10] + 1e-3
-    first[11:15] = second[11:15] + torch.tensor([17.9999, 18.0, 18.0001, 30.0])
+    first[11:15] = second[11:15] + np.array([17.9999, 18.0, 18.0001, 30.0])
     ours = [kernels.log_add(a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True)]
-    assert ours == pytest.approx(torch.logaddexp(first, second).tolist())
+    assert ours == pytest.approx(np.logaddexp(first, second).tolist())
 
 
-def texts_to_align() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[int | torch.Tensor]]:
+def texts_to_align() -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int | np.ndarray]]:
     """Emissions (3, 12, V), label sequences (9, 4), their lengths, and labels of the blanks around them."""
-    generator = torch.Generator().manual_seed(1)
-    rows = torch.stack([emissions(12, V, seed) for seed in range(3)])
-    labels = torch.randint(1, V, (9, 4), generator=generator)
-    counts = torch.randint(0, 5, (9,), generator=generator)
-    mixed = torch.where(torch.randint(0, 2, (9, 5), generator=generator) == 1, SEPARATOR, BLANK)
+    random = np.random.default_rng(1)
+    rows = np.stack([emissions(12, V, seed) for seed in range(3)])
+    labels, counts = random.integers(1, V, (9, 4)), random.integers(0, 5, 9)
+    mixed = np.where(random.integers(0, 2, (9, 5)) == 1, SEPARATOR, BLANK)
     return rows, labels, counts, [BLANK, mixed]
 
 
@@ -78,32 +76,32 @@ def plainly(*given: object, **named: object) -> TokenSpans:
 
 def test_alignments_equal_the_plain_ones() -> None:
     rows, labels, counts, blanks = texts_to_align()
-    of, lengths = torch.arange(9) % 3, torch.tensor([12, 9, 11])
-    inside = torch.arange(4) < counts[:, None]
+    of, lengths = np.arange(9) % 3, np.array([12, 9, 11])
+    inside = np.arange(4) < counts[:, None]
     for blank in blanks:
         ours, theirs = (
             each(rows, lengths, labels, counts, rows=of, blank=blank) for each in (align, plainly)
         )
-        torch.testing.assert_close(ours.score, theirs.score, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(ours.score, theirs.score, atol=1e-4, rtol=0)
         for mine, others in zip(ours[:3], theirs[:3], strict=True):
-            assert torch.equal(mine[inside], others[inside])
+            assert np.array_equal(mine[inside], others[inside])
 
 
 def test_texts_longer_than_their_emissions_have_no_path() -> None:
     """No step leads to their ends, and none that memory held before is followed."""
-    generator = torch.Generator().manual_seed(2)
+    random = np.random.default_rng(2)
     for n_frames in range(1, 8):
         for n_tokens in range(n_frames + 1, 12):
-            rows = torch.stack([emissions(n_frames, V, seed) for seed in range(2)])
-            labels = torch.randint(1, V, (6, n_tokens), generator=generator)
-            counts, of = torch.tensor([n_tokens, 0, 1] * 2), torch.arange(6) % 2
-            lengths = torch.full((2,), n_frames)
+            rows = np.stack([emissions(n_frames, V, seed) for seed in range(2)])
+            labels = random.integers(1, V, (6, n_tokens))
+            counts, of = np.array([n_tokens, 0, 1] * 2), np.arange(6) % 2
+            lengths = np.full(2, n_frames)
             junk = [np.full((n_frames, 2 * n_tokens + 1), 255, np.uint8) for _ in range(20)]
             del junk
             ours, theirs = (
                 each(rows, lengths, labels, counts, rows=of, blank=BLANK) for each in (align, plainly)
             )
-            torch.testing.assert_close(ours.score, theirs.score, atol=1e-4, rtol=0)
+            np.testing.assert_allclose(ours.score, theirs.score, atol=1e-4, rtol=0)
             assert ((ours.score == -math.inf) == (counts == n_tokens)).all()
             assert (ours.first >= 0).all()
             assert (ours.last < n_frames).all()
@@ -129,9 +127,9 @@ def best_paths(frames: list[list[float]], labels: list[int], blanks: list[int]) 
 def test_common_cuts_are_where_all_paths_meet() -> None:
     rows, labels, counts, blanks = texts_to_align()
     for sharpness in (3, 300):  # where one path is hundreds of nats before the others, few are walked
-        frames = (sharpness * rows[0]).log_softmax(dim=1)
+        frames = log_softmax(sharpness * rows[0])
         for n_shared, blank, is_late in itertools.product(range(5), blanks, (False, True)):
-            around = torch.full((9, 5), BLANK) if isinstance(blank, int) else blank
+            around = np.broadcast_to(blank, (9, 5))
             paths = []
             for said, n, of_text in zip(labels.tolist(), counts.tolist(), around.tolist(), strict=True):
                 ends = best_paths(frames.tolist(), said[:n], of_text[: n + 1])
@@ -146,5 +144,5 @@ def test_common_cuts_are_where_all_paths_meet() -> None:
             found = common_cut(frames, labels, counts, n_shared=n_shared, is_late=is_late, blank=blank)
             assert found == max(met, default=(0, 0))
     # A text that no path spells.
-    found = common_cut(frames[:2], labels[:1], torch.tensor([4]), n_shared=0, is_late=True, blank=BLANK)
+    found = common_cut(frames[:2], labels[:1], np.array([4]), n_shared=0, is_late=True, blank=BLANK)
     assert found == (0, 0)

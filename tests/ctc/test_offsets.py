@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.errors import LanguageModelError, OptionError
@@ -31,7 +31,7 @@ def test_labels_by_number_score_as_labels_by_name(tmp_path: Path) -> None:
     named, numbered = tmp_path / "named.arpa", tmp_path / "numbered.arpa"
     named.write_text(bigrams(NAMES), encoding="utf-8")
     numbered.write_text(bigrams([chr(i + 100) for i in range(70)]), encoding="utf-8")
-    log_probs = torch.stack([emissions(12, 71, seed) for seed in range(3)])
+    log_probs = np.stack([emissions(12, 71, seed) for seed in range(3)])
     expected = CtcDecoder(LABELS, -1, lm=named).decode(log_probs)
     fusion = CtcFusionOptions(token_offset=100)
     assert CtcDecoder(LABELS, -1, lm=numbered, fusion=fusion).decode(log_probs) == expected

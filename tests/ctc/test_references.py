@@ -7,10 +7,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.ctc.emissions import log_softmax
 from tests.conftest import Reference
 from tests.ctc.enumeration import emissions
 
@@ -19,7 +20,7 @@ LABELS = ["-", "a", "b", "c", "d", "|"]
 WORDS = {word: " ".join(word) + " |" for word in ("ab", "a", "bad", "cab", "cd", "d", "dd", "abba")}
 
 
-def flashlight_best(log_probs: torch.Tensor, beam_size: int) -> list[Any]:
+def flashlight_best(log_probs: np.ndarray, beam_size: int) -> list[Any]:
     """Text and score of flashlight's lexicon decoder with sums over paths and a word score of 0.3."""
     decoder = pytest.importorskip("flashlight.lib.text.decoder", reason="flashlight-text is not installed")
     from flashlight.lib.text.dictionary import Dictionary
@@ -42,24 +43,24 @@ def flashlight_best(log_probs: torch.Tensor, beam_size: int) -> list[Any]:
         criterion_type=decoder.CriterionType.CTC,
     )
     searcher = decoder.LexiconDecoder(options, trie, decoder.ZeroLM(), LABELS.index("|"), 0, -1, [], False)
-    best = searcher.decode(log_probs.contiguous().data_ptr(), *log_probs.shape)[0]
+    best = searcher.decode(log_probs.ctypes.data, *log_probs.shape)[0]
     return [" ".join(words.get_entry(index) for index in best.words if index >= 0), best.score]
 
 
-def spoken(seed: int) -> torch.Tensor:
+def spoken(seed: int) -> np.ndarray:
     """Uncertain emissions (T, 6) of three words with clear separators."""
     chooser = random.Random(seed)
     noise = emissions(40, len(LABELS), seed)
     frames = []
     for word in chooser.choices(list(WORDS), k=3):
         for letter in word:
-            row = torch.full((len(LABELS),), 0.0)
+            row = np.zeros(len(LABELS), np.float32)
             row[LABELS.index(letter)] = 1.0
             row[LABELS.index("|")] = -30.0
-            blank = torch.tensor([2.0, 0, 0, 0, 0, -30])
+            blank = np.array([2.0, 0, 0, 0, 0, -30])
             frames += [row + noise[len(frames)], blank + noise[len(frames) + 1]]
-        frames.append(torch.tensor([0.0, 0, 0, 0, 0, 40]))
-    return torch.stack(frames).log_softmax(dim=1)
+        frames.append(np.array([0.0, 0, 0, 0, 0, 40]))
+    return log_softmax(np.stack(frames).astype(np.float32))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -77,13 +78,13 @@ def test_lexicon_decoding_equals_flashlight(seed: int, reference: Reference) -> 
     assert ours.score == pytest.approx(score, abs=1e-3)
 
 
-def pyctcdecode_text(labels: list[str], arpa: Path, log_probs: torch.Tensor, **options: float) -> str:
+def pyctcdecode_text(labels: list[str], arpa: Path, log_probs: np.ndarray, **options: float) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pyctcdecode = pytest.importorskip("pyctcdecode", reason="pyctcdecode is not installed")
         pytest.importorskip("kenlm", reason="KenLM's package is not installed")
         decoder = pyctcdecode.build_ctcdecoder(labels, str(arpa), **options)
-        text: str = decoder.decode(log_probs.numpy(), beam_width=50)
+        text: str = decoder.decode(log_probs, beam_width=50)
     return text
 
 
@@ -93,7 +94,7 @@ def test_texts_of_pyctcdecode(shared_dir: Path, reference: Reference) -> None:
     import json
 
     folder = shared_dir / "ctc"
-    log_probs = torch.tensor(json.loads((folder / "pyctcdecode-libri_logits.json").read_text())).float()
+    log_probs = np.array(json.loads((folder / "pyctcdecode-libri_logits.json").read_text()), np.float32)
     labels = [" ", *(chr(ord("a") + i) for i in range(26)), "'", ""]
     arpa = folder / "kenlm-test.arpa"
     fusion = CtcFusionOptions(lm_weight=0.1, word_score=0.5, unknown_score=-1.0)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-import torch
 
 from sottovoce.decoding.decode import DecodingResult, decode, likeliest_result, mix_seed
 from sottovoce.errors import OptionError
+from sottovoce.lm.base import Floats, Ints
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, token_entropy
 from sottovoce.runtime.calls import DirectRuntime, decode_with_fallback
 from tests.decoding import rig
@@ -103,20 +104,18 @@ class Everywhere:
     n_tokens = 1000
     n_models, is_static = 1, False
 
-    def start(self, n: int, device: torch.device | None = None) -> torch.Tensor:
-        return torch.zeros(n, dtype=torch.int64)
+    def start(self, n: int) -> Ints:
+        return np.zeros((n, 1), np.int64)
 
-    def score(
-        self, states: torch.Tensor, tokens: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         if tokens is not None:
-            return torch.zeros(len(tokens)), states
-        scores = torch.zeros(len(states), self.n_tokens)
+            return np.zeros(len(tokens), np.float32), states
+        scores = np.zeros((len(states), self.n_tokens), np.float32)
         scores[:, 50] = 90.0
         return scores, states
 
-    def finish(self, states: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(len(states))
+    def finish(self, states: Ints) -> Floats:
+        return np.zeros(len(states), np.float32)
 
 
 def test_language_models_take_part_at_every_temperature() -> None:

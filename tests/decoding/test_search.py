@@ -6,7 +6,6 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from sottovoce.decoding.filters import log_softmax
 from sottovoce.decoding.search import (
@@ -19,6 +18,7 @@ from sottovoce.decoding.search import (
     draw_uniforms,
     ranked_candidates,
 )
+from sottovoce.lm.base import Ints
 from sottovoce.models.backend import Floats
 
 EOT, N_VOCAB = 4, 5
@@ -32,7 +32,7 @@ def transitions(n_audio: int, seed: int) -> Floats:
 
 
 def run(search: Search, table: Floats, n_steps: int) -> list[list[Candidate]]:
-    state = search.start(len(table), CPU)
+    state = search.start(len(table))
     for _ in range(n_steps):
         if state.n_rows == 0:
             break
@@ -97,17 +97,16 @@ class Bigram:
     n_models: int = 1
     is_static: bool = False
 
-    def start(self, n: int, device: torch.device | None = None) -> Tensor:
-        return torch.full((n, 1), N_VOCAB)
+    def start(self, n: int) -> Ints:
+        return np.full((n, 1), N_VOCAB)
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        scores = torch.from_numpy(self.table)[states[:, 0], :EOT]
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         if tokens is None:
-            return scores, states
-        return scores.gather(1, tokens[:, None])[:, 0], tokens[:, None]
+            return self.table[states[:, 0], :EOT], states
+        return self.table[states[:, 0], tokens], tokens[:, None]
 
-    def finish(self, states: Tensor) -> Tensor:
-        return torch.from_numpy(self.table)[states[:, 0], EOT]
+    def finish(self, states: Ints) -> Floats:
+        return self.table[states[:, 0], EOT]
 
 
 def test_fusion_ranks_by_both_and_its_states_follow_the_beams() -> None:
@@ -141,7 +140,7 @@ def test_the_best_tokens_are_those_of_the_whole_row(n_vocab: int) -> None:
 def test_greedy_takes_the_best_and_counts_the_end() -> None:
     logits = np.array([[0.0, 2.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 5.0]], np.float32)
     search = Sampling(EOT)
-    state = search.start(2, CPU)
+    state = search.start(2)
     rows = search.extend(search.choose(logits, state), state)
     assert rows is not None
     assert rows.tolist() == [0]  # the second window has ended
@@ -157,7 +156,7 @@ def test_draws_follow_the_tempered_distribution_and_never_take_the_forbidden() -
     logits = np.tile(np.array([1.0, 0.0, float("-inf"), -1.0], np.float32), (4000, 1))
     uniforms = draw_uniforms([5], 4000, 1)
     search = Sampling(9, temperature=0.5, n_hypotheses=4000, uniforms=uniforms)
-    state = search.start(1, CPU)
+    state = search.start(1)
     search.extend(search.choose(logits, state), state)
     shares = np.bincount(state.tokens[:, 0], minlength=4) / 4000
     assert shares[2] == 0
@@ -173,7 +172,7 @@ def test_draws_with_language_models_follow_the_sum_of_both() -> None:
     search = Sampling(
         EOT, temperature=0.7, n_hypotheses=6000, uniforms=draw_uniforms([5], 6000, 2), fusion=fusion
     )
-    state = search.start(1, CPU)
+    state = search.start(1)
     search.extend(search.choose(np.tile(table[N_VOCAB], (6000, 1)), state), state)
     first = state.tokens[:, 0].copy()
     search.extend(search.choose(table[first], state), state)

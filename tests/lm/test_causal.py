@@ -19,7 +19,8 @@ from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixScorer
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.neural import CausalWordModel, History, HistoryWord, NeuralRescorer, WordHistory
+from sottovoce.lm.neural import CausalWordModel
+from sottovoce.lm.rescoring import History, HistoryWord, NeuralRescorer, WordHistory
 from tests.ctc.enumeration import RandomBigram, all_texts, best_of, emissions, readings
 
 if TYPE_CHECKING:

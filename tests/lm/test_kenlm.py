@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 
 from sottovoce.errors import LanguageModelError
@@ -99,9 +99,9 @@ def test_every_look_up_of_a_probing_table_equals_the_definition(ngrams: Ngrams) 
         context: tuple[str, ...] = ()
         state = model.null_context(1)
         for word in random.Random(seed).choices(words, k=6):
-            score, state = model.score(state, torch.tensor(model.ids([word])))
+            score, state = model.score(state, np.array(model.ids([word])))
             expected = by_hand(ngrams, known_context(ngrams, context), word) * 2.302585
-            assert float(score) == pytest.approx(expected, rel=1e-5, abs=1e-4)
+            assert score[0] == pytest.approx(expected, rel=1e-5, abs=1e-4)
             context = (*context, word)
 
 
@@ -111,7 +111,7 @@ def test_binaries_score_as_their_arpa_file(kind: str) -> None:
     assert isinstance(theirs, KenlmModel if kind == "probing" else NgramModel)
     assert set(theirs.vocabulary) == set(ours.vocabulary)
     text = [random.Random(i).choices(["a", "b", "zebra"], k=6) for i in range(200)]
-    assert torch.allclose(sentences(ours, text), sentences(theirs, text), atol=1e-4)
+    assert np.allclose(sentences(ours, text), sentences(theirs, text), atol=1e-4)
     assert theirs.score(theirs.start(1))[0].shape == (1, theirs.n_tokens)
 
 
@@ -139,5 +139,5 @@ def test_binaries_equal_kenlm(kind: str, reference: Reference) -> None:
     model = load_ngram(BINARIES / f"{kind}.bin")
     assert model is not None
     text = [random.Random(i).choices(["a", "b", "zebra"], k=6) for i in range(50)]
-    theirs = torch.tensor(reference(lambda: scores_of_kenlm(BINARIES / f"{kind}.bin", text)))
-    assert torch.allclose(sentences(model, text), theirs, atol=1e-4)
+    theirs = np.array(reference(lambda: scores_of_kenlm(BINARIES / f"{kind}.bin", text)))
+    assert np.allclose(sentences(model, text), theirs, atol=1e-4)

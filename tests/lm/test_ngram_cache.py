@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm import ngram
@@ -39,9 +38,9 @@ def arpa(tmp_path: Path) -> Path:
 
 def everything(model: NgramModel) -> tuple[object, ...]:
     """Words, and scores and states of every word in every state."""
-    states = torch.arange(model.starts[-1])
-    tokens = torch.arange(model.n_tokens)
-    scores, after = model.score(states.repeat_interleave(len(tokens)), tokens.repeat(len(states)))
+    states = np.arange(model.starts[-1])
+    tokens = np.arange(model.n_tokens)
+    scores, after = model.score(states.repeat(len(tokens)), np.tile(tokens, len(states)))
     parts = (scores, after, model.finish(states), model.start(1))
     return dict(model.vocabulary), len(model.records), *(part.tolist() for part in parts)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.decoding.search import BeamSearch
 from sottovoce.errors import LanguageModelError, OptionError
@@ -22,7 +21,7 @@ def tokenizer() -> Tokenizer:
 def sequence_bonus(fusion, tokens: list[int]) -> float:  # type: ignore[no-untyped-def]
     states, total = fusion.start(1), 0.0
     for token in tokens:
-        score, states = fusion.score(states, torch.tensor([token]))
+        score, states = fusion.score(states, np.array([token]))
         total += float(score[0])
     return total + float(fusion.finish(states)[0])
 
@@ -76,8 +75,8 @@ def test_all_tokens_at_once_equal_one_by_one(tokenizer: Tokenizer) -> None:
     for token in tokenizer.encode(" Kubernetes"):
         rows, _ = fusion.score(states)
         assert rows.shape == (2, tokenizer.eot)
-        scores, states = fusion.score(states, torch.tensor([token, 11]))
-        assert torch.allclose(rows[torch.arange(2), torch.tensor([token, 11])], scores)
+        scores, states = fusion.score(states, np.array([token, 11]))
+        assert np.allclose(rows[np.arange(2), np.array([token, 11])], scores)
 
 
 def test_token_ngrams(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_the_beam_search_takes_the_fusion(tokenizer: Tokenizer) -> None:
     pieces = tokenizer.encode(" Saoirse Ronan")
     assert len(pieces) > 2
     search = BeamSearch(tokenizer.eot, 3, fusion=fusion)
-    state = search.start(1, torch.device("cpu"))
+    state = search.start(1)
     for _ in pieces:
         search.extend(search.choose(np.zeros((3, 51865), np.float32), state), state)
     best = int(state.scores.argmax())
@@ -118,17 +117,15 @@ class TokenCosts:
     def __init__(self, n_tokens: int) -> None:
         self.n_tokens = n_tokens
 
-    def start(self, n: int) -> torch.Tensor:
-        return torch.zeros(n, dtype=torch.int64)
+    def start(self, n: int) -> np.ndarray:
+        return np.zeros(n, np.int64)
 
-    def score(
-        self, states: torch.Tensor, tokens: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def score(self, states: np.ndarray, tokens: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         if tokens is None:
-            return -states[:, None].float().expand(-1, self.n_tokens), states
-        return -states.float(), states + 1
+            return np.tile(-states[:, None].astype(np.float32), self.n_tokens), states
+        return -states.astype(np.float32), states + 1
 
-    def finish(self, states: torch.Tensor) -> torch.Tensor:
+    def finish(self, states: np.ndarray) -> np.ndarray:
         return -10.0 * states
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from sottovoce.decoding.vocabulary import LiveVocabulary
+from sottovoce.lm.base import Floats, Ints
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttHypothesis,
@@ -36,16 +37,16 @@ class AfterThat:
     def n_tokens(self) -> int:
         return TOKENIZER.eot
 
-    def start(self, n: int, device: torch.device | None = None) -> Tensor:
-        return torch.full((n,), -1)
+    def start(self, n: int) -> Ints:
+        return np.full(n, -1)
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        scores = torch.zeros(len(states), self.n_tokens)
-        scores[:, WANTED] = torch.where(states == self._after, self._weight, 0.0)
-        return scores, states if tokens is None else torch.where(tokens < self.n_tokens, tokens, states)
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
+        scores = np.zeros((len(states), self.n_tokens), np.float32)
+        scores[:, WANTED] = np.where(states == self._after, self._weight, 0.0)
+        return scores, states if tokens is None else np.where(tokens < self.n_tokens, tokens, states)
 
-    def finish(self, states: Tensor) -> Tensor:
-        return torch.zeros(len(states))
+    def finish(self, states: Ints) -> Floats:
+        return np.zeros(len(states), np.float32)
 
 
 def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...] = ()) -> AlignAttHypothesis:

@@ -38,21 +38,18 @@ from sottovoce.text.files import read_lines
 from sottovoce.types import FRAMES_PER_SECOND, Hypothesis, Word
 
 if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
     from sottovoce.api import Model
     from sottovoce.ctc import CtcDecoder
     from sottovoce.ctc.decoder import StreamUpdate
     from sottovoce.ctc.tuning import Counts, Range, Weights
     from sottovoce.evaluation.wer import ErrorCounts
-    from sottovoce.lm.base import WordModel
+    from sottovoce.lm.base import Floats, WordModel
     from sottovoce.lm.boosting import Hotwords
     from sottovoce.lm.lexicon import Lexicon
-    from sottovoce.lm.neural import History, WordLanguageModel
+    from sottovoce.lm.rescoring import History, WordLanguageModel
 
     Sources: TypeAlias = Iterator["EmissionSource | SottovoceError"]
-    Decode: TypeAlias = Callable[[list[Tensor], Sequence[int]], list[list[Hypothesis]]]
+    Decode: TypeAlias = Callable[[list[Floats], Sequence[int]], list[list[Hypothesis]]]
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +66,7 @@ class DecoderOptions:
     ).as_field(None)
     logits: bool = of_emissions("FILES contain logits: apply log_softmax first.").as_field(False)
     device: str = of_search("Device of --neural-lm: cpu, cuda or cuda:N.").as_field("cpu")
-    threads: int | None = of_search("Processor threads.", unset="default: PyTorch's", least=1).as_field(None)
+    threads: int | None = of_search("Processor threads.", unset="default: all", least=1).as_field(None)
     vocabulary_from: tuple[Path, ...] = of_words(
         "Documents (PDF, DOCX, text) whose rare words are boosted too.", kind="file", many=True
     ).as_field(())
@@ -273,10 +270,10 @@ class EmissionSource:
     """Emissions (T, V) of an utterance, of each network."""
 
     name: str
-    networks: tuple[Tensor, ...]
+    networks: tuple[Floats, ...]
 
     @property
-    def values(self) -> Tensor:
+    def values(self) -> Floats:
         return self.networks[0]
 
 
@@ -311,16 +308,12 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
         raise InputError(f"{path}: expected {expected}, got {cause_of(error)}") from error
 
 
-def _utterances(
-    name: str, values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
-) -> Iterator[EmissionSource]:
-    import torch
-
+def _utterances(name: str, values: Floats) -> Iterator[EmissionSource]:
     if values.ndim not in (2, 3):
         raise ValueError(f"an array of shape {values.shape}")
     for row, utterance in enumerate(values if values.ndim == 3 else values[None]):
         named = f"{name}[{row}]" if values.ndim == 3 else name
-        yield EmissionSource(named, (torch.from_numpy(utterance.astype("float32")),))
+        yield EmissionSource(named, (utterance.astype("float32"),))
 
 
 def recorded_emissions(path: Path, model: Model) -> EmissionSource:
@@ -352,19 +345,23 @@ class Utterances:
     @classmethod
     def opened(cls, options: DecoderOptions, typed: Mapping[str, object]) -> Utterances:
         """Open the model or the labels. typed: values that take precedence over `options.config`."""
-        import torch
-
-        from sottovoce.api import load_model
-        from sottovoce.models.devices import choose_device
+        from sottovoce.threads import set_threads
 
         if isinstance(priors := typed.get("label_priors"), Path):
             typed = {**typed, "label_priors": read_priors(priors)}
         config = changed(DecoderConfig() if options.config is None else read_config(options.config), typed)
-        choose_device(options.device)
         if options.threads is not None:
-            torch.set_num_threads(options.threads)
-        # Weights and penalties were tuned on the states of PyTorch's encoder.
-        model = None if options.model is None else load_model(options.model, backend="torch")
+            set_threads(options.threads)
+        if options.device != "cpu":
+            from sottovoce.models.devices import choose_device
+
+            choose_device(options.device)
+        model = None
+        if options.model is not None:
+            from sottovoce.api import load_model
+
+            # Weights and penalties were tuned on the states of PyTorch's encoder.
+            model = load_model(options.model, backend="torch")
         if model is not None and model.ctc_head is not None:
             labels = LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
             return cls(options, config, model, labels)
@@ -374,6 +371,8 @@ class Utterances:
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
         """Yield the utterances of a path, or of the comma-separated paths of several networks."""
+        from sottovoce.ctc.emissions import log_softmax
+
         if self.model is not None:
             yield recorded_emissions(path, self.model)
             return
@@ -386,7 +385,7 @@ class Utterances:
                 )
             networks = tuple(source.values for source in sources)
             if self.options.logits:
-                networks = tuple(values.log_softmax(dim=-1) for values in networks)
+                networks = tuple(map(log_softmax, networks))
             if len({len(values) for values in networks}) > 1:
                 lengths = ", ".join(str(len(values)) for values in networks)
                 raise InputError(f"{path}: expected equal numbers of frames of each network, got {lengths}")
@@ -466,7 +465,7 @@ def decoded(
     """Yield the JSON lines, or the error, of every utterance in order."""
     decoder = utterances.decoder(options.nbest)
 
-    def greedy(batch: list[Tensor], lengths: Sequence[int]) -> list[list[Hypothesis]]:
+    def greedy(batch: list[Floats], lengths: Sequence[int]) -> list[list[Hypothesis]]:
         return [[best] for best in decoder.greedy(batch, lengths)]
 
     together = partial(_together, greedy if options.greedy else decoder.decode)
@@ -485,17 +484,16 @@ def decoded(
 def streamed(
     utterances: Utterances, sources: Sources, options: DecodeOptions
 ) -> Iterator[Lines | SottovoceError]:
-    import torch
-
     decoder = utterances.decoder(options.nbest)
     n_frames = max(1, round(options.chunk_ms / 1000 / utterances.config.options.frame_s))
     for source in sources:
         if isinstance(source, SottovoceError):
             yield source
             continue
-        chunks = zip(*(torch.split(values, n_frames) for values in source.networks), strict=True)
+        starts = range(0, len(source.values), n_frames)
+        chunks = ([values[i : i + n_frames] for values in source.networks] for i in starts)
         try:
-            for update in decoder.stream(map(list, chunks)):
+            for update in decoder.stream(chunks):
                 yield _update_lines(source.name, update)
         except InputError as error:
             yield InputError(f"{source.name}: {error}")
@@ -520,12 +518,9 @@ def _together(decode: Decode, sources: Sequence[EmissionSource]) -> Iterator[Lin
 
 
 def _decode(decode: Decode, sources: Sequence[EmissionSource]) -> list[list[Hypothesis]]:
-    from torch.nn.utils.rnn import pad_sequence
+    from sottovoce.ctc.emissions import batch_of
 
-    networks = [
-        pad_sequence(list(rows), batch_first=True)
-        for rows in zip(*(source.networks for source in sources), strict=True)
-    ]
+    networks = [batch_of(rows)[0] for rows in zip(*(source.networks for source in sources), strict=True)]
     return decode(networks, [len(source.values) for source in sources])
 
 

@@ -10,11 +10,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.kernels import load_kernels
 from sottovoce.lm.base import Floats, Ints
+from sottovoce.threads import n_threads
 
 if TYPE_CHECKING:
     import sottovoce_kernels.ctc
@@ -34,10 +33,10 @@ class TokenSpans(NamedTuple):
     Padding is 0. score: (N,) float32, log-probability of the path.
     """
 
-    first: Tensor
-    last: Tensor
-    peak: Tensor
-    score: Tensor
+    first: Ints
+    last: Ints
+    peak: Floats
+    score: Floats
 
 
 class TokenTimes(NamedTuple):
@@ -67,9 +66,9 @@ NO_CUT = Cut(0, 0)
 class NativeEmissions:
     """Emissions (B, T, V) of lengths (B,) for the native kernels."""
 
-    def __init__(self, kernels: ModuleType, values: Tensor, lengths: Tensor) -> None:
-        self._kept = values.float().contiguous(), lengths.long().contiguous()
-        addresses = (part.data_ptr() for part in self._kept)
+    def __init__(self, kernels: ModuleType, values: Floats, lengths: Ints) -> None:
+        self._kept = np.ascontiguousarray(values, np.float32), np.ascontiguousarray(lengths, np.int64)
+        addresses = (part.ctypes.data for part in self._kept)
         self.view: sottovoce_kernels.ctc.Emissions = kernels.Emissions(*values.shape[1:], *addresses)
 
 
@@ -79,17 +78,17 @@ class NativeTexts:
     of_alignment: utterances (N,) and blanks (N, L + 1).
     """
 
-    def __init__(self, kernels: ModuleType, tokens: Tensor, n_tokens: Tensor, *of_alignment: Tensor) -> None:
-        self._kept = tuple(part.contiguous() for part in (tokens, n_tokens, *of_alignment))
-        addresses = (part.data_ptr() for part in self._kept)
+    def __init__(self, kernels: ModuleType, tokens: Ints, n_tokens: Ints, *of_alignment: Ints) -> None:
+        self._kept = tuple(np.ascontiguousarray(part, np.int64) for part in (tokens, n_tokens, *of_alignment))
+        addresses = (part.ctypes.data for part in self._kept)
         self.view: sottovoce_kernels.ctc.Texts = kernels.Texts(*tokens.shape, *addresses)
 
 
-def n_threads(n_rows: int, n_frames: int) -> int:
-    return 1 if n_rows * n_frames < _LEAST_FRAMES else min(torch.get_num_threads(), n_rows)
+def threads_for(n_rows: int, n_frames: int) -> int:
+    return 1 if n_rows * n_frames < _LEAST_FRAMES else min(n_threads(), n_rows)
 
 
-def are_plausible(log_probs: Tensor, lengths: Tensor) -> bool:
+def are_plausible(log_probs: Floats, lengths: Ints) -> bool:
     """Return whether a fast check proves log-probabilities (B, T, V); False without kernels."""
     try:
         kernels = load_kernels("ctc").ctc
@@ -99,32 +98,31 @@ def are_plausible(log_probs: Tensor, lengths: Tensor) -> bool:
 
 
 def align(
-    log_probs: Tensor, lengths: Tensor, tokens: Tensor, n_tokens: Tensor, *, rows: Tensor, blank: int | Tensor
+    log_probs: Floats, lengths: Ints, tokens: Ints, n_tokens: Ints, *, rows: Ints, blank: int | Ints
 ) -> TokenSpans:
-    """Align tokens (N, L) int64, of which n_tokens (N,) count, to utterances `rows` (N,) of the emissions,
-    all on the CPU. Tokens that outnumber the frames score -inf.
+    """Align tokens (N, L) int64, of which n_tokens (N,) count, to utterances `rows` (N,) of the emissions.
+    Tokens that outnumber the frames score -inf.
 
     log_probs: (B, T, V) float32. lengths: (B,) int64. blank: its label, or the labels (N, L + 1) of the
     blanks before each token and after the last.
     """
-    first, last = torch.zeros_like(tokens), torch.zeros_like(tokens)
-    spans = TokenSpans(first, last, torch.zeros(tokens.shape), torch.empty(len(tokens)))
+    first, last = np.zeros(tokens.shape, np.int64), np.zeros(tokens.shape, np.int64)
+    spans = TokenSpans(first, last, np.zeros(tokens.shape, np.float32), np.empty(len(tokens), np.float32))
     blanks = _blanks(tokens, blank)
     try:
         kernels = load_kernels("ctc").ctc
     except ImportError:
-        numbers = (part.numpy() for part in (rows, tokens, n_tokens, blanks))
-        for i, (row, labels, n, around) in enumerate(zip(*numbers, strict=True)):
-            frames = log_probs[row, : int(lengths[row])].numpy()
+        for i, (row, labels, n, around) in enumerate(zip(rows, tokens, n_tokens, blanks, strict=True)):
+            frames = log_probs[row, : int(lengths[row])]
             spans.score[i] = _aligned(frames, labels[:n], around[: n + 1], *(part[i] for part in spans[:3]))
         return spans
     given = NativeEmissions(kernels, log_probs, lengths), NativeTexts(kernels, tokens, n_tokens, rows, blanks)
-    addresses = (part.data_ptr() for part in spans)
-    kernels.align(*(each.view for each in given), *addresses, n_threads(len(tokens), log_probs.shape[1]))
+    addresses = (part.ctypes.data for part in spans)
+    kernels.align(*(each.view for each in given), *addresses, threads_for(len(tokens), log_probs.shape[1]))
     return spans
 
 
-def _aligned(frames: Floats, labels: Ints, blanks: Ints, first: Tensor, last: Tensor, peak: Tensor) -> float:
+def _aligned(frames: Floats, labels: Ints, blanks: Ints, first: Ints, last: Ints, peak: Floats) -> float:
     """Fill in the spans of one text; return the score of its path."""
     path = np.empty(2 * len(labels) + 1, np.int64)
     path[::2], path[1::2] = blanks, labels
@@ -156,12 +154,12 @@ def _aligned(frames: Floats, labels: Ints, blanks: Ints, first: Tensor, last: Te
 
 
 def common_cut(
-    log_probs: Tensor,
-    tokens: Tensor,
-    n_tokens: Tensor,
+    log_probs: Floats,
+    tokens: Ints,
+    n_tokens: Ints,
     *,
     n_shared: int,
-    blank: int | Tensor,
+    blank: int | Ints,
     is_late: bool = False,
 ) -> Cut:
     """Find the latest blank that all paths pass after at most n_shared tokens; `NO_CUT` without one.
@@ -170,15 +168,13 @@ def common_cut(
     passed all of their tokens.
     """
     kernels = load_kernels("ctc").ctc
-    emissions = NativeEmissions(kernels, log_probs[None], torch.tensor([len(log_probs)]))
-    texts = NativeTexts(kernels, tokens, n_tokens, torch.zeros_like(n_tokens), _blanks(tokens, blank))
+    emissions = NativeEmissions(kernels, log_probs[None], np.array([len(log_probs)]))
+    texts = NativeTexts(kernels, tokens, n_tokens, np.zeros_like(n_tokens), _blanks(tokens, blank))
     return Cut(*kernels.common_cut(emissions.view, texts.view, n_shared, CUT_MARGIN, is_late=is_late))
 
 
-def _blanks(tokens: Tensor, blank: int | Tensor) -> Tensor:
-    if isinstance(blank, Tensor):
-        return blank
-    return torch.full((tokens.shape[0], tokens.shape[1] + 1), blank)
+def _blanks(tokens: Ints, blank: int | Ints) -> Ints:
+    return np.broadcast_to(blank, (tokens.shape[0], tokens.shape[1] + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,20 +184,18 @@ class IdleSeparators:
     blank: int
     separator: int | None
 
-    def emissions(self, log_probs: Tensor) -> Tensor:
+    def emissions(self, log_probs: Floats) -> Floats:
         """Append "blank or idle separator" to emissions (B, T, V)."""
         if self.separator is None:
             return log_probs
-        idle = torch.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
-        return torch.cat((log_probs, idle[:, :, None]), dim=2)
+        idle = np.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
+        return np.concatenate((log_probs, idle[:, :, None]), axis=2)
 
-    def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
+    def blanks(self, tokens: Ints, before: Ints, n_labels: int) -> int | Ints:
         """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all. before: (N,)
         tokens.
         """
         if self.separator is None:
             return self.blank
-        after_separator = torch.cat((before[:, None], tokens), dim=1) == self.separator
-        return torch.full_like(after_separator, self.blank, dtype=torch.int64).masked_fill_(
-            after_separator, n_labels
-        )
+        after_separator = np.column_stack((before, tokens)) == self.separator
+        return np.where(after_separator, n_labels, self.blank)

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.ctc.align import NEVER, IdleSeparators, TokenTimes, align, token_times
 from sottovoce.ctc.emissions import (
     Emissions,
     EmissionScaling,
     Lengths,
-    as_tensors,
+    as_arrays,
     checked,
+    log_softmax,
     mean_log_probs,
     network_weights,
     networks_of,
@@ -37,12 +36,11 @@ from sottovoce.ctc.search import (
     padded,
 )
 from sottovoce.errors import OptionError
-from sottovoce.lm.base import Floats, WordModel
+from sottovoce.lm.base import Bools, Floats, Ints, WordModel
 from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.lexicon import Entries, Lexicon
-from sottovoce.lm.neural import CausalWordModel, HistoryWord, NeuralRescorer, WordHistory, WordLanguageModel
 from sottovoce.lm.ngram import load_ngram
-from sottovoce.models.devices import choose_device
+from sottovoce.lm.rescoring import HistoryWord, NeuralRescorer, WordHistory, WordLanguageModel
 from sottovoce.types import Hypothesis, Partial, Word
 
 
@@ -71,8 +69,8 @@ def merge_rescored(endings: Sequence[Ending], more: Sequence[Ending], n_best: in
                 pool[each.symbols, each.mark] = each
         ranked = sorted(pool.values(), key=lambda ending: -ending.score)[:n_best]
         # A word sequence that the beam lost without pruning is in no mass: shares still sum to at most 1.
-        of_ranked = torch.tensor([ending.score for ending in ranked], dtype=torch.float64).logsumexp(dim=0)
-        total = max(of_row[0].score - math.log(of_row[0].posterior), float(of_ranked))
+        of_ranked = float(np.logaddexp.reduce([ending.score for ending in ranked]))
+        total = max(of_row[0].score - math.log(of_row[0].posterior), of_ranked)
         merged += [ending._replace(posterior=math.exp(ending.score - total)) for ending in ranked]
     return merged
 
@@ -102,16 +100,16 @@ class HistoryAdjuster:
         self._reader = reader
         self._threshold = threshold
 
-    def adjust(self, state: PrefixState, rows: Tensor) -> None:
-        """Replace the scores of the words of all beams of rows (B,) bool."""
-        places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
+    def adjust(self, state: PrefixState, rows: Bools) -> None:
+        """Replace the scores of the words of all beams of rows (B,)."""
+        places = np.argwhere((state.acoustic > NEVER) & rows[:, None]).tolist()
         if not places:
             return
         histories = self._histories(state, places)
         scores = state.acoustic + state.lm
         values = self._values(places, scores, scores - state.adjustment, histories, final=False)
-        new = state.adjustment.clone()
-        new[tuple(torch.tensor(places).t())] = torch.tensor(values)
+        new = state.adjustment.copy()
+        new[tuple(np.transpose(places))] = values
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
         adjusted = list(zip(places, histories, values, strict=True))
@@ -119,16 +117,16 @@ class HistoryAdjuster:
             dropped = [k for (b, k), _, value in adjusted if b == row and value == NEVER]
             living = [history for (b, _), history, value in adjusted if b == row and value > NEVER]
             if dropped:
-                state.drop(row, torch.tensor(dropped))
+                state.drop(row, np.array(dropped))
             if living:
                 state.committed[row].mark_scored(living)
 
-    def final_scores(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
+    def final_scores(self, state: PrefixState, scores: Floats, beams: Ints, marks: Ints) -> Floats:
         """Return the scores (B, E) of endings of beams (E,) as whole sentences. marks: (B, E)."""
-        alive = (scores > NEVER).nonzero().tolist()
+        alive = np.argwhere(scores > NEVER).tolist()
         places = [(row, int(beams[i])) for row, i in alive]
         histories = self._histories(state, places, [int(marks[row, i]) for row, i in alive])
-        without = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
+        without = scores - state.adjustment[:, beams]
         values = self._values(alive, scores, without, histories, final=True)
         for (row, i), value in zip(alive, values, strict=True):
             without[row, i] += value
@@ -150,8 +148,8 @@ class HistoryAdjuster:
     def _values(
         self,
         places: Sequence[Sequence[int]],
-        scores: Tensor,
-        without: Tensor,
+        scores: Floats,
+        without: Floats,
         histories: Sequence[WordHistory],
         *,
         final: bool,
@@ -164,7 +162,7 @@ class HistoryAdjuster:
         if self._threshold is None or not places:
             return self._scorer.adjustments(histories, final=final)
         rows = [row for row, _ in places]
-        at = tuple(torch.tensor(places).t())
+        at = tuple(np.transpose(places))
         so_far, base = scores[at].tolist(), without[at].tolist()
         leaders: dict[int, int] = {}
         for i, row in enumerate(rows):
@@ -186,8 +184,8 @@ class HistoryAdjuster:
 
 
 def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
-    symbols, lengths = state.symbols.numpy(), state.length.tolist()
-    return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
+    lengths = state.length.tolist()
+    return [state.symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +264,8 @@ class EmissionDecoder:
     def decode(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
 
-        log_probs: a tensor, an array or lists; or a list of those of several networks, see
-        `CtcOptions.combine`. lengths: (B,) frames of each utterance; None: all.
+        log_probs: an array of NumPy, PyTorch, JAX or another library, or lists; or a list of those of several
+        networks, see `CtcOptions.combine`. lengths: (B,) frames of each utterance; None: all.
 
         Raises:
             InputError: other values, labels or shapes.
@@ -285,15 +283,18 @@ class EmissionDecoder:
         self._advance(state, emissions, counts)
         return self.finish(state)
 
-    @torch.no_grad()
     def greedy(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[Hypothesis]:
         """Decode emissions (B, T, V) or (T, V) by the likeliest path, without language models or kernels."""
         emissions, counts = self._checked(log_probs, lengths)
         if not emissions.shape[1]:
             return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(emissions))]
-        best, path = self._scaling.scores(emissions).max(dim=2)  # (B, T)
-        scores = best.masked_fill(torch.arange(path.shape[1]) >= counts[:, None], 0.0).sum(dim=1).tolist()
-        acoustic = self._scaling.probabilities(emissions).gather(2, path[:, :, None])[:, :, 0]
+        scaled = self._scaling.scores(emissions)
+        path = scaled.argmax(axis=2)  # (B, T)
+        is_frame = np.arange(path.shape[1]) < counts[:, None]
+        scores = np.where(is_frame, scaled.max(axis=2), np.float32(0)).sum(axis=1).tolist()
+        acoustic = np.take_along_axis(self._scaling.probabilities(emissions), path[:, :, None], axis=2)[
+            :, :, 0
+        ]
         hypotheses = []
         for row, (n_frames, score) in enumerate(zip(counts.tolist(), scores, strict=True)):
             labels = [*path[row, :n_frames].tolist(), self.labels.blank]
@@ -306,7 +307,7 @@ class EmissionDecoder:
                     word=word.text,
                     start=first[word.first] * self.options.frame_s,
                     end=ends[first[word.end - 1]] * self.options.frame_s,
-                    probability=float(acoustic[row, first[word.first : word.end]].mean().exp()),
+                    probability=float(np.exp(acoustic[row, first[word.first : word.end]].mean())),
                 )
                 for word in self.labels.words(tokens)
             ]
@@ -335,7 +336,7 @@ class EmissionDecoder:
         """
         self._advance(state, *self._checked(log_probs, lengths))
         self._committer.commit(state)
-        best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
+        best = list(enumerate((state.acoustic + state.lm).argmax(axis=1).tolist()))
         return [
             self._text_so_far(history, symbols)
             for history, symbols in zip(state.committed, histories_of(state, best), strict=True)
@@ -420,9 +421,9 @@ class EmissionDecoder:
         symbols = [*history.open_symbols(), *later]
         return self._reader.join([history.text, self._reader.text(symbols, self._reader.words(symbols))])
 
-    def _checked(self, emissions: Emissions, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
+    def _checked(self, emissions: Emissions, lengths: Lengths | None) -> tuple[Floats, Ints]:
         networks = [
-            checked(*as_tensors(each, lengths), len(self.labels), is_normalised=self.options.is_normalised)
+            checked(*as_arrays(each, lengths), len(self.labels), is_normalised=self.options.is_normalised)
             for each in networks_of(emissions)
         ]
         if len(networks) == 1:
@@ -434,24 +435,24 @@ class EmissionDecoder:
         shares = network_weights(self.options.network_weights, len(networks))
         return mean_log_probs([values for values, _ in networks], shares), networks[0][1]
 
-    def _advance(self, state: PrefixState, emissions: Tensor, lengths: Tensor) -> None:
+    def _advance(self, state: PrefixState, emissions: Floats, lengths: Ints) -> None:
         log_probs, scores = self._scaling.probabilities(emissions), self._scaling.scores(emissions)
         if self.options.times:
             state.emissions.append((log_probs, lengths))
         state.n_frames = state.n_frames + lengths
         if self.options.blank_skip is not None:
             blank = self.labels.blank
-            is_likely = log_probs[:, :, blank].exp() > self.options.blank_skip
+            is_likely = np.exp(log_probs[:, :, blank]) > self.options.blank_skip
             scores, lengths = state.without_blank_runs(scores, lengths, blank=blank, is_likely=is_likely)
         every = self.options.adjust_every_frames
         if self._adjuster is None or every is None:
             self._search.run(state, scores, lengths)
             return
         begin = 0  # each utterance is adjusted after so many of its own frames, whatever the chunks and batch
-        while bool((is_running := lengths > begin).any()):
+        while (is_running := lengths > begin).any():
             left = every - state.n_searched % every
-            part = scores[:, begin : begin + int(left[is_running].min())]
-            counts = (lengths - begin).clamp(0, part.shape[1])
+            part = scores[:, begin : begin + left[is_running].min()]
+            counts = (lengths - begin).clip(0, part.shape[1])
             self._search.run(state, part, counts)
             self._adjuster.adjust(state, (counts > 0) & (state.n_searched % every == 0))
             begin += part.shape[1]
@@ -460,23 +461,20 @@ class EmissionDecoder:
         n_batch, n_beams = state.length.shape
         ranked = state.acoustic + state.lm
         endings, marks = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
-        scores = (ranked[:, :, None] + endings.view(n_batch, n_beams, -1)).flatten(1)  # (B, K * E)
-        marks = marks.view(n_batch, -1)
-        n_ways = scores.shape[1] // n_beams
-        is_stuck = ~(scores > NEVER).any(dim=1)
+        n_ways = endings.shape[1]
+        scores = (ranked[:, :, None] + endings.reshape(n_batch, n_beams, n_ways)).reshape(n_batch, -1)
+        marks = marks.reshape(n_batch, -1)
+        is_stuck = ~(scores > NEVER).any(axis=1)
         if self._adjuster is not None:
-            beams = torch.arange(scores.shape[1]) // n_ways
+            beams = np.arange(scores.shape[1]) // n_ways
             scores = self._adjuster.final_scores(state, scores, beams, marks)
         scores[is_stuck, ::n_ways] = ranked[is_stuck]
         marks[is_stuck] = UNFINISHED
-        best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
-        with_merged = scores + state.merged.repeat_interleave(n_ways, dim=1)
-        shares = _posteriors(best.numpy(), with_merged.numpy())
-        return [
-            ending
-            for of_row in _listed(state, best, shares, index // n_ways, marks.gather(1, index))
-            for ending in of_row
-        ]
+        index = (-scores).argsort(axis=1, kind="stable")[:, : self.options.n_best]
+        best, marks = (np.take_along_axis(part, index, axis=1) for part in (scores, marks))
+        shares = _posteriors(best, scores + state.merged.repeat(n_ways, axis=1))
+        listed = _listed(state, best, shares, index // n_ways, marks)
+        return list(itertools.chain.from_iterable(listed))
 
     def _with_pruned(self, state: PrefixState, endings: list[Ending]) -> list[Ending]:
         """Merge in pruned homophones, except of unfinished utterances and committed words."""
@@ -535,11 +533,11 @@ class EmissionDecoder:
 
     def _align(self, state: PrefixState, endings: Sequence[Ending]) -> list[TokenTimes]:
         tokens, lengths = padded([ending.symbols for ending in endings])
-        if not tokens.numel():
+        if not tokens.size:
             return [TokenTimes([], [], []) for _ in endings]
         n_labels = len(self.labels)
         labels = tokens % n_labels
-        rows, beams = (torch.tensor([ending[i] for ending in endings]) for i in (0, 3))
+        rows, beams = (np.array([ending[i] for ending in endings]) for i in (0, 3))
         emissions, n_frames = state.joined()
         spans = align(
             self._idle.emissions(emissions),
@@ -564,13 +562,13 @@ class EmissionDecoder:
 def ranked_beams(state: PrefixState) -> list[list[Ending]]:
     """Return the living beams of each utterance, best first."""
     ranked = state.acoustic + state.lm
-    best, beams = ranked.sort(dim=1, descending=True, stable=True)
-    shares = _posteriors((best + state.merged.gather(1, beams)).numpy(), (ranked + state.merged).numpy())
-    return _listed(state, best, shares, beams, torch.zeros_like(beams))
+    beams = (-ranked).argsort(axis=1, kind="stable")
+    best, with_merged = (np.take_along_axis(part, beams, axis=1) for part in (ranked, ranked + state.merged))
+    return _listed(state, best, _posteriors(with_merged, with_merged), beams, np.zeros_like(beams))
 
 
 def _listed(
-    state: PrefixState, scores: Tensor, shares: Floats, beams: Tensor, marks: Tensor
+    state: PrefixState, scores: Floats, shares: Floats, beams: Ints, marks: Ints
 ) -> list[list[Ending]]:
     endings: list[list[Ending]] = [[] for _ in range(len(state.length))]
     for row, *columns in zip(itertools.count(), *(each.tolist() for each in (scores, shares, beams, marks))):
@@ -629,7 +627,7 @@ class CtcDecoder(EmissionDecoder):
         unknown_words: bool | None = None,
         fusion: CtcFusionOptions | None = None,
         options: CtcOptions | None = None,
-        device: str | torch.device = "cpu",
+        device: str = "cpu",
     ) -> None:
         # A copy reads them again.
         hotwords = list(hotwords) if isinstance(hotwords, Iterator) else hotwords
@@ -660,9 +658,12 @@ class CtcDecoder(EmissionDecoder):
         """The words' tree, made or given; None without a lexicon."""
         rescorer = None
         if isinstance(neural_lm, str | Path):
+            from sottovoce.lm.neural import CausalWordModel
+            from sottovoce.models.devices import choose_device
+
             neural_lm = CausalWordModel.load(
                 str(neural_lm),
-                device=choose_device(device) if isinstance(device, str) else device,
+                device=choose_device(device),
                 dtype=fusion.neural_dtype,
                 cache_mb=fusion.neural_cache_mb,
             )
@@ -684,12 +685,11 @@ class CtcDecoder(EmissionDecoder):
 
     def decode_logits(self, logits: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
-        parts = [as_tensors(each, lengths) for each in networks_of(logits)]
-        networks = [values.float().log_softmax(dim=-1) for values, _ in parts]
-        return self.decode(networks if len(networks) > 1 else networks[0], parts[0][1])
+        networks = [log_softmax(as_arrays(each, None)[0].astype(np.float32)) for each in networks_of(logits)]
+        return self.decode(networks if len(networks) > 1 else networks[0], lengths)
 
     @classmethod
-    def from_config(cls, path: str | Path, *, device: str | torch.device = "cpu") -> CtcDecoder:
+    def from_config(cls, path: str | Path, *, device: str = "cpu") -> CtcDecoder:
         """Make the decoder of a `decoder.toml`. Raises: as `read_config` and the class."""
         config = read_config(path)
         return cls(

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.ctc.options import Case, CtcFusionOptions
@@ -213,7 +212,7 @@ class DecoderParts:
             ids = np.array(model.ids(["<unk>" if word is None else word for word in words.words]))
             word_models.append((model.automaton().over(ids), self.options.lm_weight))
             if self.options.look_ahead:
-                unigrams = model.score(model.null_context(len(ids)), torch.from_numpy(ids))[0].numpy()
+                unigrams = model.score(model.null_context(len(ids)), ids)[0]
         if boosts_words:
             word_models.append((self._word_booster(phrases, words).automaton(), 1.0))
         scorer = PrefixScorer(
@@ -280,8 +279,8 @@ class DecoderParts:
         spelled = speller.boosted(phrases)
         if not labels.has_pieces:
             return PhraseBooster(spelled, len(labels), boundary=labels.separator)
-        before = torch.tensor([a or b for a, b in zip(labels.word_starts, labels.separators, strict=True)])
-        return WholeWordBooster(spelled, Edges(before, torch.zeros_like(before)))
+        before = np.array(labels.word_starts) | np.array(labels.separators)
+        return WholeWordBooster(spelled, Edges(before, np.zeros_like(before)))
 
     def _lexicon(
         self,

@@ -22,8 +22,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.ctc.align import (
     NEVER,
@@ -36,15 +34,15 @@ from sottovoce.ctc.align import (
     TokenTimes,
     align,
     common_cut,
-    n_threads,
+    threads_for,
     token_times,
 )
 from sottovoce.ctc.labels import SpelledWord, SymbolReader
 from sottovoce.errors import OptionError
 from sottovoce.kernels import load_kernels
-from sottovoce.lm.base import Automaton, Floats, Records
+from sottovoce.lm.base import Automaton, Bools, Doubles, Floats, Ints, Records
 from sottovoce.lm.lexicon import ROOT, Lexicon
-from sottovoce.lm.neural import HistoryWord, WordHistory
+from sottovoce.lm.rescoring import HistoryWord, WordHistory
 
 if TYPE_CHECKING:
     import sottovoce_kernels.ctc
@@ -262,64 +260,63 @@ class PrefixState:
     emissions: uncommitted: (log_probs (B, T, V), lengths (B,)) per chunk.
     """
 
-    blank: Tensor
-    token: Tensor
-    lm: Tensor
-    adjustment: Tensor
-    merged: Tensor
-    length: Tensor
-    last: Tensor
-    symbols: Tensor
-    scores: Tensor
-    n_frames: Tensor
-    n_searched: Tensor
-    in_blank: Tensor
-    acoustic_offset: Tensor
-    lm_offset: Tensor
+    blank: Floats
+    token: Floats
+    lm: Floats
+    adjustment: Floats
+    merged: Floats
+    length: Ints
+    last: Ints
+    symbols: Ints
+    scores: Ints
+    n_frames: Ints
+    n_searched: Ints
+    in_blank: Bools
+    acoustic_offset: Doubles
+    lm_offset: Doubles
     committed: list[CommittedHistory] = field(repr=False)
-    emissions: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
+    emissions: list[tuple[Floats, Ints]] = field(default_factory=list, repr=False)
 
     @classmethod
-    def first(cls, n_batch: int, beam_size: int, initial_symbol: int, start: Tensor) -> PrefixState:
+    def first(cls, n_batch: int, beam_size: int, initial_symbol: int, start: Ints) -> PrefixState:
         shape = (n_batch, beam_size)
-        blank = torch.full(shape, NEVER)
-        blank[:, 0] = 0.0
+        blank = np.full(shape, NEVER, np.float32)
+        blank[:, :1] = 0.0
         return cls(
             blank=blank,
-            token=torch.full(shape, NEVER),
-            lm=torch.zeros(shape),
-            adjustment=torch.zeros(shape),
-            merged=torch.zeros(shape),
-            length=torch.zeros(shape, dtype=torch.int64),
-            last=torch.full(shape, initial_symbol),
-            symbols=torch.full((*shape, 1), initial_symbol),
-            scores=start.repeat(n_batch, beam_size, 1),
-            n_frames=torch.zeros(n_batch, dtype=torch.int64),
-            n_searched=torch.zeros(n_batch, dtype=torch.int64),
-            in_blank=torch.zeros(n_batch, dtype=torch.bool),
-            acoustic_offset=torch.zeros(n_batch, dtype=torch.float64),
-            lm_offset=torch.zeros(n_batch, dtype=torch.float64),
+            token=np.full(shape, NEVER, np.float32),
+            lm=np.zeros(shape, np.float32),
+            adjustment=np.zeros(shape, np.float32),
+            merged=np.zeros(shape, np.float32),
+            length=np.zeros(shape, np.int64),
+            last=np.full(shape, initial_symbol, np.int64),
+            symbols=np.full((*shape, 1), initial_symbol, np.int64),
+            scores=np.tile(start, (*shape, 1)),
+            n_frames=np.zeros(n_batch, np.int64),
+            n_searched=np.zeros(n_batch, np.int64),
+            in_blank=np.zeros(n_batch, np.bool_),
+            acoustic_offset=np.zeros(n_batch),
+            lm_offset=np.zeros(n_batch),
             committed=[CommittedHistory() for _ in range(n_batch)],
         )
 
     @property
-    def acoustic(self) -> Tensor:
+    def acoustic(self) -> Floats:
         """Log-probability (B, K) of all paths, without skipped blanks."""
-        return torch.logaddexp(self.blank, self.token)
+        return np.logaddexp(self.blank, self.token)
 
-    def alive(self, row: int) -> Tensor:
-        return ((self.blank[row] > NEVER) | (self.token[row] > NEVER)).nonzero()[:, 0]
+    def alive(self, row: int) -> Ints:
+        return np.flatnonzero((self.blank[row] > NEVER) | (self.token[row] > NEVER))
 
     def forget_symbols(self, counts: Sequence[int]) -> None:
         """Drop the first counts[b] symbols of every prefix of utterance b."""
-        n_taken = torch.tensor(counts)[:, None]
+        n_taken = np.array(counts)[:, None]
         is_alive = (self.blank > NEVER) | (self.token > NEVER)
-        self.length = (self.length - n_taken).masked_fill_(~is_alive, 0)
-        places = n_taken[:, :, None] + torch.arange(int(self.length.max()) + 1)  # (B, 1, L')
-        places = places.clamp_(max=self.symbols.shape[2] - 1).expand(-1, self.symbols.shape[1], -1)
-        self.symbols = self.symbols.gather(2, places)
+        self.length = np.where(is_alive, self.length - n_taken, 0)
+        places = n_taken[:, :, None] + np.arange(self.length.max() + 1)  # (B, 1, L')
+        self.symbols = np.take_along_axis(self.symbols, places.clip(max=self.symbols.shape[2] - 1), axis=2)
 
-    def drop(self, row: int, beams: Tensor) -> None:
+    def drop(self, row: int, beams: Ints) -> None:
         for scores, nothing in ((self.blank, NEVER), (self.token, NEVER), (self.lm, 0.0)):
             scores[row, beams] = nothing
         self.adjustment[row, beams] = 0.0
@@ -327,45 +324,42 @@ class PrefixState:
 
     def renormalize(self) -> None:
         """Subtract the best beam's scores, so that long streams keep float32's precision."""
-        best = (self.acoustic + self.lm).argmax(dim=1, keepdim=True)
-        acoustic, lm = self.acoustic.gather(1, best), self.lm.gather(1, best)
+        best = (self.acoustic + self.lm).argmax(axis=1)[:, None]
+        acoustic, lm = (np.take_along_axis(part, best, axis=1) for part in (self.acoustic, self.lm))
         self.blank, self.token, self.lm = self.blank - acoustic, self.token - acoustic, self.lm - lm
         self.acoustic_offset = self.acoustic_offset + acoustic[:, 0]
         self.lm_offset = self.lm_offset + lm[:, 0]
 
     def without_blank_runs(
-        self, scores: Tensor, lengths: Tensor, *, blank: int, is_likely: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, scores: Floats, lengths: Ints, *, blank: int, is_likely: Bools
+    ) -> tuple[Floats, Ints]:
         """Drop all but the first frame of runs of likely blanks, also across chunks; return the rest of
         scores (B, T, V) and lengths (B,). is_likely: (B, T) bool.
         """
-        n_batch, n_frames, n_labels = scores.shape
+        n_batch, n_frames, _ = scores.shape
         if not n_frames:
             return scores, lengths
-        valid = torch.arange(n_frames) < lengths[:, None]
+        valid = np.arange(n_frames) < lengths[:, None]
         is_blank = is_likely & valid
-        dropped = is_blank & torch.cat((self.in_blank[:, None], is_blank[:, :-1]), dim=1)
-        of_blanks = scores[:, :, blank].masked_fill(~dropped, 0.0).sum(dim=1)
+        dropped = is_blank & np.column_stack((self.in_blank, is_blank[:, :-1]))
+        of_blanks = np.where(dropped, scores[:, :, blank], np.float32(0)).sum(axis=1)
         self.acoustic_offset = self.acoustic_offset + of_blanks
-        last = (lengths - 1).clamp_min(0)[:, None]
-        self.in_blank = torch.where(lengths > 0, is_blank.gather(1, last)[:, 0], self.in_blank)
+        last = is_blank[np.arange(n_batch), (lengths - 1).clip(min=0)]
+        self.in_blank = np.where(lengths > 0, last, self.in_blank)
         remains = valid & ~dropped
-        order = (~remains).to(torch.uint8).argsort(dim=1, stable=True)
-        n_remaining = remains.sum(dim=1)
-        longest = int(n_remaining.max()) if n_batch else 0
-        index = order[:, :longest, None].expand(-1, -1, n_labels)
-        return scores.gather(1, index), n_remaining
+        n_remaining = remains.sum(axis=1)
+        order = (~remains).argsort(axis=1, kind="stable")[:, : n_remaining.max(initial=0)]
+        return scores[np.arange(n_batch)[:, None], order], n_remaining
 
-    def joined(self) -> tuple[Tensor, Tensor]:
+    def joined(self) -> tuple[Floats, Ints]:
         if len(self.emissions) == 1:
             return self.emissions[0]
-        lengths = self.n_frames - torch.tensor([each.n_frames for each in self.committed])
-        n_frames = int(lengths.max()) if len(lengths) else 0
+        lengths = self.n_frames - np.array([each.n_frames for each in self.committed])
         n_labels = self.emissions[0][0].shape[2]
-        whole = self.blank.new_full((len(lengths), n_frames, n_labels), NEVER)
-        for row in range(len(lengths)):
-            parts = [chunk[row, : int(n_valid[row])] for chunk, n_valid in self.emissions]
-            whole[row, : int(lengths[row])] = torch.cat(parts)
+        whole = np.full((len(lengths), lengths.max(initial=0), n_labels), NEVER, np.float32)
+        for row, n_frames in enumerate(lengths):
+            parts = [chunk[row, : n_valid[row]] for chunk, n_valid in self.emissions]
+            whole[row, :n_frames] = np.concatenate(parts)
         return whole, lengths
 
 
@@ -383,7 +377,7 @@ class Homophone(NamedTuple):
 
 
 class PrefixSearch:
-    """A search over n_labels labels on as many threads as PyTorch has.
+    """A search over n_labels labels.
 
     max_homophones: kept per group; None: all. Without a scorer the beam_size + 1 likeliest tokens suffice:
     others have beam_size better ones of the same prefix.
@@ -416,7 +410,7 @@ class PrefixSearch:
         self._scorer = scorer or PrefixScorer(n_labels)
         separator = self._scorer.word_separator
         self._initial_symbol = blank if separator is None else separator
-        self._start = torch.from_numpy(self._scorer.start)
+        self._start = self._scorer.start
         self._settings = self._kernels.Settings(
             blank=blank,
             initial_symbol=self._initial_symbol,
@@ -432,44 +426,44 @@ class PrefixSearch:
     def start(self, n_batch: int) -> PrefixState:
         return PrefixState.first(n_batch, self._settings.beam_size, self._initial_symbol, self._start)
 
-    def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
+    def run(self, state: PrefixState, log_probs: Floats, lengths: Ints) -> None:
         """Advance the state over log_probs (B, T, V) float32 of lengths (B,)."""
         n_rows, n_frames, _ = log_probs.shape
         if not n_rows or not n_frames:
             return
         for name in _WRITTEN:
-            setattr(state, name, getattr(state, name).contiguous())
-        symbols = state.symbols.contiguous()
+            setattr(state, name, np.ascontiguousarray(getattr(state, name)))
+        symbols = np.ascontiguousarray(state.symbols)
         n_symbols = int(state.length.max()) + n_frames + 2
-        histories = symbols.new_empty((*state.length.shape, n_symbols))
+        histories = np.empty((*state.length.shape, n_symbols), np.int64)
         beams = self._kernels.Beams(
-            **{name: getattr(state, name).data_ptr() for name in _WRITTEN},
-            symbols=symbols.data_ptr(),
-            histories=histories.data_ptr(),
+            **{name: getattr(state, name).ctypes.data for name in _WRITTEN},
+            symbols=symbols.ctypes.data,
+            histories=histories.ctypes.data,
             n_symbols=symbols.shape[2],
             n_histories=n_symbols,
         )
         given = NativeEmissions(self._kernels, log_probs, lengths)
-        self._native.search(self._settings, beams, given.view, n_rows, n_threads(n_rows, n_frames))
+        self._native.search(self._settings, beams, given.view, n_rows, threads_for(n_rows, n_frames))
         state.symbols = histories
         state.n_searched = state.n_searched + lengths
 
-    def endings(self, states: Tensor) -> tuple[Tensor, Tensor]:
+    def endings(self, states: Ints) -> tuple[Floats, Ints]:
         """Score the ways to end after states (N, s): scores (N, E), -inf for none, and marks."""
-        shape, states = (len(states), self._native.n_endings), states.contiguous()
-        scores, marks = torch.empty(shape), torch.empty(shape, dtype=torch.int64)
-        self._native.end(states.data_ptr(), len(states), scores.data_ptr(), marks.data_ptr())
+        shape, states = (len(states), self._native.n_endings), np.ascontiguousarray(states)
+        scores, marks = np.empty(shape, np.float32), np.empty(shape, np.int64)
+        self._native.end(states.ctypes.data, len(states), scores.ctypes.data, marks.ctypes.data)
         return scores, marks
 
     def readings(self, sequences: Sequence[Sequence[int]], most: int) -> list[list[Homophone]]:
         """Find the `most` best word sequences of each label sequence, with a beam as wide."""
         tokens, lengths = padded(sequences)
         n, longest = tokens.shape
-        scores, marks = torch.empty((n, most)), torch.zeros((n, most), dtype=torch.int64)
-        symbols = torch.zeros((n, most, longest), dtype=torch.int64)
+        scores, marks = np.empty((n, most), np.float32), np.zeros((n, most), np.int64)
+        symbols = np.zeros((n, most, longest), np.int64)
         texts = NativeTexts(self._kernels, tokens, lengths)
-        outputs = (scores.data_ptr(), symbols.data_ptr(), marks.data_ptr())
-        self._native.expand(self._start.data_ptr(), texts.view, most, *outputs, n_threads(n, longest))
+        outputs = (scores.ctypes.data, symbols.ctypes.data, marks.ctypes.data)
+        self._native.expand(self._start.ctypes.data, texts.view, most, *outputs, threads_for(n, longest))
         rows = zip(sequences, scores.tolist(), symbols.tolist(), marks.tolist(), strict=True)
         return [
             [
@@ -481,12 +475,12 @@ class PrefixSearch:
         ]
 
 
-def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Pad sequences to a tensor (S, L); also return their lengths."""
-    tokens = torch.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=torch.int64)
-    for row, labels in zip(tokens.numpy(), sequences, strict=True):
+def padded(sequences: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Pad sequences to an array (S, L); also return their lengths."""
+    tokens = np.zeros((len(sequences), max(map(len, sequences), default=0)), np.int64)
+    for row, labels in zip(tokens, sequences, strict=True):
         row[: len(labels)] = labels
-    return tokens, torch.tensor([len(labels) for labels in sequences], dtype=torch.int64)
+    return tokens, np.array([len(labels) for labels in sequences], np.int64)
 
 
 LEAST_SHARED = 8
@@ -527,7 +521,7 @@ class Committer:
             if n is not None:
                 history.n_shared = n - cut.n_tokens
                 history.flush_deadline_frames = 3 * _n_held(state, row) // 2
-        if float((state.acoustic + state.lm).amax(dim=1).min()) < _LEAST_SCORE:
+        if (state.acoustic + state.lm).max(axis=1).min() < _LEAST_SCORE:
             state.renormalize()
 
     def _is_late(self, state: PrefixState, row: int) -> bool:
@@ -540,20 +534,20 @@ class Committer:
         if len(alive) < 2:
             return
         ranked = (state.acoustic + state.lm)[row, alive]
-        alive = alive[ranked.argsort(descending=True, stable=True)]
+        alive = alive[(-ranked).argsort(kind="stable")]
         n_tokens = state.length[row, alive]
         symbols = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1]
-        places = torch.arange(symbols.shape[1])
-        is_same = (symbols == symbols[:1]) & (places < torch.minimum(n_tokens, n_tokens[:1])[:, None])
-        n_same = is_same.to(torch.int64).cumprod(dim=1).sum(dim=1)
+        places = np.arange(symbols.shape[1])
+        is_same = (symbols == symbols[:1]) & (places < np.minimum(n_tokens, n_tokens[:1])[:, None])
+        n_same = is_same.cumprod(axis=1).sum(axis=1)
         n_early = n_tokens // 2
         if self._has_times and symbols.shape[1]:
             emissions, lengths = state.joined()
             n_frames = int(lengths[row])
             seen = self._idle.emissions(emissions[row : row + 1, :n_frames])
             spans = self._aligned(state, row, alive, seen, symbols % len(self._reader.labels), n_tokens)
-            n_early = ((spans.first < n_frames // 2) & (places < n_tokens[:, None])).sum(dim=1)
-        survives = n_same >= torch.maximum(n_early, n_early[:1])
+            n_early = ((spans.first < n_frames // 2) & (places < n_tokens[:, None])).sum(axis=1)
+        survives = n_same >= np.maximum(n_early, n_early[:1])
         state.drop(row, alive[~survives])
 
     def _commit_untimed(self, state: PrefixState, due: Sequence[int | None]) -> list[Cut]:
@@ -578,23 +572,23 @@ class Committer:
                 cut = common_cut(frames, tokens, n_tokens, n_shared=most, is_late=is_late, blank=blank)
             cuts.append(cut)
             if cut.n_frames:
-                frames, counts = seen[row : row + 1, : cut.n_frames], torch.tensor([cut.n_tokens])
+                frames, counts = seen[row : row + 1, : cut.n_frames], np.array([cut.n_tokens])
                 spans = self._aligned(state, row, alive[:1], frames, tokens[:1, : cut.n_tokens], counts)
                 self._add(state, row, cut, token_times(spans, [cut.n_tokens])[0])
         held = [n - cut.n_frames for n, cut in zip(n_frames, cuts, strict=True)]
-        rest = emissions.new_zeros((len(held), max(held), emissions.shape[2]))
+        rest = np.zeros((len(held), max(held), emissions.shape[2]), np.float32)
         for row, (n, cut) in enumerate(zip(held, cuts, strict=True)):
             rest[row, :n] = emissions[row, cut.n_frames : cut.n_frames + n]
-        state.emissions = [(rest, torch.tensor(held))]
+        state.emissions = [(rest, np.array(held))]
         return cuts
 
     def _aligned(
-        self, state: PrefixState, row: int, beams: Tensor, frames: Tensor, tokens: Tensor, n_tokens: Tensor
+        self, state: PrefixState, row: int, beams: Ints, frames: Floats, tokens: Ints, n_tokens: Ints
     ) -> TokenSpans:
-        lengths, blank = torch.tensor([frames.shape[1]]), self._blanks(state, row, beams, tokens)
-        return align(frames, lengths, tokens, n_tokens, rows=torch.zeros_like(beams), blank=blank)
+        lengths, blank = np.array([frames.shape[1]]), self._blanks(state, row, beams, tokens)
+        return align(frames, lengths, tokens, n_tokens, rows=np.zeros_like(beams), blank=blank)
 
-    def _blanks(self, state: PrefixState, row: int, beams: Tensor, tokens: Tensor) -> int | Tensor:
+    def _blanks(self, state: PrefixState, row: int, beams: Ints, tokens: Ints) -> int | Ints:
         n_labels = len(self._reader.labels)
         return self._idle.blanks(tokens, state.symbols[row, beams, 0] % n_labels, n_labels)
 
@@ -613,5 +607,5 @@ def shared_symbols(state: PrefixState, row: int) -> int:
     if not len(alive):
         return 0
     symbols = state.symbols[row, alive, 1 : int(state.length[row, alive].min()) + 1]
-    differs = (symbols != symbols[:1]).any(dim=0).nonzero()
-    return int(differs[0, 0]) if len(differs) else symbols.shape[1]
+    differs = np.flatnonzero((symbols != symbols[:1]).any(axis=0))
+    return int(differs[0]) if len(differs) else symbols.shape[1]

@@ -323,7 +323,7 @@ class WindowBatch:
         cohort = _Cohort(
             windows,
             search,
-            state=search.start(len(windows), decoder.backend.device),
+            state=search.start(len(windows)),
             limits=[min(sample_len, n_ctx + 1 - len(prompt)) for prompt in prompts],
             no_speech_probs=np.exp(log_softmax(at_start)[:, decoder.tokenizer.no_speech]).tolist(),
             open={window.ticket for window in windows},

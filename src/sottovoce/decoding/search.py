@@ -16,8 +16,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sottovoce.decoding.filters import FORBIDDEN, log_softmax
 from sottovoce.models.backend import Floats, Ints
@@ -64,8 +62,8 @@ class Candidate:
 class Fusion(Protocol):
     """Weighted scores of language models over text tokens (natural logs), as in `lm.base.LanguageModel`.
 
-    The states of R rows are (R, n_models) int64, or more columns if the models are not static. A row with a
-    token that is not among the n_tokens (a timestamp) keeps its state.
+    The states of R rows are (R, n_models) int64, or more columns if the models are not static; scores are
+    float32. A row with a token that is not among the n_tokens (a timestamp) keeps its state.
     """
 
     @property
@@ -81,15 +79,15 @@ class Fusion(Protocol):
         """Ids below are scored; all others get 0."""
         ...
 
-    def start(self, n: int, device: torch.device | None = None) -> Tensor:
-        """Make the states of n rows on a device (None: the CPU)."""
+    def start(self, n: int) -> Ints:
+        """Make the states of n rows."""
         ...
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         """Score next tokens: (R, n_tokens) for None; for tokens (R,) also return the states after them."""
         ...
 
-    def finish(self, states: Tensor) -> Tensor:
+    def finish(self, states: Ints) -> Floats:
         """Return the scores (R,) of ending here."""
         ...
 
@@ -100,19 +98,18 @@ class FusedRowScores:
     states: (R, n_models) int64, before the newest tokens (R,).
     """
 
-    def __init__(self, fusion: Fusion, n_rows: int, eot: int, device: torch.device) -> None:
+    def __init__(self, fusion: Fusion, n_rows: int, eot: int) -> None:
         self._fusion = fusion
         self._eot = eot
-        self._device = device
-        self.states: Ints = fusion.start(n_rows, device).cpu().numpy()
+        self.states = fusion.start(n_rows)
         self._newest: Ints | None = None
 
     def add_to(self, logprobs: Floats) -> Floats:
         """Add the weighted scores of every next token to log-probabilities (R, n_vocab) float32."""
         self._move()
-        fusion, states, fused = self._fusion, self._on_device(self.states), logprobs.copy()
-        fused[:, : fusion.n_tokens] += fusion.score(states)[0].float().cpu().numpy()
-        fused[:, self._eot] = logprobs[:, self._eot] + fusion.finish(states).float().cpu().numpy()
+        fusion, fused = self._fusion, logprobs.copy()
+        fused[:, : fusion.n_tokens] += fusion.score(self.states)[0]
+        fused[:, self._eot] = logprobs[:, self._eot] + fusion.finish(self.states)
         return fused
 
     def advance(self, rows: Ints, tokens: Ints) -> None:
@@ -122,11 +119,8 @@ class FusedRowScores:
 
     def _move(self) -> None:
         if self._newest is not None:
-            _, states = self._fusion.score(self._on_device(self.states), self._on_device(self._newest))
-            self.states, self._newest = states.cpu().numpy(), None
-
-    def _on_device(self, values: Ints) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+            _, self.states = self._fusion.score(self.states, self._newest)
+            self._newest = None
 
     def moved_to(self, states: Ints) -> None:
         """Take the states (R, n_models) after the newest tokens."""
@@ -184,10 +178,10 @@ class SearchState:
         return rows
 
 
-def first_state(scores: Floats, fusion: Fusion | None, eot: int, device: torch.device) -> SearchState:
+def first_state(scores: Floats, fusion: Fusion | None, eot: int) -> SearchState:
     """Make the state before the first token.
 
-    scores: (n_audio, n_hypotheses) of the rows. device: of the network, and so of the language models.
+    scores: (n_audio, n_hypotheses) of the rows.
     """
     n_audio, n_hypotheses = scores.shape
     n_rows, sums = n_audio * n_hypotheses, scores.ravel()
@@ -199,7 +193,7 @@ def first_state(scores: Floats, fusion: Fusion | None, eot: int, device: torch.d
         audio=[row // n_hypotheses for row in range(n_rows)],
         origin=np.arange(n_rows),
         candidates=[[] for _ in range(n_audio)],
-        lm_scores=None if fusion is None else FusedRowScores(fusion, n_rows, eot, device),
+        lm_scores=None if fusion is None else FusedRowScores(fusion, n_rows, eot),
     )
 
 
@@ -210,8 +204,8 @@ class Search(ABC):
     """How many of each row's most probable tokens `extend` needs; None: those that `choose` draws."""
 
     @abstractmethod
-    def start(self, n_audio: int, device: torch.device) -> SearchState:
-        """Make the state before the first token, on the host. device: of the network."""
+    def start(self, n_audio: int) -> SearchState:
+        """Make the state before the first token."""
 
     @abstractmethod
     def choose(self, logits: Floats, state: SearchState) -> BestTokens:
@@ -273,10 +267,8 @@ class Sampling(Search):
         self._uniforms = uniforms
         self._fusion = fusion
 
-    def start(self, n_audio: int, device: torch.device) -> SearchState:
-        return first_state(
-            np.zeros((n_audio, self.n_hypotheses), np.float32), self._fusion, self._eot, device
-        )
+    def start(self, n_audio: int) -> SearchState:
+        return first_state(np.zeros((n_audio, self.n_hypotheses), np.float32), self._fusion, self._eot)
 
     def choose(self, logits: Floats, state: SearchState) -> BestTokens:
         logprobs = log_softmax(logits)
@@ -374,11 +366,11 @@ class BeamSearch(Search):
         self._max_candidates = round(beam_size * patience)
         self._fusion = fusion
 
-    def start(self, n_audio: int, device: torch.device) -> SearchState:
+    def start(self, n_audio: int) -> SearchState:
         # Initially all beams are equal: only one is open, so that none counts twice.
         scores = np.full((n_audio, self._beam_size), FORBIDDEN, np.float32)
         scores[:, 0] = 0.0
-        return first_state(scores, self._fusion, self._eot, device)
+        return first_state(scores, self._fusion, self._eot)
 
     def choose(self, logits: Floats, state: SearchState) -> BestTokens:
         logprobs = log_softmax(logits)

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from sottovoce.text.normalize import composed, indexed_by_form
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Records = npt.NDArray[Any]
@@ -28,19 +28,33 @@ class LanguageModel(Protocol):
     @property
     def n_tokens(self) -> int: ...
 
-    def start(self, n: int) -> Tensor: ...
+    def start(self, n: int) -> Ints: ...
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         """Score the next token of every hypothesis.
 
-        tokens None: log_probs (N, n_tokens) of every next token, and `states` unchanged. tokens (N,) int64:
-        log_probs (N,) of these tokens, and the states after them.
+        tokens None: log_probs (N, n_tokens) float32 of every next token, and `states` unchanged. tokens (N,)
+        int64: log_probs (N,) of these tokens, and the states after them.
         """
         ...
 
-    def finish(self, states: Tensor) -> Tensor:
+    def finish(self, states: Ints) -> Floats:
         """Return the log-probability (N,) of ending here."""
         ...
+
+
+class NativeModel(Protocol):
+    """A model of the native kernels, which reads and writes at addresses."""
+
+    def follow(self, n: int, states: int, words: int, scores: int, following: int) -> None: ...
+
+
+def followed(native: NativeModel, states: Ints, words: Ints) -> tuple[Floats, Ints]:
+    """Return the scores (N,) of words (N,) after states (N,), and the states after them."""
+    given = np.ascontiguousarray(states), np.ascontiguousarray(words)
+    scores, after = np.empty(len(states), np.float32), np.empty(len(states), np.int64)
+    native.follow(len(states), *(each.ctypes.data for each in (*given, scores, after)))
+    return scores, after
 
 
 class Automaton(NamedTuple):
@@ -92,17 +106,17 @@ class WordModel(ABC):
         return len(self.vocabulary)
 
     @abstractmethod
-    def start(self, n: int) -> Tensor: ...
+    def start(self, n: int) -> Ints: ...
 
     @abstractmethod
-    def null_context(self, n: int) -> Tensor:
+    def null_context(self, n: int) -> Ints:
         """Make states (n,) without any context, not even <s>."""
 
     @abstractmethod
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]: ...
 
     @abstractmethod
-    def finish(self, states: Tensor) -> Tensor: ...
+    def finish(self, states: Ints) -> Floats: ...
 
     @abstractmethod
     def automaton(self) -> Automaton: ...

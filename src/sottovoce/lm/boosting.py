@@ -27,12 +27,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm.base import Automaton, Bools, Ints
+from sottovoce.lm.base import Automaton, Bools, Doubles, Floats, Ints
 from sottovoce.text.files import read_lines
 from sottovoce.text.normalize import composed
 
@@ -41,7 +38,6 @@ logger = logging.getLogger(__name__)
 _HEADING = re.compile(r"\[(?P<name>[^\[\]]+)\][ \t]*(?P<weight>\S*)")
 Hotwords = str | Path | Iterable[str | tuple[str, float]] | Mapping[str, float]
 """A file, phrases, or phrases with weights."""
-Doubles = npt.NDArray[np.float64]
 Used = TypeVar("Used")
 
 
@@ -160,73 +156,49 @@ class Phrase:
 
 
 class BackoffTable(NamedTuple):
-    """The arcs of an `Automaton` as tensors.
+    """The arcs of an `Automaton`; see there."""
 
-    depth: most steps from a node to the root. width: most arcs of a node. On an accelerator neither method
-    waits for the device, and the operators do not depend on the nodes.
-    """
+    first: Ints
+    keys: Ints
+    weights: Floats
+    targets: Ints
+    backoff: Floats
+    parent: Ints
+    root_weights: Floats
+    root_targets: Ints
 
-    first: Tensor
-    keys: Tensor
-    weights: Tensor
-    targets: Tensor
-    backoff: Tensor
-    parent: Tensor
-    root_weights: Tensor
-    root_targets: Tensor
-    depth: int
-    width: int
-
-    @classmethod
-    def of(cls, *tensors: Tensor) -> BackoffTable:
-        """Make the table of its tensors, in their order."""
-        first, *_, parent, _, _ = tensors
-        depth, nodes = 1, parent
-        while bool(nodes.any()):
-            depth, nodes = depth + 1, parent[nodes]
-        return cls._make((*tensors, depth, int(first.diff().max())))
-
-    def to(self, device: torch.device | None) -> BackoffTable:
-        return BackoffTable._make((*(each.to(device) for each in self[:8]), *self[8:]))
-
-    def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def follow(self, nodes: Ints, tokens: Ints) -> tuple[Floats, Ints]:
         """Return weights (N,) and next nodes (N,) of tokens (N,) after nodes (N,)."""
-        weight, target = torch.zeros(nodes.shape, device=nodes.device), torch.zeros_like(nodes)
-        is_open = torch.ones_like(nodes, dtype=torch.bool)
+        weight, target = np.zeros(len(nodes), np.float32), np.zeros_like(nodes)
+        is_open = np.ones(len(nodes), np.bool_)
         for context in self._contexts(nodes):
             wanted = context * len(self.root_weights) + tokens
-            place = torch.searchsorted(self.keys, wanted).clamp_max_(len(self.keys) - 1)
+            place = np.searchsorted(self.keys, wanted).clip(max=len(self.keys) - 1)
             is_arc = (self.keys[place] == wanted) & is_open
-            weight = torch.where(is_arc, weight + self.weights[place], weight)
-            target = torch.where(is_arc, self.targets[place], target)
-            is_open = is_open & ~is_arc
-            weight = torch.where(is_open, weight + self.backoff[context], weight)
-        weight = torch.where(is_open, weight + self.root_weights[tokens], weight)
-        return weight, torch.where(is_open, self.root_targets[tokens], target)
+            weight = np.where(is_arc, weight + self.weights[place], weight)
+            target = np.where(is_arc, self.targets[place], target)
+            is_open &= ~is_arc
+            weight = np.where(is_open, weight + self.backoff[context], weight)
+        weight = np.where(is_open, weight + self.root_weights[tokens], weight)
+        return weight, np.where(is_open, self.root_targets[tokens], target)
 
-    def row_weights(self, nodes: Tensor) -> Tensor:
+    def row_weights(self, nodes: Ints) -> Floats:
         """Return the weights (N, V) of every token after nodes (N,)."""
-        contexts, paid = list(self._contexts(nodes)), [torch.zeros(nodes.shape, device=nodes.device)]
+        contexts, paid = list(self._contexts(nodes)), [np.zeros(len(nodes), np.float32)]
         for context in contexts:
             paid.append(paid[-1] + self.backoff[context])
-        n_tokens = len(self.root_weights)
-        # The last column takes what lies behind the arcs of a node.
-        weight = torch.nn.functional.pad(self.root_weights, (0, 1)) + paid[-1][:, None]
+        weight: Floats = self.root_weights + paid[-1][:, None]
         for context, price in zip(reversed(contexts), reversed(paid[:-1]), strict=True):
-            first = self.first[context][:, None]
-            counts = self.first[context + 1][:, None] - first
-            width = int(counts.max()) if nodes.device.type == "cpu" else self.width
-            arc = torch.arange(width, device=nodes.device)
-            place = (first + arc).clamp_max_(len(self.keys) - 1)
-            tokens = (self.keys[place] % n_tokens).masked_fill(arc >= counts, n_tokens)
-            weight.scatter_(1, tokens, self.weights[place] + price[:, None])
-        return weight[:, :n_tokens]
+            first = self.first[context]
+            counts = self.first[context + 1] - first
+            row = np.arange(len(nodes)).repeat(counts)
+            place = (first + counts - counts.cumsum()).repeat(counts) + np.arange(len(row))
+            weight[row, self.keys[place] % len(self.root_weights)] = self.weights[place] + price[row]
+        return weight
 
-    def _contexts(self, nodes: Tensor) -> Iterator[Tensor]:
-        """Yield nodes (N,), their parents, and so on; on a processor until all are the root."""
-        for _ in range(self.depth if len(self.keys) else 0):
-            if nodes.device.type == "cpu" and not bool(nodes.any()):
-                break
+    def _contexts(self, nodes: Ints) -> Iterator[Ints]:
+        """Yield nodes (N,), their parents, and so on, until all are the root."""
+        while len(self.keys) and nodes.any():
             yield nodes
             nodes = self.parent[nodes]
 
@@ -241,50 +213,36 @@ class PhraseBooster:
         LanguageModelError: a token is out of range.
     """
 
-    def __init__(
-        self,
-        phrases: Iterable[Phrase],
-        n_tokens: int,
-        *,
-        boundary: int | None = None,
-        device: torch.device | None = None,
-    ) -> None:
+    def __init__(self, phrases: Iterable[Phrase], n_tokens: int, *, boundary: int | None = None) -> None:
         tree = _PhraseTree(list(phrases), n_tokens, boundary)
-        potential = torch.from_numpy(tree.potential).float()
-        self._table = tree.table().to(device)
-        self.n_tokens, self.n_nodes = n_tokens, len(potential)
-        self._start, self._ends = 0, -potential.to(device)
+        self.table = tree.table()
+        self.n_tokens, self.n_nodes = n_tokens, len(tree.potential)
+        self._start, self.ends = 0, -tree.potential.astype(np.float32)
         if boundary is not None:
-            nodes = torch.arange(self.n_nodes, device=device)
-            self._start = int(self._table.root_targets[boundary])
-            self._gained, self._after = self._table.follow(nodes, torch.full_like(nodes, boundary))
-            self._ends = self._gained + self._ends[self._after]
+            nodes = np.arange(self.n_nodes)
+            self._start = int(self.table.root_targets[boundary])
+            self.gained, self.after = self.table.follow(nodes, np.full_like(nodes, boundary))
+            self.ends = self.gained + self.ends[self.after]
 
-    def start(self, n: int) -> Tensor:
-        return torch.full((n,), self._start, device=self._ends.device)
+    def start(self, n: int) -> Ints:
+        return np.full(n, self._start, np.int64)
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         if tokens is None:
-            return self._table.row_weights(states), states
-        return self._table.follow(states, tokens)
+            return self.table.row_weights(states), states
+        return self.table.follow(states, tokens)
 
-    def finish(self, states: Tensor) -> Tensor:
+    def finish(self, states: Ints) -> Floats:
         """Return the scores (N,) that take back unfinished phrases."""
-        return self._ends[states]
+        return self.ends[states]
 
-    def end_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
+    def end_word(self, states: Ints) -> tuple[Floats, Ints]:
         """Score the boundary after states (N,); also return the states after it."""
-        return self._gained[states], self._after[states]
+        return self.gained[states], self.after[states]
 
     def automaton(self) -> Automaton:
-        first, keys, weights, targets, backoff, parent, *root = (each.numpy() for each in self._table[:8])
-        return Automaton(
-            np.arange(self.n_tokens),
-            root[0],
-            self._start,
-            *(root[1], first, keys, weights, targets, backoff, parent),
-            ends=self._ends.numpy(),
-        )
+        arcs = self.table._asdict()
+        return Automaton(np.arange(self.n_tokens), start=self._start, ends=self.ends, **arcs)
 
 
 class _PhraseTree:
@@ -338,7 +296,7 @@ class _PhraseTree:
             root_weights.astype(np.float32),
             root_targets,
         )
-        return BackoffTable.of(*map(torch.from_numpy, arrays))
+        return BackoffTable(*arrays)
 
     def _back_off(self) -> Ints:
         """Return the nodes (n_nodes,) to back off to: the longest suffixes with additional arcs (the stronger
@@ -399,15 +357,15 @@ _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "
 class Edges(NamedTuple):
     """Which tokens (n_tokens,) bool begin, and which end, outside words."""
 
-    before: Tensor
-    after: Tensor
+    before: Bools
+    after: Bools
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Edges:
         r"""Make the edges of the texts of tokens; incomplete characters ("\ufffd") are letters."""
         before = [not text or not _is_inside(text[0]) for text in texts]
         after = [not text or not _is_inside(text[-1]) for text in texts]
-        return cls(torch.tensor(before), torch.tensor(after))
+        return cls(np.array(before, np.bool_), np.array(after, np.bool_))
 
 
 def _is_inside(character: str) -> bool:
@@ -422,8 +380,8 @@ class WholeWordBooster:
     a word.
     """
 
-    def __init__(self, phrases: Iterable[Phrase], edges: Edges, device: torch.device | None = None) -> None:
-        self._edges = Edges(*(each.to(device) for each in edges))
+    def __init__(self, phrases: Iterable[Phrase], edges: Edges) -> None:
+        self.edges = edges
         self.n_tokens = boundary = len(edges.before)
         ends, begins = edges.after.tolist(), edges.before.tolist()
         apart = []
@@ -432,39 +390,39 @@ class WholeWordBooster:
             for last, token in itertools.pairwise(phrase.tokens):
                 tokens += [boundary, token] if ends[last] or begins[token] else [token]
             apart.append(Phrase(tuple(tokens), phrase.weight))
-        self._inside = PhraseBooster(apart, boundary + 1, boundary=boundary, device=device)
+        self.inside = PhraseBooster(apart, boundary + 1, boundary=boundary)
 
     def automaton(self) -> Automaton:
         """Return the model of tokens that do not end words by themselves."""
-        begins, ids = self._edges.before.numpy(), np.arange(self.n_tokens)
-        return self._inside.automaton()._replace(ids=ids, silent=self.n_tokens, begins=begins)
+        begins, ids = self.edges.before, np.arange(self.n_tokens)
+        return self.inside.automaton()._replace(ids=ids, silent=self.n_tokens, begins=begins)
 
-    def start(self, n: int) -> Tensor:
-        return self._inside.start(n)
+    def start(self, n: int) -> Ints:
+        return self.inside.start(n)
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         ended, nodes = self._after_word(states)
-        gained, next_nodes = self._between(nodes, states < self._inside.n_nodes)
+        gained, next_nodes = self._between(nodes, states < self.inside.n_nodes)
         if tokens is None:
-            plain = self._inside.score(nodes)[0][:, :-1]
-            apart = self._inside.score(next_nodes)[0][:, :-1] + gained[:, None]
-            return torch.where(self._edges.before, apart, plain) + ended[:, None], states
-        is_apart = self._edges.before[tokens]
-        score, nodes = self._inside.score(torch.where(is_apart, next_nodes, nodes), tokens)
-        total = score + ended + gained.masked_fill(~is_apart, 0.0)
-        return total, nodes + self._inside.n_nodes * self._edges.after[tokens]
+            plain = self.inside.score(nodes)[0][:, :-1]
+            apart = self.inside.score(next_nodes)[0][:, :-1] + gained[:, None]
+            return np.where(self.edges.before, apart, plain) + ended[:, None], states
+        is_apart = self.edges.before[tokens]
+        score, nodes = self.inside.score(np.where(is_apart, next_nodes, nodes), tokens)
+        total = score + ended + np.where(is_apart, gained, np.float32(0))
+        return total, nodes + self.inside.n_nodes * self.edges.after[tokens]
 
-    def finish(self, states: Tensor) -> Tensor:
+    def finish(self, states: Ints) -> Floats:
         ended, nodes = self._after_word(states)
-        return ended + self._inside.finish(nodes)
+        return ended + self.inside.finish(nodes)
 
-    def _after_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        n_nodes = self._inside.n_nodes
+    def _after_word(self, states: Ints) -> tuple[Floats, Ints]:
+        n_nodes = self.inside.n_nodes
         return self._between(states % n_nodes, states >= n_nodes)
 
-    def _between(self, nodes: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
-        gained, moved = self._inside.end_word(nodes)
-        return gained.masked_fill(~where, 0.0), torch.where(where, moved, nodes)
+    def _between(self, nodes: Ints, where: Bools) -> tuple[Floats, Ints]:
+        gained, moved = self.inside.end_word(nodes)
+        return np.where(where, gained, np.float32(0)), np.where(where, moved, nodes)
 
 
 def word_counter(score: float, *, separators: Sequence[bool], starts: Sequence[bool]) -> Automaton:

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import tiktoken
-import torch
-from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm import HOTWORD_WEIGHT
-from sottovoce.lm.base import LanguageModel
+from sottovoce.lm.base import Floats, Ints, LanguageModel
 from sottovoce.lm.boosting import Edges, Hotwords, Phrase, WholeWordBooster, listed_phrases, usable
 from sottovoce.lm.grammar import SKIPPED, Grammar, GrammarModel
 from sottovoce.lm.ngram import NgramModel
@@ -31,7 +30,6 @@ def text_fusion(
     neural_weight: float = 0.3,
     grammar: Grammar | str | Path | None = None,
     grammar_penalty: float | None = None,
-    device: torch.device | None = None,
 ) -> ShallowFusion:
     """Make the fusion for `decoding.search.BeamSearch`.
 
@@ -47,20 +45,19 @@ def text_fusion(
         OptionError: nothing to fuse.
         LanguageModelError: a file or model that cannot be used.
     """
-    where = device or torch.device("cpu")
     models: list[tuple[LanguageModel, float]] = []
     if lm is not None:
         ngram = lm if isinstance(lm, NgramModel) else NgramModel.load(lm)
-        models.append((TokenNgram(ngram, tokenizer.eot, where), lm_weight))
+        models.append((TokenNgram(ngram, tokenizer.eot), lm_weight))
     if hotwords is not None:
         phrases = _phrases(tokenizer, hotwords, hotword_weight)
-        models.append((WholeWordBooster(phrases, token_edges(tokenizer), where), 1.0))
+        models.append((WholeWordBooster(phrases, token_edges(tokenizer)), 1.0))
     if neural_lm is not None:
         models.append((neural_lm, neural_weight))
     if grammar is not None:
         read = grammar if isinstance(grammar, Grammar) else Grammar.read(grammar)
         spelled = [tokenizer.token_bytes(i) for i in range(tokenizer.eot)]
-        allowed = GrammarModel(read, spelled, tokenizer.encode, penalty=grammar_penalty, device=where)
+        allowed = GrammarModel(read, spelled, tokenizer.encode, penalty=grammar_penalty)
         models.append((allowed, 1.0))
     return ShallowFusion(models)
 
@@ -87,7 +84,7 @@ class TokenNgram:
         LanguageModelError: a model of other words.
     """
 
-    def __init__(self, model: NgramModel, n_tokens: int, device: torch.device) -> None:
+    def __init__(self, model: NgramModel, n_tokens: int) -> None:
         ids = model.ids([str(token) for token in range(n_tokens)])
         if all(each == model.unknown for each in ids):
             words = (word for word in model.vocabulary if not word.startswith("<"))
@@ -96,27 +93,19 @@ class TokenNgram:
                 f"got words such as {next(words, '<unk>')!r}"
             )
         self.n_tokens = n_tokens
-        self._ids = torch.tensor(ids, device=device)
-        self._model = model
-        self._table = None if device.type == "cpu" else model.table().to(device)
-        self._end = model.ids(["</s>"])[0] if "</s>" in model else None
+        self.ids = np.array(ids)
+        self.model = model
 
-    def start(self, n: int) -> Tensor:
-        return self._model.start(n)
+    def start(self, n: int) -> Ints:
+        return self.model.start(n)
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         if tokens is None:
-            rows = self._model.score(states)[0] if self._table is None else self._table.row_weights(states)
-            return rows[:, self._ids], states
-        return self._follow(states, self._ids[tokens])
+            return self.model.score(states)[0][:, self.ids], states
+        return self.model.score(states, self.ids[tokens])
 
-    def finish(self, states: Tensor) -> Tensor:
-        if self._end is None:
-            return torch.zeros(states.shape, device=states.device)
-        return self._follow(states, torch.full_like(states, self._end))[0]
-
-    def _follow(self, states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        return (self._model.score if self._table is None else self._table.follow)(states, ids)
+    def finish(self, states: Ints) -> Floats:
+        return self.model.finish(states)
 
 
 def _phrases(tokenizer: Tokenizer, hotwords: Hotwords, weight: float) -> list[Phrase]:
@@ -161,39 +150,35 @@ class ShallowFusion:
         sizes = {model.n_tokens for model, _ in models}
         if len(sizes) > 1:
             raise OptionError(f"fusion: expected models over the same tokens, got {sorted(sizes)} tokens")
-        self._models = tuple(models)
+        self.models = tuple(models)
         self.n_models, self.n_tokens = len(models), models[0][0].n_tokens
         self.is_static = all(isinstance(model, TokenNgram | WholeWordBooster) for model, _ in models)
 
-    def start(self, n: int, device: torch.device | None = None) -> Tensor:
-        return _columns([model.start(n).to(device) for model, _ in self._models])
+    def start(self, n: int) -> Ints:
+        return np.column_stack([model.start(n) for model, _ in self.models])
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         """Score as `LanguageModel.score`; tokens above n_tokens score 0 and keep their row's state."""
-        in_range = None if tokens is None else tokens < self.n_tokens
-        known = None if tokens is None or in_range is None else tokens.masked_fill(~in_range, 0)
+        if tokens is None:
+            return self._weighted([model.score(each)[0] for (model, _), each in self._each(states)]), states
+        is_known = tokens < self.n_tokens
+        known = np.where(is_known, tokens, 0)
         scored = [model.score(each, known) for (model, _), each in self._each(states)]
-        total = self._weighted([scores for scores, _ in scored])
-        if in_range is None:
-            return total, states
-        after = _columns([moved for _, moved in scored])
-        before = torch.nn.functional.pad(states, (0, after.shape[1] - states.shape[1]), value=SKIPPED)
-        return total.masked_fill(~in_range, 0.0), torch.where(in_range[:, None], after, before)
+        after = np.column_stack([moved for _, moved in scored])
+        before = np.pad(states, ((0, 0), (0, after.shape[1] - states.shape[1])), constant_values=SKIPPED)
+        total = np.where(is_known, self._weighted([scores for scores, _ in scored]), np.float32(0))
+        return total, np.where(is_known[:, None], after, before)
 
-    def finish(self, states: Tensor) -> Tensor:
+    def finish(self, states: Ints) -> Floats:
         return self._weighted([model.finish(each) for (model, _), each in self._each(states)])
 
-    def _each(self, states: Tensor) -> Iterator[tuple[tuple[LanguageModel, float], Tensor]]:
-        for i, (model, weight) in enumerate(self._models):
+    def _each(self, states: Ints) -> Iterator[tuple[tuple[LanguageModel, float], Ints]]:
+        for i, (model, weight) in enumerate(self.models):
             yield (model, weight), states[:, i:] if isinstance(model, GrammarModel) else states[:, i]
 
-    def _weighted(self, scores: Sequence[Tensor]) -> Tensor:
-        total = torch.zeros_like(scores[0])
-        for (_, weight), each in zip(self._models, scores, strict=True):
-            # -inf stays -inf, which a weight of 0 would make NaN.
-            total += each if weight == 1.0 else torch.where(each.isneginf(), each, each * weight)
+    def _weighted(self, scores: Sequence[Floats]) -> Floats:
+        total = np.zeros_like(scores[0])
+        for (_, weight), each in zip(self.models, scores, strict=True):
+            # A token that is scored -inf is forbidden, also with a weight of 0, which would make NaN.
+            total += np.multiply(each, np.float32(weight), out=each.copy(), where=~np.isneginf(each))
         return total
-
-
-def _columns(states: Sequence[Tensor]) -> Tensor:
-    return torch.cat([each[:, None] if each.ndim == 1 else each for each in states], dim=1)

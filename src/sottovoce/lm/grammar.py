@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
+from sottovoce.lm.base import Floats, Ints
 from sottovoce.text.files import read_text
 from sottovoce.text.normalize import composed
 
@@ -130,13 +129,11 @@ class GrammarModel:
         encode: Callable[[str], list[int]],
         *,
         penalty: float | None = None,
-        device: torch.device | None = None,
     ) -> None:
         if penalty is not None and not 0 <= penalty < float("inf"):
             raise OptionError(f"grammar penalty: expected 0 or more, got {penalty}")
         self._n_tokens = len(token_bytes)
         self._refused = -float("inf") if penalty is None else -penalty
-        self._device = device or torch.device("cpu")
         self._first = _matcher(grammar, token_bytes, encode)
         self._matchers: dict[tuple[int, ...], LLMatcher] = {(): self._first}
         self._row = lru_cache(64)(self._make_row)
@@ -147,38 +144,38 @@ class GrammarModel:
     def n_tokens(self) -> int:
         return self._n_tokens
 
-    def start(self, n: int) -> Tensor:
-        return torch.empty((n, 0), dtype=torch.int64, device=self._device)
+    def start(self, n: int) -> Ints:
+        return np.empty((n, 0), np.int64)
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         """Score as `LanguageModel.score`; the states after tokens are (N, L + 1)."""
         prefixes = _prefixes(states)
         if tokens is None:
-            return torch.stack([self._row(prefix) for prefix in prefixes]).to(states.device), states
+            return np.stack([self._row(prefix) for prefix in prefixes]), states
         rows = zip(prefixes, tokens.tolist(), strict=True)
-        scores = torch.tensor([float(self._row(prefix)[token]) for prefix, token in rows]).to(states.device)
-        return scores, torch.cat((states, tokens.masked_fill(scores != 0, BROKEN)[:, None]), dim=1)
+        scores = np.array([self._row(prefix)[token] for prefix, token in rows], np.float32)
+        return scores, np.column_stack((states, np.where(scores != 0, BROKEN, tokens)))
 
-    def finish(self, states: Tensor) -> Tensor:
+    def finish(self, states: Ints) -> Floats:
         """Return the scores (N,) of ending: 0 after complete or no text, else the penalty."""
         ends = [
             0.0 if not prefix or self._matcher(prefix).is_accepting() else self._refused
             for prefix in _prefixes(states)
         ]
-        return torch.tensor(ends, device=states.device)
+        return np.array(ends, np.float32)
 
     def _allows_something(self, token_bytes: Sequence[bytes]) -> bool:
-        firsts = (self._row(()) == 0).nonzero()[:, 0].tolist()
+        firsts = np.flatnonzero(self._row(()) == 0).tolist()
         if firsts and all(token_bytes[token] == b" " for token in firsts):
             return bool((self._row((firsts[0],)) == 0).any())
         return bool(firsts)
 
-    def _make_row(self, prefix: tuple[int, ...] | None) -> Tensor:
+    def _make_row(self, prefix: tuple[int, ...] | None) -> Floats:
         if prefix is None:
-            return torch.zeros(self._n_tokens)
+            return np.zeros(self._n_tokens, np.float32)
         packed = np.frombuffer(self._matcher(prefix).compute_bitmask(), np.uint8)
-        allowed = np.unpackbits(packed, bitorder="little")[: self._n_tokens].astype(bool)
-        return torch.where(torch.from_numpy(allowed), 0.0, self._refused)
+        is_allowed = np.unpackbits(packed, bitorder="little")[: self._n_tokens].astype(bool)
+        return np.where(is_allowed, np.float32(0), np.float32(self._refused))
 
     def _matcher(self, prefix: tuple[int, ...]) -> LLMatcher:
         """Return the matcher after a prefix, which must not be advanced."""
@@ -193,7 +190,7 @@ class GrammarModel:
         return matchers[prefix]
 
 
-def _prefixes(states: Tensor) -> list[tuple[int, ...] | None]:
+def _prefixes(states: Ints) -> list[tuple[int, ...] | None]:
     """Return the tokens of states (N, L); None after the end of what the grammar allows."""
     rows = states.tolist()
     return [None if BROKEN in row else tuple(token for token in row if token != SKIPPED) for row in rows]

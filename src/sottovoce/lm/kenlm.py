@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, OptionError, cause_of
 from sottovoce.kernels import load_kernels
 from sottovoce.lm.arpa import NGRAM_BYTES, Ngrams, NgramTable, Report, blocks, ignore, scratch, tell_memory
-from sottovoce.lm.base import Automaton, Floats, Ints, Records, WordModel
+from sottovoce.lm.base import Automaton, Floats, Ints, Records, WordModel, followed
 
 if TYPE_CHECKING:
     import sottovoce_kernels.kenlm
@@ -276,23 +274,21 @@ class KenlmModel(WordModel):
     def vocabulary(self) -> Mapping[str, int]:
         return self._vocabulary
 
-    def start(self, n: int) -> Tensor:
-        return torch.full((n,), self._start)
+    def start(self, n: int) -> Ints:
+        return np.full(n, self._start, np.int64)
 
-    def null_context(self, n: int) -> Tensor:
-        return torch.zeros(n, dtype=torch.int64)
+    def null_context(self, n: int) -> Ints:
+        return np.zeros(n, np.int64)
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         if tokens is None:
-            pairs = torch.cartesian_prod(states, torch.arange(self.n_tokens)).view(-1, 2)
-            return self.score(pairs[:, 0], pairs[:, 1])[0].view(len(states), -1), states
-        states, tokens = states.contiguous(), tokens.contiguous()
-        scores, after = torch.empty(states.shape), torch.empty_like(states)
-        self._native.follow(len(states), *(each.data_ptr() for each in (states, tokens, scores, after)))
-        return scores, after
+            words = np.tile(np.arange(self.n_tokens), len(states))
+            scores, _ = followed(self._native, states.repeat(self.n_tokens), words)
+            return scores.reshape(len(states), -1), states
+        return followed(self._native, states, tokens)
 
-    def finish(self, states: Tensor) -> Tensor:
-        return self.score(states, torch.full_like(states, self._end))[0]
+    def finish(self, states: Ints) -> Floats:
+        return self.score(states, np.full_like(states, self._end))[0]
 
     def automaton(self) -> Automaton:
         bounds = np.zeros(self.n_tokens, np.float32)  # no word scores above 0

@@ -35,16 +35,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
-from sottovoce.errors import LanguageModelError, OptionError, cause_of
+from sottovoce.errors import CheckpointError, LanguageModelError, OptionError, cause_of
 from sottovoce.kernels import load_kernels
 from sottovoce.lm.arpa import Ngrams, NgramTable, Report, SmallInts, blocks, ignore, read_arpa, scratch
-from sottovoce.lm.base import Automaton, Floats, Ints, WordModel
+from sottovoce.lm.base import Automaton, Bools, Floats, Ints, Records, WordModel, followed
 from sottovoce.lm.boosting import BackoffTable
 from sottovoce.lm.kenlm import MAGIC, KenlmBinary, KenlmModel, read_kenlm_trie
+from sottovoce.models.checkpoint.safetensors_file import KINDS, read_safetensors
 from sottovoce.models.sources.package_index import cache_root
 from sottovoce.text.files import whole_file
 
@@ -65,7 +63,7 @@ _LN10 = np.float32(math.log(10))
 _CODES = 2**8
 _SAMPLE = 2**21
 """Values that stand for all in borders and codebooks."""
-Arrays = dict[str, npt.NDArray[np.generic]]
+Arrays = dict[str, Records]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,64 +72,63 @@ class PackedRecords:
     codebooks, or None.
     """
 
-    words: Tensor
-    high: Tensor
+    words: SmallInts
+    high: Ints
     n: int
     bits: tuple[int, ...]
-    weights: Tensor | None
-    backoffs: Tensor | None
+    weights: Floats | None
+    backoffs: Floats | None
 
-    def word(self, places: Tensor) -> Tensor:
+    def word(self, places: Ints) -> Ints:
         return self._field(places, 0)
 
-    def weight(self, places: Tensor) -> Tensor:
+    def weight(self, places: Ints) -> Floats:
         return _values(self._field(places, 1), self.weights)
 
-    def backoff(self, places: Tensor) -> Tensor:
+    def backoff(self, places: Ints) -> Floats:
         return _values(self._field(places, 2), self.backoffs)
 
-    def link(self, places: Tensor) -> Tensor:
+    def link(self, places: Ints) -> Ints:
         return self._field(places, 3) if self.bits[3] else self.word(places) + 1
 
-    def first(self, places: Tensor) -> Tensor:
+    def first(self, places: Ints) -> Ints:
         """Return the places of the first children."""
-        high = torch.searchsorted(self.high, places, right=True) - 1
+        high = np.searchsorted(self.high, places, side="right") - 1
         return (high << self.bits[4]) + self._field(places, 4)
 
-    def _field(self, places: Tensor, which: int) -> Tensor:
+    def _field(self, places: Ints, which: int) -> Ints:
         bit = places * sum(self.bits) + sum(self.bits[:which])
-        at = bit >> 5
-        low, high = self.words[at].long() & 0xFFFFFFFF, self.words[at + 1].long() & 0xFFFFFFFF
-        return ((low | high << 32) >> (bit & 31)) & ((1 << self.bits[which]) - 1)
+        at, words = bit >> 5, self.words.view(np.uint32)
+        low, high = words[at].astype(np.int64), words[at + 1].astype(np.int64)
+        field: Ints = ((low | high << 32) >> (bit & 31)) & ((1 << self.bits[which]) - 1)
+        return field
 
 
-def _values(fields: Tensor, book: Tensor | None) -> Tensor:
-    if book is not None:
-        return book[fields]
-    return fields.to(torch.int32, copy=True).view(torch.float32)  # keeps the lower 32 bits
+def _values(fields: Ints, book: Floats | None) -> Floats:
+    return fields.astype(np.uint32).view(np.float32) if book is None else book[fields]
 
 
 class NgramModel(WordModel):
     """A back-off n-gram model; states are (N,) int64 nodes.
 
-    tensors, about: as `build_trie` makes them.
+    arrays, about: as `build_trie` makes them.
 
     Raises:
-        KeyError, ValueError: missing tensors or metadata.
+        KeyError, ValueError: missing arrays or metadata.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
+    def __init__(self, arrays: Mapping[str, Records], about: Mapping[str, str]) -> None:
         self.about = about
-        self._tensors = tensors
+        self._arrays = arrays
         self.unknown, self._begin, self._end = (int(about[name]) for name in ("unknown", "begin", "end"))
         self.records = [
             PackedRecords(
-                tensors[f"words_{order}"],
-                tensors[f"high_{order}"],
+                arrays[f"words_{order}"],
+                arrays[f"high_{order}"],
                 n,
                 tuple(bits),
-                tensors.get(f"weights_{order}"),
-                tensors.get(f"backoffs_{order}"),
+                arrays.get(f"weights_{order}"),
+                arrays.get(f"backoffs_{order}"),
             )
             for order, (n, *bits) in enumerate(json.loads(about["records"]), start=2)
         ]
@@ -160,11 +157,11 @@ class NgramModel(WordModel):
             raise LanguageModelError(f"{path}: {error}") from error
         if is_large:
             _put_into_cache(path, arrays, about)
-        return cls({name: torch.from_numpy(array) for name, array in arrays.items()}, about)
+        return cls(arrays, about)
 
     @cached_property
     def vocabulary(self) -> Mapping[str, int]:
-        words = self._tensors["text"].cpu().numpy().tobytes().decode().split("\n")
+        words = self._arrays["text"].tobytes().decode().split("\n")
         return dict(zip(words, range(len(words)), strict=True)) | {"<unk>": self.unknown}
 
     def check(self) -> None:
@@ -185,53 +182,51 @@ class NgramModel(WordModel):
             lengths[f"high_{order}"] = 1 if is_last else (sizes[order] >> low_bits) + 1
             if value_bits == 8:
                 lengths |= {f"weights_{order}": _CODES} | ({} if is_last else {f"backoffs_{order}": _CODES})
-        numbers = {"text": torch.uint8, "words": torch.int32, "high": torch.int64, "root_first": torch.int64}
-        for name, tensor in self._tensors.items():
-            dtype = numbers.get(name, numbers.get(name.partition("_")[0], torch.float32))
-            length = len(tensor) if name == "text" and tensor.ndim else lengths.pop(name)
-            if tensor.dtype != dtype or tensor.shape != (length,):
-                got = f"{tensor.dtype} {tuple(tensor.shape)}"
-                raise ValueError(f"{name}: expected {dtype} ({length},), got {got}")
+        numbers = {"text": "uint8", "words": "int32", "high": "int64", "root_first": "int64"}
+        for name, array in self._arrays.items():
+            dtype = numbers.get(name, numbers.get(name.partition("_")[0], "float32"))
+            length = len(array) if name == "text" and array.ndim else lengths.pop(name)
+            if array.dtype != dtype or array.shape != (length,):
+                raise ValueError(f"{name}: expected {dtype} ({length},), got {array.dtype} {array.shape}")
         if lengths:
             raise KeyError(next(iter(lengths)))
         words = list(self.vocabulary)
         if len(words) < n or _special(words[:n]) != {name: self.about[name] for name in _SPECIAL}:
             raise ValueError(f"words: expected {n} and the places of {', '.join(_SPECIAL.values())}")
-        if not (self._roots < math.inf).all() or not self._tensors["root_backoff"].isfinite().all():
+        if not (self._roots < math.inf).all() or not np.isfinite(self._arrays["root_backoff"]).all():
             raise ValueError("unigrams: expected numbers, got others")
-        highest = self._roots.clone()
+        highest = self._roots.copy()
         for level, each in enumerate(self.records):
             self._check_records(level, sizes[level], each, highest)
-        if not (self._tensors["bounds"] >= highest).all():
+        if not (self._arrays["bounds"] >= highest).all():
             raise ValueError("bounds: expected at least each word's highest log-probability, got less")
 
-    def _check_records(self, level: int, n_contexts: int, records: PackedRecords, highest: Tensor) -> None:
+    def _check_records(self, level: int, n_contexts: int, records: PackedRecords, highest: Floats) -> None:
         """Check the records below the contexts of a level; raise highest (n_tokens,) to their weights."""
-        begins, end = torch.zeros(records.n + 1, dtype=torch.bool), 0
-        if records.high[0] or (records.high.diff() < 0).any():
+        begins, end = np.zeros(records.n + 1, np.bool_), 0
+        if records.high[0] or (np.diff(records.high) < 0).any():
             raise ValueError(f"high_{level + 2}: expected ascending numbers from 0, got others")
         for rows in blocks(n_contexts + 1):
-            first = self._first(level, torch.arange(rows.start, rows.stop))
-            if first[0] < end or (first.diff() < 0).any() or first[-1] > records.n:
+            first = self._first(level, np.arange(rows.start, rows.stop))
+            if first[0] < end or (np.diff(first) < 0).any() or first[-1] > records.n:
                 raise ValueError(f"order {level + 2}: expected the children of contexts in order, got others")
             begins[first], end = True, int(first[-1])
         if not begins[0] or end != records.n:
             raise ValueError(f"order {level + 2}: expected {records.n} children, got {end}")
-        last = torch.tensor([-1])
+        last = -1
         for rows in blocks(records.n):
-            places = torch.arange(rows.start, rows.stop)
+            places = np.arange(rows.start, rows.stop)
             words, weights = records.word(places), records.weight(places)
-            if int(words.max()) >= len(highest) or not ((words.diff(prepend=last) > 0) | begins[rows]).all():
+            if words.max() >= len(highest) or not ((np.diff(words, prepend=last) > 0) | begins[rows]).all():
                 raise ValueError(f"order {level + 2}: expected words in order, got others")
-            is_valid = weights < math.inf
+            is_valid: Bools = weights < math.inf
             if level + 1 < len(self.records):
-                is_valid &= records.backoff(places).isfinite() & (
-                    records.link(places) < self.starts[level + 1]
-                )
+                is_valid &= np.isfinite(records.backoff(places))
+                is_valid &= records.link(places) < self.starts[level + 1]
             if not is_valid.all():
                 raise ValueError(f"order {level + 2}: expected numbers and links to shorter contexts")
-            highest.scatter_reduce_(0, words, weights, "amax")
-            last = words[-1:]
+            np.maximum.at(highest, words, weights)
+            last = words[-1]
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "native"}
@@ -241,60 +236,57 @@ class NgramModel(WordModel):
         return len(self._roots)
 
     @property
-    def _roots(self) -> Tensor:
-        return self._tensors["root_weights"]
+    def _roots(self) -> Floats:
+        return self._arrays["root_weights"]
 
     def table(self) -> BackoffTable:
         """Return the model as arcs between its nodes, for accelerators: 20 to 40 bytes an n-gram."""
-        nodes, n_tokens, n_arcs = torch.arange(self.starts[-1]), self.n_tokens, 0
-        first, words, weights = [torch.zeros_like(nodes[:1])], [nodes[:0]], [self._roots[:0]]
+        nodes, n_tokens, n_arcs = np.arange(self.starts[-1]), self.n_tokens, 0
+        first, words, weights = [np.zeros_like(nodes[:1])], [nodes[:0]], [self._roots[:0]]
         for level, below in enumerate(self.records):
             start, end = self.starts[level : level + 2]
-            first.append(n_arcs + self._first(level, torch.arange(end - start)))
-            words.append(below.word(torch.arange(below.n)))
-            weights.append(below.weight(torch.arange(below.n)))
+            first.append(n_arcs + self._first(level, np.arange(end - start)))
+            words.append(below.word(np.arange(below.n)))
+            weights.append(below.weight(np.arange(below.n)))
             n_arcs += below.n
-        first.append(torch.tensor([n_arcs]))
-        counts, ids = torch.cat(first).diff(), torch.cat(words)
-        contexts = nodes.repeat_interleave(counts)
-        targets = torch.arange(n_arcs) + n_tokens + 1
+        first.append(np.array([n_arcs]))
+        counts, ids = np.diff(np.concatenate(first)), np.concatenate(words)
+        contexts = nodes.repeat(counts)
+        targets = np.arange(n_arcs) + n_tokens + 1
         backoff, parent = self._shorter(nodes)
-        roots = torch.arange(n_tokens) + 1 if self.records else torch.zeros(n_tokens, dtype=torch.int64)
-        arcs = (torch.cat(first), contexts * n_tokens + ids, torch.cat(weights), targets)
-        table = BackoffTable.of(*arcs, backoff, parent, self._roots, roots)
+        roots = np.arange(n_tokens) + 1 if self.records else np.zeros(n_tokens, np.int64)
+        arcs = (np.concatenate(first), contexts * n_tokens + ids, np.concatenate(weights), targets)
+        table = BackoffTable(*arcs, backoff, parent, self._roots, roots)
         is_last = targets >= len(nodes)
         _, targets[is_last] = table.follow(parent[contexts[is_last]], ids[is_last])
         return table
 
-    def start(self, n: int) -> Tensor:
-        return torch.full((n,), self._begin + 1 if self.records else 0, device=self._roots.device)
+    def start(self, n: int) -> Ints:
+        return np.full(n, self._begin + 1 if self.records else 0, np.int64)
 
-    def null_context(self, n: int) -> Tensor:
-        return torch.zeros(n, dtype=torch.int64, device=self._roots.device)
+    def null_context(self, n: int) -> Ints:
+        return np.zeros(n, np.int64)
 
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, states: Ints, tokens: Ints | None = None) -> tuple[Floats, Ints]:
         if tokens is None:
             return self._rows(states)[0], states
-        if states.device.type == "cpu" and self.native is not None:
-            states, tokens = states.contiguous(), tokens.contiguous()
-            scores, after = torch.empty(states.shape), torch.empty_like(states)
-            self.native.follow(len(states), *(each.data_ptr() for each in (states, tokens, scores, after)))
-            return scores, after
-        distinct, place = torch.unique(states, return_inverse=True)
+        if self.native is not None:
+            return followed(self.native, states, tokens)
+        distinct, place = np.unique(states, return_inverse=True)
         weights, targets = self._rows(distinct)
         return weights[place, tokens], targets[place, tokens]
 
-    def finish(self, states: Tensor) -> Tensor:
+    def finish(self, states: Ints) -> Floats:
         """Return the log-probability (N,) of </s>; 0 for a model without it."""
         if self._end < 0:
-            return torch.zeros(states.shape, device=states.device)
-        return self.score(states, torch.full_like(states, self._end))[0]
+            return np.zeros(len(states), np.float32)
+        return self.score(states, np.full_like(states, self._end))[0]
 
     def automaton(self) -> Automaton:
         """Raises: OptionError: the kernels package is not installed."""
         if self.native is None:
             raise OptionError("the CTC search needs the native kernels (pip install ./kernels)")
-        bounds, start = self._tensors["bounds"].numpy(), int(self.start(1)[0])
+        bounds, start = self._arrays["bounds"], int(self.start(1)[0])
         return Automaton(np.arange(self.n_tokens), bounds, start, trie=self.native, owner=self)
 
     @cached_property
@@ -309,58 +301,58 @@ class NgramModel(WordModel):
             kernels.Records(
                 start,
                 each.n,
-                each.words.data_ptr(),
-                each.high.data_ptr(),
+                each.words.ctypes.data,
+                each.high.ctypes.data,
                 len(each.high),
-                *(None if book is None else book.data_ptr() for book in (each.weights, each.backoffs)),
+                *(None if book is None else book.ctypes.data for book in (each.weights, each.backoffs)),
                 each.bits,
             )
             for start, each in zip(self.starts[1:], self.records, strict=True)
         ]
-        addresses = [self._tensors[name].data_ptr() for name in names]
+        addresses = [self._arrays[name].ctypes.data for name in names]
         native: sottovoce_kernels.trie.Trie = kernels.Trie(self.n_tokens, self._end, addresses, records)
         return native
 
-    def _rows(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    def _rows(self, nodes: Ints) -> tuple[Floats, Ints]:
         """Return log-probabilities (N, n_tokens) of all words after nodes (N,), and the nodes there."""
-        contexts, paid = [nodes], [torch.zeros(nodes.shape, device=nodes.device)]
+        contexts, paid = [nodes], [np.zeros(len(nodes), np.float32)]
         for _ in self.records:
             backoff, shorter = self._shorter(contexts[-1])
             contexts.append(shorter)
             paid.append(paid[-1] + backoff)
-        weights = self._roots + paid[-1][:, None]
-        first_nodes = torch.arange(self.n_tokens, device=nodes.device) + 1
-        targets = (first_nodes if self.records else first_nodes * 0).repeat(len(nodes), 1)
+        weights: Floats = self._roots + paid[-1][:, None]
+        first_nodes = np.arange(self.n_tokens) + 1
+        targets = np.tile(first_nodes if self.records else first_nodes * 0, (len(nodes), 1))
         for context, price in zip(reversed(contexts), reversed(paid), strict=True):
             for level, rows, places in self._levels(context):
                 first = self._first(level, places)
                 counts = self._first(level, places + 1) - first
-                begin = (first + counts - counts.cumsum(0)).repeat_interleave(counts)
-                row = rows.repeat_interleave(counts)
-                place, below = begin + torch.arange(len(row), device=nodes.device), self.records[level]
+                begin = (first + counts - counts.cumsum()).repeat(counts)
+                row = rows.repeat(counts)
+                place, below = begin + np.arange(len(row)), self.records[level]
                 words = below.word(place)
                 weights[row, words] = below.weight(place) + price[row]
                 if level + 1 < len(self.records):
                     targets[row, words] = self.starts[level + 1] + place
         return weights, targets
 
-    def _levels(self, nodes: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    def _levels(self, nodes: Ints) -> Iterator[tuple[int, Ints, Ints]]:
         for level, (start, end) in enumerate(itertools.pairwise(self.starts)):
-            rows = ((nodes >= start) & (nodes < end)).nonzero()[:, 0]
+            rows = np.flatnonzero((nodes >= start) & (nodes < end))
             if len(rows):
                 yield level, rows, nodes[rows] - start
 
-    def _shorter(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    def _shorter(self, nodes: Ints) -> tuple[Floats, Ints]:
         """Return the back-offs (N,) of nodes (N,), and where they lead."""
-        backoffs, links = torch.zeros(nodes.shape, device=nodes.device), torch.zeros_like(nodes)
+        backoffs, links = np.zeros(len(nodes), np.float32), np.zeros_like(nodes)
         for level, rows, places in self._levels(nodes):
             above = self.records[level - 1]
-            backoffs[rows] = above.backoff(places) if level else self._tensors["root_backoff"][places]
+            backoffs[rows] = above.backoff(places) if level else self._arrays["root_backoff"][places]
             links[rows] = above.link(places) if level else 0
         return backoffs, links
 
-    def _first(self, level: int, places: Tensor) -> Tensor:
-        return self.records[level - 1].first(places) if level else self._tensors["root_first"][places]
+    def _first(self, level: int, places: Ints) -> Ints:
+        return self.records[level - 1].first(places) if level else self._arrays["root_first"][places]
 
 
 def load_ngram(lm: str | Path | WordModel) -> WordModel:
@@ -401,12 +393,11 @@ def _kind(path: Path) -> Literal["trie", "kenlm", "arpa"]:
 
 def _opened(path: Path) -> NgramModel:
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            model = NgramModel(tensors, file.metadata() or {})
+        about, arrays = read_safetensors(path)
+        model = NgramModel(arrays, about)
         model.check()
         return model
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
+    except (OSError, CheckpointError, LookupError, TypeError, ValueError) as error:
         reason = cause_of(error) if isinstance(error, OSError) else f"a damaged one ({error})"
         raise LanguageModelError(f"{path}: expected an n-gram trie, got {reason}") from error
 
@@ -438,9 +429,8 @@ def _put_into_cache(path: Path, arrays: Arrays, about: Mapping[str, str]) -> Non
     try:
         ngram_folder().mkdir(parents=True, exist_ok=True)
         for entry in ngram_folder().glob("*"):  # of files that are gone
-            with suppress(OSError, SafetensorError):
-                with safe_open(entry, framework="pt") as opened:
-                    source = (opened.metadata() or {}).get("path", "")
+            with suppress(OSError, CheckpointError):
+                source = read_safetensors(entry)[0].get("path", "")
                 if entry.suffix != ".trie" or not Path(source).exists():
                     entry.unlink()
         write_trie(_entry(path), arrays, {**about, **_source(path)})
@@ -748,14 +738,14 @@ def _bits(columns: Sequence[Ints], widths: Sequence[int], n: int) -> npt.NDArray
 
 def write_trie(path: Path, arrays: Arrays, about: Mapping[str, str]) -> None:
     """Write a safetensors file without copying the arrays. Raises: OSError."""
-    names = {np.dtype(np.int64): "I64", np.dtype(np.float32): "F32", np.dtype(np.int32): "I32"}
     header: dict[str, object] = {"__metadata__": dict(about)}
+    kinds = {dtype: kind for kind, dtype in KINDS.items()}
     end = 0
     placed = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # aligned
     for name in placed:
         array = arrays[name]
         span = [end, end + array.nbytes]
-        header[name] = {"dtype": names.get(array.dtype, "U8"), "shape": array.shape, "data_offsets": span}
+        header[name] = {"dtype": kinds[array.dtype], "shape": array.shape, "data_offsets": span}
         end = span[1]
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

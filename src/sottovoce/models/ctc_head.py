@@ -16,8 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.audio.mel import MELS_PER_FRAME, window_features
 from sottovoce.errors import CheckpointError
@@ -66,7 +64,7 @@ class CtcHead:
         logits = convolved(states, encoded.n_content_frames, self._convolutions) @ self._weight.T + self._bias
         logits -= logits.max(axis=-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-        return Emissions(torch.from_numpy(logits), torch.tensor(encoded.n_content_frames, dtype=torch.int64))
+        return Emissions(logits, np.array(encoded.n_content_frames, np.int64))
 
 
 def convolved(states: Floats, lengths: Sequence[int], layers: Sequence[Convolution]) -> Floats:
@@ -119,20 +117,20 @@ def ctc_windows(n_frames: int, longest: int) -> Iterator[CtcWindow]:
         first, start = last, end - overlap
 
 
-def emissions_of_recording(head: CtcHead, log_mel: Floats, *, n_audio_ctx: int, n_tail_frames: int) -> Tensor:
-    """Return label log-probabilities (n_frames, V) float32 on the CPU, 50 a second.
+def emissions_of_recording(head: CtcHead, log_mel: Floats, *, n_audio_ctx: int, n_tail_frames: int) -> Floats:
+    """Return label log-probabilities (n_frames, V) float32, 50 a second.
 
     log_mel: (n_mels, n), un-normalised. n_audio_ctx: encoder frames of a full window. n_tail_frames: padding
     after speech.
     """
     n_frames = -(-log_mel.shape[1] // MELS_PER_FRAME)
-    parts = [torch.zeros(0, len(head.labels))]
+    parts = [np.zeros((0, len(head.labels)), np.float32)]
     for window in ctc_windows(n_frames, max(1, n_audio_ctx - n_tail_frames)):
         mel = log_mel[:, MELS_PER_FRAME * window.start : MELS_PER_FRAME * window.end]
         n_encoded = min(n_audio_ctx, window.end - window.start + n_tail_frames)
         found = head.emissions(window_features([mel], MELS_PER_FRAME * n_encoded)).log_probs[0]
-        parts.append(found[window.first - window.start : window.last - window.start].cpu())
-    return torch.cat(parts)
+        parts.append(found[window.first - window.start : window.last - window.start])
+    return np.concatenate(parts)
 
 
 ASSETS = Path(__file__).parent / "assets"

@@ -17,6 +17,7 @@ from sottovoce.decoding.filters import FORBIDDEN, allowed_after
 from sottovoce.decoding.vocabulary import LiveVocabulary
 from sottovoce.models.backend import Ints, StepEnd
 from sottovoce.runtime.graphs import Outputs
+from sottovoce.runtime.torch_fusion import fusion_on
 
 
 class TorchEnd(Protocol):
@@ -94,11 +95,9 @@ class TorchBestTokens:
         if end.fusion is None:
             best, tokens = logprobs.topk(end.n_best, dim=1)
             return (torch.cat((best, tokens.to(best.dtype)), dim=1),)
-        _, states = end.fusion.score(columns[:, 8:], columns[:, 7])
-        fused = logprobs.clone()
-        fused[:, : end.fusion.n_tokens] += end.fusion.score(states)[0]
-        fused[:, end.eot] = logprobs[:, end.eot] + end.fusion.finish(states)
-        best, tokens = fused.topk(end.n_best, dim=1)
+        fusion = fusion_on(end.fusion, columns.device)
+        states = fusion.after(columns[:, 8:], columns[:, 7])
+        best, tokens = fusion.fused(states, logprobs, end.eot).topk(end.n_best, dim=1)
         if end.n_best == 1:
             tokens = tokens.masked_fill(best == FORBIDDEN, end.eot)  # as `Sampling.choose`
         results = logprobs.gather(1, tokens), tokens.to(best.dtype), best, states.int().view(torch.float32)

@@ -399,7 +399,7 @@ class AlignAttDecoder:
     def lm_rows(self, committed: Sequence[int]) -> FusedRowScores | None:
         if self.fusion is None:
             return None
-        rows = FusedRowScores(self.fusion, 1, self.eot, self.backend.device)
+        rows = FusedRowScores(self.fusion, 1, self.eot)
         for token in committed:
             rows.advance(np.array([0]), np.array([token]))
         return rows

@@ -1,0 +1,190 @@
+"""Delayed fusion of a neural language model over words (Hori et al. 2025, arXiv 2501.09258): every N frames
+of a search, and at the end, its scores of whole word histories replace the n-gram's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import numpy as np
+
+from sottovoce.lm.base import WordModel
+
+History = tuple[str, ...]
+RETAINED_WORDS = 128
+"""Words that histories keep before the settled ones."""
+BLOCK_WORDS = 64
+"""Models are shown long histories without whole blocks of so many words."""
+
+
+class HistoryWord(NamedTuple):
+    """A word of a history. in_lexicon: False if it is scored as <unk>."""
+
+    text: str
+    in_lexicon: bool = True
+
+
+class WordHistory:
+    """The words of a hypothesis so far: the last word and the node before, which alone it keeps alive.
+    n_words: with forgotten ones.
+    """
+
+    __slots__ = ("__weakref__", "_later", "before", "n_words", "word")
+
+    def __init__(self, word: HistoryWord | None = None, before: WordHistory | None = None) -> None:
+        self.word = word
+        self.before = before
+        self.n_words: int = 0 if before is None else before.n_words + 1
+        self._later: WeakValueDictionary[HistoryWord, WordHistory] = WeakValueDictionary()
+
+    def after(self, words: Iterable[HistoryWord]) -> WordHistory:
+        """Return the history that continues with words: the same object for the same words."""
+        at = self
+        for word in words:
+            later = at._later.get(word)
+            if later is None:
+                later = at._later[word] = WordHistory(word, at)
+            at = later
+        return at
+
+    def context(self) -> History:
+        """Return the up to 127 words that a model is shown; of more, the last 64 to 127."""
+        n_shown = self.n_words if self.n_words < 2 * BLOCK_WORDS else BLOCK_WORDS + self.n_words % BLOCK_WORDS
+        shown: list[str] = []
+        at: WordHistory | None = self
+        while at is not None and at.word is not None and len(shown) < n_shown:
+            shown.append(at.word.text)
+            at = at.before
+        return tuple(reversed(shown))
+
+    def forget_beginning(self) -> None:
+        at: WordHistory | None = self
+        for _ in range(RETAINED_WORDS):
+            at = None if at is None else at.before
+        if at is not None:
+            at.before = None
+
+
+class WordLanguageModel(Protocol):
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
+        """Return natural log-probabilities of words after histories; no pair twice, at least one."""
+        ...
+
+    def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
+        """Return natural log-probabilities of the sentence's end after at least one history."""
+        ...
+
+
+class NeuralRescorer:
+    """Replaces a search's word scores by a neural model's; thread-safe. Each word after a history is scored
+    once.
+
+    weight: factor on the neural log-probability. replaces: the word model of the search, whose scores times
+    replaced_weight are subtracted; or None.
+    """
+
+    def __init__(
+        self,
+        model: WordLanguageModel,
+        weight: float,
+        *,
+        replaces: WordModel | None = None,
+        replaced_weight: float = 0.0,
+    ) -> None:
+        self._model = model
+        self._weight = weight
+        self._replaces = replaces
+        self._replaced_weight = replaced_weight
+        self._neural: WeakKeyDictionary[WordHistory, float] = WeakKeyDictionary()
+        self._ends: WeakKeyDictionary[WordHistory, float] = WeakKeyDictionary()
+        self._ngrams: WeakKeyDictionary[WordHistory, tuple[float, int]] = WeakKeyDictionary()
+        """Sums of replaced scores, and the model's states."""
+        self._lock = Lock()
+
+    @property
+    def n_cached(self) -> int:
+        return len(self._neural)
+
+    def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        """Return what N histories add to scores. final: including the end of the sentence."""
+        with self._lock:
+            replaced = self._replaced(histories, final=final)
+            self._score(histories)
+            neural = [self._neural[history] for history in histories]
+            if final:
+                self._score_ends(histories)
+                neural = [n + self._ends[history] for n, history in zip(neural, histories, strict=True)]
+            return [self._weight * n - taken for n, taken in zip(neural, replaced, strict=True)]
+
+    def bounds(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        """Return the adjustments if the model were certain of all words not scored yet."""
+        if self._weight < 0:
+            return [math.inf] * len(histories)
+        with self._lock:
+            replaced = self._replaced(histories, final=final)
+            return [
+                self._weight * self._so_far(history) - taken
+                for history, taken in zip(histories, replaced, strict=True)
+            ]
+
+    def _so_far(self, history: WordHistory) -> float:
+        at: WordHistory | None = history
+        while at is not None and at not in self._neural:
+            at = at.before
+        return 0.0 if at is None else self._neural[at]
+
+    def _score(self, histories: Sequence[WordHistory]) -> None:
+        levels = _by_length(histories, self._neural)
+        pairs = {
+            each: (each.before.context(), each.word.text)
+            for level in levels
+            for each in level
+            if each.before is not None and each.word is not None
+        }
+        scores = self._model.score_words(list(dict.fromkeys(pairs.values()))) if pairs else {}
+        for history in (history for level in levels for history in level):
+            before = 0.0 if history.before is None else self._neural[history.before]
+            self._neural[history] = before + (scores[pairs[history]] if history in pairs else 0.0)
+
+    def _score_ends(self, histories: Sequence[WordHistory]) -> None:
+        contexts = {history: history.context() for history in histories if history not in self._ends}
+        if contexts:
+            ends = self._model.score_ends(list(dict.fromkeys(contexts.values())))
+            self._ends.update({history: ends[context] for history, context in contexts.items()})
+
+    def _replaced(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        model, weight = self._replaces, self._replaced_weight
+        if model is None:
+            return [0.0] * len(histories)
+        for level in _by_length(histories, self._ngrams):
+            if level[0].before is None:
+                self._ngrams.update({history: (0.0, int(model.start(1)[0])) for history in level})
+                continue
+            past = [self._ngrams[history.before] for history in level if history.before is not None]
+            newest = [history.word for history in level if history.word is not None]
+            words = model.ids([word.text if word.in_lexicon else "<unk>" for word in newest])
+            scores, after = model.score(np.array([state for _, state in past]), np.array(words))
+            for history, (total, _), score, state in zip(
+                level, past, scores.tolist(), after.tolist(), strict=True
+            ):
+                self._ngrams[history] = (total + weight * score, state)
+        sums = [self._ngrams[history] for history in histories]
+        if not final or not sums:
+            return [total for total, _ in sums]
+        ends = model.finish(np.array([state for _, state in sums])).tolist()
+        return [total + weight * end for (total, _), end in zip(sums, ends, strict=True)]
+
+
+def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) -> list[list[WordHistory]]:
+    new: dict[WordHistory, int] = {}
+    for history in histories:
+        at: WordHistory | None = history
+        while at is not None and at not in known and at not in new:
+            new[at] = at.n_words
+            at = at.before
+    lengths = sorted(set(new.values()))
+    return [[history for history, n in new.items() if n == length] for length in lengths]
