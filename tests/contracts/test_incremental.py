@@ -143,10 +143,24 @@ def test_a_state_is_never_changed(backend: Backend, mode: EncoderMode) -> None:
     assert torch.equal(logits(backend, again), said)
 
 
-def test_an_update_computes_the_newest_frames_and_now_and_then_the_padding(backend: Backend) -> None:
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (INCREMENTAL, [30, 8, 8, 18, 8]),  # 10 frames of padding at first, and after 0.2 s (10 frames)
+        (THIN, [40, 18, 18, 24, 18]),  # the 10 frames right behind the audio each time, single ones as above
+    ],
+)
+def test_an_update_computes_the_newest_frames_and_now_and_then_the_padding(
+    backend: Backend, mode: EncoderMode, expected: Sequence[int]
+) -> None:
     updates = (20, 24, 28, 32, 36)
-    counts = [grown.n_computed for grown in grow(backend, audio(backend, 40), INCREMENTAL, updates)]
-    assert counts == [30, 8, 8, 18, 8]  # 10 frames of padding at first, and after 0.2 s (10 frames) of growth
+    assert [grown.n_computed for grown in grow(backend, audio(backend, 40), mode, updates)] == expected
+
+
+def test_padding_is_computed_anew_where_the_audio_leaves_no_room_for_it(backend: Backend) -> None:
+    mode = replace(THIN, refresh_s=2.0)
+    counts = [grown.n_computed for grown in grow(backend, audio(backend, N_FULL), mode, (30, 40, 50, 55, 60))]
+    assert counts == [47, 21, 21, 13, 8]
 
 
 def test_audio_longer_than_what_is_recomputed_leaves_no_gap(backend: Backend) -> None:

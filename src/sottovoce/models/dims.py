@@ -81,6 +81,11 @@ class Padding:
     def n_frames(self) -> int:
         return self.n_near + len(self.places)
 
+    @property
+    def n_with_audio(self) -> int:
+        """Frames that are computed with the audio before them: those in front of single ones."""
+        return self.n_near if self.places else 0
+
     def log_weights(self, n_before: int) -> list[float] | None:
         """Return the bias on attention logits of n_before audio frames and this padding, or None."""
         if not self.places:

@@ -83,7 +83,9 @@ class EncoderCacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """An update computes audio from frame `start` on, and padding if `pads`. cache: afterwards."""
+    """An update computes audio from frame `start` on with the padding right behind it, and all padding if
+    `pads`. cache: afterwards.
+    """
 
     start: int
     pads: bool
@@ -92,12 +94,12 @@ class UpdatePlan:
     @property
     def end(self) -> int:
         """End of the run of computed frames; single frames of padding may follow."""
-        return self.cache.n_content + (self.cache.padding.n_near if self.pads else 0)
+        padding = self.cache.padding
+        return self.cache.n_content + (padding.n_near if self.pads else padding.n_with_audio)
 
     @property
     def n_computed(self) -> int:
-        n_padding = self.cache.padding.n_frames if self.pads else 0
-        return self.cache.n_content - self.start + n_padding
+        return self.end - self.start + (len(self.cache.padding.places) if self.pads else 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,9 +114,10 @@ class CachedWindow(Generic[Frames]):
         return self.cache.n_content
 
     @property
-    def padding(self) -> Frames | None:
-        n_content = self.cache.n_content
-        return self.frames.part(n_content, self.frames.n_frames) if self.cache.padding.n_frames else None
+    def kept_padding(self) -> Frames | None:
+        """The padding that updates may keep."""
+        first = self.cache.n_content + self.cache.padding.n_with_audio
+        return self.frames.part(first, self.frames.n_frames) if first < self.frames.n_frames else None
 
 
 Window = TypeVar("Window")
@@ -144,7 +147,7 @@ def _update(
         ends=not padding.places and (plan.pads or not padding.n_frames),
         places=padding.places if plan.pads else (),
         before=state.frames.part(0, plan.start) if state is not None and plan.start else None,
-        after=None if state is None or plan.pads else state.padding,
+        after=None if state is None or plan.pads else state.kept_padding,
         log_weights=None if weights is None else np.array(weights, np.float32),
     )
 
@@ -218,7 +221,8 @@ def plan_update(window: IncrementalWindow, cache: EncoderCacheInfo | None, n_ful
     n_content = window.log_mel.shape[1] // MELS_PER_FRAME
     level = float(window.log_mel.max())
     start = 0 if cache is None else _first_new_frame(window.mode, cache, n_content, level)
-    if cache is not None and start and _padding_is_fresh(window.mode, cache, n_content):
+    has_room = cache is not None and n_content + cache.padding.n_frames <= n_full
+    if cache is not None and start and has_room and _padding_is_fresh(window.mode, cache, n_content):
         return UpdatePlan(start, False, replace(cache, n_content=n_content))
     padding = window.mode.padding(n_content, n_full)
     if cache is not None and start:
