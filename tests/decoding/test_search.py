@@ -131,6 +131,7 @@ def test_fusion_ranks_by_both_and_its_states_follow_the_beams() -> None:
 def test_the_best_tokens_are_those_of_the_whole_row(n_vocab: int) -> None:
     scores = np.random.default_rng(0).standard_normal((40, n_vocab), np.float32)
     scores[:10, : n_vocab // 2] = float("-inf")
+    scores[9, 2:-1] = float("-inf")  # fewer than are wanted
     scores[10, n_vocab - 6 :] += 10.0
     for rows in (scores[:10], scores[10:11], scores[11:], scores.round(1)):  # with ties: the first
         expected = np.argsort(-rows, axis=1, kind="stable")[:, : min(6, n_vocab)]

@@ -433,7 +433,11 @@ def best_tokens(scores: Floats, n_best: int) -> Ints:
     least = np.full((len(scores), 1), FORBIDDEN, np.float32)
     if n_blocks >= n_best:
         least = np.partition(maxima, n_blocks - n_best, axis=1)[:, n_blocks - n_best, None]
-    rows, tokens = (~(scores < least)).nonzero()
+    is_near = ~(scores < least)
+    if (least == FORBIDDEN).any():
+        is_near &= scores != FORBIDDEN
+        is_near[:, :n_best] = True
+    rows, tokens = is_near.nonzero()
     order = np.lexsort((-scores[rows, tokens], rows))
     firsts = np.searchsorted(rows, np.arange(len(scores)))
     best: Ints = tokens[order[firsts[:, None] + np.arange(n_best)]]
