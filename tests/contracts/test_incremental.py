@@ -116,10 +116,12 @@ def test_a_batch_gives_what_single_windows_give(backend: Backend, mode: EncoderM
             assert difference(logits(backend, grown), logits(backend, alone)) <= TOLERANCE
 
 
-def test_windows_that_are_joined_read_as_alone(backend: Backend) -> None:
-    """One of thin padding and one without weights, in any order and number."""
-    (thin,) = backend.encode_incremental([IncrementalWindow(audio(backend, 20), THIN)])
-    n_frames = thin.encoded.n_frames
+@pytest.mark.parametrize("n_content", [20, 31])
+def test_windows_that_are_joined_read_as_alone(backend: Backend, n_content: int) -> None:
+    """Of one length or several, with sparse padding and without weights, in any order and number."""
+    (thin,) = backend.encode_incremental([IncrementalWindow(audio(backend, n_content), THIN)])
+    (other,) = backend.encode_incremental([IncrementalWindow(audio(backend, 20), THIN)])
+    n_frames = other.encoded.n_frames
     plain = backend.encode(Features(audio(backend, n_frames, 1)[None], (2 * n_frames,)))
     joined = EncoderOutput.joined([thin.encoded, plain])
     alone = [read(backend, one, [[5, 9, 30]]).logits for one in (thin.encoded, plain)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from sottovoce.decoding.detect import LanguageDetection, combine_detections
 from sottovoce.offline.languages import FARTHEST_WINDOWS, SURE_ALONE, FoundLanguage, find_language
 from sottovoce.offline.transcriber import Transcriber
+from sottovoce.offline.windows import Window
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
@@ -26,22 +27,33 @@ def hear(mel: Floats, row: int) -> Script:
     return Script((), (SpokenLanguage(code, 0, 1500),) if code else ())
 
 
-def found_in(*windows: str, lengths: tuple[int, ...] = (), **options: object) -> tuple[FoundLanguage, int]:
-    """What is found in windows of languages ("" is silence), and how many of them were asked for."""
-    asked = 0
+class Codes:
+    """Features of windows of 30 s, in languages ("" is silence). n_read: windows that were asked for."""
 
-    def features() -> Iterator[Features]:
-        nonlocal asked
-        for index, code in enumerate(windows):
-            asked += 1
-            n_frames = lengths[index] if lengths else 3000
-            yield Features(np.full((1, 80, 3000), CODES.index(code), np.float32), (n_frames,))
+    def __init__(self, codes: Sequence[str]) -> None:
+        self.codes, self.n_read = codes, 0
 
+    def has(self, frame: int) -> bool:
+        return True
+
+    def window(self, start: int, end: int, *, n_frames: int, fill: str) -> Features:
+        self.n_read += 1
+        code = float(CODES.index(self.codes[start // 3000]))
+        return Features(np.full((1, 80, n_frames), code, np.float32), (end - start,))
+
+
+def found_in(*codes: str, lengths: Sequence[int] = (), **options: object) -> tuple[FoundLanguage, int]:
+    """The language of windows, and how many of them were read."""
     kept = TranscribeOptions(**{"follow_languages": False, **options})  # type: ignore[arg-type]
     transcriber = Transcriber(DirectRuntime(FakeBackend(hear)), TOKENIZER, kept)
-    found = find_language(transcriber, features())
+    windows = (
+        Window.of(3000 * index, 3000 * index + length)
+        for index, length in enumerate(lengths or [3000] * len(codes))
+    )
+    features = Codes(codes)
+    found = find_language(transcriber, features, windows, n_kept=1)  # type: ignore[arg-type]
     assert found is not None
-    return found, asked
+    return found, features.n_read
 
 
 def test_several_windows_outvote_an_odd_beginning() -> None:
@@ -54,14 +66,14 @@ def test_several_windows_outvote_an_odd_beginning() -> None:
 def test_no_more_windows_are_read_than_needed() -> None:
     found, asked = found_in(*["en"] * 9, language_windows=2)
     assert asked == 2
-    assert found.features.n_content_frames == (3000,)
+    assert [window.start for window in found.encoded] == [0]
 
 
 def test_windows_without_speech_are_passed_over() -> None:
     found, asked = found_in("", "", "fr", "fr", "de", language_windows=2)
     assert (found.detection.language, asked) == ("fr", 4)
     assert found.detection.no_speech_prob < 0.5
-    assert float(found.features.mel[0, 0, 0]) == 0.0  # the first one is still the first
+    assert [window.start for window in found.encoded] == [0]  # the first one is still the first
 
 
 def test_silence_is_not_searched_to_the_end_of_a_long_recording() -> None:
@@ -72,7 +84,7 @@ def test_silence_is_not_searched_to_the_end_of_a_long_recording() -> None:
 
 def test_a_recording_without_audio_has_no_language() -> None:
     transcriber = Transcriber(DirectRuntime(FakeBackend(hear)), TOKENIZER, TranscribeOptions())
-    assert find_language(transcriber, iter(())) is None
+    assert find_language(transcriber, Codes(()), (), n_kept=1) is None  # type: ignore[arg-type]
 
 
 def detection(**shares: float) -> LanguageDetection:

@@ -33,6 +33,8 @@ SILENCE_LOG_MEL = -10.0
 """Un-normalised log-mel of digital silence: log10 of the floor."""
 DYNAMIC_RANGE = 8.0
 """log10 units kept below the maximum (80 dB)."""
+PADDING_LOG_MEL = -4.0
+"""Un-normalised log-mel of Whisper's padding, which `normalize` makes 0."""
 
 _HALF = N_FFT // 2
 _BLOCK_FRAMES = 300
@@ -305,6 +307,11 @@ class RecordingFeatures:
         self._read_to(frame + 1)
         return frame < self._frames.end
 
+    def end_before(self, end: int) -> int:
+        """Return `end`, or the end of the recording if it is earlier; reads up to it."""
+        self._read_to(end)
+        return min(end, self._frames.end)
+
     def window(
         self, start: int, end: int | None = None, *, n_frames: int = WINDOW_FRAMES, fill: Fill = "zero"
     ) -> Features:
@@ -327,6 +334,13 @@ class RecordingFeatures:
     def log_mel(self, start: int, end: int) -> Floats:
         """Return un-normalised frames [start, end), clipped to the recording: (n_mels, n) float32."""
         return self._slice("log_mel", start, end)
+
+    def clamped(self, start: int, end: int) -> Floats:
+        """Return frames as `log_mel`, clamped so that `normalize` makes them those of `window`."""
+        frames = self._slice("clamped", start, end)
+        if self._normalization == "window" or self._maximum is None:
+            return frames
+        return np.maximum(frames, np.float32(self._maximum - DYNAMIC_RANGE))
 
     def _slice(self, name: str, start: int, end: int) -> Floats:
         self._read_to(end)

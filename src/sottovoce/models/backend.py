@@ -65,11 +65,27 @@ class EncoderOutput:
             None if self.log_weights is None else self.log_weights[some],
         )
 
+    def _lengthened(self, n_frames: int) -> EncoderOutput:
+        missing = n_frames - self.n_frames
+        if not missing:
+            return self
+        weights = self.log_weights
+        if weights is None:
+            weights = torch.zeros(self.states.shape[:2], device=self.states.device)
+        states = torch.nn.functional.pad(self.states, (0, 0, 0, missing))
+        weights = torch.nn.functional.pad(weights, (0, missing), value=-torch.inf)
+        return EncoderOutput(states, self.n_content_frames, None, weights)
+
     @classmethod
     def joined(cls, outputs: Sequence[EncoderOutput]) -> EncoderOutput:
-        """Join batches of windows of one length, with keys and values if all have been computed."""
+        """Join batches of windows. Shorter ones get frames to which nothing attends.
+
+        With keys and values if all have been computed, of windows of one length.
+        """
         if len(outputs) == 1:
             return outputs[0]
+        longest = max(output.n_frames for output in outputs)
+        outputs = [output._lengthened(longest) for output in outputs]
         computed = [output.cross_kv for output in outputs if output.cross_kv is not None]
         cross_kv = weights = None
         if len(computed) == len(outputs):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.audio.mel import MELS_PER_FRAME, RecordingFeatures
+from sottovoce.audio.mel import MELS_PER_FRAME, Fill, RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.language.chain import (
@@ -39,8 +39,7 @@ from sottovoce.offline.windows import (
     speech_pieces,
 )
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, is_silence
-from sottovoce.runtime.calls import EncodeCall, LanguageProbeCall, SpanProbeCall, decode_with_fallback
-from sottovoce.types import Features
+from sottovoce.runtime.calls import LanguageProbeCall, SpanProbeCall, decode_with_fallback
 
 FARTHEST_WINDOWS = 12
 """Windows searched for speech at the beginning; they stay in memory."""
@@ -52,27 +51,33 @@ SURE_ALONE = 0.9
 
 
 class FoundLanguage(NamedTuple):
+    """encoded: of the first windows, as they are decoded."""
+
     detection: LanguageDetection
-    features: Features
-    encoded: EncoderOutput
+    encoded: dict[Window, EncoderOutput]
 
 
-def find_language(transcriber: Transcriber, windows: Iterable[Features]) -> FoundLanguage | None:
+def find_language(
+    transcriber: Transcriber, features: RecordingFeatures, windows: Iterable[Window], n_kept: int
+) -> FoundLanguage | None:
     """Detect the language over the first windows with speech, weighted by length; None without windows.
 
-    windows: padded with silence, taken as needed.
+    windows: taken as needed. n_kept: the most encoded windows to return.
     """
     options = transcriber.options
     threshold = options.fallback.no_speech_threshold
     heard: list[tuple[LanguageDetection, float]] = []  # with their weights in frames of audio
     silent: list[tuple[LanguageDetection, float]] = []
-    first: tuple[Features, EncoderOutput] | None = None
-    for features in islice(windows, FARTHEST_WINDOWS):
-        encoded = transcriber.runtime.run(EncodeCall(features))
-        first = first or (features, encoded)
+    kept: dict[Window, EncoderOutput] = {}
+    is_openai = transcriber.window_mode is None  # openai-whisper pads with silence to detect the language
+    for window in islice(windows, FARTHEST_WINDOWS):
+        fill: Fill = "silence" if is_openai else "zero"
+        (encoded,) = transcriber.encode(features, [window], fill=fill)
+        if len(kept) < n_kept and (not is_openai or window.n_frames == transcriber.window_frames):
+            kept[window] = encoded
         (detection,) = transcriber.detect(encoded)
         is_silent = is_silence(detection.no_speech_prob, threshold)
-        (silent if is_silent else heard).append((detection, float(features.n_content_frames[0])))
+        (silent if is_silent else heard).append((detection, float(window.n_frames)))
         if len(heard) >= options.language_windows:
             break
         may_stop = len(heard) >= LEAST_WINDOWS
@@ -80,9 +85,9 @@ def find_language(transcriber: Transcriber, windows: Iterable[Features]) -> Foun
             found = transcriber.combine(*zip(*heard, strict=True))
             if found.probability >= (SURE if may_stop else SURE_ALONE):
                 break
-    if first is None:
+    if not (heard or silent):
         return None
-    return FoundLanguage(transcriber.combine(*zip(*(heard or silent), strict=True)), *first)
+    return FoundLanguage(transcriber.combine(*zip(*(heard or silent), strict=True)), kept)
 
 
 ONCE = FallbackOptions(temperatures=(0.0,))
@@ -102,9 +107,8 @@ class TextLikelihood:
         found = self._found.setdefault(stretch, {})
         missing = [code for code in languages if code not in found]
         if missing:
-            n_frames = self.transcriber.frames_to_encode(stretch.n_frames)
-            features = self.features.window(stretch.start, stretch.end, n_frames=n_frames)
-            encoded = self.transcriber.runtime.run(EncodeCall(features))
+            window = Window((stretch,))
+            (encoded,) = self.transcriber.encode(self.features, [window], is_part=True)
             sample_len = self.transcriber.sample_len(encoded.n_frames)
             options = [
                 DecodingOptions(language=code, without_timestamps=True, sample_len=sample_len)
@@ -398,14 +402,18 @@ class WindowLanguages:
         if self.follower is not None and state is not None:
             self.follower.restore(state)
 
-    def detect_first(self, windows: Iterable[Features]) -> FoundLanguage | None:
-        """Detect the language over the first windows; None if given, or detected for each window."""
+    def detect_first(self, windows: Iterable[Window], n_kept: int) -> dict[Window, EncoderOutput]:
+        """Detect the language over the first windows, if it is neither given nor detected for each window.
+
+        Return those of the first n_kept windows that are encoded as they are decoded.
+        """
         if self.progress.language is not None or self.expects_several:
-            return None
-        found = find_language(self.transcriber, windows)
-        if found is not None:
-            self.progress.language, self.progress.detection = found.detection.language, found.detection
-        return found
+            return {}
+        found = find_language(self.transcriber, self.features, windows, n_kept)
+        if found is None:
+            return {}
+        self.progress.language, self.progress.detection = found.detection.language, found.detection
+        return found.encoded
 
     def divided(self, window: Window, encoded: EncoderOutput) -> list[Window]:
         state, follower = self.progress, self.follower

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, Fill, RecordingFeatures
+from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import Attempt
@@ -63,8 +63,8 @@ from sottovoce.offline.windows import (
 from sottovoce.options.decoding import is_silence
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD
-from sottovoce.runtime.calls import EncodeCall, RunOnHost
-from sottovoce.types import Features, Floats, Segment, Word
+from sottovoce.runtime.calls import RunOnHost
+from sottovoce.types import Segment, Word
 
 
 class LanguageWindow(NamedTuple):
@@ -138,7 +138,7 @@ class SeekWindows(WindowOrder):
     def __post_init__(self) -> None:
         clips = self.options.clips
         self._clips = [(mel_frames(start), None if end is None else mel_frames(end)) for start, end in clips]
-        self._first: tuple[int, Features, EncoderOutput] | None = None
+        self._encoded: dict[Window, EncoderOutput] = {}
         self.place = SeekPlace(0, self._clips[0][0], 0.0, 0)
 
     @property
@@ -151,18 +151,17 @@ class SeekWindows(WindowOrder):
         self.features.skip_to(place.next_frame, n_frames_read=place.n_frames_read)
 
     def find_language(self) -> None:
-        start, _ = self._clips[0]
-        found = self.languages.detect_first(self._first_windows())
-        full = self.transcriber.window_frames
-        if found and found.features.n_content_frames[0] == full == self.transcriber.content_frames:
-            self._first = start, found.features, found.encoded  # the last window, which is transcribed next
+        self._encoded = self.languages.detect_first(self._first_windows(), n_kept=1)
 
-    def _first_windows(self) -> Iterator[Features]:
+    def _first_windows(self) -> Iterator[Window]:
         seek, end = self._clips[0]
-        n_frames = self.transcriber.window_frames
         while (end is None or seek < end) and self.features.has(seek):
-            yield self.features.window(seek, end, n_frames=n_frames, fill="silence")
-            seek += n_frames
+            yield self._window(seek, end)
+            seek += self.transcriber.content_frames
+
+    def _window(self, seek: int, end: int | None) -> Window:
+        reach = seek + self.transcriber.content_frames
+        return Window.of(seek, self.features.end_before(reach if end is None else min(end, reach)))
 
     def batches(self) -> Batches:
         for clip in range(self.place.clip, len(self._clips)):
@@ -192,9 +191,7 @@ class SeekWindows(WindowOrder):
         window, encoded = self.locate(end)
         self.progress.language = window.language
         if encoded is None:
-            n_frames = self.transcriber.frames_to_encode(window.n_frames)
-            features = self.features.window(window.start, window.end, n_frames=n_frames)
-            encoded = self.transcriber.runtime.run(EncodeCall(features))
+            (encoded,) = self.transcriber.encode(self.features, [window], is_part=True)
         is_rest = self.languages.expects_several and window.n_frames < SHORTEST_PROMPTED_FRAMES
         return LanguageWindow(window, encoded, is_prompted=not is_rest)
 
@@ -209,15 +206,8 @@ class SeekWindows(WindowOrder):
         self.place = replace(self.place, parts=parts)
         if parts:
             return replace(parts[0], pieces=(SpeechSpan(seek, parts[0].end),)), None
-        first, self._first = self._first, None
-        if first is not None and first[0] == seek:
-            _, features, encoded = first
-        else:
-            last = seek + self.transcriber.content_frames
-            last = last if end is None else min(end, last)
-            features = self.features.window(seek, last, n_frames=self.transcriber.window_frames)
-            encoded = self.transcriber.runtime.run(EncodeCall(features))
-        window = Window.of(seek, seek + features.n_content_frames[0])
+        window, first, self._encoded = self._window(seek, end), self._encoded, {}
+        encoded = first.get(window) or self.transcriber.encode(self.features, [window])[0]
         first_part, *others = self.languages.divided(window, encoded)
         if not others:
             return first_part, encoded
@@ -334,6 +324,7 @@ class PackedWindows(WindowOrder):
 
     def __post_init__(self) -> None:
         self._n_packed = 0
+        self._encoded: dict[Window, EncoderOutput] = {}
         self._ahead: deque[Window] = deque()
         self._end = 0
 
@@ -345,13 +336,12 @@ class PackedWindows(WindowOrder):
         self.features.skip_to(place.next_frame, n_frames_read=place.n_frames_read)
 
     def find_language(self) -> None:
-        self.languages.detect_first(self._first_windows())
+        self._encoded = self.languages.detect_first(self._first_windows(), n_kept=self.options.batch_size)
 
-    def _first_windows(self) -> Iterator[Features]:
+    def _first_windows(self) -> Iterator[Window]:
         for window in self._next_packed():
             self._ahead.append(window)
-            mel = self._mel(window, self.transcriber.window_frames, fill="silence")
-            yield Features(mel, (window.n_frames,))
+            yield window
 
     def _next_packed(self) -> Iterator[Window]:
         for window in self.packed:
@@ -372,37 +362,18 @@ class PackedWindows(WindowOrder):
             self.features.drop_before(after.next_frame)
 
     def _in_one_language_each(self, windows: Sequence[Window]) -> list[LanguageWindow]:
-        full = [window for window in windows if not window.is_cut]
-        states: dict[Window, EncoderOutput] = {}
-        if full:
-            together = self._encode(full, self.transcriber.window_frames)
-            states = {window: together.rows([index]) for index, window in enumerate(full)}
+        states, self._encoded = self._encoded, {}
+        whole = [window for window in windows if not window.is_cut and window not in states]
+        states |= zip(whole, self.transcriber.encode(self.features, whole), strict=True)
         found: list[LanguageWindow] = []
         for window in windows:
             parts = [window] if window.language else self.languages.divided(window, states[window])
             for part in parts:
                 if part.is_cut:
-                    encoded = self._encode([part], self.transcriber.frames_to_encode(part.n_frames))
-                else:
-                    encoded = states[window]
-                found.append(LanguageWindow(part, encoded))
+                    (states[part],) = self.transcriber.encode(self.features, [part], is_part=True)
+                found.append(LanguageWindow(part, states[part if part.is_cut else window]))
                 self.progress.language = part.language
         return found
-
-    def _encode(self, windows: Sequence[Window], n_frames: int) -> EncoderOutput:
-        mel = np.concatenate([self._mel(window, n_frames) for window in windows])
-        features = Features(mel, tuple(window.n_frames for window in windows))
-        return self.transcriber.runtime.run(EncodeCall(features))
-
-    def _mel(self, window: Window, n_frames: int, *, fill: Fill = "zero") -> Floats:
-        pieces = [piece for piece in window.pieces if self.features.has(piece.start)]
-        parts = []
-        for piece in pieces:
-            features = self.features.window(piece.start, piece.end, n_frames=n_frames, fill=fill)
-            n_content = None if piece is pieces[-1] else features.n_content_frames[0]
-            parts.append(features.mel[..., :n_content])
-        mel: Floats = np.concatenate(parts, axis=-1)
-        return mel[..., :n_frames]
 
     def covered(
         self, decoded: Sequence[DecodedWindow]
@@ -531,10 +502,10 @@ class _Pipeline:
         """
         had_one_language = not self.languages.expects_several
         skipped = self.progress.skipped
-        by_length: dict[int, list[LanguageWindow]] = {}
+        by_limit: dict[int | None, list[LanguageWindow]] = {}
         for one in batch:
-            by_length.setdefault(one.encoded.n_frames, []).append(one)
-        decoded = [window for alike in by_length.values() for window in self._decoded(alike, batch[0])]
+            by_limit.setdefault(self.transcriber.sample_len(one.encoded.n_frames), []).append(one)
+        decoded = [window for alike in by_limit.values() for window in self._decoded(alike, batch[0])]
         kept, after = self.windows.covered(decoded)
         verified = [self._verified(*pair) for pair in kept]
         if self.windows.finds_again and had_one_language and self.languages.expects_several:

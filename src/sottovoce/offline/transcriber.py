@@ -6,7 +6,9 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from sottovoce.audio.mel import RecordingFeatures
+import numpy as np
+
+from sottovoce.audio.mel import MELS_PER_FRAME, PADDING_LOG_MEL, Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.decoding.alignment import WindowText, place_words
@@ -14,17 +16,28 @@ from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, opening
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, EncoderOutput
-from sottovoce.offline.windows import WindowCut
+from sottovoce.models.backend import EXACT, Backend, EncoderMode, EncoderOutput, IncrementalWindow
+from sottovoce.models.dims import DENSE
+from sottovoce.offline.windows import SpeechSpan, Window, WindowCut
 from sottovoce.options.decoding import DecodingOptions, DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.calls import AlignWordsCall, DetectLanguageCall, Runtime, decode_with_fallback
+from sottovoce.runtime.calls import (
+    AlignWordsCall,
+    DetectLanguageCall,
+    EncodeCall,
+    IncrementalEncodeCall,
+    Runtime,
+    Steps,
+    decode_with_fallback,
+)
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     HOP_SAMPLES,
     SAMPLE_RATE,
+    Features,
+    Floats,
     Segment,
     Task,
 )
@@ -154,8 +167,55 @@ class Transcriber:
         """Log-mel frames of a full window: 3000 for Whisper."""
         return 2 * (self.options.audio_ctx or self.backend.dims.n_audio_ctx)
 
-    def frames_to_encode(self, n_frames: int) -> int:
-        """Return the log-mel frames of n_frames of audio and the padding that the checkpoint needs."""
+    @property
+    def window_mode(self) -> EncoderMode | None:
+        """How a window that is not full is encoded: in the mode of the checkpoint.
+
+        None: as a full window, as in openai-whisper: no mode is known (`DENSE`), or the options ask for
+        openai-whisper's algorithm or for the number of frames.
+        """
+        mode = self.backend.encoder_mode
+        is_open = self.options.read_again and self.options.audio_ctx is None
+        return None if mode in (EXACT, DENSE) or not is_open else mode.whole()
+
+    def encode(
+        self,
+        features: RecordingFeatures,
+        windows: Sequence[Window],
+        *,
+        is_part: bool = False,
+        fill: Fill = "zero",
+    ) -> list[EncoderOutput]:
+        """Encode windows to a batch of 1 each, which does not depend on the others.
+
+        is_part: of windows, which are encoded with short padding without a mode too. fill: behind the audio
+        of full windows, see `RecordingFeatures.window`.
+        """
+        return self.runtime.run(self._encoded(features, windows, is_part, fill))
+
+    def _encoded(
+        self, features: RecordingFeatures, windows: Sequence[Window], is_part: bool, fill: Fill
+    ) -> Steps[list[EncoderOutput]]:
+        encoded: dict[int, EncoderOutput] = {}
+        mode, growing = self.window_mode, dict[int, IncrementalWindow]()
+        by_length: dict[int, dict[int, Floats]] = {}
+        for index, window in enumerate(windows):
+            if mode is not None and window.n_frames < self.window_frames:
+                growing[index] = IncrementalWindow(_log_mel(features, window), mode)
+                continue
+            n_frames = self._padded(window.n_frames) if is_part else self.window_frames
+            by_length.setdefault(n_frames, {})[index] = _mel(features, window, n_frames, fill)
+        if growing:
+            results = yield from IncrementalEncodeCall([*growing.values()])
+            encoded |= {index: result.encoded for index, result in zip(growing, results, strict=True)}
+        for mels in by_length.values():
+            n_content = tuple(windows[index].n_frames for index in mels)
+            together = yield from EncodeCall(Features(np.concatenate([*mels.values()]), n_content))
+            encoded |= {index: together.rows([row]) for row, index in enumerate(mels)}
+        return [encoded[index] for index in range(len(windows))]
+
+    def _padded(self, n_frames: int) -> int:
+        """Return the log-mel frames of n_frames of audio and the padding that any checkpoint needs."""
         padded = n_frames + round(self.backend.tail_s * SAMPLE_RATE / HOP_SAMPLES)
         return min(self.window_frames, padded + padded % 2)
 
@@ -246,10 +306,11 @@ class Transcriber:
     def sample_len(self, n_frames: int) -> int | None:
         """Return the most tokens of a window of so many encoder frames; None: half of the text context.
 
-        A shortened window has twice its share, as the decoder may loop.
+        A shortened window has twice its share, as the decoder may loop; sparse padding stands for all of it.
         """
-        requested, dims = self.options.decoding.sample_len, self.backend.dims
-        if requested is not None or n_frames >= dims.n_audio_ctx:
+        requested, dims, mode = self.options.decoding.sample_len, self.backend.dims, self.window_mode
+        is_full = n_frames >= dims.n_audio_ctx or (mode is not None and mode.has_sparse_padding)
+        if requested is not None or is_full:
             return requested
         return max(1, dims.n_text_ctx * n_frames // dims.n_audio_ctx)
 
@@ -287,6 +348,30 @@ class Transcriber:
                 no_speech_prob=result.no_speech_prob,
                 words=words if self.options.needs_words else None,
             )
+
+
+def _pieces(features: RecordingFeatures, window: Window) -> list[SpeechSpan]:
+    return [piece for piece in window.pieces if features.has(piece.start)]
+
+
+def _log_mel(features: RecordingFeatures, window: Window) -> Floats:
+    """Return the clamped log-mel of a window, its pieces joined, an even number of frames."""
+    pieces = _pieces(features, window)
+    parts = [features.clamped(piece.start, piece.end) for piece in pieces]
+    n_missing = sum(part.shape[1] for part in parts) % MELS_PER_FRAME
+    parts.append(np.full((len(parts[0]), n_missing), PADDING_LOG_MEL, np.float32))
+    return np.concatenate(parts, axis=1)
+
+
+def _mel(features: RecordingFeatures, window: Window, n_frames: int, fill: Fill) -> Floats:
+    """Return the normalised log-mel (1, n_mels, n_frames) of a window, its pieces joined."""
+    pieces, parts = _pieces(features, window), []
+    for piece in pieces:
+        part = features.window(piece.start, piece.end, n_frames=n_frames, fill=fill)
+        n_content = None if piece is pieces[-1] else part.n_content_frames[0]
+        parts.append(part.mel[..., :n_content])
+    mel: Floats = np.concatenate(parts, axis=-1)
+    return mel[..., :n_frames]
 
 
 def transcriber_for(

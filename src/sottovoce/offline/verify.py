@@ -42,7 +42,6 @@ from sottovoce.offline.windows import (
 from sottovoce.options.decoding import FallbackOptions, is_silence
 from sottovoce.options.transcribe import APPENDED, PREPENDED
 from sottovoce.options.vad import VadOptions
-from sottovoce.runtime.calls import EncodeCall
 from sottovoce.types import SAMPLE_RATE, Segment, Word
 
 logger = logging.getLogger(__name__)
@@ -442,10 +441,9 @@ class SkippedSpeechRecovery:
     ) -> DecodedWindow | None:
         """Decode a piece at the first temperature, as sampling hallucinates; loops at all, until one ends."""
         transcriber, fallback = self.transcriber, self.transcriber.options.fallback
-        start, end = piece.start, piece.end
-        features = self.features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
-        encoded = transcriber.runtime.run(EncodeCall(features))
-        window = Window.of(start, start + features.n_content_frames[0])
+        start = piece.start
+        window = Window.of(start, self.features.end_before(piece.end))
+        (encoded,) = transcriber.encode(self.features, [window], is_part=True)
         for temperature in fallback.temperatures[: None if is_loop else 1]:
             (attempt,) = transcriber.decode(encoded, [WindowRequest(language, (), start)], (temperature,))
             result = attempt.result
