@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce.audio.io import check_is_there, check_reading
 from sottovoce.audio.recording import Recording
-from sottovoce.errors import AudioError, OptionError
+from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.models.devices import choose_device, choose_number_format
-from sottovoce.models.load import load_checkpoint
+from sottovoce.models.dims import DENSE, FULL_WINDOW_S, frames_of
+from sottovoce.models.load import load_checkpoint, store_mode
 from sottovoce.models.sources.find import Source, Sources, default_model
 from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
 from sottovoce.offline.transcriber import SecondModel, transcriber_for, with_arguments
@@ -137,10 +138,31 @@ class Model:
         chosen = self._chosen(language, task, word_timestamps, beam_size, options)
         if speakers is not None:
             chosen = replace(chosen, speakers=parse_speakers(speakers))
+        if chosen.read_again and chosen.audio_ctx is None:
+            self.test_encoder()
         transcriber = transcriber_for(runtime or self.runtime, self.tokenizer, chosen, fusion, second)
         recording = Recording(source, chosen, sample_rate=sample_rate)
         control = RunControl(on_progress, abort)
         return FileTranscription(transcriber, recording, control, model=self.name, resume=resume)
+
+    def test_encoder(self) -> None:
+        """Find how weights without a published encoder mode encode short windows, once; keep it in the cache.
+
+        Called at the first use, except for models of other windows than 30 s.
+        """
+        if not self._lacks_mode or self.backend.dims.n_audio_ctx != frames_of(FULL_WINDOW_S):
+            return
+        from sottovoce.evaluation.encoder_mode import quick_encoder_mode
+
+        assert self.mode_key is not None, "modes of weights without a key are known"
+        self._lacks_mode = False
+        mode = self.backend.encoder_mode = quick_encoder_mode(self.backend, self.tokenizer)
+        found = "every frame" if mode == DENSE else f"one frame in {mode.stride}"
+        try:
+            kept = str(store_mode(self.mode_key, mode))
+        except OSError as error:
+            kept = f"not kept: {cause_of(error)}"
+        logger.warning("%s: tested its encoder, once: it needs %s of padding (%s)", self.name, found, kept)
 
     def as_second(
         self,
@@ -181,6 +203,8 @@ class Model:
         if isinstance(sources, str | bytes | Path):
             raise OptionError(f"transcribe_files: expected a list of recordings, got one: {sources!r:.60}")
         chosen = self._chosen(language, task, word_timestamps, beam_size, options)
+        if chosen.read_again and chosen.audio_ctx is None:
+            self.test_encoder()
         return transcribe_batch(
             transcriber_for(self.runtime, self.tokenizer, chosen, fusion),
             sources,
@@ -414,13 +438,8 @@ class Model:
         given = {"switching": switching, "vad": vad, "captions": captions, "stream": stream}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         chosen = replace(chosen, languages=self._allowed(languages or chosen.languages), **changes)
-        if self._lacks_mode and chosen.stream.encoder is None:
-            self._lacks_mode = False
-            logger.warning(
-                "%s: the cheapest encoder mode is not known, live updates take more work than they need; "
-                "`sottovoce bench FILE --live` finds it, once",
-                self.name,
-            )
+        if chosen.stream.encoder is None:
+            self.test_encoder()
         speakers = (chosen.speakers or None) if speakers is None else speakers
         return Session(
             self.backend,

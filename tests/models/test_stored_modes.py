@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from sottovoce.api import load_model
+from sottovoce.api import Model, load_model
+from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.dims import BASE, DENSE, EncoderMode
 from sottovoce.models.load import load_checkpoint, store_mode, stored_mode, weights_key
+from sottovoce.options.transcribe import TranscribeOptions
 from tests.models import tiny
 
 FOUND = EncoderMode(stride=30, anchors=(470, 1475), recompute_s=3.5, refresh_s=0.0)
@@ -82,14 +86,28 @@ def test_published_modes_and_those_in_the_file_need_no_entry(tmp_path: Path) -> 
     assert (model.mode_key, model.backend.encoder_mode) == (None, BASE)
 
 
-def test_a_model_says_once_that_its_mode_is_unknown(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    model = load_model(weights, device="cpu")
+def test_the_encoder_is_tested_once_at_the_first_use(caplog: pytest.LogCaptureFixture) -> None:
+    """In ten encodings at most; the mode is kept, and told in one line."""
+    caplog.set_level(logging.WARNING, "sottovoce.api")
+    unknown = replace(read_compact(), encoder_mode=None, mode_key="1" * 32)
+    backend, n_encoded = tiny.backend(unknown), 0
+    encode_incremental = backend.encode_incremental
+
+    def counting(windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        nonlocal n_encoded
+        n_encoded += len(windows)
+        return encode_incremental(windows)
+
+    backend.encode_incremental = counting  # type: ignore[method-assign]
+    model = Model(unknown, backend)
+    model.transcribe(np.zeros(16000, np.float32), options=TranscribeOptions(read_again=False))
+    assert n_encoded == 0, "these windows are full, whatever the mode"
+    model.transcribe(np.zeros(16000, np.float32))
+    assert 4 <= n_encoded <= 10
+    assert stored_mode("1" * 32) == backend.encoder_mode
+    n_encoded = 0
+    model.transcribe(np.zeros(16000, np.float32))
     model.session("en", vad=False)
-    model.session("en", vad=False)
+    assert n_encoded == 0
     (line,) = caplog.messages
-    assert line.startswith("own: the cheapest encoder mode is not known")
-    assert model.mode_key is not None
-    store_mode(model.mode_key, FOUND)
-    load_model(weights, device="cpu").session("en", vad=False)
-    assert len(caplog.messages) == 1
+    assert "tested its encoder, once" in line

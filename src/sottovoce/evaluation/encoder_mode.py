@@ -9,12 +9,14 @@ whose probabilities are about as near as with 5 s of dense padding, which has th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
 from sottovoce.decoding.decode import decode
 from sottovoce.errors import OptionError
@@ -46,6 +48,20 @@ TOLERANCE = 1.25
 """Limit of the divergence over that of `DENSE.whole()`; 3.5 s gives 1.03 (`tiny.en`) to 1.10 (`base`)."""
 LOOP = 1.0
 """Nats a token: modes of `base` with loops have at least 1.3, all others at most 0.5."""
+
+
+BUNDLED = Path(__file__).parent / "assets" / "speech.opus"
+BUNDLED_PIECES = (("en", 0.0, 11.0), ("de", 11.0, 16.4), ("pt", 16.4, 21.56), ("ja", 21.56, 28.06))
+"""Language, start and end (s)."""
+ENGLISH_PIECES = (("en", 0.0, 5.3), ("en", 5.3, 11.0))
+"""Of English-only models, whose text of other languages is chance."""
+QUICK_STRIDES = (30, 10)
+NEAR, NEAR_WORST = 0.05, 0.2
+"""Mean and worst divergence, in nats a token, up to which modes of `base` have the errors of the full window.
+Source: docs/research/live-encoder.md, the table of 40 clips.
+"""
+DOUBTFUL_PIECES = 2
+"""Those with the worst divergence decide about the next stride, so that ten encodings suffice."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +119,36 @@ def find_encoder_mode(backend: Backend, tokenizer: Tokenizer, samples: Samples) 
     return whole if whole.worst < LOOP else measure(backend, pieces, EXACT)
 
 
+def quick_encoder_mode(backend: Backend, tokenizer: Tokenizer) -> EncoderMode:
+    """Return the sparse mode that reads the bundled speech as the full window does, else `DENSE`.
+
+    Encodes ten windows at most. Only the padding is tested; an update recomputes as much as in `DENSE`.
+    """
+    samples, pieces = load_audio(BUNDLED), list[ReferencePiece]()
+    bundled = BUNDLED_PIECES if tokenizer.is_multilingual else ENGLISH_PIECES
+    for code, start_s, end_s in bundled:
+        known = tokenizer.with_language(code) if tokenizer.is_multilingual else tokenizer
+        part = samples[round(start_s * SAMPLE_RATE) : round(end_s * SAMPLE_RATE)]
+        pieces += _reference(backend, known, part)
+    if len(pieces) < len(bundled):
+        return DENSE
+    anchors = find_anchors(pieces)
+    for stride in QUICK_STRIDES:
+        mode = replace(DENSE, tail_s=None, stride=stride, anchors=anchors)
+        each = divergences(backend, pieces, mode.whole())
+        if sum(each) <= NEAR * len(each) and max(each) <= NEAR_WORST:
+            return mode
+        worst = sorted(range(len(each)), key=each.__getitem__)[-DOUBTFUL_PIECES:]
+        pieces = [pieces[index] for index in worst]
+    return DENSE
+
+
+def divergences(backend: Backend, pieces: Sequence[ReferencePiece], mode: EncoderMode) -> list[float]:
+    """Return the divergence of each piece, encoded at once."""
+    results = backend.encode_incremental([IncrementalWindow(piece.log_mel, mode) for piece in pieces])
+    return [_divergence(backend, piece, result) for piece, result in zip(pieces, results, strict=True)]
+
+
 def speech_pieces(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> Iterator[ReferencePiece]:
     """Cut a recording into pieces with text, and read each in the full window."""
     start = 0
@@ -111,18 +157,21 @@ def speech_pieces(backend: Backend, tokenizer: Tokenizer, samples: Samples) -> I
         start += len(part)
         if len(part) < seconds * SAMPLE_RATE:
             return
-        n_columns = 2 * round(seconds * FRAMES_PER_SECOND)
-        mel = log_mel(part, backend.dims.n_mels, padding_samples=SAMPLE_RATE)[:, :n_columns]
-        (full,) = backend.encode_incremental([IncrementalWindow(mel, EXACT)])
-        options = DecodingOptions(
-            language=tokenizer.language, without_timestamps=True, sample_len=LONGEST_TEXT
-        )
-        (result,) = decode(backend, tokenizer, full.encoded, [options])
-        if result.tokens:
-            prompt = tokenizer.sot_sequence_including_notimestamps
-            tokens = (*prompt, *result.tokens)
-            norms = full.encoded.states[0].float().norm(dim=-1).cpu()
-            yield ReferencePiece(mel, norms, tokens, len(prompt), _read(backend, full, tokens, len(prompt)))
+        yield from _reference(backend, tokenizer, part)
+
+
+def _reference(backend: Backend, tokenizer: Tokenizer, part: Samples) -> Iterator[ReferencePiece]:
+    """Read a piece in the full window; nothing without text."""
+    n_columns = 2 * (len(part) * FRAMES_PER_SECOND // SAMPLE_RATE)
+    mel = log_mel(part, backend.dims.n_mels, padding_samples=SAMPLE_RATE)[:, :n_columns]
+    (full,) = backend.encode_incremental([IncrementalWindow(mel, EXACT)])
+    options = DecodingOptions(language=tokenizer.language, without_timestamps=True, sample_len=LONGEST_TEXT)
+    (result,) = decode(backend, tokenizer, full.encoded, [options])
+    if result.tokens:
+        prompt = tokenizer.sot_sequence_including_notimestamps
+        tokens = (*prompt, *result.tokens)
+        norms = full.encoded.states[0].float().norm(dim=-1).cpu()
+        yield ReferencePiece(mel, norms, tokens, len(prompt), _read(backend, full, tokens, len(prompt)))
 
 
 def find_anchors(pieces: Sequence[ReferencePiece]) -> tuple[int, ...]:
@@ -139,15 +188,18 @@ def find_anchors(pieces: Sequence[ReferencePiece]) -> tuple[int, ...]:
 
 def measure(backend: Backend, pieces: Sequence[ReferencePiece], mode: EncoderMode) -> Trial:
     """Compare a mode's probabilities on growing pieces with the full window's."""
-    divergences, n_computed = [], 0
+    each, n_computed = list[float](), 0
     for piece in pieces:
         result, n_frames = _grown(backend, piece, mode)
-        log_probs = _read(backend, result, piece.tokens, piece.n_prompt)
-        each = (piece.log_probs.exp() * (piece.log_probs - log_probs)).sum(-1)
-        divergences.append(float(each.mean()))
+        each.append(_divergence(backend, piece, result))
         n_computed += n_frames
     work = n_computed / sum(piece.n_frames for piece in pieces)
-    return Trial(mode, sum(divergences) / len(pieces), max(divergences), work)
+    return Trial(mode, sum(each) / len(pieces), max(each), work)
+
+
+def _divergence(backend: Backend, piece: ReferencePiece, result: IncrementalResult) -> float:
+    log_probs = _read(backend, result, piece.tokens, piece.n_prompt)
+    return float((piece.log_probs.exp() * (piece.log_probs - log_probs)).sum(-1).mean())
 
 
 def _grown(backend: Backend, piece: ReferencePiece, mode: EncoderMode) -> tuple[IncrementalResult, int]:

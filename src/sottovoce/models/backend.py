@@ -230,7 +230,13 @@ class IncrementalResult:
 
 
 class Backend(Protocol):
-    """A model of Whisper's architecture on some runtime."""
+    """A model of Whisper's architecture on some runtime.
+
+    encoder_mode: the cheapest valid mode of the checkpoint for windows that grow or are not full; `DENSE`
+    while none is known.
+    """
+
+    encoder_mode: EncoderMode
 
     @property
     def name(self) -> str: ...
@@ -259,11 +265,6 @@ class Backend(Protocol):
     @property
     def tail_s(self) -> float:
         """Seconds of padding that `encode` needs behind speech in a window shorter than 30 s."""
-        ...
-
-    @property
-    def encoder_mode(self) -> EncoderMode:
-        """The cheapest valid mode of incremental encoding of the checkpoint."""
         ...
 
     def encode(self, features: Features) -> EncoderOutput:

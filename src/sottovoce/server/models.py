@@ -220,6 +220,7 @@ class ModelRegistry:
         began = time.monotonic()
         await self.free()
         model = await anyio.to_thread.run_sync(self._open_model, name)
+        await anyio.to_thread.run_sync(model.test_encoder)
         scheduler = self._make(model)
         try:
             self._record_size(name, model)
