@@ -27,7 +27,7 @@ from sottovoce.language.chain import (
     Spans,
     base_prior,
 )
-from sottovoce.language.probe import LanguageProbe, ProbedLanguage, change_boundary, sides_of
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage, ProbeOptions, change_boundary, sides_of
 from sottovoce.models.backend import EncoderOutput
 from sottovoce.offline.resume import FollowerState, ProbedPiece, TranscriptionState
 from sottovoce.offline.transcriber import Transcriber
@@ -36,6 +36,7 @@ from sottovoce.offline.windows import (
     Window,
     energy_minima,
     energy_minimum,
+    mel_frames,
     speech_pieces,
 )
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, is_silence
@@ -182,6 +183,8 @@ class LanguageFollower:
         self._confirmed: tuple[float, int] = (0.0, 0)
         """Sum of the surprisals of improbable texts in the right language, and their number."""
         self.is_several = transcriber.options.follows_languages
+        self._n_full = transcriber.backend.dims.n_audio_ctx
+        self._hears_windows = transcriber.window_mode is not None
 
     def runs(
         self,
@@ -201,11 +204,16 @@ class LanguageFollower:
             piece: one for piece, one in self._detections.items() if piece.end > pieces[0].start
         }
         self._text.forget_before(pieces[0].start)
+        is_alone = self._is_one_stretch(encoded, pieces)
+        if is_alone:
+            spans = [(0, encoded.n_frames)] * len(pieces)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
             found = self._runtime.run(SpanProbeCall(self._probe, encoded, [spans[i] for i in new]))
             for index, probed in zip(new, found, strict=True):
-                self._detections[pieces[index]] = ProbedPiece.of(pieces[index], probed, is_alone=False)
+                self._detections[pieces[index]] = ProbedPiece.of(pieces[index], probed, is_alone=is_alone)
+                if is_alone:
+                    self._note_outside(pieces[index], probed)
         before = None if is_beginning else self._place_of(current)
         model = self._spans(pieces, before, self._place_of(current or self._likeliest(pieces)))
         self._ask(model, pieces)
@@ -222,6 +230,14 @@ class LanguageFollower:
             LanguageRun(self._codes[run.language], tuple(pieces[run.first : run.end]), run.probability)
             for run in model.runs()
         ]
+
+    def _is_one_stretch(self, encoded: EncoderOutput, pieces: Sequence[SpeechSpan]) -> bool:
+        """Return whether a window is heard as its pieces would be, encoded separately: a window of one piece,
+        or, as in a live session, the first seconds of speech until there is a change.
+        """
+        is_short = self._hears_windows and encoded.n_frames < self._n_full
+        is_opening = pieces[-1].end - pieces[0].start <= mel_frames(ProbeOptions().opening_s)
+        return is_short and not self.is_several and (len(pieces) == 1 or is_opening)
 
     def language_of(self, piece: SpeechSpan, current: str, speech: Sequence[SpeechSpan]) -> str:
         """Detect the language of one piece: `current` unless the recording, or its window, shows several."""

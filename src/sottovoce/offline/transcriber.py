@@ -16,8 +16,7 @@ from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, opening
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import EXACT, Backend, EncoderMode, EncoderOutput, IncrementalWindow
-from sottovoce.models.dims import DENSE
+from sottovoce.models.backend import Backend, EncoderMode, EncoderOutput, IncrementalWindow
 from sottovoce.offline.windows import SpeechSpan, Window, WindowCut
 from sottovoce.options.decoding import DecodingOptions, DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -171,12 +170,12 @@ class Transcriber:
     def window_mode(self) -> EncoderMode | None:
         """How a window that is not full is encoded: in the mode of the checkpoint.
 
-        None: as a full window, as in openai-whisper: no mode is known (`DENSE`), or the options ask for
-        openai-whisper's algorithm or for the number of frames.
+        None: as a full window, as in openai-whisper: the checkpoint has no mode of sparse padding, or the
+        options ask for openai-whisper's algorithm or for the number of frames.
         """
         mode = self.backend.encoder_mode
         is_open = self.options.read_again and self.options.audio_ctx is None
-        return None if mode in (EXACT, DENSE) or not is_open else mode.whole()
+        return mode.whole() if is_open and mode.has_sparse_padding else None
 
     def encode(
         self,
@@ -308,9 +307,8 @@ class Transcriber:
 
         A shortened window has twice its share, as the decoder may loop; sparse padding stands for all of it.
         """
-        requested, dims, mode = self.options.decoding.sample_len, self.backend.dims, self.window_mode
-        is_full = n_frames >= dims.n_audio_ctx or (mode is not None and mode.has_sparse_padding)
-        if requested is not None or is_full:
+        requested, dims = self.options.decoding.sample_len, self.backend.dims
+        if requested is not None or n_frames >= dims.n_audio_ctx or self.window_mode is not None:
             return requested
         return max(1, dims.n_text_ctx * n_frames // dims.n_audio_ctx)
 
