@@ -223,8 +223,8 @@ class TranscribeOptions:
     ).as_field(())
     """Start, end, start, … in ascending seconds."""
     audio_ctx: int | None = _speech(
-        "Encoder frames (20 ms) of a window; fewer than the model's lose words.",
-        unset="1500",
+        "Encoder frames (20 ms) of every window, full or not; fewer than the model's lose words.",
+        unset="1500, fewer where less is left",
         metavar="FRAMES",
         least=50,
         expected="at least 50 (a second)",
