@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -293,8 +294,7 @@ def test_delayed_fusion_replaces_and_never_compounds(network: PreTrainedModel, e
 
 
 def test_batches_and_chunks_with_a_neural_model(network: PreTrainedModel) -> None:
-    rows = torch.stack([emissions(24, 3, seed) for seed in range(3)])
-    lengths = torch.tensor([24, 10, 17])
+    rows, lengths = np.stack([emissions(24, 3, seed) for seed in range(3)]), np.array([24, 10, 17])
     together = decoder(network, 4, RandomBigram(5, 2), beam_size=6).decode(rows, lengths)
     searcher = decoder(network, 4, RandomBigram(5, 2), beam_size=6)
     for row, length, (best,) in zip(rows, lengths, together, strict=True):

@@ -162,7 +162,7 @@ def test_a_word_that_stands_twice_is_a_warning(small: Path, caplog: pytest.LogCa
 def test_impossible_n_grams_are_never_found(weight: float, small: Path) -> None:
     """-inf of a bigram forbids it also times 0; -inf of a unigram forbids no bigram."""
     small.write_text(SMALL.replace("-0.4\t<s> a", "-inf\t<s> a").replace("-0.8\tb", "-inf\tb"))
-    log_probs = np.array([[0.01, 0.01, 0.6, 0.38]]).log()
+    log_probs = np.log(np.array([[0.01, 0.01, 0.6, 0.38]]))
     decoder = CtcDecoder(
         ["-", "|", "a", "b"],
         lm=small,

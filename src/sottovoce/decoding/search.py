@@ -304,7 +304,8 @@ class Sampling(Search):
             most_likely: Ints = logits.argmax(axis=1, keepdims=True)
             return most_likely
         tempered = logits.astype(np.float64) / self._temperature
-        cumulative = np.exp(tempered - tempered.max(axis=1, keepdims=True)).cumsum(axis=1)
+        with np.errstate(invalid="ignore"):  # where nothing may follow
+            cumulative = np.exp(tempered - tempered.max(axis=1, keepdims=True)).cumsum(axis=1)
         # The first id with a cumulative probability above the draw; never one of probability 0.
         targets = self._uniforms[state.origin, state.tokens.shape[1]] * cumulative[:, -1]
         each = zip(cumulative, targets, strict=True)
