@@ -230,7 +230,7 @@ def test_keys_and_values_are_computed_of_changed_frames_alone(
 
 def test_an_odd_width_is_encoded_on_pytorch() -> None:
     odd = tiny.dims(n_mels=79)
-    mel = torch.randn(1, 79, 40)
+    mel = torch.randn(1, 79, 40).numpy()
     assert not native.fits_kernels(odd)
     assert native.fits_kernels(DIMS)
     states = backend(odd).encode(Features(mel, (40,))).states

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.api import Model
+from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
 from sottovoce.text.tokenizer import Tokenizer
@@ -140,6 +140,7 @@ def test_the_command_tells_both_and_leaves_the_original(capsys: pytest.CaptureFi
 def test_an_english_only_model_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sottovoce.api.load_model", load_model)  # one that no other test shares
     monkeypatch.setattr(Tokenizer, "is_multilingual", property(lambda _: False))
     assert run(["stream", str(CLIPS / "en.flac"), "-m", "nano", "-l", "en", *ENGLISH]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()

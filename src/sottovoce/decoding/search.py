@@ -277,7 +277,8 @@ class Sampling(Search):
         fused = state.lm_scores.add_to(logprobs)
         # The text ends if the filters and a model allow nothing.
         is_stuck = fused.max(axis=1, keepdims=True) == FORBIDDEN
-        return _best_of(np.where(is_stuck, self._eot, self._drawn(fused, state)), logprobs, fused)
+        drawn = self._drawn(np.where(is_stuck, 0, fused), state)
+        return _best_of(np.where(is_stuck, self._eot, drawn), logprobs, fused)
 
     def extend(self, best: BestTokens, state: SearchState) -> Ints | None:
         chosen = best.tokens[:, 0]
