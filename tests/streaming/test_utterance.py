@@ -203,7 +203,9 @@ def test_committed_text_is_cut_at_the_widest_pause_of_its_middle() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "finalize", "pause"])
-@pytest.mark.parametrize("beyond_s", [0.01, 0.13, 0.31, 0.47])
+@pytest.mark.parametrize(
+    "beyond_s", [0.01, 0.31, *(pytest.param(long, marks=pytest.mark.long) for long in (0.13, 0.47))]
+)
 def test_nothing_that_is_encoded_is_longer_than_what_may_be_held(how: str, beyond_s: float) -> None:
     """Speech ends between two updates, when as much is held as may be."""
     held = StreamOptions(audio_max_len_s=6.0, audio_trim_s=2.0, stall_timeout_s=30.0)
