@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -125,13 +126,19 @@ def test_readers_see_all_that_is_said_and_corrected() -> None:
         picture(late, "reader")
         page.click("#toggle")
         state(page, "ended")
+        wait_until(lambda: re.match(r"ended \d", late.inner_text("#status-text")) is not None)
         page.click("#share-open")
+        assert page.locator("#share-code svg").get_attribute("aria-label") == "QR code of the link"
+        picture(page, "share")
         page.click("#share-stop")
         state(late, "ended")
         assert said(late) == said(page)
         late.reload()
         state(late, "refused")
         assert said(late) == []
+        assert "Ask for a new one" in late.inner_text("#hint")
+        late.goto(link.replace("/read#", "/captions#"))
+        wait_until(lambda: "Ask for a new one" in late.inner_text("#roll"))
     assert faults == []
 
 

@@ -119,7 +119,7 @@ class SlowModel:
 
     name = "slow"
     languages: tuple[str, ...] = ("en", "de")
-    backend = SimpleNamespace(device=torch.device("meta"), own_threads=False)
+    backend = SimpleNamespace(device=torch.device("meta"), own_threads=False, runtime="none")
     """It computes nothing, as these sessions do their work themselves; one engine on anything but a CPU."""
     tokenizer = SimpleNamespace(is_multilingual=False)
     """It refuses to translate."""
@@ -137,6 +137,9 @@ class SlowModel:
         self._make_session = session or SlowSession
         self.n_calls = 0
         self.threads: set[str] = set()
+
+    def test_encoder(self) -> None:
+        """Has no encoder."""
 
     def session(
         self, languages: object = None, runtime: Runtime | None = None, **options: object

@@ -71,6 +71,8 @@ def test_a_reader_who_comes_late_gets_all_and_then_what_changes(fake_server: Ser
             second = received(reader)
             assert (texts(second), second["now"]) == (["four five"], None)
             assert "names" not in second
+            say(speaker, captions(stopped=1.7e12))
+            assert received(reader)["stopped"] == 1.7e12
             say(speaker, captions(utterances=[utterance(0, "corrected")]))
             assert texts(received(reader)) == ["corrected"]
             say(speaker, captions(clear=True, utterances=[utterance(0, "anew")]))

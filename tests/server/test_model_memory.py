@@ -263,7 +263,9 @@ class Sized(QuietModel):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.backend = SimpleNamespace(device=torch.device("meta"), dims=DIMS[name], own_threads=False)
+        self.backend = SimpleNamespace(
+            device=torch.device("meta"), dims=DIMS[name], own_threads=False, runtime="none"
+        )
 
 
 def test_every_api_says_that_there_is_no_memory_in_its_own_way_and_which_are_loaded() -> None:

@@ -44,6 +44,7 @@ MAX_TEXT = 8_000
 MAX_NAMES = 100
 MAX_NAME = 80
 MAX_SECONDS = 1e6
+MAX_TIME_MS = 1e13
 MAX_NUMBER = 1_000_000
 PAGE_CHARACTERS = 32_000
 """Of a message to a reader; one utterance may be longer."""
@@ -84,7 +85,7 @@ class SharedCaptions:
             self.revision += 1
             self._cleared, self._n_characters = self.revision, 0
             self._utterances.clear()
-            self._parts = {"now": (self.revision, "null"), "names": (self.revision, "{}")}
+            self._parts |= {"now": (self.revision, "null"), "names": (self.revision, "{}")}
         utterances = cast("list[dict[str, Json]]", changes.get("utterances", []))
         for number, utterance in {cast(int, each["id"]): each for each in utterances}.items():
             _, before = self._utterances.get(number, (0, ""))
@@ -95,9 +96,9 @@ class SharedCaptions:
             self._n_characters += len(text) - len(before)
             self._utterances.pop(number, None)
             self._utterances[number] = (self.revision, text)
-        for name in [name for name in self._parts if name in changes]:
+        for name in [name for name in ("now", "names", "stopped") if name in changes]:
             text = json_text(changes[name])
-            if text != self._parts[name][1]:
+            if text != self._parts.get(name, (0, "null"))[1]:
                 self.revision += 1
                 self._parts[name] = (self.revision, text)
         if self.revision == before_all:
@@ -254,9 +255,12 @@ CHANGES: Mapping[str, fields.Reader[Json]] = {
     "utterances": fields.list_of(UTTERANCE, MAX_ITEMS),
     "now": fields.or_null(UTTERANCE),
     "names": read_names,
+    "stopped": fields.or_null(partial(fields.read_number, least=0.0, most=MAX_TIME_MS)),
     "clear": lambda name, value: value is True,
 }
-"""By field of `captions`. "now": the utterance in progress. An utterance without words removes it."""
+"""By field of `captions`. "now": the utterance in progress. "stopped": when the speaker stopped, in
+milliseconds since 1970. An utterance without words removes it.
+"""
 
 
 def read_publication(message: bytes | str) -> tuple[str, dict[str, Json]]:

@@ -287,6 +287,7 @@ function show(state) {
 }
 
 function setRunning(running) {
+  transcript.stopped = running ? null : Date.now();
   $("toggle").setAttribute("aria-pressed", String(running));
   document.querySelectorAll('input[name="source"]').forEach((input) => (input.disabled = running));
   if (running && !uploading.isRunning) show("connecting");
@@ -298,6 +299,8 @@ function setRunning(running) {
     wakeLock = null;
   }
   offerActions();
+  local.send();
+  sharing.send();
 }
 
 let announcedAt = 0;

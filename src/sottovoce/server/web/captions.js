@@ -11,7 +11,7 @@ const TELLS = {
   ended: "the session is over",
   lost: "connection lost: trying again",
   full: "too many readers: trying again",
-  unknown: "this link belongs to no session that goes on",
+  unknown: "This link belongs to no session that goes on. Ask for a new one.",
 };
 const STEP = 1.15;
 const CALM_MS = 2500;
@@ -66,6 +66,16 @@ function paragraphs(utterance) {
   return found;
 }
 
+// An expired link has nothing else to show.
+function tell(state) {
+  $("state").textContent = TELLS[state] ?? `ended ${feed.stoppedAt}`;
+  if (state !== "unknown") return;
+  const paragraph = document.createElement("p");
+  paragraph.append(span(TELLS.unknown, null, "line"));
+  $("roll").replaceChildren(paragraph);
+  $("lines").hidden = false;
+}
+
 let quietTimer = 0;
 function show() {
   const newest = feed.all.slice(-UTTERANCES);
@@ -105,8 +115,8 @@ feed.addEventListener("change", () => {
   show();
   stay();
 });
-feed.addEventListener("state", ({ detail }) => ($("state").textContent = TELLS[detail]));
-$("state").textContent = TELLS[feed.state];
+feed.addEventListener("state", ({ detail }) => tell(detail));
+tell(feed.state);
 $("fewer").addEventListener("click", () => lines(-1));
 $("more").addEventListener("click", () => lines(1));
 $("smaller").addEventListener("click", () => resize(-1));

@@ -6,7 +6,7 @@ const AGAIN_MS = [250, 500, 1000, 2000, 4000, 8000];
 const TOKEN = /^[\w-]+$/; // what a socket can carry
 export const CHANNEL = "sottovoce.captions";
 
-// Events: "change" with {ids, hasNow, isAll}, "state" with connecting, live, waiting (nobody speaks here), ended, lost,
+// Events: "change" with {ids, hasNow, isAll}, "state" with connecting, live, stopped, waiting (nobody speaks here), ended, lost,
 // full or unknown.
 export class Feed extends EventTarget {
   constructor(token) {
@@ -23,6 +23,7 @@ export class Feed extends EventTarget {
     this.utterances = new Map(); // by their numbers
     this.now = null;
     this.names = {};
+    this.stopped = null; // when the speaker stopped, in milliseconds since 1970
   }
 
   // What was said, in its order; the last is the one being spoken.
@@ -47,7 +48,7 @@ export class Feed extends EventTarget {
         if (isFirst) this.attempts = 0;
         this.take({ ...message, clear: message.clear || isFirst });
         isFirst = false;
-        this.change("live");
+        this.change(this.spoken);
       }
       if (message.type === "ended") this.change("ended");
       if (message.type === "error") fault = message.error;
@@ -76,14 +77,25 @@ export class Feed extends EventTarget {
     channel.onmessage = ({ data }) => {
       if (data.type !== "captions") return;
       this.take(data);
-      this.change("live");
+      this.change(this.spoken);
     };
     channel.postMessage({ type: "hello" });
     this.change("waiting");
   }
 
-  take({ utterances = [], now, names, clear = false }) {
+  get spoken() {
+    return this.stopped === null ? "live" : "stopped";
+  }
+
+  // When the speaker stopped, as a clock shows it.
+  get stoppedAt() {
+    return new Date(this.stopped).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  }
+
+  take({ utterances = [], now, names, stopped, clear = false }) {
+    const before = this.stopped;
     if (clear) this.forget();
+    this.stopped = stopped === undefined ? before : stopped;
     for (const utterance of utterances) {
       if (utterance.words.length) this.utterances.set(utterance.id, utterance);
       else this.utterances.delete(utterance.id);

@@ -1,5 +1,7 @@
 // The dialog that shares a session, and makes links of caption views.
 
+import { qrCode } from "./qr.js";
+
 const $ = (id) => document.getElementById(id);
 const LOCAL = ["localhost", "127.0.0.1", "[::1]"];
 const DEFAULTS = { lines: "2", color: "#ffffff" };
@@ -34,6 +36,8 @@ export class Invitations {
     $("share-off").hidden = Boolean(isOn);
     $("share-start").disabled = state !== "off";
     $("share-link").value = isOn ? `${location.origin}/read#${token}` : "";
+    const code = isOn ? qrCode($("share-link").value) : null;
+    $("share-code").replaceChildren(...(code ? [code] : []));
     const told = { on: readers === 1 ? "1 reader" : `${readers} readers`, lost: "connection lost: trying again", connecting: "connecting…" };
     $("share-state").textContent = told[state] ?? "";
     $("share-local").hidden = !isOn || !LOCAL.includes(location.hostname);

@@ -11,9 +11,10 @@ const TELLS = {
   ended: "the session is over: this text goes when you close the page",
   lost: "connection lost: trying again",
   full: "too many readers just now: trying again",
-  unknown: "this link belongs to no session that goes on",
+  unknown: "not shared",
 };
-const STATES = { live: "live", ended: "ended", unknown: "refused", lost: "reconnecting", full: "reconnecting" };
+const EXPIRED = "This link belongs to no session that goes on. Ask for a new one.";
+const STATES = { live: "live", stopped: "ended", ended: "ended", unknown: "refused", lost: "reconnecting", full: "reconnecting" };
 
 const $ = (id) => document.getElementById(id);
 const token = location.hash.slice(1);
@@ -81,7 +82,8 @@ function offerLanguages() {
 
 function tell(state) {
   $("status").dataset.state = STATES[state] ?? "connecting";
-  $("status-text").textContent = TELLS[state];
+  $("status-text").textContent = TELLS[state] ?? `ended ${feed.stoppedAt}`;
+  if (state === "unknown") $("hint").textContent = EXPIRED;
 }
 
 feed.addEventListener("change", ({ detail }) => show(detail));

@@ -17,6 +17,7 @@ class Changes {
     this.sent = -1;
     this.cleared = cleared;
     this.now = "";
+    this.stopped = undefined; // not told yet
   }
 
   *messages() {
@@ -28,6 +29,7 @@ class Changes {
     const rest = parts.pop() ?? {};
     if (JSON.stringify(now) !== this.now) rest.now = now;
     if (sent < 0 || transcript.renamed > sent) rest.names = { ...transcript.called };
+    if (transcript.stopped !== this.stopped) rest.stopped = this.stopped = transcript.stopped;
     parts.push(rest);
     if (transcript.cleared > this.cleared) parts[0].clear = true;
     this.cleared = transcript.cleared;

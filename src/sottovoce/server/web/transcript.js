@@ -16,6 +16,7 @@ export class Transcript extends Palette {
     this.now = now;
     this.revision = 0; // counts changes; every utterance has that of its last one
     this.renamed = 0; // the revision of the last change of names
+    this.stopped = null; // when the speaker stopped, in milliseconds since 1970
     this.held = null; // the utterance that somebody is at
     this.clear();
   }
