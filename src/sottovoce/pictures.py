@@ -148,7 +148,7 @@ def _attention(model: Model, mel: Floats, transcript: Transcript) -> Attention |
     encoded = model.backend.encode(features)
     matrix = attention_of(model.backend, encoded, WindowText(tokenizer, tokens, mel.shape[1]))
     texts = tuple(tokenizer.token_bytes(token).decode(errors="replace") for token in tokens)
-    return Attention(matrix[:-1].float().cpu().numpy(), texts)
+    return Attention(matrix[:-1], texts)
 
 
 def _text_tokens(transcript: Transcript, eot: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from sottovoce.models.backend import Backend, EncoderOutput, Floats
 from sottovoce.runtime.graphs import eagerly
 from sottovoce.runtime.static_rows import RowPool
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.types import Features
 from tests.models import tiny
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
@@ -77,7 +78,7 @@ def windows(backend: Backend, n_rows: int = 2, n_frames: int = N_FRAMES) -> Feat
 
 
 def one_row(encoded: EncoderOutput, row: int) -> EncoderOutput:
-    return EncoderOutput(encoded.states[row : row + 1], encoded.n_content_frames[row : row + 1])
+    return TorchEncoderOutput(encoded.states[row : row + 1], encoded.n_content_frames[row : row + 1])
 
 
 def difference(a: Tensor | Floats | None, b: Tensor | Floats | None) -> float:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import EncoderOutput
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.types import Features
 from tests.contracts.subjects import TOLERANCE, Subject, difference, one_row, windows
 from tests.runtime.fake import FakeBackend
@@ -160,7 +161,7 @@ def test_a_step_within_spans_equals_one_over_these_frames_alone(
     assert ours.logits.shape == (len(spans), n_tokens, len(ids))
     assert ours.logits.dtype == torch.float32
     for row, (begin, end) in enumerate(spans):
-        part = EncoderOutput(encoded.states[:, begin:end], (end - begin,))
+        part = TorchEncoderOutput(encoded.states[:, begin:end], (end - begin,))
         alone = read(backend, part, tokens[:1], vocabulary=ids, capture=heads)
         same = ours.logits[row].log_softmax(1), alone.logits[0].log_softmax(1)
         torch.testing.assert_close(*same, atol=1e-4, rtol=0)

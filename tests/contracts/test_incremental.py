@@ -15,7 +15,6 @@ from sottovoce.models.backend import (
     EXACT,
     Backend,
     EncoderMode,
-    EncoderOutput,
     EncoderState,
     IncrementalResult,
     IncrementalWindow,
@@ -123,7 +122,7 @@ def test_windows_that_are_joined_read_as_alone(backend: Backend, n_content: int)
     (other,) = backend.encode_incremental([IncrementalWindow(audio(backend, 20), THIN)])
     n_frames = other.encoded.n_frames
     plain = backend.encode(Features(audio(backend, n_frames, 1)[None], (2 * n_frames,)))
-    joined = EncoderOutput.joined([thin.encoded, plain])
+    joined = thin.encoded.joined([plain])
     alone = [read(backend, one, [[5, 9, 30]]).logits for one in (thin.encoded, plain)]
     for order in ([0, 1], [1, 0], [1], [0, 0, 1]):
         found = read(backend, joined.rows(order), [[5, 9, 30]] * len(order)).logits

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
@@ -32,9 +31,11 @@ def pieces(model: Model, speech: Samples) -> list[ReferencePiece]:
 
 
 def piece(n_frames: int, low: Sequence[int]) -> ReferencePiece:
-    norms = torch.full((1500,), 20.0)
+    norms = np.full(1500, 20.0, np.float32)
     norms[list(low)] = 5.0
-    return ReferencePiece(torch.zeros(80, 2 * n_frames), norms, (1,), 1, torch.zeros(1, 4))
+    return ReferencePiece(
+        np.zeros((80, 2 * n_frames), np.float32), norms, (1,), 1, np.zeros((1, 4), np.float32)
+    )
 
 
 def test_anchors_are_padding_of_low_norm_in_a_fifth_of_the_pieces() -> None:

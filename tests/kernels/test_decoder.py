@@ -18,8 +18,9 @@ native = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kerne
 import sottovoce_kernels  # noqa: E402
 
 from sottovoce.errors import OptionError  # noqa: E402
-from sottovoce.models.backend import Backend, EncoderOutput  # noqa: E402
+from sottovoce.models.backend import Backend  # noqa: E402
 from sottovoce.models.checkpoint.base import Checkpoint  # noqa: E402
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput  # noqa: E402
 from sottovoce.types import Features  # noqa: E402
 from tests.models import tiny  # noqa: E402
 from tests.runtime.reading import start, step  # noqa: E402
@@ -50,7 +51,7 @@ def test_heads_that_are_too_wide_are_refused() -> None:
 
 def said(backend: Backend, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and attention of a beam that reads a prompt, branches and goes on."""
-    rows = start(backend, EncoderOutput(states, (states.shape[1],) * len(states)), 2)
+    rows = start(backend, TorchEncoderOutput(states, (states.shape[1],) * len(states)), 2)
     first = step(rows, [[7, 250, 31, 4, 99]] * 4, capture=backend.alignment_heads)
     rows.select([0, 0, 3, 2])
     second = step(rows, [[1], [2], [3], [4]], capture=backend.alignment_heads)
@@ -87,7 +88,7 @@ def test_threads_change_nothing(name: str, n_threads: int) -> None:
 
 def test_a_token_that_is_none_is_refused() -> None:
     ours = backends()[1]
-    rows = start(ours, EncoderOutput(torch.randn(1, 35, 256), (35,)))
+    rows = start(ours, TorchEncoderOutput(torch.randn(1, 35, 256), (35,)))
     with pytest.raises(ValueError, match="token 300 given"):
         step(rows, [[300]])
     assert step(rows, [[299]]).logits.isfinite().all()

@@ -30,6 +30,7 @@ from sottovoce.models.ctc_head import (
     save_ctc_file,
 )
 from sottovoce.models.load import load_checkpoint
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.types import Features
 from tests.models import tiny
 from tests.models.test_checkpoints import random_arrays
@@ -72,9 +73,9 @@ def convolutional(d: int = 32) -> CtcWeights:
 def test_convolutions_hear_a_few_frames_to_both_sides_and_no_others() -> None:
     head = CtcHead(convolutional(), tiny.backend().encode)
     states = torch.randn(1, 20, 32)
-    before = head.emissions_of(EncoderOutput(states, (20,))).log_probs
+    before = head.emissions_of(TorchEncoderOutput(states, (20,))).log_probs
     states[0, 10] += 1.0
-    after = head.emissions_of(EncoderOutput(states, (20,))).log_probs
+    after = head.emissions_of(TorchEncoderOutput(states, (20,))).log_probs
     changed = np.abs(after - before)[0].max(axis=1) > 1e-6
     assert np.flatnonzero(changed).tolist() == [8, 9, 10, 11, 12]
 
@@ -82,10 +83,10 @@ def test_convolutions_hear_a_few_frames_to_both_sides_and_no_others() -> None:
 def test_padding_behind_the_audio_changes_nothing_of_it() -> None:
     head = CtcHead(convolutional(), tiny.backend().encode)
     states = torch.randn(2, 20, 32)
-    alone = head.emissions_of(EncoderOutput(states[:1, :12], (12,))).log_probs
-    padded = head.emissions_of(EncoderOutput(states, (12, 20))).log_probs
+    alone = head.emissions_of(TorchEncoderOutput(states[:1, :12], (12,))).log_probs
+    padded = head.emissions_of(TorchEncoderOutput(states, (12, 20))).log_probs
     np.testing.assert_allclose(padded[:1, :12], alone, atol=1e-5, rtol=0)
-    whole = head.emissions_of(EncoderOutput(states[1:], (20,))).log_probs
+    whole = head.emissions_of(TorchEncoderOutput(states[1:], (20,))).log_probs
     np.testing.assert_allclose(padded[1:], whole, atol=1e-5, rtol=0)
 
 

@@ -43,6 +43,7 @@ from sottovoce.runtime.incremental_encoder import (
     plan_update,
     state_of,
 )
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features, Floats
 
@@ -170,7 +171,7 @@ class FakeBackend:
         n_rows, _, n_frames = features.mel.shape
         self.n_encoded += n_rows
         rows = [self._written(self._hear(mel, row), n_frames // 2) for row, mel in enumerate(features.mel)]
-        return EncoderOutput(torch.stack(rows), n_content)
+        return TorchEncoderOutput(torch.stack(rows), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         """Write the script that is heard in each window, and say what a network would have computed."""
@@ -192,7 +193,7 @@ class FakeBackend:
         states = self._written(self._hear(normalize(window.log_mel), row), n_frames)[None]
         weights = plan.cache.padding.log_weights(plan.cache.n_content)
         log_weights = None if weights is None else torch.tensor([weights])
-        encoded = EncoderOutput(states, (plan.cache.n_content,), log_weights=log_weights)
+        encoded = TorchEncoderOutput(states, (plan.cache.n_content,), log_weights=log_weights)
         return IncrementalResult(encoded, FakeEncoderState(plan.cache), plan.n_computed)
 
     def _written(self, script: Script, n_frames: int) -> Tensor:

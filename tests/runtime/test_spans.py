@@ -9,6 +9,7 @@ from torch import Tensor
 from sottovoce.models.backend import EncoderOutput, Span
 from sottovoce.models.checkpoint.base import BFLOAT16, Checkpoint, floats, with_dtype
 from sottovoce.runtime.torch import TorchBackend
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.types import Features
 from tests.models.tiny import backend as tiny_backend
 from tests.models.tiny import checkpoint, dims
@@ -51,10 +52,10 @@ def test_half_precision_errs_no_more_within_a_span_than_without(dtype: torch.dty
     audio = encoded(of)
     kept = [(keys.float(), values.float()) for keys, values in of.keys_values(audio)]
     spans, ids = [span for each in SPANS for span in each], torch.arange(300)
-    same = EncoderOutput(audio.states.float(), (30,), kept)
+    same = TorchEncoderOutput(audio.states.float(), (30,), kept)
     exact = within(exact_of, same, spans, ids)
     ours = within(of, audio, spans, ids)
-    parts = [EncoderOutput(audio.states[:, first:last], (last - first,)) for first, last in spans]
+    parts = [TorchEncoderOutput(audio.states[:, first:last], (last - first,)) for first, last in spans]
     general = torch.cat([read(of, part, [[5]], vocabulary=ids).logits[:, 0] for part in parts])
     assert ours.dtype == torch.float32
     assert (ours - exact).square().mean() ** 0.5 <= 1.25 * (general - exact).square().mean() ** 0.5

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import EncoderMode, EncoderOutput, IncrementalWindow
+from sottovoce.models.backend import EncoderMode, IncrementalWindow
 from sottovoce.models.whisper import stays_float32
 from sottovoce.runtime.torch import TorchBackend
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.types import Features
 from tests.models import tiny
 from tests.runtime.reading import read, start, step
@@ -85,10 +86,10 @@ def test_a_frame_that_stands_for_two_counts_twice() -> None:
     """In every layer and for every row, within a span or not."""
     backend = tiny.backend()
     whole = backend.encode(Features(torch.randn(2, 80, 20).numpy(), (20, 20)))
-    doubled = EncoderOutput(whole.states[:, [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]], (10, 10))
+    doubled = TorchEncoderOutput(whole.states[:, [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]], (10, 10))
     weights = torch.zeros(2, 10)
     weights[:, 4] = math.log(2.0)
-    weighted = EncoderOutput(whole.states, (10, 10), log_weights=weights)
+    weighted = TorchEncoderOutput(whole.states, (10, 10), log_weights=weights)
     tokens, heads = TOKENS.expand(4, -1), backend.alignment_heads
     for spans in (None, [(2, 9), (0, 10), (3, 5), (2, 9)]):
         same = None if spans is None else [(begin, end + 1) for begin, end in spans]
@@ -103,7 +104,7 @@ def test_weights_of_frames_follow_their_rows() -> None:
     """Through selected rows and windows that are gone."""
     backend = tiny.backend()
     states = backend.encode(Features(torch.randn(4, 80, 20).numpy(), (20,) * 4)).states
-    encoded = EncoderOutput(states, (10,) * 4, log_weights=torch.rand(4, 10))
+    encoded = TorchEncoderOutput(states, (10,) * 4, log_weights=torch.rand(4, 10))
     rows = start(backend, encoded)
     rows.select([3, 1])
     rows.select([1, 0, 1])
@@ -127,7 +128,7 @@ def test_a_row_that_left_harms_no_later_one() -> None:
     """Masked keys of a buffer that is used again are finite."""
     backend = tiny.backend()
     encoded = backend.encode(Features(torch.randn(1, 80, 20).numpy(), (20,)))
-    broken = EncoderOutput(encoded.states * torch.nan, (10,))
+    broken = TorchEncoderOutput(encoded.states * torch.nan, (10,))
     rows = start(backend, encoded)
     rows.admit(broken)
     assert step(rows, TOKENS.expand(2, -1)).logits[1].isnan().all()
@@ -144,7 +145,7 @@ def test_what_a_growing_window_gives_the_decoder_is_made_of_its_states() -> None
     mode = EncoderMode(tail_s=0.1, recompute_s=0.1)
     grown = backend.encode_incremental([IncrementalWindow(mel[:, :40], mode)])[0]
     grown = backend.encode_incremental([IncrementalWindow(mel, mode, grown.state)])[0]
-    made = read(backend, EncoderOutput(grown.encoded.states, (30,)), TOKENS).logits
+    made = read(backend, TorchEncoderOutput(grown.encoded.states, (30,)), TOKENS).logits
     assert grown.encoded.cross_kv is not None
     torch.testing.assert_close(read(backend, grown.encoded, TOKENS).logits, made, atol=2e-5, rtol=0)
 

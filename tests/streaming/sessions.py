@@ -11,7 +11,8 @@ import torch
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.models.backend import Backend, EncoderOutput, IncrementalWindow
+from sottovoce.models.backend import Backend, IncrementalWindow
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, encoder_mode
@@ -111,7 +112,7 @@ def held_s(live: Session) -> float:
 
 
 def blank_window(n_frames: int, start_sample: int = 0) -> AudioWindow:
-    states = EncoderOutput(torch.zeros(1, n_frames, 1), (n_frames,))
+    states = TorchEncoderOutput(torch.zeros(1, n_frames, 1), (n_frames,))
     return AudioWindow(states, np.zeros((80, 2 * n_frames), np.float32), start_sample)
 
 

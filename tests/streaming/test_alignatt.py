@@ -17,7 +17,7 @@ from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.decoding.alignment import RunningStatistics, median_filter
 from sottovoce.decoding.choosing import SPREAD_FLOOR, AlignAttEnd
 from sottovoce.decoding.vocabulary import LiveVocabulary
-from sottovoce.models.backend import EncoderOutput, RowsOutput, RunningRows, StepGroup, StepPart
+from sottovoce.models.backend import EncoderOutput, Ints, RowsOutput, RunningRows, StepGroup, StepPart
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttHypothesis,
@@ -30,6 +30,7 @@ from sottovoce.streaming.alignatt import (
     count_looped,
     max_tokens_in,
 )
+from sottovoce.types import Floats
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken
 from tests.runtime.reading import decoded
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, say
@@ -39,16 +40,18 @@ PREFIX = DecoderPrefix(SOT, 0, 0)
 VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab)
 
 
-def reference_frontier(rows: torch.Tensor) -> torch.Tensor:
+def reference_frontier(rows: Floats) -> Ints:
     """The definition: z-score over all tokens, median filter over frames, mean over heads, argmax."""
-    deviation, mean = torch.std_mean(rows.double(), dim=2, keepdim=True, unbiased=False)
-    scores = median_filter((rows.double() - mean) / (deviation + SPREAD_FLOOR / rows.shape[-1]))
-    return scores.mean(dim=1)[:, -1].argmax(dim=-1)
+    exact = rows.astype(np.float64)
+    deviation, mean = exact.std(axis=2, keepdims=True), exact.mean(axis=2, keepdims=True)
+    scores = median_filter((exact - mean) / (deviation + SPREAD_FLOOR / rows.shape[-1]))
+    attended: Ints = scores.mean(axis=1)[:, -1].argmax(axis=-1)
+    return attended
 
 
-def random_attention(seed: int, n_rows: int, n_tokens: int, n_frames: int) -> torch.Tensor:
+def random_attention(seed: int, n_rows: int, n_tokens: int, n_frames: int) -> Floats:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n_rows, 3, n_tokens, n_frames, generator=generator).mul(2).softmax(dim=-1)
+    return torch.randn(n_rows, 3, n_tokens, n_frames, generator=generator).mul(2).softmax(dim=-1).numpy()
 
 
 class Tracked:
@@ -68,9 +71,9 @@ class Tracked:
         return RowsOutput(logits, self.attention, [len(new) for new in tokens], self.lengths)
 
     def _computed(
-        self, end: AlignAttEnd, attention: torch.Tensor, columns: Sequence[Sequence[int]], n_new: int
+        self, end: AlignAttEnd, attention: Floats, columns: Sequence[Sequence[int]], n_new: int
     ) -> StepPart:
-        self.attention = attention.contiguous().numpy()
+        self.attention = attention
         rows = range(len(columns))
         wanted = [(0, n_new - 1) if end.reads_prefixes else (0,) for _ in rows]
         ((part,),) = self.rows.steps(
@@ -78,7 +81,7 @@ class Tracked:
         )
         return part
 
-    def admit(self, n_frames: int, attention: torch.Tensor, n_cached: int = 0) -> RunningStatistics:
+    def admit(self, n_frames: int, attention: Floats, n_cached: int = 0) -> RunningStatistics:
         """Add a row with the attention (n_heads, n, width) of its first tokens; return the statistics of
         n_cached of them."""
         place = max([0, *self.places]) + 1
@@ -92,18 +95,18 @@ class Tracked:
         assert isinstance(kept, RunningStatistics)
         return kept
 
-    def extend(self, attention: torch.Tensor) -> None:
+    def extend(self, attention: Floats) -> None:
         """Add the attention (R, n_heads, width) of a token of each row."""
         targets = range(1, len(self.places) + 1)
         columns = [(*row, 1, 0) for row in zip(self.places, targets, self.lengths, strict=True)]
-        part = self._computed(self.end, attention.transpose(0, 1), columns, 1)
+        part = self._computed(self.end, attention.swapaxes(0, 1), columns, 1)
         self.places, self.frontier = list(targets), part.outputs[0][:, 0].astype(int).tolist()
 
     def select(self, rows: Sequence[int]) -> None:
         self.places, self.lengths = [self.places[row] for row in rows], [self.lengths[row] for row in rows]
 
 
-def whole(rows: torch.Tensor, n_frames: int) -> Tracked:
+def whole(rows: Floats, n_frames: int) -> Tracked:
     """Of rows that come together, each with all its tokens."""
     tracked = Tracked()
     for row in rows:
@@ -127,7 +130,7 @@ def test_rows_follow_their_beam() -> None:
     tracked.select(order)
     for t in range(6, 12):
         tracked.extend(rows[:, :, t])
-    moved = torch.cat([rows[order, :, :6], rows[:, :, 6:]], dim=2)
+    moved = np.concatenate([rows[order, :, :6], rows[:, :, 6:]], axis=2)
     assert tracked.frontier == reference_frontier(moved).tolist()
 
 
@@ -142,7 +145,7 @@ def test_rows_of_any_length_and_age_are_tracked_as_alone(seed: int) -> None:
     for row, history in enumerate(histories):
         read[row] = rng.randint(1, 4)
         tracked.admit(lengths[row], history[:, : read[row], : 70 if row else 45])
-        tracked.extend(torch.stack([histories[i][:, read[i]] for i in range(row + 1)]))
+        tracked.extend(np.stack([histories[i][:, read[i]] for i in range(row + 1)]))
         read[: row + 1] = [n + 1 for n in read[: row + 1]]
     expected = [
         int(reference_frontier(history[None, :, :n, :length])[0])
@@ -150,7 +153,7 @@ def test_rows_of_any_length_and_age_are_tracked_as_alone(seed: int) -> None:
     ]
     assert tracked.frontier == expected
     tracked.select([2, 0])
-    tracked.extend(torch.stack([histories[i][:, read[i]] for i in (2, 0)]))
+    tracked.extend(np.stack([histories[i][:, read[i]] for i in (2, 0)]))
     assert tracked.frontier == [
         int(reference_frontier(histories[i][None, :, : read[i] + 1, : lengths[i]])[0]) for i in (2, 0)
     ]
@@ -161,11 +164,11 @@ def test_short_audio_has_a_frontier_too() -> None:
 
 
 def test_statistics_go_on_from_those_of_a_shorter_window() -> None:
-    attention = torch.rand(3, 12, 50, generator=torch.Generator().manual_seed(0))
+    attention = torch.rand(3, 12, 50, generator=torch.Generator().manual_seed(0)).numpy()
     attention[:, :8, 40:] = 0  # said before these frames came
     tracked, grown = whole(attention[None], 50), Tracked()
     cached = grown.admit(40, attention[:, :8, :40], n_cached=6)
-    np.testing.assert_allclose(cached.mean, attention[:, :6, :40].mean(dim=1), rtol=1e-6)
+    np.testing.assert_allclose(cached.mean, attention[:, :6, :40].mean(axis=1), rtol=1e-5)
     grown.extend(attention[None, :, 8])
     for t in range(9, 12):
         grown.lengths = [50]

@@ -12,17 +12,19 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
+from typing import TypeAlias
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+import numpy as np
+import numpy.typing as npt
 
+from sottovoce.decoding.filters import log_sum_exp
 from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     FRAMES_PER_SECOND,
+    Floats,
     Segment,
     Stepwise,
     Token,
@@ -41,19 +43,23 @@ LEAST_DEVIATION = 1e-12
 """Least standard deviation, so that constant attention has a z-score of 0."""
 
 
-def cut_frames(attention: Tensor, n_frames: int) -> Tensor:
+def cut_frames(attention: Floats, n_frames: int) -> Floats:
     """Cut attention (..., n) to the first n_frames and renormalise it."""
     cut = attention[..., :n_frames]
-    return cut / cut.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(cut.dtype).tiny)
+    total = np.maximum(cut.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
+    renormalised: Floats = cut / total
+    return renormalised
 
 
-def normalize_over_tokens(attention: Tensor) -> Tensor:
+def normalize_over_tokens(attention: Floats) -> Floats:
     """Compute the z-score (..., n_tokens, n_frames) of each frame over all tokens."""
-    std, mean = torch.std_mean(attention, dim=-2, keepdim=True, correction=0)
-    return (attention - mean) / std.clamp_min(LEAST_DEVIATION)
+    deviation = attention - attention.mean(axis=-2, keepdims=True, dtype=np.float64).astype(np.float32)
+    std = np.sqrt(np.square(deviation).mean(axis=-2, keepdims=True))
+    score: Floats = deviation / np.maximum(std, np.float32(LEAST_DEVIATION))
+    return score
 
 
-def median_filter(values: Tensor) -> Tensor:
+def median_filter(values: Floats) -> Floats:
     """Compute the running median over the last dimension (..., n), mirrored at both ends.
 
     A network of minima and maxima is ten times as fast as sorting.
@@ -62,21 +68,22 @@ def median_filter(values: Tensor) -> Tensor:
     n_values = values.shape[-1]
     if n_values <= half:
         return values
-    rows = F.pad(values.reshape(1, -1, n_values), (half, half), mode="reflect")
+    rows = np.concatenate((values[..., half:0:-1], values, values[..., -2 : -half - 2 : -1]), axis=-1)
     shifted = [rows[..., offset : offset + n_values] for offset in range(FILTER_WIDTH)]
     for low, high in MEDIAN_NETWORK:
         shifted[low], shifted[high] = (
-            torch.minimum(shifted[low], shifted[high]),
-            torch.maximum(shifted[low], shifted[high]),
+            np.minimum(shifted[low], shifted[high]),
+            np.maximum(shifted[low], shifted[high]),
         )
-    return shifted[half].reshape(values.shape)
+    return shifted[half]
 
 
-def mean_over_heads(attention: Tensor) -> Tensor:
-    return attention.mean(dim=-3)
+def mean_over_heads(attention: Floats) -> Floats:
+    mean: Floats = attention.mean(axis=-3)
+    return mean
 
 
-def alignment_matrix(attention: Tensor, n_frames: int) -> Tensor:
+def alignment_matrix(attention: Floats, n_frames: int) -> Floats:
     """Compute alignment scores (n_tokens, n_frames) of attention (n_heads, n_tokens, n); higher is better."""
     weights = normalize_over_tokens(cut_frames(attention, n_frames))
     return mean_over_heads(median_filter(weights))
@@ -91,47 +98,49 @@ class RunningStatistics:
     Source: Chan, Golub, LeVeque 1979 (pairwise update).
     """
 
-    n_tokens: Tensor
-    mean: Tensor
-    squares: Tensor
+    n_tokens: Floats
+    mean: Floats
+    squares: Floats
 
     @classmethod
-    def of(cls, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
+    def of(cls, attention: Floats, counted: Floats | None = None) -> RunningStatistics:
         """Compute the statistics of tokens (..., n_tokens, n_frames).
 
         counted: (..., n_tokens), 1 for tokens and 0 for padding; None: all 1.
         """
         if counted is None:
-            counted = attention.new_ones(attention.shape[-2:-1])
-        weight = counted.unsqueeze(-1)
-        n_tokens = weight.sum(dim=-2)
-        mean = (attention * weight).sum(dim=-2) / n_tokens.clamp_min(1)
-        return cls(n_tokens, mean, ((attention - mean.unsqueeze(-2)).square() * weight).sum(dim=-2))
+            counted = np.ones(attention.shape[-2:-1], np.float32)
+        weight = counted[..., None]
+        n_tokens = weight.sum(axis=-2)
+        mean = (attention * weight).sum(axis=-2) / np.maximum(n_tokens, 1)
+        return cls(n_tokens, mean, (np.square(attention - mean[..., None, :]) * weight).sum(axis=-2))
 
-    def updated(self, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
+    def updated(self, attention: Floats, counted: Floats | None = None) -> RunningStatistics:
         new = RunningStatistics.of(attention, counted)
         total = self.n_tokens + new.n_tokens
-        some = total.clamp_min(1)
+        some = np.maximum(total, 1)
         delta = new.mean - self.mean
         return RunningStatistics(
             total,
             self.mean + delta * (new.n_tokens / some),
-            self.squares + new.squares + delta.square() * (self.n_tokens * new.n_tokens / some),
+            self.squares + new.squares + np.square(delta) * (self.n_tokens * new.n_tokens / some),
         )
 
-    def normalize(self, attention: Tensor, *, floor: Tensor | float = 0.0) -> Tensor:
+    def normalize(self, attention: Floats, *, floor: Floats | float = 0.0) -> Floats:
         """Compute the z-score of tokens (..., n, n_frames) against all tokens so far.
 
         floor: added to the standard deviation.
         """
-        std = ((self.squares / self.n_tokens).sqrt() + floor).clamp_min(LEAST_DEVIATION)
-        return (attention - self.mean.unsqueeze(-2)) / std.unsqueeze(-2)
+        std = np.maximum(np.sqrt(self.squares / self.n_tokens) + floor, np.float32(LEAST_DEVIATION))
+        score: Floats = (attention - self.mean[..., None, :]) / std[..., None, :]
+        return score
 
 
-def dtw(
-    cost: Tensor, n_tokens: Tensor | None = None, n_frames: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Dynamic time warping of cost matrices (B, n_tokens, n_frames), on the CPU in float64.
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+def dtw(cost: Floats, n_tokens: Ints | None = None, n_frames: Ints | None = None) -> tuple[Ints, Ints]:
+    """Dynamic time warping of cost matrices (B, n_tokens, n_frames), in float64.
 
     Returns the first and last frames (B, n_tokens) int64 of each token on the cheapest monotonic path.
     n_tokens, n_frames: (B,) int64 sizes of each matrix; None: all. Ties go to the next frame.
@@ -139,30 +148,28 @@ def dtw(
     With the running sum S of a row x, the recurrence c[j] = x[j] + min(above[j], c[j - 1]) is S[j] plus the
     running minimum of above[j] - S[j - 1]: one cumulative sum and minimum per token.
     """
-    cost = cost.detach().cpu().double()  # in this order: MPS has no float64
-    everything = torch.tensor(cost.shape[1:])
-    token_counts = everything[0].expand(len(cost)) if n_tokens is None else n_tokens.cpu()
-    infinite, sums = cost.new_full((len(cost), 1), float("inf")), cost.cumsum(dim=2)
-    sums_before = F.pad(sums[..., :-1], (1, 0))
-    frames = torch.arange(cost.shape[2]).expand_as(cost[:, 0])
-    entries = [torch.zeros_like(frames)]  # the frame where the best path to each cell entered its row,
-    diagonals = [torch.zeros_like(frames, dtype=torch.bool)]  # and whether it left the frame before
+    n_windows, most_tokens, most_frames = cost.shape
+    sums = cost.cumsum(axis=2, dtype=np.float64)
+    sums_before = np.pad(sums[..., :-1], ((0, 0), (0, 0), (1, 0)))
+    infinite, windows = np.full((n_windows, 1), np.inf), np.arange(n_windows)
+    frames = np.broadcast_to(np.arange(most_frames), (n_windows, most_frames))
+    entries = [np.zeros_like(frames)]  # the frame where the best path to each cell entered its row,
+    diagonals = [np.zeros(frames.shape, bool)]  # and whether it left the frame before
     row = sums[:, 0]
-    for token in range(1, cost.shape[1]):
-        shifted = torch.cat((infinite, row[:, :-1]), dim=1)
+    for token in range(1, most_tokens):
+        shifted = np.concatenate((infinite, row[:, :-1]), axis=1)
         diagonals.append(shifted <= row)
-        above = torch.minimum(shifted, row)
-        row = sums[:, token] + (above - sums_before[:, token]).cummin(dim=1).values
-        entered = above < torch.cat((infinite, row[:, :-1]), dim=1)
-        entries.append(torch.where(entered, frames, 0).cummax(dim=1).values)
-    first = torch.zeros(cost.shape[:2], dtype=torch.int64)
-    last = torch.zeros_like(first)
-    frame = (everything[1].expand(len(cost)) if n_frames is None else n_frames.cpu()) - 1
-    for token in reversed(range(cost.shape[1])):
-        entry = entries[token].gather(1, frame[:, None])
-        first[:, token], last[:, token] = entry[:, 0], frame
-        step = entry - diagonals[token].gather(1, entry).long()
-        frame = torch.where(token < token_counts, step[:, 0], frame)
+        above = np.minimum(shifted, row)
+        row = sums[:, token] + np.minimum.accumulate(above - sums_before[:, token], axis=1)
+        entered = above < np.concatenate((infinite, row[:, :-1]), axis=1)
+        entries.append(np.maximum.accumulate(np.where(entered, frames, 0), axis=1))
+    first, last = np.zeros((2, n_windows, most_tokens), np.int64)
+    frame = np.full(n_windows, most_frames) - 1 if n_frames is None else n_frames - 1
+    token_counts = np.full(n_windows, most_tokens) if n_tokens is None else n_tokens
+    for token in reversed(range(most_tokens)):
+        entry = entries[token][windows, frame]
+        first[:, token], last[:, token] = entry, frame
+        frame = np.where(token < token_counts, entry - diagonals[token][windows, entry], frame)
     return first, last
 
 
@@ -206,7 +213,6 @@ def align_windows(
     return finish(align_stepwise(backend, encoded, texts))
 
 
-@torch.inference_mode()
 def align_stepwise(
     backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]
 ) -> Stepwise[list[list[TimedWord]]]:
@@ -222,27 +228,26 @@ def align_stepwise(
     return words
 
 
-@torch.inference_mode()
-def attention_of(backend: Backend, encoded: EncoderOutput, text: WindowText) -> Tensor:
+def attention_of(backend: Backend, encoded: EncoderOutput, text: WindowText) -> Floats:
     """Return the alignment matrix (n_text_tokens + 1, n_frames) of one window; higher is better.
 
     Row i shows where token i begins; the last row, where the text ends.
     """
     (attention,), _ = finish(_read(backend, encoded, [text]))
-    matrix = alignment_matrix(attention.float(), text.n_frames // 2)
+    matrix = alignment_matrix(attention, text.n_frames // 2)
     return matrix[len(text.tokenizer.sot_sequence) : -1]
 
 
 def _read(
     backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]
-) -> Stepwise[tuple[list[Tensor], list[list[float]]]]:
+) -> Stepwise[tuple[list[Floats], list[list[float]]]]:
     """Return attention (n_heads, n_tokens, n_frames) and probabilities of the text tokens of each row."""
     starts = [text.tokenizer.sot_sequence_including_notimestamps for text in texts]
     eot = texts[0].tokenizer.eot
     sequences = [[*start, *text.tokens, eot] for start, text in zip(starts, texts, strict=True)]
     rows = backend.rows()
     rows.admit(encoded)
-    attention: list[list[Tensor]] = [[] for _ in texts]
+    attention: list[list[Floats]] = [[] for _ in texts]
     probabilities: list[list[float]] = [[] for _ in texts]
     for first in range(0, max(map(len, sequences)), _CHUNK_TOKENS):
         last = first + _CHUNK_TOKENS
@@ -260,25 +265,24 @@ def _read(
             for sequence, places_of_row in zip(sequences, places, strict=True)
             for place in places_of_row
         ]
-        logits = torch.from_numpy(output.logits)[:, :eot]
-        index = torch.tensor(following, dtype=torch.int64, device=logits.device)[:, None]
-        probable = (logits.gather(1, index)[:, 0] - logits.logsumexp(dim=1)).exp().cpu()
-        for row, of_row in enumerate(torch.split(probable, list(map(len, places)))):
-            attention[row].append(torch.from_numpy(output.attention[row]))
-            probabilities[row] += of_row.tolist()
-    return [torch.cat(parts, dim=1) for parts in attention], probabilities
+        logits = output.logits[:, :eot]
+        chosen = logits[np.arange(len(logits)), following]
+        probable = iter(np.exp(chosen - log_sum_exp(logits)[:, 0]).tolist() if following else ())
+        for row, of_row in enumerate(output.attention):
+            attention[row].append(of_row)
+            probabilities[row] += islice(probable, len(places[row]))
+    return [np.concatenate(parts, axis=1) for parts in attention], probabilities
 
 
-def _onsets(attentions: Sequence[Tensor], texts: Sequence[WindowText]) -> list[list[float]]:
+def _onsets(attentions: Sequence[Floats], texts: Sequence[WindowText]) -> list[list[float]]:
     n_start = len(texts[0].tokenizer.sot_sequence)
     matrices = []
     for attention, text in zip(attentions, texts, strict=True):
         n_tokens = n_start + 1 + len(text.tokens) + 1
-        matrix = alignment_matrix(attention[:, :n_tokens].float(), text.n_frames // 2)
-        matrices.append(matrix[n_start:-1].cpu())
-    token_counts = torch.tensor([matrix.shape[0] for matrix in matrices])
-    frame_counts = torch.tensor([matrix.shape[1] for matrix in matrices])
-    cost = torch.zeros(len(matrices), int(token_counts.max()), int(frame_counts.max()))
+        matrix = alignment_matrix(attention[:, :n_tokens], text.n_frames // 2)
+        matrices.append(matrix[n_start:-1])
+    token_counts, frame_counts = np.array([matrix.shape for matrix in matrices]).T
+    cost = np.zeros((len(matrices), token_counts.max(), frame_counts.max()), np.float32)
     for row, matrix in enumerate(matrices):
         cost[row, : matrix.shape[0], : matrix.shape[1]] = -matrix
     first, _ = dtw(cost, token_counts, frame_counts)

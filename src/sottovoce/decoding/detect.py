@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
+from sottovoce.decoding.filters import log_softmax
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.text.languages import find_language
@@ -37,7 +37,6 @@ class LanguageDetection:
     no_speech_prob: float
 
 
-@torch.inference_mode()
 def detect_language(
     backend: Backend, tokenizer: Tokenizer, encoded: EncoderOutput, *, allowed: Sequence[str] = ()
 ) -> list[LanguageDetection]:
@@ -53,9 +52,8 @@ def detect_language(
     rows = backend.rows()
     rows.admit(encoded)
     output = rows.step([[tokenizer.sot]] * n_windows, [[0]] * n_windows, vocabulary=answers)
-    logits = torch.from_numpy(output.logits)
-    probabilities = logits[:, :-1].softmax(dim=1).cpu()
-    no_speech = logits.softmax(dim=1)[:, -1].tolist()
+    probabilities = np.exp(log_softmax(output.logits[:, :-1]))
+    no_speech = np.exp(log_softmax(output.logits))[:, -1].tolist()
     return [_choose(probabilities[row], no_speech[row], tokenizer, allowed) for row in range(n_windows)]
 
 
@@ -71,18 +69,16 @@ def combine_detections(
 
     log_prior: natural log-probability of each code, up to a constant; 0 for missing codes.
     """
-    shares = torch.tensor(weights or [1.0] * len(detections), dtype=torch.float64)
+    shares = np.array(weights or [1.0] * len(detections))
     shares = shares / shares.sum()
-    table = torch.tensor(
-        [list(detection.probabilities.values()) for detection in detections], dtype=torch.float64
-    )
-    no_speech = torch.tensor([detection.no_speech_prob for detection in detections], dtype=torch.float64)
+    table = np.array([list(detection.probabilities.values()) for detection in detections])
+    no_speech = np.array([detection.no_speech_prob for detection in detections])
     odds = {code: math.exp(each) for code, each in log_prior.items()}
     return _choose(shares @ table, float(shares @ no_speech), tokenizer, allowed, odds)
 
 
 def _choose(
-    probabilities: Tensor,
+    probabilities: npt.NDArray[np.floating],
     no_speech_prob: float,
     tokenizer: Tokenizer,
     allowed: Sequence[str],

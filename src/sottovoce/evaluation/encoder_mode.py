@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
 from sottovoce.decoding.decode import decode
+from sottovoce.decoding.filters import log_softmax
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderState, IncrementalResult, IncrementalWindow
 from sottovoce.models.dims import DENSE, EXACT, NEAR_FRAMES, EncoderMode
@@ -73,10 +73,10 @@ class ReferencePiece:
     """
 
     log_mel: Floats
-    norms: Tensor
+    norms: Floats
     tokens: tuple[int, ...]
     n_prompt: int
-    log_probs: Tensor
+    log_probs: Floats
 
     @property
     def n_frames(self) -> int:
@@ -170,20 +170,21 @@ def _reference(backend: Backend, tokenizer: Tokenizer, part: Samples) -> Iterato
     if result.tokens:
         prompt = tokenizer.sot_sequence_including_notimestamps
         tokens = (*prompt, *result.tokens)
-        norms = full.encoded.states[0].float().norm(dim=-1).cpu()
+        norms = np.linalg.norm(full.encoded.states_on_host()[0], axis=-1)
         yield ReferencePiece(mel, norms, tokens, len(prompt), _read(backend, full, tokens, len(prompt)))
 
 
 def find_anchors(pieces: Sequence[ReferencePiece]) -> tuple[int, ...]:
     """Return the positions of padding that attract attention, ascending."""
-    positions = torch.arange(len(pieces[0].norms))
-    n_low, n_padding = torch.zeros(len(positions)), torch.zeros(len(positions))
+    positions = np.arange(len(pieces[0].norms))
+    n_low, n_padding = np.zeros((2, len(positions)), np.int64)
     for piece in pieces:
         is_padding = positions >= piece.n_frames + NEAR_FRAMES
-        n_low += is_padding & (piece.norms < ANCHOR_NORM * piece.norms.median())
+        median = np.quantile(piece.norms, 0.5, method="lower")
+        n_low += is_padding & (piece.norms < ANCHOR_NORM * median)
         n_padding += is_padding
     is_anchor = (n_low >= ANCHOR_SHARE * n_padding) & (n_low >= LEAST_PIECES)
-    return tuple(is_anchor.nonzero()[:, 0].tolist())
+    return tuple(np.flatnonzero(is_anchor).tolist())
 
 
 def measure(backend: Backend, pieces: Sequence[ReferencePiece], mode: EncoderMode) -> Trial:
@@ -199,7 +200,7 @@ def measure(backend: Backend, pieces: Sequence[ReferencePiece], mode: EncoderMod
 
 def _divergence(backend: Backend, piece: ReferencePiece, result: IncrementalResult) -> float:
     log_probs = _read(backend, result, piece.tokens, piece.n_prompt)
-    return float((piece.log_probs.exp() * (piece.log_probs - log_probs)).sum(-1).mean())
+    return float((np.exp(piece.log_probs) * (piece.log_probs - log_probs)).sum(axis=-1).mean())
 
 
 def _grown(backend: Backend, piece: ReferencePiece, mode: EncoderMode) -> tuple[IncrementalResult, int]:
@@ -218,9 +219,8 @@ def _grown(backend: Backend, piece: ReferencePiece, mode: EncoderMode) -> tuple[
     return result, n_computed
 
 
-@torch.inference_mode()
-def _read(backend: Backend, audio: IncrementalResult, tokens: Sequence[int], n_prompt: int) -> Tensor:
+def _read(backend: Backend, audio: IncrementalResult, tokens: Sequence[int], n_prompt: int) -> Floats:
     rows = backend.rows()
     rows.admit(audio.encoded)
     logits = rows.step([tokens], [range(n_prompt - 1, len(tokens))]).logits
-    return torch.from_numpy(logits).log_softmax(-1)
+    return log_softmax(logits)

@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, window_features
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderOutput, RunningRows
 from sottovoce.types import SAMPLE_RATE, Floats
+
+if TYPE_CHECKING:
+    import torch
 
 PROMPT_TOKENS = 100
 STEPS = 40
@@ -49,14 +52,13 @@ def timed(
     if repeats < 1:
         raise OptionError(f"repeats: expected at least 1, got {repeats}")
     seconds = []
-    with torch.inference_mode():
-        for number in range(warm_ups + repeats):
-            _wait_for(device)
-            begun = time.perf_counter()
-            action()
-            _wait_for(device)
-            if number >= warm_ups:
-                seconds.append(time.perf_counter() - begun)
+    for number in range(warm_ups + repeats):
+        _wait_for(device)
+        begun = time.perf_counter()
+        action()
+        _wait_for(device)
+        if number >= warm_ups:
+            seconds.append(time.perf_counter() - begun)
     return Timing.of(seconds)
 
 
@@ -87,8 +89,7 @@ class _NoiseWindow:
         n_samples = int(self.seconds * SAMPLE_RATE)
         self._noise = 0.1 * np.random.default_rng(0).standard_normal(n_samples).astype(np.float32)
         self._features = window_features([self.spectrogram()], n_frames)
-        with torch.inference_mode():
-            self._encoded = self.encode()
+        self._encoded = self.encode()
 
     def spectrogram(self) -> Floats:
         return log_mel(self._noise, self._backend.dims.n_mels)
@@ -104,8 +105,7 @@ class _NoiseWindow:
         return rows
 
     def reading_on(self, n_rows: int) -> Callable[[], None]:
-        with torch.inference_mode():
-            rows = self.read_prompt(n_rows)
+        rows = self.read_prompt(n_rows)
 
         def read_on() -> None:
             for _ in range(STEPS):
@@ -118,6 +118,8 @@ class _NoiseWindow:
 
 def _wait_for(device: torch.device | None) -> None:
     if device is not None and device.type == "cuda":
+        import torch
+
         torch.cuda.synchronize(device)
 
 

@@ -12,10 +12,9 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, SILENCE_LOG_MEL, window_features
+from sottovoce.decoding.filters import log_softmax, log_sum_exp
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderMode, EncoderOutput, IncrementalWindow, RunningRows, Span
 from sottovoce.text.tokenizer import Tokenizer
@@ -94,7 +93,7 @@ class LanguageProbe:
         self._token = tokenizer.sot
         rows = (*tokenizer.language_tokens, tokenizer.no_speech)
         self._rows = np.array(rows)  # (L + 1,)
-        self._silence_logits: Tensor | None = None
+        self._silence_logits: Floats | None = None
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -126,22 +125,20 @@ class LanguageProbe:
         """
         return self._probed(self.logits(log_mels)) if log_mels else []
 
-    def logits(self, log_mels: Sequence[Floats]) -> Tensor:
+    def logits(self, log_mels: Sequence[Floats]) -> Floats:
         """Return the logits (n, L + 1) of all languages and <|nospeech|> of n >= 1 stretches."""
         if self.window_mode is not None:
             return self._raw_logits(log_mels)
         if self._silence_logits is None:
             silence = np.full((self._backend.dims.n_mels, SILENCE_MELS), SILENCE_LOG_MEL, np.float32)
             raw = self._raw_logits([silence])
-            self._silence_logits = SILENCE_CORRECTION * raw[:, :-1].log_softmax(dim=1)
+            self._silence_logits = np.float32(SILENCE_CORRECTION) * log_softmax(raw[:, :-1])
         raw = self._raw_logits(log_mels)
         languages = raw[:, :-1]
-        total = languages.logsumexp(dim=1, keepdim=True)
-        corrected = (languages - self._silence_logits).log_softmax(dim=1) + total
-        return torch.cat((corrected, raw[:, -1:]), dim=1)
+        corrected = log_softmax(languages - self._silence_logits) + log_sum_exp(languages)
+        return np.concatenate((corrected, raw[:, -1:]), axis=1)
 
-    @torch.inference_mode()
-    def _raw_logits(self, log_mels: Sequence[Floats]) -> Tensor:
+    def _raw_logits(self, log_mels: Sequence[Floats]) -> Floats:
         mode = self.window_mode
         rows = self._backend.rows()
         if mode is None:
@@ -152,9 +149,9 @@ class LanguageProbe:
                 rows.admit(result.encoded)
         return self._first_logits(rows)
 
-    def _first_logits(self, rows: RunningRows, spans: Sequence[Span] | None = None) -> Tensor:
+    def _first_logits(self, rows: RunningRows, spans: Sequence[Span] | None = None) -> Floats:
         tokens, wanted = [[self._token]] * rows.n_rows, [[0]] * rows.n_rows
-        return torch.from_numpy(rows.step(tokens, wanted, vocabulary=self._rows, spans=spans).logits)
+        return rows.step(tokens, wanted, vocabulary=self._rows, spans=spans).logits
 
     def _n_columns(self, log_mels: Sequence[Floats]) -> int:
         tail_s = min(TAIL_S, self._backend.tail_s)
@@ -166,8 +163,8 @@ class LanguageProbe:
         n_columns = self._n_columns(log_mels) if log_mels else 0
         return id(self._backend), self._token, len(self._rows), n_columns
 
-    def _probed(self, logits: Tensor) -> list[ProbedLanguage]:
-        return probed_languages(logits.cpu().double().numpy(), self._allowed)
+    def _probed(self, logits: Floats) -> list[ProbedLanguage]:
+        return probed_languages(logits.astype(np.float64), self._allowed)
 
 
 def _allowed_indices(languages: Sequence[str], codes: Sequence[str]) -> list[int]:
@@ -189,7 +186,7 @@ def detect_together(
     if not log_mels:
         return [[] for _ in requests]
     logits = requests[0][0].logits(log_mels)
-    parts = torch.split(logits, [len(own) for _, own in requests])
+    parts = np.split(logits, np.cumsum([len(own) for _, own in requests])[:-1])
     return [probe._probed(part) for (probe, _), part in zip(requests, parts, strict=True)]
 
 

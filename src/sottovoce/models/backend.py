@@ -1,18 +1,17 @@
 """The interface of runtimes (encode audio, run decoder steps), and common argument checks.
 
-Tensors are torch's. R is the number of decoder rows, B of windows.
+Arrays are NumPy's. R is the number of decoder rows, B of windows.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import EXACT as EXACT
@@ -23,80 +22,48 @@ from sottovoce.models.dims import Span as Span
 from sottovoce.types import Features
 from sottovoce.types import Floats as Floats
 
+if TYPE_CHECKING:
+    import torch
+
 Ints = npt.NDArray[np.int64]
 Prefix = TypeVar("Prefix")
 
 
-@dataclass(slots=True, eq=False)
-class EncoderOutput:
-    """Encoder states of a batch of windows.
+class EncoderOutput(ABC):
+    """Encoder states of a batch of windows, 50 frames a second, in arrays that only their runtime reads.
 
-    states: (B, n_frames, d), 50 frames a second. n_content_frames: of audio in each. cross_kv:
-    cross-attention keys and values (B, n_head, n_frames, d_head) per decoder layer; None: computed when
-    needed. log_weights: (B, n_frames) float32, added to the attention logits of frames that represent
-    several; or None.
+    n_content_frames: of audio in each.
     """
 
-    states: Tensor
+    __slots__ = ()
     n_content_frames: tuple[int, ...]
-    cross_kv: list[tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
-    log_weights: Tensor | None = field(default=None, repr=False)
 
     @property
     def batch_size(self) -> int:
-        return int(self.states.shape[0])
+        return len(self.n_content_frames)
 
     @property
-    def n_frames(self) -> int:
-        return int(self.states.shape[1])
+    @abstractmethod
+    def n_frames(self) -> int: ...
 
+    @abstractmethod
     def rows(self, windows: Sequence[int]) -> EncoderOutput:
         """Return windows of the batch, in any order; neighbours in their order share its memory."""
-        if [*windows] == [*range(self.batch_size)]:
-            return self
-        first, n = windows[0], len(windows)
-        some: slice | Tensor = slice(first, first + n)
-        if [*windows] != [*range(first, first + n)]:
-            some = torch.tensor([*windows], dtype=torch.int64, device=self.states.device)
-        return EncoderOutput(
-            self.states[some],
-            tuple(self.n_content_frames[window] for window in windows),
-            self.cross_kv and [(keys[some], values[some]) for keys, values in self.cross_kv],
-            None if self.log_weights is None else self.log_weights[some],
-        )
 
-    def _lengthened(self, n_frames: int) -> EncoderOutput:
-        missing = n_frames - self.n_frames
-        if not missing:
-            return self
-        weights = self.log_weights
-        if weights is None:
-            weights = torch.zeros(self.states.shape[:2], device=self.states.device)
-        states = torch.nn.functional.pad(self.states, (0, 0, 0, missing))
-        weights = torch.nn.functional.pad(weights, (0, missing), value=-torch.inf)
-        return EncoderOutput(states, self.n_content_frames, None, weights)
+    @abstractmethod
+    def joined(self, others: Sequence[EncoderOutput]) -> EncoderOutput:
+        """Return these windows and those of `others`, all of one runtime, as a batch.
 
-    @classmethod
-    def joined(cls, outputs: Sequence[EncoderOutput]) -> EncoderOutput:
-        """Join batches of windows. Shorter ones get frames to which nothing attends.
-
-        With keys and values if all have been computed, of windows of one length.
+        Shorter ones get frames to which nothing attends.
         """
-        if len(outputs) == 1:
-            return outputs[0]
-        longest = max(output.n_frames for output in outputs)
-        outputs = [output._lengthened(longest) for output in outputs]
-        computed = [output.cross_kv for output in outputs if output.cross_kv is not None]
-        cross_kv = weights = None
-        if len(computed) == len(outputs):
-            layers = (zip(*layer, strict=True) for layer in zip(*computed, strict=True))
-            cross_kv = [(torch.cat(keys), torch.cat(values)) for keys, values in layers]
-        if any(output.log_weights is not None for output in outputs):
-            unweighted = torch.zeros(1, outputs[0].n_frames, device=outputs[0].states.device)
-            parts = [(output.log_weights, output.batch_size) for output in outputs]
-            weights = torch.cat([unweighted.expand(n, -1) if own is None else own for own, n in parts])
-        n_content = tuple(n for output in outputs for n in output.n_content_frames)
-        return cls(torch.cat([output.states for output in outputs]), n_content, cross_kv, weights)
+
+    @abstractmethod
+    def with_content(self, n_content_frames: tuple[int, ...]) -> EncoderOutput:
+        """Return these windows with other numbers of frames of audio."""
+
+    @abstractmethod
+    def states_on_host(self) -> Floats:
+        """Return the states (B, n_frames, d)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

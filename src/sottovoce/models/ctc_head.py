@@ -60,7 +60,7 @@ class CtcHead:
         """Return label log-probabilities (B, n_frames, V) float32 of encoder states, independent of the
         padding.
         """
-        states: Floats = encoded.states.float().cpu().numpy()
+        states = encoded.states_on_host()
         logits = convolved(states, encoded.n_content_frames, self._convolutions) @ self._weight.T + self._bias
         logits -= logits.max(axis=-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=-1, keepdims=True))

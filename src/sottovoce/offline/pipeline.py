@@ -526,7 +526,7 @@ class _Pipeline:
             )
             for one in windows
         ]
-        encoded = EncoderOutput.joined([one.encoded for one in windows])
+        encoded = windows[0].encoded.joined([one.encoded for one in windows[1:]])
         attempts = transcriber.decode(encoded, requests)
         decoded = [
             self._cut(one.window, encoded.rows([index]), attempt)

@@ -257,7 +257,7 @@ class AlignWordsCall(ModelCall[list[list[TimedWord]]]):
     def compute_stepwise(
         cls, backend: Backend, calls: Sequence[Self]
     ) -> Stepwise[Sequence[list[list[TimedWord]]]]:
-        encoded = EncoderOutput.joined([call.encoded for call in calls])
+        encoded = calls[0].encoded.joined([call.encoded for call in calls[1:]])
         aligned = yield from align_stepwise(backend, encoded, [text for call in calls for text in call.texts])
         words = iter(aligned)
         return [list(islice(words, len(call.texts))) for call in calls]

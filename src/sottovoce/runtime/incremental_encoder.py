@@ -11,15 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.audio.mel import MELS_PER_FRAME, normalize
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
-    EncoderOutput,
-    EncoderState,
-    IncrementalResult,
     IncrementalWindow,
     ModelDims,
 )
@@ -171,19 +166,6 @@ def plan_updates(
         plan = plan_update(window, None if state is None else state.cache, dims.n_audio_ctx)
         planned.append((plan, _update(window, state, plan)))
     return planned
-
-
-def result_of(
-    plan: UpdatePlan,
-    update: EncoderUpdate[Frames],
-    state: EncoderState,
-    states: Tensor,
-    cross_kv: list[tuple[Tensor, Tensor]] | None,
-) -> IncrementalResult:
-    """Return a window after an update. states: (1, n, d), of its frames."""
-    weights = None if update.log_weights is None else torch.from_numpy(update.log_weights)[None]
-    encoded = EncoderOutput(states, (plan.cache.n_content,), cross_kv, weights)
-    return IncrementalResult(encoded, state, plan.n_computed, plan.start)
 
 
 def content_frames(features: Features, dims: ModelDims, name: str) -> tuple[int, ...]:

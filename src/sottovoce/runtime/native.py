@@ -47,6 +47,7 @@ from sottovoce.models.layers import KeysValues
 from sottovoce.runtime.incremental_encoder import state_of
 from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, network_without_decoder
 from sottovoce.runtime.torch import DTYPES, TorchBackend
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput, torch_output
 from sottovoce.threads import all_torch_threads, n_threads
 from sottovoce.types import Features
 
@@ -142,7 +143,7 @@ class NativeDecoder:
         weight, bias = floats(tensors[f"{name}.weight"]), floats(tensors[f"{name}.bias"])
         self._decoder.set_norm(layer, which, weight.ctypes.data, bias.ctypes.data)
 
-    def windows(self, encoded: EncoderOutput) -> list[_Window]:
+    def windows(self, encoded: TorchEncoderOutput) -> list[_Window]:
         if encoded.cross_kv is None:
             encoded.cross_kv = self.keys_values(encoded.states)
         weights = encoded.log_weights
@@ -262,7 +263,7 @@ class NativeRows:
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         cached = check_admitted(encoded, prefix, kernels.Row, self._name)
-        for window in self._decoder.windows(encoded):
+        for window in self._decoder.windows(torch_output(encoded)):
             row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
             self._rows.append(_NativeRow(row, window))
 
@@ -433,8 +434,9 @@ class NativeBackend:
         self, result: IncrementalResult, state: NativeWindowState | None
     ) -> IncrementalResult:
         kept = () if state is None else state.cross_kv
-        cross_kv = self._decoder.keys_values(result.encoded.states, kept, result.n_kept)
-        encoded = replace(result.encoded, cross_kv=cross_kv)
+        encoded = torch_output(result.encoded)
+        cross_kv = self._decoder.keys_values(encoded.states, kept, result.n_kept)
+        encoded = replace(encoded, cross_kv=cross_kv)
         return replace(result, encoded=encoded, state=NativeWindowState(result.state, cross_kv))
 
     def rows(self) -> NativeRows:

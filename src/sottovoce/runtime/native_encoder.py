@@ -24,8 +24,8 @@ from sottovoce.runtime.incremental_encoder import (
     EncoderUpdate,
     content_frames,
     plan_updates,
-    result_of,
 )
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.threads import n_threads
 from sottovoce.types import Features
 
@@ -230,7 +230,7 @@ class NativeEncoder:
             ],
             n_threads(),
         )
-        return EncoderOutput(states.to(self.dtype), n_content)
+        return TorchEncoderOutput(states.to(self.dtype), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         planned = plan_updates(windows, NativeEncoderState, dims=self.dims, name=self.name)
@@ -244,7 +244,9 @@ class NativeEncoder:
         for (plan, update), room in zip(planned, rooms, strict=True):
             frames = _joined(update, room)
             state, states = NativeEncoderState(plan.cache, frames), frames.states[None].to(self.dtype)
-            results.append(result_of(plan, update, state, states, None))
+            weights = None if update.log_weights is None else torch.from_numpy(update.log_weights)[None]
+            encoded = TorchEncoderOutput(states, (plan.cache.n_content,), log_weights=weights)
+            results.append(IncrementalResult(encoded, state, plan.n_computed, plan.start))
         return results
 
     def _room(self, update: EncoderUpdate[WindowFrames]) -> WindowFrames:

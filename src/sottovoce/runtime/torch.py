@@ -16,10 +16,16 @@ from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.layers import KeysValues, attention_plans
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
 from sottovoce.runtime.graphs import recorder_of
-from sottovoce.runtime.incremental_encoder import CachedWindow, content_frames, plan_updates, result_of
+from sottovoce.runtime.incremental_encoder import CachedWindow, content_frames, plan_updates
 from sottovoce.runtime.rows import RowMemory, TorchRows, cross_keys_values
 from sottovoce.runtime.static_rows import RowPool, StaticRows
-from sottovoce.runtime.torch_encoder import Encoder, EncoderKvCache, StaticEncoder
+from sottovoce.runtime.torch_encoder import (
+    Encoder,
+    EncoderKvCache,
+    StaticEncoder,
+    TorchEncoderOutput,
+    torch_output,
+)
 from sottovoce.threads import tell_torch
 from sottovoce.types import Features
 
@@ -109,16 +115,19 @@ class TorchBackend:
     def encode(self, features: Features) -> EncoderOutput:
         n_content = content_frames(features, self.dims, self.name)
         states, keys_values = self._encoder.encode(features.mel)
-        return EncoderOutput(states, n_content, keys_values)
+        return TorchEncoderOutput(states, n_content, keys_values)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         planned = plan_updates(windows, TorchEncoderState, dims=self.dims, name=self.name)
         with attention_plans(self.device, False):
             caches = self._encoder.encode_incremental([update for _, update in planned])
-        return [
-            result_of(plan, update, TorchEncoderState(plan.cache, cache), cache.states, cache.cross_layers)
-            for (plan, update), cache in zip(planned, caches, strict=True)
-        ]
+        results = []
+        for (plan, update), cache in zip(planned, caches, strict=True):
+            weights = None if update.log_weights is None else torch.from_numpy(update.log_weights)[None]
+            n_content, state = (plan.cache.n_content,), TorchEncoderState(plan.cache, cache)
+            encoded = TorchEncoderOutput(cache.states, n_content, cache.cross_layers, weights)
+            results.append(IncrementalResult(encoded, state, plan.n_computed, plan.start))
+        return results
 
     def rows(self) -> TorchRows:
         if self.pool is not None:
@@ -128,4 +137,4 @@ class TorchBackend:
 
     def keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
         """Return cross-attention keys and values, per layer (B, H, n_frames, d_head)."""
-        return cross_keys_values(self.network.decoder, encoded)
+        return cross_keys_values(self.network.decoder, torch_output(encoded))

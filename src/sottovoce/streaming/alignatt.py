@@ -16,8 +16,6 @@ from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.decoding.alignment import RunningStatistics, mean_over_heads, median_filter
 from sottovoce.decoding.choosing import SPREAD_FLOOR, AlignAttEnd
@@ -226,7 +224,7 @@ def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     return n
 
 
-def frontier(statistics: RunningStatistics, last: Tensor, n_frames: Tensor) -> Tensor:
+def frontier(statistics: RunningStatistics, last: Floats, n_frames: Ints) -> Ints:
     """Return the frame (R,) int64 that the newest token of each row attends to most.
 
     As for word times, each head's attention is normalised over tokens, median-filtered over frames and
@@ -236,15 +234,16 @@ def frontier(statistics: RunningStatistics, last: Tensor, n_frames: Tensor) -> T
     (R,) int64, of audio; what lies behind changes nothing.
     """
     ends = n_frames[:, None, None]  # (R, 1, 1)
-    score = statistics.normalize(last, floor=SPREAD_FLOOR / ends)
-    frames = torch.arange(last.shape[-1], device=last.device)
+    score = statistics.normalize(last, floor=(SPREAD_FLOOR / ends).astype(np.float32))
+    frames = np.arange(last.shape[-1])
     beyond = frames >= ends  # (R, 1, n)
     # The filter mirrors at the end: a shorter row at its own end.
-    mirrored = torch.where(beyond, (2 * (ends - 1) - frames).clamp(min=0), frames)
-    score = torch.where(statistics.n_tokens.unsqueeze(-2) > 1, score, last)
-    score = score.gather(-1, mirrored[:, :, None].expand_as(score))
+    mirrored = np.where(beyond, np.maximum(2 * (ends - 1) - frames, 0), frames)
+    score = np.where(statistics.n_tokens[..., None, :] > 1, score, last)
+    score = np.take_along_axis(score, mirrored[:, :, None], axis=-1)
     score = mean_over_heads(median_filter(score))  # (R, 1, n)
-    return score.masked_fill(beyond, -torch.inf).argmax(dim=-1)[:, 0]
+    attended: Ints = np.where(beyond, -np.inf, score).argmax(axis=-1)[:, 0]
+    return attended
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -624,8 +623,8 @@ class AttendingRows:
         source, target, n_frames, n_new, n_cached = group.columns.T
         n_rows, (n_heads, _, width) = len(group.columns), joined.shape
         attention = joined.reshape(n_heads, n_rows, -1, width).swapaxes(0, 1)
-        before = RunningStatistics(*(torch.from_numpy(each[source, :, :width]) for each in self._state))
-        after = before.updated(*_counted(attention, n_new))
+        before = RunningStatistics(*(each[source, :, :width] for each in self._state))
+        after = before.updated(attention, _counted(attention, n_new))
         for held, each in zip(self._state, _arrays(after), strict=True):
             held[target, :, :width] = each
         newest = attention[np.arange(n_rows), :, np.maximum(n_new - 1, 0)][:, :, None]
@@ -635,7 +634,7 @@ class AttendingRows:
             ends[:, 0] = end.vocabulary.no_speech_probs(at_sot)
             if end.measures_ends:
                 ends[:, 1:] = end.vocabulary.text_ends(logits)
-            cached = before.updated(*_counted(attention, n_cached))
+            cached = before.updated(attention, _counted(attention, n_cached))
             kept = [
                 RunningStatistics(n, mean[:, :frames], squares[:, :frames])
                 for n, mean, squares, frames in zip(
@@ -644,16 +643,16 @@ class AttendingRows:
             ]
         log_probs = end.vocabulary.log_probs(logits, begins=end.reads_prefixes)
         best = best_tokens(log_probs, end.n_best)
-        frames = frontier(after, torch.from_numpy(newest), torch.from_numpy(n_frames)).numpy()
+        frames = frontier(after, newest, n_frames)
         chosen = end.vocabulary.ids[best], np.take_along_axis(log_probs, best, axis=1)
         results = np.column_stack((frames, ends, *chosen)).astype(np.float32)
         return [results, log_probs], kept
 
 
-def _counted(attention: Floats, n_new: Ints) -> tuple[Tensor, Tensor]:
-    is_new = (np.arange(attention.shape[2]) < n_new[:, None])[:, None].astype(np.float32)
-    return torch.from_numpy(attention), torch.from_numpy(is_new)
+def _counted(attention: Floats, n_new: Ints) -> Floats:
+    is_new: Floats = (np.arange(attention.shape[2]) < n_new[:, None])[:, None].astype(np.float32)
+    return is_new
 
 
 def _arrays(statistics: RunningStatistics) -> list[Floats]:
-    return [each.numpy() for each in (statistics.n_tokens, statistics.mean, statistics.squares)]
+    return [statistics.n_tokens, statistics.mean, statistics.squares]

@@ -97,7 +97,7 @@ class UtteranceEncoder:
             windows = [IncrementalWindow(log_mel, mode or self.mode, self._state)]
             (result,) = yield from IncrementalEncodeCall(windows)
         self._state = result.state
-        encoded = replace(result.encoded, n_content_frames=(log_mel.shape[1] // MELS_PER_FRAME,))
+        encoded = result.encoded.with_content((log_mel.shape[1] // MELS_PER_FRAME,))
         window = AudioWindow(encoded, log_mel, self.mels.start_sample)
         if is_full:
             self._full_encode = window.start_sample, window.end_s
