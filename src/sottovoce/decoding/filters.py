@@ -23,16 +23,26 @@ FORBIDDEN = float("-inf")
 
 def log_sum_exp(values: Floats) -> Floats:
     """Return the logarithm (R, 1) of the sum of exponentials of each row (R, n)."""
-    most = values.max(axis=1, keepdims=True)
-    base = np.where(np.isfinite(most), most, np.float32(0.0))
-    with np.errstate(divide="ignore"):  # a row of -inf has the sum 0
-        total: Floats = np.log(np.exp(values - base, order="C").sum(axis=1, keepdims=True)) + base
-    return total
+    base = _finite_maximum(values)
+    return _log_sum_exp(np.subtract(values, base, order="C")) + base
 
 
 def log_softmax(logits: Floats) -> Floats:
     """Return natural log-probabilities (R, n) from logits (R, n)."""
-    return logits - log_sum_exp(logits)
+    shifted: Floats = np.subtract(logits, _finite_maximum(logits), order="C")
+    shifted -= _log_sum_exp(shifted)
+    return shifted
+
+
+def _finite_maximum(values: Floats) -> Floats:
+    most = values.max(axis=1, keepdims=True)
+    return np.where(np.isfinite(most), most, np.float32(0.0))
+
+
+def _log_sum_exp(values: Floats) -> Floats:
+    with np.errstate(divide="ignore"):  # a row of -inf has the sum 0
+        sums = [np.exp(row).sum() for row in values]  # row by row, in the cache of the processor
+        return np.log(np.array(sums, np.float32)).reshape(-1, 1)
 
 
 class LogitFilter(Protocol):

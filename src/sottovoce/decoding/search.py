@@ -22,7 +22,7 @@ from sottovoce.models.backend import Floats, Ints
 
 Bools = npt.NDArray[np.bool_]
 BLOCK = 64
-"""Neighbouring tokens that share a maximum."""
+"""Tokens that share a maximum."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -428,18 +428,20 @@ def best_tokens(scores: Floats, n_best: int) -> Ints:
     """Return the tokens (R, n_best) with the best scores of each row (R, n_vocab), best first; of equal ones
     the first.
 
-    Only tokens that reach the maximum of the n_best-th block are sorted.
+    Only tokens that reach the n_best-th of the maxima of blocks are sorted.
     """
-    maxima = np.maximum.reduceat(scores, np.arange(0, scores.shape[1], BLOCK), axis=1)
-    n_blocks = maxima.shape[1]
-    least = np.full((len(scores), 1), FORBIDDEN, np.float32)
+    n_rows, n_vocab = scores.shape
+    n_blocks = n_vocab // BLOCK
+    least = np.full((n_rows, 1), FORBIDDEN, np.float32)
     if n_blocks >= n_best:
+        # The tokens of a block are n_blocks apart, so that maxima are computed along the memory.
+        maxima = scores[:, : BLOCK * n_blocks].reshape(n_rows, BLOCK, n_blocks).max(axis=1)
         least = np.partition(maxima, n_blocks - n_best, axis=1)[:, n_blocks - n_best, None]
     is_near = ~(scores < least)
     if (least == FORBIDDEN).any():
         is_near &= scores != FORBIDDEN
         is_near[:, :n_best] = True
-    rows, tokens = is_near.nonzero()
+    rows, tokens = np.divmod(np.flatnonzero(is_near), n_vocab)
     order = np.lexsort((-scores[rows, tokens], rows))
     firsts = np.searchsorted(rows, np.arange(len(scores)))
     best: Ints = tokens[order[firsts[:, None] + np.arange(n_best)]]

@@ -86,8 +86,9 @@ class LiveVocabulary:
         """Return the probabilities (R, 3) of a sentence's end, another mark and the end of the text, given
         the logits (R, n_rows) after the last word.
         """
-        probs = np.exp(self.log_probs(logits))
-        return np.column_stack([probs[:, kind].sum(axis=1) for kind in self.marks] + [probs[:, -1]])
+        log_probs = self.log_probs(logits)
+        marks = [np.exp(log_probs[:, kind]).sum(axis=1) for kind in self.marks]
+        return np.column_stack([*marks, np.exp(log_probs[:, -1])])
 
     def log_probs(self, logits: Floats, *, begins: bool = False) -> Floats:
         """Return the log-probabilities (R, n) of `ids` from logits (R, n_rows).
