@@ -1,0 +1,132 @@
+"""Draw the moving picture of the page, live.gif: `python docs/images/live_gif.py`.
+
+The words are those of a live session of Whisper `base` over bundled recordings of people, one by one;
+each frame is the page in Chromium at a time of the audio at which words came. `--events FILE` takes the
+JSON lines of an earlier session (`sottovoce stream --jsonl`). Needs playwright and Chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import json
+import mimetypes
+import shutil
+import threading
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from playwright.sync_api import Page, WebSocketRoute, sync_playwright
+
+from sottovoce import load_audio, load_model
+from sottovoce.formats.document import event_line
+from sottovoce.types import SAMPLE_RATE
+
+HERE = Path(__file__).parent
+WEB = HERE.parents[1] / "src" / "sottovoce" / "server" / "web"
+SPEECH = HERE.parents[1] / "examples" / "speech"
+CLIPS = (("mixed", 13.4), ("en", 11.0))
+"""Names and seconds: what `base` reads without an error."""
+LANGUAGES = ("en", "de")
+GAP_S = 0.75
+SIZE = {"width": 900, "height": 600}
+SHOWN_S = 4.0
+"""Seconds of the last frame."""
+N_COLOURS = 128
+HIDDEN = "#timeline, #facts, #picture-open, #doubts, #voices { display: none !important }"
+SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+Event = dict[str, Any]
+
+
+def live_events() -> list[Event]:
+    gap = np.zeros(round(GAP_S * SAMPLE_RATE), np.float32)
+    clips = (load_audio(SPEECH / f"{name}.flac", duration_s=seconds) for name, seconds in CLIPS)
+    audio = np.concatenate([part for clip in clips for part in (clip, gap)])
+    session = load_model("base").session(LANGUAGES)
+    step = SAMPLE_RATE // 4
+    pieces = (session.push(audio[start : start + step]) for start in range(0, len(audio), step))
+    events = [event for piece in pieces for event in piece] + session.close()
+    return [json.loads(event_line(event)) for event in events]
+
+
+class Files(BaseHTTPRequestHandler):
+    """Gives the page its files, and the list of models."""
+
+    def do_GET(self) -> None:
+        path = self.path.removeprefix("/").split("?")[0]
+        file = WEB / (path.removeprefix("static/") or "index.html")
+        models = [{"id": "base", "model": "base", "languages": [*LANGUAGES], "translates_to": ["en"]}]
+        is_file = file.is_file()
+        self.send_response(200)
+        self.send_header("content-type", mimetypes.guess_type(file.name)[0] or "application/json")
+        self.end_headers()
+        self.wfile.write(file.read_bytes() if is_file else json.dumps({"data": models}).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def frames(page: Page, url: str, events: list[Event]) -> list[tuple[Image.Image, float]]:
+    """Return pictures with their seconds."""
+    sockets: list[WebSocketRoute] = []
+    page.route_web_socket("**/v1/live**", lambda socket: sockets.append(socket))
+    page.goto(f"{url}/?languages={','.join(LANGUAGES)}")
+    page.add_style_tag(content=HIDDEN)
+    page.emulate_media(reduced_motion="reduce")
+    page.click("#begin")
+    page.mouse.move(2, 2)  # what is pointed at looks otherwise
+    while not sockets:
+        page.wait_for_timeout(50)
+    sockets[0].send(json.dumps({"type": "ready", "model": "base"}))
+    delays_s: deque[float] = deque(maxlen=20)
+    shown = [(0.0, picture(page))]
+    for time_s, group in itertools.groupby(events, key=lambda event: event["emission_time"]):
+        for event in group:
+            sockets[0].send(json.dumps(event))
+            if event["type"] == "partial":
+                delays_s += [time_s - word["end"] for word in event["words"]]
+        if delays_s:
+            delay = f"{max(0.0, median(delays_s)):.1f} s"
+            page.evaluate("(text) => Object.assign(latency, { hidden: false, textContent: text })", delay)
+        shown.append((time_s, picture(page)))
+    ends_s = [*(time_s for time_s, _ in shown[1:]), shown[-1][0] + SHOWN_S]
+    return [(image, end_s - time_s) for (time_s, image), end_s in zip(shown, ends_s, strict=True)]
+
+
+def picture(page: Page) -> Image.Image:
+    page.evaluate(SETTLED)
+    return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--events", type=Path)
+    given = parser.parse_args().events
+    lines = given.read_text(encoding="utf-8").splitlines() if given else []
+    events = [json.loads(line) for line in lines] if given else live_events()
+    arguments = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", "--no-sandbox"]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Files)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    with sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        page = chromium.new_page(viewport=SIZE, locale="en", permissions=["microphone"])
+        page.set_default_timeout(120_000)
+        shown = [(image, s) for image, s in frames(page, url, events) if s > 0]
+        chromium.close()
+    palette = shown[-1][0].quantize(N_COLOURS, dither=Image.Dither.NONE)
+    first, *others = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image, _ in shown)
+    milliseconds = [round(1000 * s) for _, s in shown]
+    first.save(
+        HERE / "live.gif", save_all=True, append_images=others, duration=milliseconds, loop=0, optimize=True
+    )
+
+
+if __name__ == "__main__":
+    main()
