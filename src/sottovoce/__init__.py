@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sottovoce.audio.io import Source as Source
     from sottovoce.audio.io import load_audio as load_audio
     from sottovoce.ctc.decoder import CtcDecoder as CtcDecoder
+    from sottovoce.ctc.network import AcousticModel as AcousticModel
+    from sottovoce.ctc.network import CtcModel as CtcModel
+    from sottovoce.ctc.network import ctc_model as ctc_model
     from sottovoce.decoding.detect import LanguageDetection as LanguageDetection
     from sottovoce.errors import SottovoceError as SottovoceError
     from sottovoce.offline.pipeline import LanguageSpan as LanguageSpan
@@ -41,8 +44,10 @@ if TYPE_CHECKING:
     from sottovoce.types import Word as Word
 
 _HOMES = {
+    "AcousticModel": "sottovoce.ctc.network",
     "AudioSource": "sottovoce.audio.io",
     "CtcDecoder": "sottovoce.ctc.decoder",
+    "CtcModel": "sottovoce.ctc.network",
     "DecodingOptions": "sottovoce.options.decoding",
     "Event": "sottovoce.types",
     "FallbackOptions": "sottovoce.options.decoding",
@@ -69,6 +74,7 @@ _HOMES = {
     "VadOptions": "sottovoce.options.vad",
     "Word": "sottovoce.types",
     "WriterOptions": "sottovoce.options.transcribe",
+    "ctc_model": "sottovoce.ctc.network",
     "load_audio": "sottovoce.audio.io",
     "load_model": "sottovoce.api",
 }

@@ -271,7 +271,7 @@ one.npy --lexicon wrong.txt | no label 'x'
 one.npy --device cuda:99 | CUDA devices are visible
 one.npy --hotwords none.txt | none.txt
 one.npy --lm none.arpa | none.arpa
-tune none.jsonl | none.jsonl: expected JSON lines
+tune none.jsonl | none.jsonl: no such file; expected JSON lines
 tune dev.jsonl --tune lm_kept == --tune: expected one of blank_penalty, word_score, beam_size, got 'lm_kept'
 tune dev.jsonl --tune word_score=a..b == --tune: expected word_score=LOW..HIGH, got 'word_score=a..b'
 tune dev.jsonl --tune word_score=2..1 == --tune: expected word_score=LOW..HIGH, got 'word_score=2..1'

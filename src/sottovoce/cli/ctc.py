@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.ctc import CtcDecoder
     from sottovoce.ctc.decoder import StreamUpdate
+    from sottovoce.ctc.network import AcousticModel
     from sottovoce.ctc.tuning import Counts, Range, Weights
     from sottovoce.evaluation.wer import ErrorCounts
     from sottovoce.lm.base import Floats, WordModel
@@ -62,7 +63,8 @@ class DecoderOptions:
         "decoder.toml of `ctc tune`; flags take precedence.", kind="file"
     ).as_field(None)
     model: str | None = of_emissions(
-        "Model with a CTC head, such as nano; FILES are then recordings."
+        "Network that reads FILES, which are recordings: TOML of an ONNX file, folder of an AutoModelForCTC, "
+        "or a Whisper model with a CTC head, such as nano."
     ).as_field(None)
     logits: bool = of_emissions("FILES contain logits: apply log_softmax first.").as_field(False)
     device: str = of_search("Device of --neural-lm: cpu, cuda or cuda:N.").as_field("cpu")
@@ -316,7 +318,13 @@ def _utterances(name: str, values: Floats) -> Iterator[EmissionSource]:
         yield EmissionSource(named, (utterance.astype("float32"),))
 
 
-def recorded_emissions(path: Path, model: Model) -> EmissionSource:
+def recorded_emissions(path: Path, model: Model | AcousticModel) -> EmissionSource:
+    from sottovoce.audio.recording import Recording
+    from sottovoce.ctc.network import AcousticModel
+
+    if isinstance(model, AcousticModel):
+        with Recording(path) as recording:
+            return EmissionSource(str(path), (model.whole_emissions(recording),))
     from sottovoce.audio.io import load_audio
     from sottovoce.audio.mel import log_mel
     from sottovoce.models.ctc_head import emissions_of_recording
@@ -339,7 +347,7 @@ def recorded_emissions(path: Path, model: Model) -> EmissionSource:
 class Utterances:
     options: DecoderOptions
     config: DecoderConfig
-    model: Model | None
+    model: Model | AcousticModel | None
     labels: LabelList
 
     @classmethod
@@ -358,6 +366,12 @@ class Utterances:
             choose_device(options.device)
         model = None
         if options.model is not None:
+            from sottovoce.ctc.network import ctc_model, is_ctc_network
+
+            if is_ctc_network(options.model):
+                network = ctc_model(options.model).network
+                config = replace(config, options=replace(config.options, frame_s=network.frame_s))
+                return cls(options, config, network, network.labels)
             from sottovoce.api import load_model
 
             # Weights and penalties were tuned on the states of PyTorch's encoder.

@@ -1,0 +1,217 @@
+"""Networks from sound to text: functions, ONNX files and models of transformers, whole and in windows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sottovoce
+from sottovoce.audio.recording import Recording
+from sottovoce.cli.main import run
+from sottovoce.ctc.emissions import log_softmax
+from sottovoce.ctc.network import AcousticModel, CtcModel
+from sottovoce.errors import InputError, OptionError, SottovoceError
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+LABELS = ["-", "a", "b", "|"]
+HOP = 320
+ONNX = """model = "letters.onnx"
+labels = ["-", "a", "b", "|"]
+frame_ms = 20
+samples = "audio"
+lengths = "length"
+output = "logits"
+n_frames = "frames"
+logits = true
+"""
+
+
+def spoken(labels: Sequence[int]) -> np.ndarray:
+    """Samples whose every frame of 20 ms has about the level of its label."""
+    noise = np.random.default_rng(1).normal(0, 0.1, len(labels))
+    return np.repeat((np.array(labels) + noise).astype(np.float32) / 8, HOP)
+
+
+def reads_levels(windows: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Log-probabilities of what `spoken` says, less sure near the edges of a window."""
+    found = []
+    for samples in windows:
+        levels = 8 * samples[: len(samples) // HOP * HOP : HOP, None]
+        distances = np.abs(levels - np.arange(len(LABELS)))
+        distances[[0, -1]] *= 0.1
+        found.append(log_softmax(-8 * distances))
+    return found
+
+
+@pytest.fixture(scope="module")
+def recording() -> np.ndarray:
+    """Words and pauses, 24 s."""
+    random = np.random.default_rng(0)
+    said = [0, 0]
+    while len(said) < 1150:
+        for _ in range(random.integers(1, 5)):
+            said += [random.integers(1, 3)] * random.integers(1, 3) + [0]
+        said += [3] * random.integers(1, 3) + [0] * random.choice([1, 40])
+    return spoken([*said, *[0] * (1200 - len(said))])
+
+
+def test_windows_read_what_the_whole_says(recording: np.ndarray) -> None:
+    whole = sottovoce.ctc_model(reads_levels, labels=LABELS, frame_s=0.02).transcribe(recording)
+    windows = sottovoce.ctc_model(reads_levels, labels=LABELS, frame_s=0.02, longest_s=2.0)
+    assert windows.transcribe(recording) == whole
+    pieces = list(windows.network.recording_emissions(Recording(recording)))
+    assert len(pieces) > 12
+    assert sum(map(len, pieces)) == 1200
+    assert len(whole.segments) > 5
+    for before, after in zip(whole.segments, whole.segments[1:], strict=False):
+        assert after.start - before.end >= 0.5
+    assert [word.word.strip() for word in whole.words] == whole.text.split()
+    assert all(word.start < word.end <= whole.duration for word in whole.words)
+
+
+def test_language_models_take_part(recording: np.ndarray, tmp_path: Path) -> None:
+    model = sottovoce.ctc_model(reads_levels, labels=LABELS, frame_s=0.02, language="en")
+    transcript = model.transcribe(recording, decoder=model.decoder(lexicon=["a", "b"], beam_size=4))
+    assert set(transcript.text.split()) == {"a", "b"}
+    assert {word.language for word in transcript.words} == {"en"}
+    for ending in ("srt", "json", "vtt"):
+        transcript.save(tmp_path / f"talk.{ending}")
+    assert sottovoce.Transcript.load(tmp_path / "talk.json").text == transcript.text
+
+
+def test_less_than_a_frame_has_no_text() -> None:
+    model = sottovoce.ctc_model(reads_levels, labels=LABELS, frame_s=0.02)
+    assert model.transcribe(np.zeros(HOP - 1, np.float32)).segments == ()
+
+
+@pytest.fixture
+def onnx(tmp_path: Path) -> Path:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    shutil.copy(Path(__file__).with_name("letters.onnx"), tmp_path)
+    (tmp_path / "letters.toml").write_text(ONNX)
+    return tmp_path / "letters.toml"
+
+
+def test_an_onnx_file_is_read_as_its_description_says(onnx: Path) -> None:
+    import onnxruntime
+
+    samples = np.random.default_rng(0).standard_normal(10 * HOP + 7, np.float32)
+    network = sottovoce.ctc_model(onnx, language="de").network
+    assert (network.language, network.longest_s, network.frame_s) == ("de", 30.0, 0.02)
+    (ours,) = network.emissions([samples])
+    session = onnxruntime.InferenceSession(onnx.with_suffix(".onnx"))
+    given = {"audio": samples[None], "length": np.array([len(samples)])}
+    logits = torch.from_numpy(session.run(["logits"], given)[0][0])
+    np.testing.assert_allclose(ours, logits.log_softmax(dim=1).numpy(), atol=1e-5)
+
+
+def test_the_command_reads_recordings(onnx: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ctc", str(CLIP), "--model", str(onnx), "--beam-size", "4"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    model = sottovoce.ctc_model(onnx)
+    transcript = model.transcribe(CLIP, decoder=model.decoder(beam_size=4))
+    assert line["text"] == transcript.text
+    assert line["words"][-1]["end"] == pytest.approx(transcript.words[-1].end, abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small wav2vec2 with random weights."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    folder = tmp_path_factory.mktemp("wav2vec2")
+    names = ["<pad>", "<s>", "</s>", "<unk>", "|", *"etaonis"]
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    torch.manual_seed(0)
+    shape = {
+        "conv_dim": (16, 16),
+        "conv_stride": (20, 16),
+        "conv_kernel": (25, 16),
+        "num_feat_extract_layers": 2,
+    }
+    config = transformers.Wav2Vec2Config(
+        vocab_size=len(names),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_conv_pos_embedding_groups=2,
+        num_conv_pos_embeddings=8,
+        pad_token_id=0,
+        **shape,
+    )
+    transformers.Wav2Vec2ForCTC(config).save_pretrained(folder)
+    tokenizer = transformers.Wav2Vec2CTCTokenizer(str(folder / "vocab.json"))
+    extractor = transformers.Wav2Vec2FeatureExtractor()
+    transformers.Wav2Vec2Processor(extractor, tokenizer).save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_of_transformers_emits_what_transformers_computes(folder: Path) -> None:
+    from transformers import AutoModelForCTC, AutoProcessor
+
+    model = sottovoce.ctc_model(folder, language="en")
+    assert model.network.frame_s == 0.02
+    pieces = [np.random.default_rng(seed).standard_normal(16_000, np.float32) for seed in range(2)]
+    network, processor = AutoModelForCTC.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
+    for samples, ours in zip(pieces, model.network.emissions(pieces), strict=True):
+        with torch.no_grad():
+            logits = network(**processor(samples, sampling_rate=16_000, return_tensors="pt")).logits[0]
+        np.testing.assert_allclose(ours, logits.log_softmax(dim=1).numpy(), atol=1e-4)
+        theirs = processor.tokenizer.decode(logits.argmax(dim=1))
+        assert model.decoder().greedy(ours)[0].text == " ".join(theirs.split())
+
+
+def _spoiled(network: AcousticModel) -> str:
+    with pytest.raises(InputError) as error:
+        CtcModel(network).transcribe(np.zeros(40_000, np.float32))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": LABELS[:3]}, "expected 3 labels in the last place, got 4"),
+        ({"network": lambda windows: [rows * np.nan for rows in reads_levels(windows)]}, "got NaN"),
+        ({"network": lambda windows: [rows + 9 for rows in reads_levels(windows)]}, "look like logits"),
+        ({"network": lambda windows: []}, "expected emissions of 1 windows, got 0"),
+        ({"frame_s": 0.01, "longest_s": 1.0}, "expected about 100 frames of 0.01 s in 1 s, got 50"),
+    ],
+)
+def test_networks_that_do_not_fit_are_named(change: dict[str, object], message: str) -> None:
+    given = {"network": reads_levels, "labels": LABELS, "frame_s": 0.02, **change}
+    model = sottovoce.ctc_model(given.pop("network"), **given)  # type: ignore[arg-type]
+    assert message in _spoiled(model.network)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('samples = "sound"', "expected an input of letters.onnx (audio, length), got 'sound'"),
+        ('output = "log_probs"', "expected an output of letters.onnx (logits, frames), got 'log_probs'"),
+        ('model = "none.onnx"', "none.onnx: expected an ONNX network"),
+        ('frame_ms = "20"', "frame_ms: expected"),
+        ("frame_ms = 0", "frame_s: expected seconds above 0"),
+        ("frames = 20", "letters.toml: object contains unknown field"),
+        ('labels = "none.txt"', "none.txt: no such file; expected labels"),
+    ],
+)
+def test_descriptions_with_faults_are_named(line: str, message: str, onnx: Path) -> None:
+    key = line.partition(" ")[0]
+    kept = [each for each in ONNX.splitlines() if not each.startswith(f"{key} ")]
+    onnx.write_text("\n".join([*kept, line]))
+    with pytest.raises(SottovoceError) as error:
+        sottovoce.ctc_model(onnx)
+    assert message in str(error.value)
+
+
+def test_what_a_file_says_is_no_argument(onnx: Path) -> None:
+    with pytest.raises(OptionError, match="expected no labels, blank, frame_s or logits"):
+        sottovoce.ctc_model(onnx, labels=LABELS)
+    with pytest.raises(OptionError, match="expected labels and frame_s with a function"):
+        sottovoce.ctc_model(reads_levels)
