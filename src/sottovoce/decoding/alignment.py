@@ -75,7 +75,8 @@ def median_filter(values: Floats) -> Floats:
             np.minimum(shifted[low], shifted[high]),
             np.maximum(shifted[low], shifted[high]),
         )
-    return shifted[half]
+    median: Floats = shifted[half]
+    return median
 
 
 def mean_over_heads(attention: Floats) -> Floats:

@@ -78,7 +78,7 @@ def combine_detections(
 
 
 def _choose(
-    probabilities: npt.NDArray[np.floating],
+    probabilities: npt.NDArray[np.float32] | npt.NDArray[np.float64],
     no_speech_prob: float,
     tokenizer: Tokenizer,
     allowed: Sequence[str],
