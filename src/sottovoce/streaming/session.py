@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from sottovoce.audio.downmix import PushedAudio
 from sottovoce.audio.samples import AudioBuffer
@@ -54,6 +53,9 @@ from sottovoce.types import (
     Unstable,
     Word,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class EventNumbers:
