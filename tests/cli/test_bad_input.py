@@ -129,9 +129,9 @@ eval switching none.jsonl --plots {tmp}/file/plots | cannot be written
 BEFORE_MODEL = """
 transcribe | expected FILE…, or - for standard input (see 'sottovoce transcribe --help')
 trascribe | no command 'trascribe'; did you mean transcribe?
-transcribe {clip} --lang de | no option --lang; did you mean --language?
+transcribe {clip} --lang de | no option --lang; did you mean --language or --languages?
 missing.mp3 | missing.mp3: no such file
-transcrib | 'transcrib' (see 'sottovoce --help')
+transcrib | no command 'transcrib'; did you mean transcribe? (see 'sottovoce --help')
 transcribe x.wav --logprob-threshold=-inf | '-inf' (see 'sottovoce transcribe --help')
 ctc x.npy --lm-weight inf | 'inf' (see 'sottovoce ctc decode --help')
 bench --dtype float32,float8 | dtype 'float8' given, expected one of auto

@@ -300,7 +300,7 @@ class CueMaker:
 
     def _untimed(self, segment: Segment) -> list[Cue]:
         start, end = segment.start, max(segment.start, segment.end)
-        lines = self._lines_of_pieces(*shared_out(segment.text, [1]), segment)
+        lines = self._lines_of_pieces(shared_out(segment.text, [1])[0], segment)
         voice = (segment.speaker, segment.language, segment.language_probability)
         words = (CueWord("\n".join(lines), start, end),)
         return [Cue(start, end, words, *voice, is_timed=False)] if lines else []

@@ -1,0 +1,129 @@
+"""The reference of Python, written from declarations and docstrings, so that it is readable on GitHub too.
+
+`python -m tests.docs.reference_page` brings docs/reference.md up to date: what stands between
+`<!-- members of NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pydoc import locate
+from types import ModuleType
+from typing import Any
+
+from sottovoce.options.schema import options_of
+from tests.docs.command_tables import DOCS
+
+PAGE = DOCS / "reference.md"
+MARKS = re.compile(
+    r"(<!-- members of (?P<of>[\w.]+)(?: \((?P<only>[\w, ]+)\))? -->\n)(.*?)(<!-- end -->)", re.DOTALL
+)
+ITEM = re.compile(r"^([\w*]+(?:, [\w*]+)*): (.*)", re.DOTALL)
+WIDTH = 100
+
+
+def rewritten(page: str) -> str:
+    def rewrite(match: re.Match[str]) -> str:
+        only = [name.strip() for name in (match["only"] or "").split(",") if name.strip()]
+        return f"{match[1]}{described(match['of'], only)}\n{match[5]}"
+
+    return MARKS.sub(rewrite, page)
+
+
+def described(name: str, only: list[str]) -> str:
+    found: Any = locate(name)
+    if isinstance(found, ModuleType):
+        members = only or [
+            each for each, one in vars(found).items() if inspect.isclass(one) and one.__module__ == name
+        ]
+        return "\n".join(described(f"{name}.{member}", []) for member in members)
+    short = name if name.count(".") == 1 else name.rpartition(".")[2]
+    has_fields = dataclasses.is_dataclass(found) and bool(options_of(found))
+    parts = [f"### {short}\n", "" if has_fields else signature(found, short), text_of(found)]
+    if not inspect.isclass(found):
+        return "\n".join(parts)
+    parts += [field_table(found)] if has_fields else []
+    for member, one in members_of(found):
+        function = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
+        kind = "" if isinstance(one, property) else "()"
+        parts += [f"#### {short.rpartition('.')[2]}.{member}{kind}\n"]
+        parts += [] if isinstance(one, property) else [signature(function, member)]
+        parts.append(text_of(function))
+    return "\n".join(parts)
+
+
+def members_of(owner: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods and properties that have a docstring, inherited ones of this project too."""
+    seen: dict[str, Any] = {}
+    for each in reversed([one for one in owner.__mro__ if one.__module__.startswith("sottovoce")]):
+        seen |= vars(each)
+    for name, one in seen.items():
+        function = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
+        if not name.startswith("_") and inspect.isfunction(function) and function.__doc__:
+            yield name, one
+
+
+def signature(found: Any, name: str) -> str:
+    """Return the signature as a block of code, on several lines if it is long."""
+    try:
+        called = inspect.signature(found)
+    except (TypeError, ValueError):
+        return ""
+    parameters = [one for one in called.parameters.values() if one.name not in ("self", "cls")]
+    shown: list[str] = []
+    for one in parameters:
+        if one.kind is one.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        hint = "" if one.annotation is one.empty else f": {one.annotation}"
+        shown.append(f"{one.name}{hint}" + ("" if one.default is one.empty else f" = {one.default!r}"))
+    returned = (
+        "" if inspect.isclass(found) or called.return_annotation is called.empty else called.return_annotation
+    )
+    end, short = f" -> {returned}" if returned else "", name.rpartition(".")[2]
+    line = f"{short}({', '.join(shown)}){end}"
+    if len(line) > WIDTH:
+        line = f"{short}(\n" + "".join(f"    {one},\n" for one in shown) + f"){end}"
+    return f"```text\n{line}\n```\n"
+
+
+def text_of(found: Any) -> str:
+    """Return the docstring as Markdown: parameters and errors are lists."""
+    blocks = (inspect.getdoc(found) or "").split("\n\n") if found.__doc__ else []
+    return "\n".join(f"{block_of(block)}\n" for block in blocks)
+
+
+def block_of(block: str) -> str:
+    lines: list[str] = []
+    for line in block.split("\n"):
+        bare = line.strip()
+        if lines and not ITEM.match(bare) and bare != "Raises:":
+            lines[-1] += f" {bare}"
+        else:
+            lines.append(bare)
+    items = [ITEM.match(line) for line in lines]
+    rendered = [
+        f"- `{item[1]}`: {item[2]}" if item else line for item, line in zip(items, lines, strict=True)
+    ]
+    joined = rendered[0]
+    for before, line in pairwise(rendered):
+        joined += ("\n" if before.startswith("- ") and line.startswith("- ") else "\n\n") + line
+    return joined
+
+
+def field_table(owner: type) -> str:
+    rows = ["| field | default | flag | meaning |", "|---|---|---|---|"]
+    for option in options_of(owner):
+        unset = f" None: {option.unset}." if option.unset and option.default is None else ""
+        flag = f"`{option.flags}`" if option.flags else ""
+        default = repr(option.default).replace("|", "\\|")
+        meaning = f"False: {option.help}" if option.negated else option.help
+        rows.append(f"| `{option.field}` | `{default}` | {flag} | {meaning}{unset} |".replace("\n", " "))
+    return "\n".join([*rows, ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
