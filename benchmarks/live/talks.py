@@ -5,9 +5,9 @@
 A talk is joined from people's clips (`harness.clips`): English almost without pauses, with pauses, or in
 noise, and four languages in turn, with a list of them or all of the model's. A setting is a list of options
 of `StreamOptions`, and of the checkpoint's encoder mode as `mode.NAME`. Processor time (user and system) is
-the process's own, on one thread; parts are the encoder, the decoder's keys and values over the audio, its
-steps, and all else. Delays are from a word's end in the file's transcript, in several languages its own. For
-another checkout, set PYTHONPATH to its `src`.
+the process's own; its parts are the encoder, the decoder's keys and values over the audio, its steps, and all
+else. Delays are from a word's end in the file's transcript, in several languages its own. For another
+checkout, set PYTHONPATH to its `src`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import numpy as np
 import sottovoce_kernels as kernels
+import torch
 
 from benchmarks.harness.clips import NOISE, PAUSES_S, VOXLINGUA, Clip, Part, clips
 from benchmarks.harness.report import (
@@ -180,7 +181,7 @@ class Parts:
 
 
 def run(bench: Bench, setting: Setting, item: Item) -> dict[str, Any]:
-    key = json.dumps([setting.key, kernels.in_use()])
+    key = json.dumps([setting.key, kernels.in_use(), torch.get_num_threads()])
     found = bench.log.get(key, item.name)
     if found is None:
         model = bench.model(setting.model, setting.dtype)
@@ -239,6 +240,7 @@ def row(
     n = max(1, parts["n_updates"])
     each = [parts["n_encoded"] / n, parts["n_key_frames"] / n, parts["n_steps"] / n, parts["n_rows"] / n]
     cells = [name, percent(counts.rate or 0.0), seconds(delay_s), seconds(late_s), f"{cpu:.3f}"]
+    cells.append(f"{live.compute_s / live.duration_s:.3f}")
     cells += (
         [f"{one:.3f}" for one in spent] + [f"{n / live.duration_s:.2f} a s"] + [f"{one:.1f}" for one in each]
     )
@@ -254,10 +256,12 @@ def main() -> None:
     parser.add_argument("--model", default="base")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--settings", nargs="+", default=[""], metavar='"NAME=VALUE …"')
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--label", help="stands for the source in the log [its digest]")
     parser.add_argument("--log", type=Path)
     given = parser.parse_args()
     bench = Bench(Log(given.log))
+    torch.set_num_threads(given.threads)
     rows, figures = [], {}
     for name in given.kinds:
         item = talk(name, given.shared / "data", given.part, given.minutes)
