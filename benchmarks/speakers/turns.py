@@ -32,9 +32,10 @@ from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import load_silero
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import WINDOW_SAMPLES
-from sottovoce.speakers.diarize import ClusteringDiarizer, load_voice_encoder, make_diarizer
+from sottovoce.speakers.diarize import ClusteringDiarizer, load_speaker_networks, make_diarizer
 from sottovoce.speakers.labels import SpeakerLabels
-from sottovoce.speakers.networks import LocalSpeakers, load_segmentation
+from sottovoce.speakers.networks import load_segmentation
+from sottovoce.speakers.voices import LocalSpeakers
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Segment, Turn, Word
 
@@ -79,7 +80,7 @@ def both_ways(
 ) -> tuple[list[list[Turn]], float]:
     """Turns under each of the options, and the processor seconds of the windows, which all of them share."""
     began = time.process_time()
-    networks = local, load_voice_encoder(wishes[0])
+    networks = local, load_speaker_networks(wishes[0])[1]
     with Recording(talk.samples).open() as reader:
         own = ClusteringDiarizer(*networks, wishes[0])
         windows = [window for batch in own.batches(reader) for window in own.diarize_windows(batch)]

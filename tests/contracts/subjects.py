@@ -11,7 +11,6 @@ from torch import Tensor
 from sottovoce.models.backend import Backend, EncoderOutput, Floats
 from sottovoce.runtime.graphs import eagerly
 from sottovoce.runtime.static_rows import RowPool
-from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.types import Features
 from tests.models import tiny
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
@@ -22,7 +21,7 @@ TOLERANCE = 2e-5
 STATIC = "torch, static"
 ON_CUDA = "torch on CUDA"
 NAMES = (
-    *("torch", STATIC, "native", "native encoder", "fake"),
+    *("torch", STATIC, "native", "fake"),
     *([pytest.param(ON_CUDA, marks=pytest.mark.cuda)] if torch.cuda.is_available() else ()),
 )
 FIRST = Script(
@@ -63,12 +62,7 @@ def _random(name: str, **dims: int) -> Backend:
     if name == ON_CUDA:
         return tiny.backend(tiny.dims(**dims), device=torch.device("cuda"))
     native = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kernels is not installed")
-    made: Backend = native.NativeBackend.from_checkpoint(
-        tiny.checkpoint(tiny.dims(**dims)),
-        device=tiny.CPU,
-        dtype=torch.float32,
-        native_encoder=name == "native encoder",
-    )
+    made: Backend = native.NativeBackend.from_checkpoint(tiny.checkpoint(tiny.dims(**dims)))
     return made
 
 
@@ -78,7 +72,7 @@ def windows(backend: Backend, n_rows: int = 2, n_frames: int = N_FRAMES) -> Feat
 
 
 def one_row(encoded: EncoderOutput, row: int) -> EncoderOutput:
-    return TorchEncoderOutput(encoded.states[row : row + 1], encoded.n_content_frames[row : row + 1])
+    return encoded.rows([row])
 
 
 def difference(a: Tensor | Floats | None, b: Tensor | Floats | None) -> float:

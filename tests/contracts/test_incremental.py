@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -136,11 +137,11 @@ def test_a_state_is_never_changed(backend: Backend, mode: EncoderMode) -> None:
     other[:, :60] = mel[:, :60]
     forked = grow(backend, mel, mode, (20, 30))[-1].state
     first = backend.encode_incremental([IncrementalWindow(mel, mode, forked)])[0]
-    states, said = first.encoded.states.clone(), logits(backend, first)
+    states, said = first.encoded.states_on_host().copy(), logits(backend, first)
     backend.encode_incremental([IncrementalWindow(other, mode, forked)])
     again = backend.encode_incremental([IncrementalWindow(mel, mode, forked)])[0]
-    assert torch.equal(again.encoded.states, states)
-    assert torch.equal(first.encoded.states, states)
+    assert np.array_equal(again.encoded.states_on_host(), states)
+    assert np.array_equal(first.encoded.states_on_host(), states)
     assert torch.equal(logits(backend, again), said)
 
 
@@ -199,7 +200,7 @@ def test_thin_padding_counts_for_what_it_stands_for(backend: Backend) -> None:
     (grown,) = backend.encode_incremental([IncrementalWindow(audio(backend, 20), THIN)])
     weights = grown.encoded.log_weights
     assert weights.shape == (1, grown.encoded.n_frames)
-    assert float(weights.exp().sum()) == pytest.approx(N_FULL)
+    assert float(np.exp(np.asarray(weights)).sum()) == pytest.approx(N_FULL)
     assert not weights[:, :30].any()
     assert grown.n_computed == 20 + 10 + 10
 

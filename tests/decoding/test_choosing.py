@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,9 +55,7 @@ class WithoutChoice:
 def native() -> Backend:
     made = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kernels is not installed")
     checkpoint = tiny.checkpoint(tiny.dims(n_vocab=51865, n_text_ctx=64))
-    backend: Backend = made.NativeBackend.from_checkpoint(
-        checkpoint, device=tiny.CPU, dtype=torch.float32, native_encoder=True
-    )
+    backend: Backend = made.NativeBackend.from_checkpoint(checkpoint)
     return backend
 
 

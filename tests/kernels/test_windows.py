@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from tests.kernels.arrays import HERE, kernels, using
 from tests.models import tiny
@@ -17,6 +16,7 @@ from tests.runtime.reading import read
 
 native = pytest.importorskip("sottovoce.runtime.native_encoder", reason="sottovoce-kernels has no encoder")
 
+from sottovoce.errors import OptionError  # noqa: E402
 from sottovoce.models.backend import (  # noqa: E402
     Backend,
     EncoderMode,
@@ -24,9 +24,10 @@ from sottovoce.models.backend import (  # noqa: E402
     IncrementalWindow,
     ModelDims,
 )
-from sottovoce.models.devices import choose_number_format  # noqa: E402
+from sottovoce.models.checkpoint.base import Array  # noqa: E402
+from sottovoce.models.devices import CPU, choose_number_format  # noqa: E402
 from sottovoce.runtime import native as backends  # noqa: E402
-from sottovoce.runtime.registry import BACKENDS  # noqa: E402
+from sottovoce.runtime.registry import BACKENDS, choose_runtime  # noqa: E402
 from sottovoce.types import Features, Floats  # noqa: E402
 
 DIMS = tiny.dims(n_audio_state=128, n_audio_head=4, n_audio_ctx=320, n_text_state=128)
@@ -60,19 +61,19 @@ def mel_of(n_windows: int, n_frames: int, *, seed: int = 0) -> Floats:
     return torch.randn(n_windows, 80, n_frames, generator=torch.Generator().manual_seed(seed)).numpy()
 
 
-def states_of(made: Backend, mel: Floats) -> Tensor:
-    return made.encode(Features(mel, (mel.shape[2],) * len(mel))).states
+def states_of(made: Backend, mel: Floats) -> Floats:
+    return made.encode(Features(mel, (mel.shape[2],) * len(mel))).states_on_host()
 
 
-def encoded(mel: Floats, tensors: Mapping[str, Tensor] | None = None, **options: Collection[str]) -> Tensor:
+def encoded(mel: Floats, tensors: Mapping[str, Array] | None = None, **options: Collection[str]) -> Floats:
     """The states of windows, encoded in the kernels."""
     made = tiny.checkpoint(DIMS) if tensors is None else replace(tiny.checkpoint(DIMS), tensors=tensors)
-    encoder = native.NativeEncoder(made, dtype=torch.float32, **options)
+    encoder = native.NativeEncoder(made, **options)
     return states_of(encoder, mel)
 
 
-def apart(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).pow(2).mean().sqrt() / expected.std())
+def apart(found: Floats, expected: Floats) -> float:
+    return float(np.sqrt(np.square(found - expected).mean()) / expected.std())
 
 
 @contextmanager
@@ -89,7 +90,7 @@ def threads(n_threads: int) -> Iterator[None]:
 @pytest.mark.parametrize("n_frames", LENGTHS)
 def test_states_are_nearly_those_of_pytorch(name: str, n_frames: int) -> None:
     mel = mel_of(2, n_frames)
-    expected = tiny.backend(DIMS).encode(Features(mel, (n_frames,) * 2)).states
+    expected = states_of(tiny.backend(DIMS), mel)
     with using(name):
         found = encoded(mel)
     assert found.shape == expected.shape
@@ -100,7 +101,7 @@ def test_states_are_nearly_those_of_pytorch(name: str, n_frames: int) -> None:
 def test_a_table_is_in_eight_bits_or_in_words(in_bytes: tuple[str, ...]) -> None:
     """With all tables in words states are much nearer than with all in eight bits."""
     mel = mel_of(1, 194)
-    expected = tiny.backend(DIMS).encode(Features(mel, (194,))).states
+    expected = states_of(tiny.backend(DIMS), mel)
     found = encoded(mel, in_bytes=in_bytes)
     assert apart(found, expected) < (EIGHT_BITS if in_bytes else EIGHT_BITS / 10)
     assert not in_bytes or apart(found, expected) > EIGHT_BITS / 10
@@ -113,7 +114,7 @@ def test_eight_bits_are_taken_where_they_are_faster(name: str) -> None:
         found = encoded(mel)
         expected = encoded(mel, in_bytes=native.tables_in_bytes())
         assert native.tables_in_bytes() == (() if name in ("portable", "avx2") else native.IN_BYTES)
-    assert torch.equal(found, expected)
+    assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("name", HERE[1:])
@@ -134,13 +135,13 @@ def test_a_batch_is_its_windows_bit_by_bit(name: str, n_frames: int) -> None:
     mel = mel_of(3, n_frames)
     ours = backend()
     with using(name):
-        single = torch.cat([states_of(ours, window[None]) for window in mel])
+        single = np.concatenate([states_of(ours, window[None]) for window in mel])
         states_of(ours, 1e4 * mel_of(1, LONGEST, seed=1))
         batch = states_of(ours, mel)
         with threads(3):
             together = states_of(ours, mel)
-    assert torch.equal(single, batch)
-    assert torch.equal(single, together)
+    assert np.array_equal(single, batch)
+    assert np.array_equal(single, together)
 
 
 def test_the_key_has_no_bias_and_halves_read_as_floats() -> None:
@@ -150,23 +151,19 @@ def test_the_key_has_no_bias_and_halves_read_as_floats() -> None:
     floats = {name: tensor.astype(np.float32) for name, tensor in halves.items()}
     mel = mel_of(1, 30)
     first, second = (encoded(mel, given) for given in (halves, floats))
-    assert torch.equal(first, second)
+    assert np.array_equal(first, second)
 
 
-def backend(dims: ModelDims = DIMS, *, native_encoder: bool = True) -> Backend:
-    made: Backend = backends.NativeBackend.from_checkpoint(
-        tiny.checkpoint(dims), device=tiny.CPU, dtype=torch.float32, native_encoder=native_encoder
-    )
+def backend(dims: ModelDims = DIMS) -> Backend:
+    made: Backend = backends.NativeBackend.from_checkpoint(tiny.checkpoint(dims))
     return made
 
 
 def test_a_backend_encodes_whole_windows_in_the_kernels() -> None:
     mel = mel_of(2, 194)
     whole = backend().encode(Features(mel, (194, 61)))
-    assert torch.equal(whole.states, encoded(mel))
+    assert np.array_equal(whole.states_on_host(), encoded(mel))
     assert whole.n_content_frames == (97, 31)
-    plain = backend(native_encoder=False).encode(Features(mel, (194, 61)))
-    assert torch.equal(plain.states, tiny.backend(DIMS).encode(Features(mel, (194, 61))).states)
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -178,11 +175,11 @@ def test_growing_windows_are_nearly_those_of_pytorch(name: str, mode: EncoderMod
     for one, expected in zip(found, grown(tiny.backend(DIMS), mel, mode), strict=True):
         assert one.n_computed == expected.n_computed
         assert one.state.n_content_frames == expected.state.n_content_frames
-        assert one.encoded.states.shape == expected.encoded.states.shape
-        assert apart(one.encoded.states, expected.encoded.states) < EIGHT_BITS
+        assert one.encoded.states_on_host().shape == expected.encoded.states_on_host().shape
+        assert apart(one.encoded.states_on_host(), expected.encoded.states_on_host()) < EIGHT_BITS
         weights, theirs = one.encoded.log_weights, expected.encoded.log_weights
         assert (weights is None) == (theirs is None)
-        assert weights is None or theirs is None or torch.equal(weights, theirs)
+        assert weights is None or theirs is None or np.array_equal(weights, theirs)
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -199,13 +196,12 @@ def test_growing_windows_are_the_same_in_a_batch_bit_by_bit(name: str) -> None:
         with threads(3):
             together = ours.encode_incremental(windows)
     for at, one in enumerate(together):
-        assert torch.equal(one.encoded.states, alone[at][1 + at % 3].encoded.states)
+        assert np.array_equal(one.encoded.states, alone[at][1 + at % 3].encoded.states)
 
 
-@pytest.mark.parametrize("native_encoder", [True, False])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_keys_and_values_are_computed_of_changed_frames_alone(
-    mode: EncoderMode, native_encoder: bool, monkeypatch: pytest.MonkeyPatch
+    mode: EncoderMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are those of the states bit by bit; at most a block of unchanged frames is computed too."""
     n_computed = 0
@@ -217,40 +213,27 @@ def test_keys_and_values_are_computed_of_changed_frames_alone(
         compute(decoder, states, n_frames, *others)
 
     monkeypatch.setattr(kernels.Decoder, "cross_keys_values", counted)
-    ours = backend(native_encoder=native_encoder)
+    ours = backend()
     updates = grown(ours, mel_of(1, LONGEST)[0], mode)
     n_changed = sum(one.encoded.n_frames - one.n_kept for one in updates)
     assert n_changed <= n_computed < n_changed + 16 * len(updates)
     for one in updates:
         assert one.encoded.n_frames - one.n_kept >= one.n_computed
         whole = replace(one.encoded, cross_kv=None)
-        assert torch.equal(read(ours, one.encoded, TEXT).logits, read(ours, whole, TEXT).logits)
+        assert np.array_equal(read(ours, one.encoded, TEXT).logits, read(ours, whole, TEXT).logits)
     assert mode.recompute_s is None or n_changed < sum(one.encoded.n_frames for one in updates) / 1.5
 
 
-def test_an_odd_width_is_encoded_on_pytorch() -> None:
-    odd = tiny.dims(n_mels=79)
-    mel = torch.randn(1, 79, 40).numpy()
-    assert not native.fits_kernels(odd)
-    assert native.fits_kernels(DIMS)
-    states = backend(odd).encode(Features(mel, (40,))).states
-    assert torch.equal(states, tiny.backend(odd).encode(Features(mel, (40,))).states)
+@pytest.mark.parametrize(
+    "sizes", [{"n_mels": 79}, {"n_audio_state": 258, "n_audio_head": 1, "n_text_state": 258}]
+)
+def test_sizes_that_the_kernels_do_not_take_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(OptionError, match="native kernels: "):
+        backend(tiny.dims(**sizes))
+    assert choose_runtime("auto", "auto", CPU, tiny.dims(**sizes)).name == "torch"
 
 
-@pytest.mark.parametrize("dtype", ["auto", "int8", "float32", "int8_float32"])
-def test_who_names_no_dtype_gets_the_faster_encoder(dtype: str) -> None:
-    """And who names one gets it; the table tells of every instruction set that is built."""
-    numbers = choose_number_format(dtype, tiny.CPU)
-    made = BACKENDS["native"](tiny.checkpoint(DIMS), tiny.CPU, numbers)
-    mel = mel_of(1, 194)
-    found = made.encode(Features(mel, (194,))).states
-    ours = encoded(mel).to(getattr(torch, numbers.dtype))
-    expected = dtype in ("auto", "int8") and native.native_encoder_is_faster()
-    assert torch.equal(found, ours) == expected
-
-
-def test_every_instruction_set_is_in_the_table() -> None:
-    assert set(kernels.built()) <= set(native.INSTEAD_OF_PYTORCH)
-    for name in HERE:
-        with using(name):
-            assert native.native_encoder_is_faster() == native.INSTEAD_OF_PYTORCH[name]
+@pytest.mark.parametrize("dtype", ["float32", "int8_float32"])
+def test_the_kernels_take_no_other_number_format(dtype: str) -> None:
+    with pytest.raises(OptionError, match="expected device cpu and dtype auto or int8, got dtype float32"):
+        BACKENDS["native"](tiny.checkpoint(DIMS), CPU, choose_number_format(dtype, CPU))

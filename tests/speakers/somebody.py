@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.speakers.networks import Floats, VoiceDistances
+from sottovoce.speakers.voices import Floats, VoiceDistances
 from sottovoce.types import SAMPLE_RATE
 
 
@@ -21,8 +19,8 @@ class Somebody:
     frame_samples = 270
     n_frames = 293
 
-    def activity(self, windows: Tensor) -> Tensor:
-        return torch.ones(len(windows), self.n_frames, 1)
+    def activity(self, windows: Floats) -> Floats:
+        return np.ones((len(windows), self.n_frames, 1), np.float32)
 
 
 class OneVoice:
@@ -30,7 +28,7 @@ class OneVoice:
 
     distances = VoiceDistances()
 
-    def embed(self, speech: Sequence[Tensor]) -> Floats:
+    def embed(self, speech: Sequence[Floats]) -> Floats:
         return np.stack([np.array([float(len(stretch) > 0), 0.0], np.float32) for stretch in speech])
 
 

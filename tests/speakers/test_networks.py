@@ -19,7 +19,7 @@ from sottovoce.models.sources import package_index
 from sottovoce.models.sources.find import SourceError
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers import networks
-from sottovoce.speakers.diarize import load_voice_encoder
+from sottovoce.speakers.diarize import load_speaker_networks
 from sottovoce.speakers.networks import (
     CampPlusEncoder,
     Ge2eEncoder,
@@ -160,7 +160,7 @@ def test_less_than_a_frame_has_no_features() -> None:
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_voices_are_those_of_the_published_network(name: str) -> None:
     try:
-        encoder = load_voice_encoder(SpeakerOptions(voices="campplus"))
+        _, encoder = load_speaker_networks(SpeakerOptions(voices="campplus"))
     except SottovoceError as error:
         pytest.skip(f"the weights cannot be had: {error}")
     speech = torch.from_numpy(load_audio(SPEECH / f"{name}.flac", duration_s=5))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.speakers.networks import Floats, VoiceDistances
+from sottovoce.speakers.voices import Floats, VoiceDistances
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
 PITCHES = {"low": 300.0, "middle": 900.0, "high": 2100.0}
@@ -38,14 +38,16 @@ class ToneSpeakers:
     def __init__(self) -> None:
         self._turn = 0
 
-    def activity(self, windows: Tensor) -> Tensor:
-        frames = windows[:, 360 : 360 + FRAME * self.n_frames].unfold(1, FRAME, FRAME)  # (n, 293, 270)
+    def activity(self, windows: Floats) -> Floats:
+        frames = torch.as_tensor(windows)[:, 360 : 360 + FRAME * self.n_frames].unfold(
+            1, FRAME, FRAME
+        )  # (n, 293, 270)
         heard = (strengths(frames) > 0.3).float()
         rows = []
         for row in heard:
             self._turn += 1
             rows.append(row.roll(self._turn, dims=1))
-        return torch.stack(rows)
+        return torch.stack(rows).numpy()
 
 
 class ToneVoices:
@@ -53,8 +55,11 @@ class ToneVoices:
 
     distances = VoiceDistances()
 
-    def embed(self, speech: Sequence[Tensor]) -> Floats:
-        rows = [strengths(stretch) if len(stretch) else torch.zeros(len(PITCHES)) for stretch in speech]
+    def embed(self, speech: Sequence[Floats]) -> Floats:
+        rows = [
+            strengths(torch.as_tensor(stretch)) if len(stretch) else torch.zeros(len(PITCHES))
+            for stretch in speech
+        ]
         return torch.nn.functional.normalize(torch.stack(rows), dim=1).numpy()
 
 

@@ -4,7 +4,6 @@
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
-#include "silero.h"
 #include "words.h"
 
 namespace sottovoce {
@@ -39,8 +38,7 @@ struct BytePanel {
 
 extern const Kernels avx2_vnni_kernels;
 const Kernels avx2_vnni_kernels = {
-    "avx2-vnni", 1, quantize_bytes, multiply<BytePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    &encoder_kernels,
+    "avx2-vnni", 1, quantize_bytes, multiply<BytePanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
 };
 
 }  // namespace sottovoce

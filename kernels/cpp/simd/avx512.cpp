@@ -4,7 +4,6 @@
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
-#include "silero.h"
 #include "words.h"
 #include "panel_avx512.h"
 
@@ -12,8 +11,7 @@ namespace sottovoce {
 
 extern const Kernels avx512_kernels;
 const Kernels avx512_kernels = {
-    "avx512", 1, quantize_bytes, multiply<WidePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    &encoder_kernels,
+    "avx512", 1, quantize_bytes, multiply<WidePanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
 };
 
 }  // namespace sottovoce

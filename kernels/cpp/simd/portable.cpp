@@ -3,7 +3,6 @@
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
-#include "silero.h"
 #include "words.h"
 
 namespace sottovoce {
@@ -26,8 +25,7 @@ struct PortablePanel {
 
 extern const Kernels portable_kernels;
 const Kernels portable_kernels = {
-    "portable", 1, quantize_bytes, multiply<PortablePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    &encoder_kernels,
+    "portable", 1, quantize_bytes, multiply<PortablePanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -374,8 +374,7 @@ class Utterances:
                 return cls(options, config, network, network.labels)
             from sottovoce.api import load_model
 
-            # Weights and penalties were tuned on the states of PyTorch's encoder.
-            model = load_model(options.model, backend="torch")
+            model = load_model(options.model)
         if model is not None and model.ctc_head is not None:
             labels = LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
             return cls(options, config, model, labels)

@@ -14,10 +14,11 @@ import numpy as np
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, window_features
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderOutput, RunningRows
+from sottovoce.models.devices import HasType
 from sottovoce.types import SAMPLE_RATE, Floats
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 PROMPT_TOKENS = 100
 STEPS = 40
@@ -42,7 +43,7 @@ class Timing:
 
 
 def timed(
-    action: Callable[[], object], repeats: int, *, warm_ups: int = 1, device: torch.device | None = None
+    action: Callable[[], object], repeats: int, *, warm_ups: int = 1, device: HasType | None = None
 ) -> Timing:
     """Time an action, `repeats` times after `warm_ups`.
 
@@ -116,11 +117,11 @@ class _NoiseWindow:
         return read_on
 
 
-def _wait_for(device: torch.device | None) -> None:
+def _wait_for(device: HasType | None) -> None:
     if device is not None and device.type == "cuda":
         import torch
 
-        torch.cuda.synchronize(device)
+        torch.cuda.synchronize(str(device))
 
 
 def forget_peak(process: Path = PROCESS) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import OptionError
+from sottovoce.models.devices import HasType as HasType
 from sottovoce.models.dims import EXACT as EXACT
 from sottovoce.models.dims import AlignmentHeads as AlignmentHeads
 from sottovoce.models.dims import EncoderMode as EncoderMode
@@ -23,7 +24,7 @@ from sottovoce.types import Features
 from sottovoce.types import Floats as Floats
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 Ints = npt.NDArray[np.int64]
 Prefix = TypeVar("Prefix")
@@ -222,7 +223,7 @@ class Backend(Protocol):
         ...
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> HasType: ...
 
     @property
     def alignment_heads(self) -> AlignmentHeads:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.checkpoint.base import DTYPES, expected_shapes
 from sottovoce.models.dims import ModelDims
 
@@ -62,6 +63,17 @@ class HasType(Protocol):
 
     @property
     def type(self) -> str: ...
+
+
+def beyond_kernels(dims: ModelDims) -> str | None:
+    """Return the sizes of a model that the native kernels do not take, or None."""
+    if (d_head := dims.n_text_state // dims.n_text_head) > WIDEST_HEAD:
+        return f"a decoder with heads of {d_head} (native kernels: up to {WIDEST_HEAD})"
+    if (d_head := dims.n_audio_state // dims.n_audio_head) > WIDEST_HEAD:
+        return f"an encoder with heads of {d_head} (native kernels: up to {WIDEST_HEAD})"
+    if dims.n_mels % 2 or dims.n_audio_state % 2:
+        return f"{dims.n_mels} mel bands and {dims.n_audio_state} states (native kernels: even numbers)"
+    return None
 
 
 def has_torch() -> bool:

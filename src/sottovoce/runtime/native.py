@@ -1,30 +1,25 @@
-"""Whisper's decoder in the kernels of `sottovoce-kernels`: a step of many rows is one native call.
+"""Whisper on the kernels of `sottovoce-kernels`: a step of many rows is one native call.
 
-Weights and activations of the decoder are int8. The encoder runs in the kernels if they are faster than
-PyTorch. A row's logits are bitwise the same in any batch, so nothing is padded or masked.
+Weights and activations of the decoder are int8, those of the encoder int16 and int8. A row's logits are
+bitwise the same in any batch, so nothing is padded or masked.
 
 Only this module and `native_encoder` pass addresses to the kernels: they check shapes and dtypes, and keep
-tensors alive.
+arrays alive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
 import sottovoce_kernels as kernels
-import torch
-from torch import Tensor
 
 from sottovoce.decoding.choosing import BestTokensEnd
 from sottovoce.errors import OptionError
-from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.backend import (
     AlignmentHeads,
     EncoderOutput,
-    EncoderState,
     Floats,
     IncrementalResult,
     IncrementalWindow,
@@ -43,12 +38,16 @@ from sottovoce.models.backend import (
     check_step,
 )
 from sottovoce.models.checkpoint.base import Array, Checkpoint, floats
-from sottovoce.models.layers import KeysValues
+from sottovoce.models.devices import CPU, beyond_kernels
 from sottovoce.runtime.incremental_encoder import state_of
-from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, network_without_decoder
-from sottovoce.runtime.torch import DTYPES, TorchBackend
-from sottovoce.runtime.torch_encoder import TorchEncoderOutput, torch_output
-from sottovoce.threads import all_torch_threads, n_threads
+from sottovoce.runtime.native_encoder import (
+    CrossKeysValues,
+    NativeEncoder,
+    NativeEncoderOutput,
+    NativeEncoderState,
+    native_output,
+)
+from sottovoce.threads import n_threads
 from sottovoce.types import Features
 
 ATTENTION_TABLES = (
@@ -67,29 +66,17 @@ NORMS = (("attn_ln", 0), ("cross_attn_ln", 1), ("mlp_ln", 2))
 class _Window:
     """Cross-attention keys and values of one window, packed for the kernels.
 
-    tensors: own the memory that `audio` points to. log_weights: (n_frames,) float32, added to the
+    layers: own the memory that `audio` points to. log_weights: (n_frames,) float32, added to the
     attention logits, or None.
     """
 
     audio: kernels.CrossKeysValues
-    tensors: tuple[Tensor, ...]
-    log_weights: Tensor | None
+    layers: Sequence[CrossKeysValues]
+    log_weights: Floats | None
 
     @property
     def n_frames(self) -> int:
         return int(self.audio.n_frames)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NativeWindowState:
-    """The encoder's state of a window, and the decoder's packed cross-attention keys and values."""
-
-    encoder: EncoderState
-    cross_kv: Sequence[KeysValues]
-
-    @property
-    def n_content_frames(self) -> int:
-        return self.encoder.n_content_frames
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,59 +130,58 @@ class NativeDecoder:
         weight, bias = floats(tensors[f"{name}.weight"]), floats(tensors[f"{name}.bias"])
         self._decoder.set_norm(layer, which, weight.ctypes.data, bias.ctypes.data)
 
-    def windows(self, encoded: TorchEncoderOutput) -> list[_Window]:
+    def windows(self, encoded: NativeEncoderOutput) -> list[_Window]:
         if encoded.cross_kv is None:
             encoded.cross_kv = self.keys_values(encoded.states)
-        weights = encoded.log_weights
+        layers, weights = encoded.cross_kv, encoded.log_weights
         return [
             self._window(
-                [(keys[row], values[row]) for keys, values in encoded.cross_kv],
+                [CrossKeysValues(layer.keys[row], layer.values[row]) for layer in layers],
                 encoded.n_frames,
-                weights_of_row,
+                None if weights is None else np.ascontiguousarray(weights[row]),
             )
-            for row, weights_of_row in enumerate(
-                [None] * encoded.batch_size if weights is None else weights.float()
-            )
+            for row in range(encoded.batch_size)
         ]
 
-    def _window(
-        self, layers: Sequence[tuple[Tensor, Tensor]], n_frames: int, weights: Tensor | None
-    ) -> _Window:
-        keys = [key.contiguous() for key, _ in layers]
-        values = [value.contiguous() for _, value in layers]
+    @staticmethod
+    def _window(layers: Sequence[CrossKeysValues], n_frames: int, weights: Floats | None) -> _Window:
         audio = kernels.CrossKeysValues(
-            [tensor.data_ptr() for tensor in keys], [tensor.data_ptr() for tensor in values], n_frames
+            [layer.keys.ctypes.data for layer in layers],
+            [layer.values.ctypes.data for layer in layers],
+            n_frames,
         )
-        return _Window(audio, (*keys, *values), None if weights is None else weights.contiguous())
+        return _Window(audio, layers, weights)
 
     def keys_values(
-        self, states: Tensor, kept: Sequence[KeysValues] = (), n_kept: int = 0
-    ) -> list[KeysValues]:
-        """Compute keys and values (B, n_head, ...) bfloat16 of each layer, packed for the kernels.
+        self, states: Floats, kept: Sequence[CrossKeysValues] = (), n_kept: int = 0
+    ) -> list[CrossKeysValues]:
+        """Compute keys and values of each layer over states (B, n_frames, d).
 
         kept: of windows whose first n_kept frames had these states; only blocks behind are computed.
         """
         n_blocks = n_kept // FRAMES_PER_BLOCK
-        states = states[:, n_blocks * FRAMES_PER_BLOCK :]
+        states = np.ascontiguousarray(states[:, n_blocks * FRAMES_PER_BLOCK :])
         n_rows, n_frames = states.shape[:2]
         shapes = self._decoder.cross_shapes(n_frames)
-        layers = []
-        for _ in range(self.dims.n_text_layer):
-            keys, values = (torch.zeros(n_rows, *shape, dtype=torch.bfloat16) for shape in shapes)
-            layers.append((keys, values))
+        layers = [
+            CrossKeysValues(*(np.zeros((n_rows, *shape), np.uint16) for shape in shapes))
+            for _ in range(self.dims.n_text_layer)
+        ]
         for row in range(n_rows):
-            of_row = states[row].float().contiguous()
-            keys_at, values_at = ([pair[which][row].data_ptr() for pair in layers] for which in (0, 1))
-            self._decoder.cross_keys_values(of_row.data_ptr(), n_frames, keys_at, values_at, n_threads())
+            keys_at = [layer.keys[row].ctypes.data for layer in layers]
+            values_at = [layer.values[row].ctypes.data for layer in layers]
+            self._decoder.cross_keys_values(
+                states[row].ctypes.data, n_frames, keys_at, values_at, n_threads()
+            )
         if not n_blocks:
             return layers
         n_pairs = n_blocks * FRAMES_PER_BLOCK // 2
         return [
-            (
-                torch.cat((kept_keys[:, :, :n_blocks], keys), dim=2),
-                torch.cat((kept_values[:, :, :n_pairs], values), dim=2),
+            CrossKeysValues(
+                np.concatenate((old.keys[:, :, :n_blocks], new.keys), axis=2),
+                np.concatenate((old.values[:, :, :n_pairs], new.values), axis=2),
             )
-            for (kept_keys, kept_values), (keys, values) in zip(kept, layers, strict=True)
+            for old, new in zip(kept, layers, strict=True)
         ]
 
     def step(
@@ -226,7 +212,7 @@ class NativeDecoder:
             [window.audio for window in windows],
             tokens,
             spans=spans or [(0, window.n_frames) for window in windows],
-            bias=[0 if window.log_weights is None else window.log_weights.data_ptr() for window in windows],
+            bias=[0 if window.log_weights is None else window.log_weights.ctypes.data for window in windows],
             wanted=places if logits.shape[1] else [],
             vocabulary=vocabulary,
             logits=logits.ctypes.data,
@@ -263,7 +249,7 @@ class NativeRows:
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         cached = check_admitted(encoded, prefix, kernels.Row, self._name)
-        for window in self._decoder.windows(torch_output(encoded)):
+        for window in self._decoder.windows(native_output(encoded)):
             row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
             self._rows.append(_NativeRow(row, window))
 
@@ -362,82 +348,47 @@ class NativeRows:
 
 
 class NativeBackend:
-    """A CPU backend with the decoder in the kernels, and the encoder there or on PyTorch.
+    """A backend on the processor. States, logits and attention are float32."""
 
-    dtype: of the encoder's states; logits and attention are always float32.
-    """
-
-    def __init__(self, encoder: TorchBackend | NativeEncoder, decoder: NativeDecoder) -> None:
+    def __init__(self, encoder: NativeEncoder, decoder: NativeDecoder) -> None:
         self._encoder = encoder
         self._decoder = decoder
         self.name, self.dims, self.tail_s = encoder.name, encoder.dims, encoder.tail_s
         self.alignment_heads, self.encoder_mode = encoder.alignment_heads, encoder.encoder_mode
-        self.device, self.dtype = encoder.device, encoder.dtype
-        self.own_threads = True
-        self._encoder_threads = all_torch_threads if isinstance(encoder, TorchBackend) else nullcontext
+        self.device, self.own_threads = CPU, True
+        self.dtype = np.dtype(np.int16)
+        """Of the widest tables."""
 
     @classmethod
-    def from_checkpoint(
-        cls,
-        checkpoint: Checkpoint,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        int8: bool = False,
-        native_encoder: bool = False,
-    ) -> NativeBackend:
-        """Load a checkpoint's weights.
-
-        dtype: of the encoder's states, activations and weights. int8: PyTorch's encoder has int8 linear
-        layers. native_encoder: use the kernels' encoder, if its sizes fit.
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> NativeBackend:
+        """Pack a checkpoint's weights.
 
         Raises:
-            OptionError: another device than the CPU, an unsupported dtype, or too wide decoder heads.
+            OptionError: sizes that the kernels do not take.
         """
-        if device.type != "cpu":
-            raise OptionError(f"native kernels: device {device} given, expected cpu")
-        if dtype not in DTYPES:
-            raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
         dims = checkpoint.dims
-        if (d_head := dims.n_text_state // dims.n_text_head) > WIDEST_HEAD:
-            raise OptionError(
-                f"native kernels: decoder heads of {d_head} given, expected at most {WIDEST_HEAD}"
-            )
-        encoder: TorchBackend | NativeEncoder
-        if native_encoder and fits_kernels(dims):
-            encoder = NativeEncoder(checkpoint, dtype=dtype)
-        else:
-            network = network_without_decoder(dims, checkpoint.tensors, dtype=dtype, int8=int8)
-            encoder = TorchBackend(network, checkpoint, dtype=dtype, int8=int8)
-        return cls(encoder, NativeDecoder(dims, checkpoint.tensors))
+        if (sizes := beyond_kernels(dims)) is not None:
+            raise OptionError(f"native backend: expected another model, got {sizes}")
+        return cls(NativeEncoder(checkpoint), NativeDecoder(dims, checkpoint.tensors))
 
     @property
     def runtime(self) -> str:
-        return f"native decoder, {kernels.in_use()}; encoder {self._encoder.runtime}"
+        return f"native, {kernels.in_use()}; decoder int8, encoder int8 and int16"
 
-    def encode(self, features: Features) -> EncoderOutput:
-        with self._encoder_threads():
-            return self._encoder.encode(features)
+    def encode(self, features: Features) -> NativeEncoderOutput:
+        return self._encoder.encode(features)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        states = [state_of(window, NativeWindowState) for window in windows]
-        with self._encoder_threads():
-            results = self._encoder.encode_incremental(
-                [
-                    replace(window, state=state and state.encoder)
-                    for window, state in zip(windows, states, strict=True)
-                ]
-            )
-        return [self._with_keys_values(*each) for each in zip(results, states, strict=True)]
+        results = self._encoder.encode_incremental(windows)
+        return [self._with_keys_values(*each) for each in zip(results, windows, strict=True)]
 
-    def _with_keys_values(
-        self, result: IncrementalResult, state: NativeWindowState | None
-    ) -> IncrementalResult:
-        kept = () if state is None else state.cross_kv
-        encoded = torch_output(result.encoded)
-        cross_kv = self._decoder.keys_values(encoded.states, kept, result.n_kept)
-        encoded = replace(encoded, cross_kv=cross_kv)
-        return replace(result, encoded=encoded, state=NativeWindowState(result.state, cross_kv))
+    def _with_keys_values(self, result: IncrementalResult, window: IncrementalWindow) -> IncrementalResult:
+        before, after = state_of(window, NativeEncoderState), result.state
+        encoded = native_output(result.encoded)
+        assert isinstance(after, NativeEncoderState)
+        kept = () if before is None else before.cross_kv
+        encoded.cross_kv = self._decoder.keys_values(encoded.states, kept, result.n_kept)
+        return replace(result, state=replace(after, cross_kv=encoded.cross_kv))
 
     def rows(self) -> NativeRows:
         return NativeRows(self._decoder, self.name)

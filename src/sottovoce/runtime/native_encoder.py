@@ -1,37 +1,33 @@
-"""The encoder of the native backend: in the kernels, or on PyTorch with their int8 linear layers."""
+"""The encoder of the native backend, in the kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import sottovoce_kernels as kernels
-import torch
 from sottovoce_kernels.encoder import Encoder, Window
-from torch import Tensor, nn
 
-from sottovoce.kernels import WIDEST_HEAD
-from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
+from sottovoce.errors import OptionError
+from sottovoce.models.backend import EncoderOutput, EncoderState, IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Array, Checkpoint, Floats, floats
 from sottovoce.models.ctc_head import gelu
-from sottovoce.models.dims import ModelDims, default_encoder_mode, upper_half_heads
-from sottovoce.models.layers import KeysValues, NativeLinear, pack
-from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, as_tensor, stays_float32
+from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.runtime.incremental_encoder import (
     CachedWindow,
     EncoderUpdate,
     content_frames,
     plan_updates,
 )
-from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.threads import n_threads
 from sottovoce.types import Features
 
-PREFIX = "encoder."
-INT8_PROJECTIONS = ("query", "key")
-"""Attention projections in int8: in `base` they err by about 1 %, others by up to 5.5 % (bfloat16: 2.5 %)."""
+Words = npt.NDArray[np.uint16]
+"""Bits of bfloat16."""
+
 LAYERS = (
     (("attn.query", "attn.key"), "query_key"),
     (("attn.value",), "value"),
@@ -46,117 +42,136 @@ bfloat16 (1.6 and 1.8 %, docs/research/kernels.md); with int16 alone 0.2 %.
 """
 WORDS_ALONE = ("portable", "avx2")
 """Instruction sets on which int8 is no faster than int16."""
-INSTEAD_OF_PYTORCH = MappingProxyType(
-    {
-        "portable": False,  # plain C++, a number at a time
-        "avx2": True,  # 0.68 times PyTorch's float32
-        "avx2-vnni": False,  # never measured
-        "avx512": True,  # 0.43 times PyTorch's float32
-        "avx512-bf16": True,  # 0.47 times PyTorch's float32
-        "neon": False,  # never timed
-        "amx": False,  # never measured: PyTorch has tiles of bfloat16, these kernels have those of bytes
-    }
-)
-"""Whether an instruction set encodes faster here than on PyTorch: a window of `base`, one thread, Zen 4."""
-
-
-def network_without_decoder(
-    dims: ModelDims, tensors: Mapping[str, Array], *, dtype: torch.dtype, int8: bool
-) -> Whisper:
-    """Build a network whose decoder has no weights, of OpenAI's state dict.
-
-    int8: use native linear layers where accuracy allows.
-    """
-    with torch.device("meta"):
-        model = Whisper(dims)
-        model.decoder = _NoDecoder(dims)
-    state = {
-        name.removeprefix(PREFIX): as_tensor(tensor).to(torch.float32 if stays_float32(name) else dtype)
-        for name, tensor in tensors.items()
-        if name.startswith(PREFIX)
-    }
-    model.encoder.load_state_dict(state, strict=True, assign=True)
-    state.clear()  # frees each plain table once it is packed
-    model.requires_grad_(False).eval()
-    if int8:
-        _with_native_linears(model.encoder)
-    pack(model.encoder)
-    return model
-
-
-class _NoDecoder(TextDecoder):
-    def cross_keys_values(self, states: Tensor) -> list[KeysValues]:
-        """Return nothing: the kernels compute their own from the states."""
-        return []
-
-
-def _with_native_linears(encoder: AudioEncoder) -> None:
-    for block in encoder.layers:
-        for name in INT8_PROJECTIONS:
-            setattr(block.attn, name, NativeLinear(_linear(getattr(block.attn, name))))
-        up, down = _linear(block.mlp[0]), _linear(block.mlp[2])
-        block.mlp = nn.Sequential(NativeLinear(up, gelu=True), nn.Identity(), NativeLinear(down))
-
-
-def _linear(layer: nn.Module) -> nn.Linear:
-    assert isinstance(layer, nn.Linear)
-    return layer
 
 
 def tables_in_bytes() -> tuple[str, ...]:
     return () if kernels.in_use() in WORDS_ALONE else IN_BYTES
 
 
-def native_encoder_is_faster() -> bool:
-    return INSTEAD_OF_PYTORCH.get(kernels.in_use(), False)
+class CrossKeysValues(NamedTuple):
+    """Cross-attention keys and values of a decoder layer, packed for the kernels, for windows (B, ...)."""
+
+    keys: Words
+    values: Words
 
 
-def fits_kernels(dims: ModelDims) -> bool:
-    """Return whether the kernels support an encoder of these sizes."""
-    is_even = not (dims.n_mels % 2 or dims.n_audio_state % 2)
-    return is_even and dims.n_audio_state // dims.n_audio_head <= WIDEST_HEAD
+@dataclass(slots=True, eq=False)
+class NativeEncoderOutput(EncoderOutput):
+    """Encoder states (B, n_frames, d) float32 of windows.
+
+    cross_kv: per decoder layer; None: computed when needed. log_weights: (B, n_frames) float32, added to the
+    attention logits of frames that represent several; or None.
+    """
+
+    states: Floats
+    n_content_frames: tuple[int, ...]
+    cross_kv: Sequence[CrossKeysValues] | None = field(default=None, repr=False)
+    log_weights: Floats | None = field(default=None, repr=False)
+
+    @property
+    def n_frames(self) -> int:
+        return int(self.states.shape[1])
+
+    def rows(self, windows: Sequence[int]) -> NativeEncoderOutput:
+        if [*windows] == [*range(self.batch_size)]:
+            return self
+        first, n = windows[0], len(windows)
+        is_run = [*windows] == [*range(first, first + n)]
+        some = slice(first, first + n) if is_run else np.array(windows)
+        return NativeEncoderOutput(
+            self.states[some],
+            tuple(self.n_content_frames[window] for window in windows),
+            self.cross_kv and [CrossKeysValues(kv.keys[some], kv.values[some]) for kv in self.cross_kv],
+            None if self.log_weights is None else self.log_weights[some],
+        )
+
+    def _lengthened(self, n_frames: int) -> NativeEncoderOutput:
+        """Append frames that no token attends to."""
+        missing = n_frames - self.n_frames
+        if not missing:
+            return self
+        weights = self.log_weights
+        if weights is None:
+            weights = np.zeros(self.states.shape[:2], np.float32)
+        states = np.pad(self.states, ((0, 0), (0, missing), (0, 0)))
+        weights = np.pad(weights, ((0, 0), (0, missing)), constant_values=-np.inf)
+        return NativeEncoderOutput(states, self.n_content_frames, None, weights)
+
+    def joined(self, others: Sequence[EncoderOutput]) -> NativeEncoderOutput:
+        if not others:
+            return self
+        longest = max(output.n_frames for output in (self, *others))
+        outputs = [native_output(output)._lengthened(longest) for output in (self, *others)]
+        computed = [output.cross_kv for output in outputs if output.cross_kv is not None]
+        cross_kv = weights = None
+        if len(computed) == len(outputs):
+            layers = (zip(*layer, strict=True) for layer in zip(*computed, strict=True))
+            cross_kv = [CrossKeysValues(*map(np.concatenate, layer)) for layer in layers]
+        if any(output.log_weights is not None for output in outputs):
+            parts = [(output.log_weights, output.states.shape[:2]) for output in outputs]
+            weights = np.concatenate([np.zeros(n, np.float32) if own is None else own for own, n in parts])
+        n_content = tuple(n for output in outputs for n in output.n_content_frames)
+        states = np.concatenate([output.states for output in outputs])
+        return NativeEncoderOutput(states, n_content, cross_kv, weights)
+
+    def with_content(self, n_content_frames: tuple[int, ...]) -> NativeEncoderOutput:
+        return replace(self, n_content_frames=n_content_frames)
+
+    def states_on_host(self) -> Floats:
+        return self.states
+
+
+def native_output(encoded: EncoderOutput) -> NativeEncoderOutput:
+    """Return windows of this runtime.
+
+    Raises:
+        OptionError: windows of another one.
+    """
+    if not isinstance(encoded, NativeEncoderOutput):
+        raise OptionError(f"rows: expected windows encoded in the kernels, got {type(encoded).__name__}")
+    return encoded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowFrames:
     """Cached frames: states (n, d) float32, and the encoder's keys_values (n_layer, 2, n, d) bfloat16."""
 
-    states: Tensor
-    keys_values: Tensor
+    states: Floats
+    keys_values: Words
 
     @property
     def n_frames(self) -> int:
         return len(self.states)
 
     def part(self, start: int, end: int) -> WindowFrames:
-        return WindowFrames(self.states[start:end], self.keys_values[:, :, start:end].contiguous())
+        return WindowFrames(self.states[start:end], np.ascontiguousarray(self.keys_values[:, :, start:end]))
 
 
 def _joined(update: EncoderUpdate[WindowFrames], computed: WindowFrames) -> WindowFrames:
     parts = [part for part in (update.before, computed, update.after) if part is not None]
     if len(parts) == 1:
         return computed
-    states = torch.cat([part.states for part in parts])
-    return WindowFrames(states, torch.cat([part.keys_values for part in parts], dim=2))
+    states = np.concatenate([part.states for part in parts])
+    return WindowFrames(states, np.concatenate([part.keys_values for part in parts], axis=2))
 
 
-def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, computed: WindowFrames) -> Window:
+def _window(update: EncoderUpdate[WindowFrames], mel: Floats, computed: WindowFrames) -> Window:
     n_columns = mel.shape[1]
     before, after, weights = update.before, update.after, update.log_weights
     return Window(
-        mel.data_ptr(),
+        mel.ctypes.data,
         n_columns,
         min(n_columns, 2 * update.end) if update.ends else n_columns,
         update.start,
         update.end - update.start,
-        computed.states.data_ptr(),
+        computed.states.ctypes.data,
         places=update.places,
-        before=0 if before is None else before.keys_values.data_ptr(),
+        before=0 if before is None else before.keys_values.ctypes.data,
         n_before=0 if before is None else before.n_frames,
-        after=0 if after is None else after.keys_values.data_ptr(),
+        after=0 if after is None else after.keys_values.ctypes.data,
         n_after=0 if after is None else after.n_frames,
         log_weights=0 if weights is None else weights.ctypes.data,
-        keys_values=computed.keys_values.data_ptr(),
+        keys_values=computed.keys_values.ctypes.data,
     )
 
 
@@ -165,20 +180,18 @@ def _frame_of_padding(tensors: Mapping[str, Array]) -> Floats:
     return gelu(floats(tensors["encoder.conv2.weight"]).sum(2) @ gelu(first) + bias)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class NativeEncoderState(CachedWindow[WindowFrames]):
-    __slots__ = ()
+    """cross_kv: the decoder's, of the window."""
+
+    cross_kv: Sequence[CrossKeysValues] = ()
 
 
 class NativeEncoder:
-    runtime = "native, int8 and int16"
-    device = torch.device("cpu")
-
-    def __init__(
-        self, checkpoint: Checkpoint, *, dtype: torch.dtype, in_bytes: Collection[str] | None = None
-    ) -> None:
-        """dtype: of the states. in_bytes: names of the int8 tables; None: by the instruction set."""
+    def __init__(self, checkpoint: Checkpoint, *, in_bytes: Collection[str] | None = None) -> None:
+        """in_bytes: names of the int8 tables; None: by the instruction set."""
         dims = checkpoint.dims
-        self.name, self.dims, self.tail_s, self.dtype = checkpoint.name, dims, checkpoint.tail_s, dtype
+        self.name, self.dims, self.tail_s = checkpoint.name, dims, checkpoint.tail_s
         self.alignment_heads = checkpoint.alignment_heads or upper_half_heads(dims)
         self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(dims)
         sizes = (dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
@@ -218,23 +231,23 @@ class NativeEncoder:
         weight, bias = (floats(tensors[f"{name}.{of}"]) for of in ("weight", "bias"))
         self._encoder.set_norm(layer, which, weight.ctypes.data, bias.ctypes.data)
 
-    def encode(self, features: Features) -> EncoderOutput:
+    def encode(self, features: Features) -> NativeEncoderOutput:
         n_content = content_frames(features, self.dims, self.name)
-        rows = torch.from_numpy(np.ascontiguousarray(features.mel))
+        rows = np.ascontiguousarray(features.mel, np.float32)
         n_columns = rows.shape[2]
-        states = torch.empty(len(rows), n_columns // 2, self.dims.n_audio_state)
+        states = np.empty((len(rows), n_columns // 2, self.dims.n_audio_state), np.float32)
         self._encoder.encode(
             [
-                Window(mel.data_ptr(), n_columns, n_columns, 0, n_columns // 2, into.data_ptr())
+                Window(mel.ctypes.data, n_columns, n_columns, 0, n_columns // 2, into.ctypes.data)
                 for mel, into in zip(rows, states, strict=True)
             ],
             n_threads(),
         )
-        return TorchEncoderOutput(states.to(self.dtype), n_content)
+        return NativeEncoderOutput(states, n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         planned = plan_updates(windows, NativeEncoderState, dims=self.dims, name=self.name)
-        mels = [torch.from_numpy(np.ascontiguousarray(update.mel)) for _, update in planned]
+        mels = [np.ascontiguousarray(update.mel, np.float32) for _, update in planned]
         rooms = [self._room(update) for _, update in planned]
         to_encode = [
             _window(update, mel, room) for (_, update), mel, room in zip(planned, mels, rooms, strict=True)
@@ -243,13 +256,13 @@ class NativeEncoder:
         results = []
         for (plan, update), room in zip(planned, rooms, strict=True):
             frames = _joined(update, room)
-            state, states = NativeEncoderState(plan.cache, frames), frames.states[None].to(self.dtype)
-            weights = None if update.log_weights is None else torch.from_numpy(update.log_weights)[None]
-            encoded = TorchEncoderOutput(states, (plan.cache.n_content,), log_weights=weights)
+            weights = None if update.log_weights is None else update.log_weights[None]
+            encoded = NativeEncoderOutput(frames.states[None], (plan.cache.n_content,), None, weights)
+            state: EncoderState = NativeEncoderState(plan.cache, frames)
             results.append(IncrementalResult(encoded, state, plan.n_computed, plan.start))
         return results
 
     def _room(self, update: EncoderUpdate[WindowFrames]) -> WindowFrames:
         n_frames, d = update.n_frames, self.dims.n_audio_state
-        keys_values = torch.empty(self.dims.n_audio_layer, 2, n_frames, d, dtype=torch.bfloat16)
-        return WindowFrames(torch.empty(n_frames, d), keys_values)
+        keys_values = np.empty((self.dims.n_audio_layer, 2, n_frames, d), np.uint16)
+        return WindowFrames(np.empty((n_frames, d), np.float32), keys_values)

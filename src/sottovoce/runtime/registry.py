@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Protocol
 
 from sottovoce.errors import OptionError
-from sottovoce.kernels import WIDEST_HEAD, load_kernels
+from sottovoce.kernels import load_kernels
 from sottovoce.models.backend import Backend
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.devices import Device, NumberFormat, has_torch, require_torch
+from sottovoce.models.devices import Device, NumberFormat, beyond_kernels, has_torch, require_torch
 from sottovoce.models.dims import ModelDims
 
 KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
@@ -66,23 +66,16 @@ def _torch(
 def _native(
     checkpoint: Checkpoint, device: Device, numbers: NumberFormat, most_bytes: float | None = None
 ) -> Backend:
+    if device.type != "cpu" or not numbers.is_open:
+        given = f"device {device}" if device.type != "cpu" else f"dtype {numbers.dtype}"
+        raise OptionError(f"native backend: expected device cpu and dtype auto or int8, got {given}")
     try:
         load_kernels("encoder")
     except ImportError as error:
         raise OptionError(f"native backend: {error}") from error
-    import torch
-
     from sottovoce.runtime.native import NativeBackend
-    from sottovoce.runtime.native_encoder import native_encoder_is_faster
 
-    _keep_few_kernels(device)
-    return NativeBackend.from_checkpoint(
-        checkpoint,
-        device=torch.device(str(device)),
-        dtype=getattr(torch, numbers.dtype),
-        int8=numbers.int8,
-        native_encoder=numbers.is_open and native_encoder_is_faster(),
-    )
+    return NativeBackend.from_checkpoint(checkpoint)
 
 
 BACKENDS: MappingProxyType[str, BackendFactory] = MappingProxyType({"torch": _torch, "native": _native})
@@ -136,8 +129,8 @@ def _need_of_torch(dtype: str, device: Device, dims: ModelDims) -> str | None:
         return f"device {device.type}"
     if dtype not in OPEN_DTYPES and dtype != "int8":
         return f"dtype {dtype}"
-    if (d_head := dims.n_text_state // dims.n_text_head) > WIDEST_HEAD:
-        return f"a decoder with heads of {d_head} (native kernels: up to {WIDEST_HEAD})"
+    if (sizes := beyond_kernels(dims)) is not None:
+        return sizes
     try:
         load_kernels("encoder")
     except ImportError as error:

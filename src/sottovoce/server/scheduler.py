@@ -33,7 +33,7 @@ from sottovoce.server.admission import measured_capacity, overloaded
 from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
-from sottovoce.speakers.networks import Floats
+from sottovoce.speakers.voices import Floats
 from sottovoce.streaming.session import EventNumbers, Session
 from sottovoce.threads import n_threads
 from sottovoce.translation.live_translator import SourceText

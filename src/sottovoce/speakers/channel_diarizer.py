@@ -15,7 +15,7 @@ from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.speakers.diarize import active_spans
 from sottovoce.speakers.labels import letter
-from sottovoce.speakers.networks import Floats
+from sottovoce.speakers.voices import Floats
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
 FRAME_SAMPLES = SAMPLE_RATE // 50

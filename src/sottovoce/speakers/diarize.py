@@ -21,22 +21,14 @@ from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import MissingExtraError, ModelNotFoundError
+from sottovoce.models.devices import require_torch
 from sottovoce.options.transcribe import Diarizer, SpeakerOptions
 from sottovoce.speakers.labels import name_turns
-from sottovoce.speakers.networks import (
-    Floats,
-    LocalSpeakers,
-    VoiceEncoder,
-    load_campplus,
-    load_ge2e,
-    load_segmentation,
-)
+from sottovoce.speakers.voices import Floats, LocalSpeakers, VoiceEncoder
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Turn
 
 Labels = npt.NDArray[np.intp]
@@ -207,14 +199,14 @@ class ClusteringDiarizer:
             ]
         return self.cluster(diarized)
 
-    def batches(self, audio: Iterable[AudioChunk]) -> Iterator[list[Tensor]]:
+    def batches(self, audio: Iterable[AudioChunk]) -> Iterator[list[Floats]]:
         """Yield the windows (window_samples,) of a recording, about one a second, in batches."""
         windows = self._windows(audio)
         while batch := list(islice(windows, 8)):
             yield batch
 
-    def diarize_windows(self, windows: Sequence[Tensor]) -> list[DiarizedWindow]:
-        activity = self._local.activity(torch.stack(list(windows))).numpy()
+    def diarize_windows(self, windows: Sequence[Floats]) -> list[DiarizedWindow]:
+        activity = self._local.activity(np.stack(windows))
         spans = [
             self._alone(samples, frames, local)
             for samples, frames in zip(windows, activity, strict=True)
@@ -224,25 +216,25 @@ class ClusteringDiarizer:
         lengths = np.array([len(span) / SAMPLE_RATE for span in spans], dtype=np.float32)
         return list(map(DiarizedWindow, activity, vectors, lengths.reshape(len(windows), -1)))
 
-    def _windows(self, audio: Iterable[AudioChunk]) -> Iterator[Tensor]:
+    def _windows(self, audio: Iterable[AudioChunk]) -> Iterator[Floats]:
         size, step = self._local.window_samples, STEP_FRAMES * self._local.frame_samples
-        held = torch.zeros(0)
+        held = np.zeros(0, np.float32)
         is_first = True
         for chunk in audio:
-            held = torch.cat((held, torch.from_numpy(np.array(chunk.samples))))
+            held = np.concatenate((held, chunk.samples))
             while len(held) >= size:
                 yield held[:size]
                 held, is_first = held[step:], False
         if is_first or len(held) > size - step:
-            yield torch.nn.functional.pad(held, (0, size - len(held)))
+            yield np.pad(held, (0, size - len(held)))
 
-    def _alone(self, samples: Tensor, activity: Floats, local: int) -> Tensor:
+    def _alone(self, samples: Floats, activity: Floats, local: int) -> Floats:
         is_active = activity > ACTIVE
         is_alone = is_active[:, local] & (is_active.sum(axis=1) == 1)
         size = self._local.frame_samples
         first = self._local.first_samples - size // 2
         pieces = [samples[first + start * size : first + end * size] for start, end in active_spans(is_alone)]
-        alone = torch.cat(pieces) if pieces else samples[:0]
+        alone = np.concatenate(pieces) if pieces else samples[:0]
         return alone if len(alone) >= LEAST_ALONE_S * SAMPLE_RATE else samples[:0]
 
     def cluster(self, diarized: Sequence[DiarizedWindow]) -> list[Turn]:
@@ -260,7 +252,7 @@ class ClusteringDiarizer:
         names = list(self._options.known)
         if not names:
             return {}
-        speech = [torch.from_numpy(load_audio(samples)) for samples in self._options.known.values()]
+        speech = [load_audio(samples) for samples in self._options.known.values()]
         similarity = self._voices.embed(speech) @ centres.T  # (n_known, n_speakers)
         pairs = nearest_pairs(similarity, least=1 - self._distance)
         return {speaker: names[known] for known, speaker in pairs.items()}
@@ -400,9 +392,11 @@ class PyannoteDiarizer:
         self._pipeline = pipeline or load_pipeline(os.environ.get(VARIABLE, PIPELINE))
 
     def turns(self, recording: Recording) -> list[Turn]:
+        import torch
+
         with recording.open() as reader:
-            samples = torch.cat([torch.from_numpy(chunk.samples) for chunk in reader])
-        audio: Mapping[str, Tensor | int] = {"waveform": samples[None], "sample_rate": SAMPLE_RATE}
+            samples = torch.from_numpy(np.concatenate([chunk.samples for chunk in reader]))
+        audio: Mapping[str, torch.Tensor | int] = {"waveform": samples[None], "sample_rate": SAMPLE_RATE}
         n_speakers = self._options.n_speakers
         limits = {"max_speakers": self._options.most} if n_speakers is None else {"num_speakers": n_speakers}
         if self._options.least > 1 and n_speakers is None:
@@ -439,8 +433,12 @@ def make_diarizer(options: SpeakerOptions | Diarizer) -> Diarizer:
         return options
     if options.engine == "pyannote":
         return PyannoteDiarizer(options)
-    return ClusteringDiarizer(load_segmentation(), load_voice_encoder(options), options)
+    return ClusteringDiarizer(*load_speaker_networks(options), options)
 
 
-def load_voice_encoder(options: SpeakerOptions) -> VoiceEncoder:
-    return load_campplus() if options.voices == "campplus" else load_ge2e()
+def load_speaker_networks(options: SpeakerOptions) -> tuple[LocalSpeakers, VoiceEncoder]:
+    """Raises: MissingExtraError without PyTorch, ModelNotFoundError, CheckpointError."""
+    require_torch("telling speakers apart")
+    from sottovoce.speakers.networks import load_campplus, load_ge2e, load_segmentation
+
+    return load_segmentation(), load_campplus() if options.voices == "campplus" else load_ge2e()

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from sottovoce.errors import OptionError
 from sottovoce.options.transcribe import SpeakerOptions, Speakers, parse_speakers
@@ -21,14 +20,14 @@ from sottovoce.speakers.diarize import (
     DiarizedWindow,
     Labels,
     assign_speakers,
-    load_voice_encoder,
+    load_speaker_networks,
     nearest_pairs,
     speaker_vectors,
     unit,
     weighted_sums,
 )
 from sottovoce.speakers.labels import FAR_S, SpeakerLabels, letter
-from sottovoce.speakers.networks import Floats, LocalSpeakers, VoiceEncoder, load_segmentation
+from sottovoce.speakers.voices import Floats, LocalSpeakers, VoiceEncoder
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
 
 UPDATE_FRAMES = 30
@@ -103,7 +102,7 @@ class LiveSpeakers:
             raise OptionError(f"voices: expected at most {MOST_NAMES}, got {n_voices}")
         if twice := [name for name in voices if name in self._names]:
             raise OptionError(f"voices: expected new names, got '{twice[0][:50]}', who is known already")
-        size = self._encoder.embed([torch.zeros(0)]).shape[1]
+        size = self._encoder.embed([np.zeros(0, np.float32)]).shape[1]
         for name, vector in voices.items():
             if vector.shape != (size,) or not np.isfinite(vector).all() or not vector.any():
                 raise OptionError(f"voices: expected {size} finite numbers, not all 0, of '{name[:50]}'")
@@ -127,8 +126,8 @@ class LiveSpeakers:
         start = first_frame * frame
         held_from = self.n_samples - len(self._held)
         samples = self._held[max(0, start - held_from) : end - held_from]
-        padded = torch.zeros(size)
-        padded[: len(samples)] = torch.from_numpy(samples)
+        padded = np.zeros(size, np.float32)
+        padded[: len(samples)] = samples
         (window,) = self._diarizer.diarize_windows([padded])
         n_frames = min(self._local.n_frames, len(samples) // frame)
         window = replace(window, activity=window.activity[:n_frames])
@@ -272,4 +271,4 @@ def make_live_speakers(request: Speakers | LiveSpeakers) -> LiveSpeakers:
         raise OptionError("speakers of a live session: expected the engine 'own', got another")
     if options.least > 1:
         raise OptionError(f"speakers of a live session: expected no least number, got {options.least}")
-    return LiveSpeakers(load_segmentation(), load_voice_encoder(options), options)
+    return LiveSpeakers(*load_speaker_networks(options), options)

@@ -8,16 +8,14 @@ Sources: GE2E (arXiv 1710.10467), as in Resemblyzer 0.1.4; CAM++ (arXiv 2303.003
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,6 +26,7 @@ from sottovoce.models.checkpoint.torch_file import read_torch_file
 from sottovoce.models.sources.find import fetch_network
 from sottovoce.models.sources.package_index import IndexModel, Package, whole
 from sottovoce.models.whisper import as_tensor
+from sottovoce.speakers.voices import Floats, VoiceDistances
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
 
 VOICES = IndexModel(
@@ -110,51 +109,11 @@ def read_tensors(path: Path, key: str | None, shapes: Mapping[str, tuple[int, ..
     return tensors
 
 
-Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class VoiceDistances:
-    """Cosine distances (0 to 2) of a voice encoder, chosen on development voices.
-
-    same: up to which clusters of a recording are one speaker. new_speaker: from which a voice is new, live.
-    recluster: `same` for the voices of a session.
-    """
-
-    same: float = 0.26
-    new_speaker: float = 0.34
-    recluster: float = 0.24
-
-
-class VoiceEncoder(Protocol):
-    distances: VoiceDistances
-
-    def embed(self, speech: Sequence[Tensor]) -> Floats:
-        """Embed n stretches (n_samples,) at 16 kHz in unit vectors (n, size), zeros for too short ones."""
-        ...
-
-
-class LocalSpeakers(Protocol):
-    """Finds the activity of a few local speakers in a window.
-
-    first_samples: centre of the first frame. frame_samples: between centres.
-    """
-
-    window_samples: int
-    first_samples: int
-    frame_samples: int
-    n_frames: int
-
-    def activity(self, windows: Tensor) -> Tensor:
-        """Compute probabilities (n, n_frames, n_local) of windows (n, window_samples) float32."""
-        ...
-
-
 def _named(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
-def _equal_lengths(items: Sequence[Tensor], most: int, *, shortest: int = 1) -> Iterator[list[int]]:
+def _equal_lengths(items: Sequence[Sized], most: int, *, shortest: int = 1) -> Iterator[list[int]]:
     long_enough = (index for index in range(len(items)) if len(items[index]) >= shortest)
     order = sorted(long_enough, key=lambda index: len(items[index]))
     for _, group in groupby(order, key=lambda index: len(items[index])):
@@ -188,11 +147,11 @@ class Ge2eEncoder:
         self._hann = torch.hann_window(N_FFT)
 
     @torch.inference_mode()
-    def embed(self, speech: Sequence[Tensor]) -> Floats:
+    def embed(self, speech: Sequence[Floats]) -> Floats:
         owners: list[int] = []
         windows: list[Tensor] = []
         for owner, samples in enumerate(speech):
-            more = self._windows(samples)
+            more = self._windows(torch.as_tensor(samples))
             windows += more
             owners += [owner] * len(more)
         sums = torch.zeros(len(speech), self.size)
@@ -255,10 +214,10 @@ class CampPlusEncoder:
         self._weights = weights
 
     @torch.inference_mode()
-    def embed(self, speech: Sequence[Tensor]) -> Floats:
+    def embed(self, speech: Sequence[Floats]) -> Floats:
         vectors = torch.zeros(len(speech), self.size)
         for rows in _equal_lengths(speech, self.batch_size, shortest=round(SHORTEST_VOICE_S * SAMPLE_RATE)):
-            mel = torch.stack([kaldi_fbank(speech[index]) for index in rows])
+            mel = torch.stack([kaldi_fbank(torch.as_tensor(speech[index])) for index in rows])
             vectors[rows] = self._vectors(mel - mel.mean(dim=1, keepdim=True))
         return functional.normalize(vectors, dim=1).numpy()
 
@@ -391,9 +350,9 @@ class SegmentationNetwork:
         self._lstm.load_state_dict(_named(weights, "lstm."))
 
     @torch.inference_mode()
-    def activity(self, windows: Tensor) -> Tensor:
+    def activity(self, windows: Floats) -> Floats:
         """Map windows (n, 80000) float32 to probabilities (n, 293, 3)."""
-        x = self._normed(windows[:, None], "sincnet.wav_norm1d")
+        x = self._normed(torch.as_tensor(windows)[:, None], "sincnet.wav_norm1d")
         x = functional.conv1d(x, self._filters, stride=STRIDE).abs_()
         x = self._pooled(x, 0)
         for layer in (1, 2):
@@ -403,7 +362,8 @@ class SegmentationNetwork:
         y, _ = self._lstm(x.transpose(1, 2))
         for name in ("linear.0", "linear.1"):
             y = functional.leaky_relu_(self._linear(y, name))
-        return self._linear(y, "classifier").sigmoid_()
+        probabilities: Floats = self._linear(y, "classifier").sigmoid_().numpy()
+        return probabilities
 
     def _pooled(self, x: Tensor, layer: int) -> Tensor:
         pooled = functional.max_pool1d(x, POOL)

@@ -28,7 +28,7 @@ from sottovoce.server.pcm import PcmReader
 from sottovoce.server.scheduler import QueuedTranslator, SessionHandle
 from sottovoce.server.services import Services, key_of, services_of
 from sottovoce.server.settings import TranslationSettings
-from sottovoce.speakers.networks import Floats
+from sottovoce.speakers.voices import Floats
 from sottovoce.text.languages import language_codes
 from sottovoce.translation.chat import ChatTranslator
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
