@@ -89,6 +89,8 @@ struct TokenChoice {
 };
 
 struct EncoderKernels;  // see encoder_kernels.h
+struct Silero;          // see silero.h
+struct SpeechWindows;
 
 struct Kernels {
     const char* name;
@@ -99,6 +101,7 @@ struct Kernels {
     void (*attend_self)(const SelfAttention& attention);
     void (*attend_cross)(const CrossAttention& attention);
     int (*choose)(const TokenChoice& choice);  // 0 where two of the best are equal, or there are fewer
+    void (*detect_speech)(const Silero& network, const SpeechWindows& windows);
     const EncoderKernels* encoder;
 };
 

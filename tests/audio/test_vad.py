@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
 import warnings
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
+from typing import TypeAlias
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from safetensors.numpy import load_file
 
 from sottovoce.audio.io import load_audio, open_audio
 from sottovoce.audio.vad import (
+    WEIGHTS,
+    NativeSilero,
     SileroModel,
     SileroState,
+    SileroTables,
     SpeechEdge,
     SpeechSegment,
     VadStream,
@@ -30,19 +32,23 @@ from sottovoce.audio.vad import (
     speech_segments,
 )
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
+from sottovoce.kernels import load_kernels
 from sottovoce.options.vad import WINDOW_SAMPLES, VadOptions, VadStreamOptions
-from sottovoce.types import AudioChunk
+from sottovoce.types import AudioChunk, Floats, Samples
 from tests.audio.media import speechlike, wav_bytes
+
+Probabilities: TypeAlias = tuple[Floats, Floats]
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 
 
 class LoudnessModel:
     """Says that the first sample of each window is its probability of speech."""
 
     def start(self) -> SileroState:
-        return SileroState(torch.zeros(0), torch.zeros(0), torch.zeros(0))
+        return SileroState(*(np.zeros(0, np.float32) for _ in range(3)))
 
-    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
-        return samples[::WINDOW_SAMPLES].clone(), state
+    def probabilities(self, samples: Samples, state: SileroState) -> tuple[Floats, SileroState]:
+        return samples[::WINDOW_SAMPLES].copy(), state
 
 
 def audio_of(probabilities: list[float]) -> np.ndarray:
@@ -59,29 +65,6 @@ def segments_of(probabilities: list[float], **options: float) -> list[tuple[int,
 @pytest.fixture(scope="module")
 def silero() -> SileroModel:
     return load_silero()
-
-
-def test_threads_share_one_model_that_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TorchScript's reader is for one thread at a time, and every session of a server has a detector."""
-    from sottovoce.audio import vad as module
-
-    module._model_of.cache_clear()
-    reading, n_read = threading.Lock(), 0
-
-    def read(path: Path) -> dict[str, Tensor]:
-        nonlocal n_read
-        assert reading.acquire(blocking=False), "two threads at once"
-        n_read += 1
-        time.sleep(0.05)
-        reading.release()
-        return original(path)
-
-    original = module._read_weights
-    monkeypatch.setattr(module, "_read_weights", read)
-    with ThreadPoolExecutor(4) as pool:
-        models = list(pool.map(lambda _: load_silero(), range(8)))
-    assert n_read == 1
-    assert all(model is models[0] for model in models)
 
 
 def test_two_thresholds() -> None:
@@ -134,29 +117,76 @@ def test_overlap_reaches_into_what_follows() -> None:
     assert segments == [SpeechSegment(0, 4 * 512 + 1_600)]
 
 
-def test_probabilities_do_not_depend_on_the_batch(silero: SileroModel) -> None:
-    samples = torch.from_numpy(speechlike(530 * 512))
-    together, last = silero.probabilities(samples, silero.start())
-    state, parts = silero.start(), []
-    for part in torch.split(samples, [n * 512 for n in (1, 200, 2, 3, 5, 319)]):
-        values, state = silero.probabilities(part, state)
-        parts.append(values)
-    assert torch.equal(torch.cat(parts), together)
-    assert torch.equal(state.cell, last.cell)
-    assert torch.equal(state.context, last.context)
-    assert state.n_windows == last.n_windows == 530
+def networks() -> list[tuple[str, SileroModel]]:
+    """In NumPy, and in each instruction set of the kernels."""
+    tables = SileroTables.of(load_file(WEIGHTS))
+    found = [("numpy", SileroModel(tables))]
+    if (kernels := optional_kernels()) is not None:
+        found += [(name, NativeSilero(tables)) for name in kernels.built() if kernels.runs_here(name)]
+    return found
 
 
-def test_probabilities_equal_the_package(silero: SileroModel, shared_dir: Path) -> None:
-    samples = torch.from_numpy(_speech(shared_dir))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        path = Path(sys.modules["torch"].__file__ or "").parents[1] / "silero_vad" / "data" / "silero_vad.jit"
-        scripted = torch.jit.load(path)  # type: ignore[no-untyped-call]
-        theirs = torch.stack([scripted(window, 16_000).flatten()[0] for window in torch.split(samples, 512)])
-    ours, _ = silero.probabilities(samples, silero.start())
+def optional_kernels() -> ModuleType | None:
+    try:
+        return load_kernels("silero")
+    except ImportError:
+        return None
+
+
+@contextmanager
+def computing(name: str) -> Iterator[None]:
+    kernels = None if name == "numpy" else load_kernels("silero")
+    before = kernels and kernels.in_use()
+    if kernels:
+        kernels.use(name)
+    try:
+        yield
+    finally:
+        if kernels:
+            kernels.use(before)
+
+
+@pytest.mark.parametrize(("name", "network"), networks(), ids=[name for name, _ in networks()])
+def test_probabilities_do_not_depend_on_the_batch(name: str, network: SileroModel) -> None:
+    samples = speechlike(200 * 512)
+    with computing(name):
+        together, last = network.probabilities(samples, network.start())
+        state, parts = network.start(), []
+        for part in np.split(samples, [512 * n for n in (1, 101, 103, 106, 111)]):
+            values, state = network.probabilities(part, state)
+            parts.append(values)
+    np.testing.assert_array_equal(np.concatenate(parts), together)
+    np.testing.assert_array_equal(state.cell, last.cell)
+    np.testing.assert_array_equal(state.context, last.context)
+    assert state.n_windows == last.n_windows == 200
+
+
+@pytest.mark.parametrize(("name", "network"), networks(), ids=[name for name, _ in networks()])
+def test_probabilities_equal_the_package(name: str, network: SileroModel, package: Probabilities) -> None:
+    samples, theirs = package
+    with computing(name):
+        ours, _ = network.probabilities(samples, network.start())
     assert float(ours.max()) > 0.9
-    torch.testing.assert_close(ours, theirs.detach(), atol=1e-4, rtol=0)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def package() -> Probabilities:
+    """Speech, noise and silence, and the probabilities of the package."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    spec = find_spec("silero_vad")
+    if spec is None or spec.origin is None:
+        pytest.skip("silero-vad is not installed")
+    speech = load_audio(CLIP)[: 4 * 16_000]
+    noise = np.random.default_rng(0).normal(0, 0.1, 16_000).astype(np.float32)
+    samples = np.concatenate((speech, noise, np.zeros(16_000, np.float32), 0.2 * speech))
+    samples = samples[: len(samples) // 512 * 512]
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.load(Path(spec.origin).parent / "data" / "silero_vad.jit")
+        windows = torch.from_numpy(samples).split(512)
+        theirs = np.float32([float(scripted(window, 16_000)) for window in windows])
+    return samples, theirs
 
 
 @pytest.mark.parametrize(
@@ -173,9 +203,7 @@ def test_segments_equal_those_of_silero(options: VadOptions) -> None:
     probabilities = (
         1 / (1 + np.exp(-(walk - np.convolve(walk, np.ones(200) / 200, "same")))) * 0.98
     ).tolist()
-    n_threads = torch.get_num_threads()
     timestamps = pytest.importorskip("silero_vad.utils_vad").get_speech_timestamps_from_probs
-    torch.set_num_threads(n_threads)  # importing the package sets it
     theirs = timestamps(
         np.array(probabilities, np.float32).tolist(),
         threshold=options.threshold,
@@ -186,16 +214,6 @@ def test_segments_equal_those_of_silero(options: VadOptions) -> None:
     ours = speech_segments(audio_of(probabilities), options, model=LoudnessModel())
     assert len(ours) > 3
     assert [(s.start_sample, s.end_sample) for s in ours] == [(s["start"], s["end"]) for s in theirs]
-
-
-def test_loading_leaves_the_process_alone() -> None:
-    """Thread count, random state and gradient mode are as before; the package's code is not imported."""
-    modules, random_state, n_threads = set(sys.modules), torch.get_rng_state(), torch.get_num_threads()
-    load_silero().start()
-    assert torch.get_num_threads() == n_threads
-    assert torch.is_grad_enabled()
-    assert torch.equal(torch.get_rng_state(), random_state)
-    assert not {name for name in set(sys.modules) - modules if name.startswith("silero_vad")}
 
 
 def edges_of(probabilities: list[float], **options: float) -> list[tuple[str, int, int]]:

@@ -5,7 +5,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.decoding.filters import log_softmax
 from sottovoce.decoding.search import (
@@ -22,7 +21,6 @@ from sottovoce.lm.base import Ints
 from sottovoce.models.backend import Floats
 
 EOT, N_VOCAB = 4, 5
-CPU = torch.device("cpu")
 
 
 def transitions(n_audio: int, seed: int) -> Floats:

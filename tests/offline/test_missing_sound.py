@@ -7,7 +7,6 @@ import pytest
 
 from sottovoce.audio.recording import Recording
 from sottovoce.offline.pipeline import outside_silences
-from sottovoce.offline.transcriber import Segments
 from sottovoce.types import SAMPLE_RATE, Segment, Word
 from tests.audio.stamped import stamped_bytes
 
@@ -23,15 +22,11 @@ def mended(segment: Times, words: list[Times] | None = None) -> tuple[Times, lis
         sound, lambda t: t + 5.5 * (t > 4), container="matroska", codec="pcm_s16le", rate=16_000
     )
 
-    def segments() -> Segments:
-        own = None if words is None else tuple(Word(" a", *times, 1.0) for times in words)
-        yield Segment(0, *segment, " a", "en", words=own)
-
+    timed = None if words is None else tuple(Word(" a", *times, 1.0) for times in words)
     with Recording(data) as recording:
         with recording.open() as reader:
             list(reader)
-        (found,) = outside_silences(segments(), recording)
-    assert isinstance(found, Segment)
+        found = outside_silences(Segment(0, *segment, " a", "en", words=timed), recording.silences())
     return (found.start, found.end), [(word.start, word.end) for word in found.words or ()]
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from torch import Tensor
 
 from sottovoce.audio.vad import SileroState, SpeechFinder
 from sottovoce.offline.verify import (
@@ -21,7 +21,7 @@ from sottovoce.offline.verify import (
 from sottovoce.offline.windows import WindowCut
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.types import Samples, Segment, Word
+from sottovoce.types import Floats, Samples, Segment, Word
 from tests.offline.transcribing import HELLO, WORLD, Loud, at, read, script, voice
 
 SPAN = WindowSpan(start=0.0, end=30.0, full_end=30.0, last_speech=0.0)
@@ -86,8 +86,8 @@ def test_a_voice_is_heard_in_a_segment_and_close_around_it(start: float, end: fl
 class Graded(Loud):
     """A speech model that is as sure of speech as the samples are far from zero."""
 
-    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
-        return samples.reshape(-1, 512).abs().amax(dim=1), state
+    def probabilities(self, samples: Samples, state: SileroState) -> tuple[Floats, SileroState]:
+        return np.abs(samples.reshape(-1, 512)).max(axis=1), state
 
 
 @pytest.mark.parametrize(

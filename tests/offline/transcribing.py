@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SileroState, SpeechModel
@@ -17,7 +15,7 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import SAMPLE_RATE, Samples, Segment
+from sottovoce.types import SAMPLE_RATE, Floats, Samples, Segment
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 
 TOKENIZER = Tokenizer.for_model(51865)
@@ -62,10 +60,10 @@ class Loud:
     """A speech model that hears speech where the samples are not zero."""
 
     def start(self) -> SileroState:
-        return SileroState(torch.zeros(1), torch.zeros(1), torch.zeros(1))
+        return SileroState(*(np.zeros(1, np.float32) for _ in range(3)))
 
-    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
-        return (samples.reshape(-1, 512).abs().amax(dim=1) > 0).float(), state
+    def probabilities(self, samples: Samples, state: SileroState) -> tuple[Floats, SileroState]:
+        return (np.abs(samples.reshape(-1, 512)).max(axis=1) > 0).astype(np.float32), state
 
 
 def transcribe(

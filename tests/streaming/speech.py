@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.audio.mel import mel_to_hz
 from sottovoce.audio.vad import SileroState
@@ -90,9 +88,8 @@ class ToneDetector:
     """Speech is what is louder than nothing: a `SpeechModel` for `VadStream`."""
 
     def start(self) -> SileroState:
-        nothing = torch.zeros(1, 1, 128)
-        return SileroState(nothing, nothing, torch.zeros(64))
+        return SileroState(*(np.zeros(1, np.float32) for _ in range(3)))
 
-    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
-        loud = samples.reshape(-1, WINDOW_SAMPLES).abs().amax(dim=1) > 0.05
-        return loud.float(), state
+    def probabilities(self, samples: Samples, state: SileroState) -> tuple[Floats, SileroState]:
+        loud = np.abs(samples.reshape(-1, WINDOW_SAMPLES)).max(axis=1) > 0.05
+        return loud.astype(np.float32), state

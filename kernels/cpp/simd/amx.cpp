@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
+#include "silero.h"
 #include "words.h"
 #include "panel_avx512.h"
 
@@ -87,7 +88,8 @@ void multiply_tiles(const Product& p, int first_panel, int last_panel) {
 
 extern const Kernels amx_kernels;
 const Kernels amx_kernels = {
-    "amx", 1, quantize_bytes, multiply_tiles, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
+    "amx", 1, quantize_bytes, multiply_tiles, layer_norm, attend_self, attend_cross, choose, detect_speech,
+    &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
+#include "silero.h"
 #include "words.h"
 
 namespace sottovoce {
@@ -64,7 +65,8 @@ struct WordPanel {
 
 extern const Kernels avx2_kernels;
 const Kernels avx2_kernels = {
-    "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
+    "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
+    &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
+#include "silero.h"
 #include "words.h"
 
 namespace sottovoce {
@@ -38,7 +39,8 @@ struct BytePanel {
 
 extern const Kernels avx2_vnni_kernels;
 const Kernels avx2_vnni_kernels = {
-    "avx2-vnni", 1, quantize_bytes, multiply<BytePanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
+    "avx2-vnni", 1, quantize_bytes, multiply<BytePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
+    &encoder_kernels,
 };
 
 }  // namespace sottovoce

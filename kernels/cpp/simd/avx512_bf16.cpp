@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
+#include "silero.h"
 #include "words.h"
 #include "panel_avx512.h"
 
@@ -11,7 +12,8 @@ namespace sottovoce {
 
 extern const Kernels avx512_bf16_kernels;
 const Kernels avx512_bf16_kernels = {
-    "avx512-bf16", 1, quantize_bytes, multiply<WidePanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
+    "avx512-bf16", 1, quantize_bytes, multiply<WidePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
+    &encoder_kernels,
 };
 
 }  // namespace sottovoce

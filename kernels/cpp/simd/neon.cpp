@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
+#include "silero.h"
 #include "words.h"
 
 namespace sottovoce {
@@ -46,7 +47,8 @@ struct DotPanel {
 
 extern const Kernels neon_kernels;
 const Kernels neon_kernels = {
-    "neon", 1, quantize_signed, multiply<DotPanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
+    "neon", 1, quantize_signed, multiply<DotPanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
+    &encoder_kernels,
 };
 
 }  // namespace sottovoce

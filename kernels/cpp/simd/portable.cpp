@@ -3,6 +3,7 @@
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
+#include "silero.h"
 #include "words.h"
 
 namespace sottovoce {
@@ -25,7 +26,8 @@ struct PortablePanel {
 
 extern const Kernels portable_kernels;
 const Kernels portable_kernels = {
-    "portable", 1, quantize_bytes, multiply<PortablePanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
+    "portable", 1, quantize_bytes, multiply<PortablePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
+    &encoder_kernels,
 };
 
 }  // namespace sottovoce

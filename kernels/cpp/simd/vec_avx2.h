@@ -48,6 +48,7 @@ inline F operator/(F a, F b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline F fused(F a, F b, F c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 inline F larger(F a, F b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline F smaller(F a, F b) { return {_mm256_min_ps(a.v, b.v)}; }
+inline F root(F a) { return {_mm256_sqrt_ps(a.v)}; }
 inline F rounded(F a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 inline F absolute(F a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 inline F with_sign(F a, F sign) {

@@ -33,6 +33,7 @@ inline F operator/(F a, F b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline F fused(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline F larger(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F smaller(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F root(F a) { return {_mm512_sqrt_ps(a.v)}; }
 inline F rounded(F a) {
     return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }

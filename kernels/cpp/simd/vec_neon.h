@@ -38,6 +38,7 @@ inline F operator/(F a, F b) { return {vdivq_f32(a.v, b.v)}; }
 inline F fused(F a, F b, F c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
 inline F larger(F a, F b) { return {vmaxnmq_f32(a.v, b.v)}; }
 inline F smaller(F a, F b) { return {vminnmq_f32(a.v, b.v)}; }
+inline F root(F a) { return {vsqrtq_f32(a.v)}; }
 inline F rounded(F a) { return {vrndnq_f32(a.v)}; }
 inline F absolute(F a) { return {vabsq_f32(a.v)}; }
 inline F with_sign(F a, F sign) { return {vbslq_f32(vdupq_n_u32(0x80000000u), sign.v, a.v)}; }

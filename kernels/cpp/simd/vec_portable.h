@@ -32,6 +32,7 @@ inline F operator/(F a, F b) { return {a.v / b.v}; }
 inline F fused(F a, F b, F c) { return {a.v * b.v + c.v}; }
 inline F larger(F a, F b) { return {a.v > b.v ? a.v : b.v}; }
 inline F smaller(F a, F b) { return {a.v < b.v ? a.v : b.v}; }
+inline F root(F a) { return {std::sqrt(a.v)}; }
 inline F rounded(F a) { return {std::nearbyint(a.v)}; }
 inline F absolute(F a) { return {std::fabs(a.v)}; }
 inline F with_sign(F a, F sign) { return {std::copysign(a.v, sign.v)}; }

@@ -1,38 +1,28 @@
-"""Voice activity detection with Silero VAD: speech segments of a recording, and speech edges in a stream.
-
-The weights come from the `silero-vad` package, whose Python code sets the process's number of threads.
-"""
+"""Voice activity detection with Silero VAD: speech segments of a recording, and speech edges in a stream."""
 
 from __future__ import annotations
 
-import warnings
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock
 from typing import Literal, Protocol
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from safetensors.numpy import load_file
 
 from sottovoce.audio.samples import as_samples
-from sottovoce.errors import ModelNotFoundError, OptionError, SessionClosedError
+from sottovoce.errors import OptionError, SessionClosedError
+from sottovoce.kernels import load_kernels
 from sottovoce.options.vad import WINDOW_SAMPLES, VadOptions, VadStreamOptions, ms_to_samples
-from sottovoce.threads import one_torch_thread
-from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
+from sottovoce.types import SAMPLE_RATE, AudioChunk, Floats, Samples
 
+WEIGHTS = Path(__file__).parent / "assets" / "silero_vad_16k.safetensors"
 _CONTEXT_SAMPLES = 64
 _STATE_SIZE = 128
-_N_GATES = 4 * _STATE_SIZE
 _FFT_SAMPLES, _FFT_HOP, _N_BINS = 256, 128, 129
-_STRIDES = (1, 2, 2, 1)
-_BLOCK_WINDOWS = 512
 _GROUP_WINDOWS = 8
 """Windows per matrix product, fixed, as other sizes may round differently."""
 
@@ -41,144 +31,183 @@ _GROUP_WINDOWS = 8
 class SileroState:
     """Recurrent state: hidden and cell (128,), the last samples (64,), and the number of windows."""
 
-    hidden: Tensor
-    cell: Tensor
-    context: Tensor
+    hidden: Floats
+    cell: Floats
+    context: Floats
     n_windows: int = 0
 
 
 class SpeechModel(Protocol):
     def start(self) -> SileroState: ...
 
-    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]: ...
+    def probabilities(self, samples: Samples, state: SileroState) -> tuple[Floats, SileroState]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SileroTables:
+    """Weights (n_in, n_out) float32 of Silero VAD for 16 kHz: spectrum, four convolutions, one LSTM cell.
+
+    cosines, sines: (128, 144) and (128, 128), of a frame of 256 samples whose halves were added and
+    subtracted. layers: weight and bias of each convolution, without the taps that only see padding. input,
+    input_bias, recurrent: of the cell. output, output_bias: (128,) and (1,).
+    """
+
+    cosines: Floats
+    sines: Floats
+    layers: tuple[tuple[Floats, Floats], ...]
+    input: Floats
+    input_bias: Floats
+    recurrent: Floats
+    output: Floats
+    output_bias: Floats
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Floats]) -> SileroTables:
+        """weights: of silero-vad 6.2."""
+        half = _FFT_SAMPLES // 2
+        basis = weights["stft_conv.weight"][:, 0, 1 : half + 1].T  # the first sample's window is 0
+        cosines = np.pad(basis[:, :_N_BINS], ((0, 0), (0, 144 - _N_BINS)))
+        taps = [weights[f"conv{layer}.weight"].transpose(2, 1, 0) for layer in (1, 2, 3, 4)]
+        shown = (taps[0], taps[1], taps[2][1:], taps[3][1])
+        return cls(
+            np.ascontiguousarray(cosines),
+            np.ascontiguousarray(basis[:, _N_BINS:-1]),
+            tuple(
+                (np.ascontiguousarray(seen.reshape(-1, seen.shape[-1])), weights[f"conv{layer}.bias"])
+                for layer, seen in enumerate(shown, start=1)
+            ),
+            np.ascontiguousarray(weights["lstm_cell.weight_ih"].T),
+            weights["lstm_cell.bias_ih"] + weights["lstm_cell.bias_hh"],
+            np.ascontiguousarray(weights["lstm_cell.weight_hh"].T),
+            weights["final_conv.weight"].ravel(),
+            weights["final_conv.bias"],
+        )
 
 
 class SileroModel:
-    """Silero VAD for 16 kHz: spectrum, four convolutions, one LSTM.
+    """Silero VAD in NumPy.
 
-    Probabilities do not depend on how windows are split into calls, bit by bit. weights: as in the
-    TorchScript model (`_model`). Source: silero-vad 6.2.
+    Probabilities do not depend on how windows are split into calls, bit by bit. Source: silero-vad 6.2.
     """
 
-    def __init__(self, weights: dict[str, Tensor]) -> None:
-        self._spectrum = weights["stft.forward_basis_buffer"][:, 0].t().contiguous()
-        self._layers = []
-        """Weight (3 * n_in, n_out), bias (n_out,) and stride of each convolution."""
-        for layer, stride in enumerate(_STRIDES):
-            taps, bias = (weights[f"encoder.{layer}.reparam_conv.{name}"] for name in ("weight", "bias"))
-            self._layers.append((taps.permute(1, 2, 0).flatten(0, 1).contiguous(), bias, stride))
-        gates = torch.arange(_N_GATES).view(4, _STATE_SIZE)
-        order = gates[[0, 1, 3, 2]].flatten()  # the candidate comes last
-        self._input = weights["decoder.rnn.weight_ih"][order].t().contiguous()
-        self._recurrent = weights["decoder.rnn.weight_hh"][order].contiguous()
-        self._gate_bias = (weights["decoder.rnn.bias_ih"] + weights["decoder.rnn.bias_hh"])[order]
-        self._output = weights["decoder.decoder.2.weight"].flatten()
-        self._output_bias = weights["decoder.decoder.2.bias"].flatten()
+    def __init__(self, tables: SileroTables) -> None:
+        self._tables = tables
 
     def start(self) -> SileroState:
-        zeros = torch.zeros(_STATE_SIZE)
-        return SileroState(zeros, zeros, torch.zeros(_CONTEXT_SAMPLES))
+        zeros = np.zeros(_STATE_SIZE, np.float32)
+        return SileroState(zeros, zeros, np.zeros(_CONTEXT_SAMPLES, np.float32))
 
-    @torch.inference_mode()
-    @one_torch_thread()
-    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
-        probabilities = []
-        for block in torch.split(samples, _BLOCK_WINDOWS * WINDOW_SAMPLES):
-            with_context = torch.cat((state.context, block))
-            windows = with_context.unfold(0, _CONTEXT_SAMPLES + WINDOW_SAMPLES, WINDOW_SAMPLES)  # (n, 576)
-            gates = self._gates(windows, state.n_windows % _GROUP_WINDOWS)
-            values, hidden, cell = self._recur(gates, state.hidden, state.cell)
-            context = with_context[-_CONTEXT_SAMPLES:].clone()
-            state = SileroState(hidden, cell, context, state.n_windows + len(windows))
-            probabilities += values
-        return torch.stack(probabilities), state
+    def probabilities(self, samples: Samples, state: SileroState) -> tuple[Floats, SileroState]:
+        """Return the probability (n,) of speech in each of n windows of 512 samples, and the state after."""
+        signal = np.concatenate((state.context, samples))
+        n_windows = len(samples) // WINDOW_SAMPLES
+        hidden, cell = state.hidden.copy(), state.cell.copy()
+        probabilities = self._detect(signal, n_windows, state.n_windows, hidden, cell)
+        context = signal[-_CONTEXT_SAMPLES:].copy()
+        return probabilities, SileroState(hidden, cell, context, state.n_windows + n_windows)
 
-    def _gates(self, windows: Tensor, first: int) -> Tensor:
-        end = first + len(windows)
-        rows = windows.new_zeros(-(-end // _GROUP_WINDOWS) * _GROUP_WINDOWS, windows.shape[1])
-        rows[first:end] = windows
-        groups = [self._gates_of_group(group) for group in torch.split(rows, _GROUP_WINDOWS)]
-        return torch.cat(groups)[first:end]
+    def _detect(self, signal: Samples, n_windows: int, n_before: int, hidden: Floats, cell: Floats) -> Floats:
+        """signal: the context and the windows. hidden, cell: changed. n_before: windows before these."""
+        seen = _CONTEXT_SAMPLES + WINDOW_SAMPLES
+        windows = np.lib.stride_tricks.sliding_window_view(signal, seen)[::WINDOW_SAMPLES]
+        probabilities = np.empty(n_windows, np.float32)
+        first = n_before % _GROUP_WINDOWS
+        for start in range(-first, n_windows, _GROUP_WINDOWS):
+            group = np.zeros((_GROUP_WINDOWS, seen), np.float32)
+            places = range(max(0, start), min(n_windows, start + _GROUP_WINDOWS))
+            group[places.start - start : places.stop - start] = windows[places.start : places.stop]
+            gates = self._gates(group)
+            for place in places:
+                probabilities[place] = self._step(gates[place - start], hidden, cell)
+        return probabilities
 
-    def _gates_of_group(self, windows: Tensor) -> Tensor:
-        mirrored = torch.cat((windows, windows[:, -_CONTEXT_SAMPLES - 1 : -1].flip(1)), dim=1)
-        frames = mirrored.unfold(1, _FFT_SAMPLES, _FFT_HOP)  # (n, 4, 256)
-        spectrum = frames.flatten(0, 1) @ self._spectrum
-        power = spectrum[:, :_N_BINS].square() + spectrum[:, _N_BINS:].square()
-        x = power.sqrt_().view(*frames.shape[:2], _N_BINS)
-        for weight, bias, stride in self._layers:
-            taps = F.pad(x, (0, 0, 1, 1)).unfold(1, 3, stride)  # (n, t / stride, n_in, 3)
-            product = torch.addmm(bias, taps.reshape(-1, weight.shape[0]), weight)
-            x = product.relu_().view(*taps.shape[:2], -1)
-        return torch.addmm(self._gate_bias, x[:, 0], self._input)
+    def _gates(self, windows: Floats) -> Floats:
+        tables, half = self._tables, _FFT_SAMPLES // 2
+        mirrored = np.concatenate((windows, windows[:, -2 : -_CONTEXT_SAMPLES - 2 : -1]), axis=1)
+        frames = np.lib.stride_tricks.sliding_window_view(mirrored, _FFT_SAMPLES, axis=1)[:, ::_FFT_HOP]
+        ahead, behind, middle = frames[..., 1:half], frames[..., :half:-1], frames[..., half : half + 1]
+        real = np.concatenate((ahead + behind, middle), axis=2) @ tables.cosines
+        imaginary = np.concatenate((ahead - behind, 0.0 * middle), axis=2) @ tables.sines
+        power = real[..., :_N_BINS] ** 2
+        power[..., :-1] += imaginary**2
+        x = np.pad(np.sqrt(power), ((0, 0), (1, 1), (0, 0)))
+        x = np.concatenate((x[:, :-2], x[:, 1:-1], x[:, 2:]), axis=2)
+        x = np.pad(_rectified(x, *tables.layers[0]), ((0, 0), (1, 0), (0, 0)))
+        x = np.concatenate((x[:, :-2:2], x[:, 1:-1:2], x[:, 2::2]), axis=2)
+        x = _rectified(x, *tables.layers[1]).reshape(len(windows), -1)
+        for weight, bias in tables.layers[2:]:
+            x = _rectified(x, weight, bias)
+        gates: Floats = x @ tables.input + tables.input_bias
+        return gates
 
-    def _recur(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
-        probabilities = []
-        for row in gates.unbind():
-            sums = torch.addmv(row, self._recurrent, hidden)
-            take, keep, show = sums[: 3 * _STATE_SIZE].sigmoid().view(3, _STATE_SIZE).unbind()
-            cell = torch.addcmul(take * sums[3 * _STATE_SIZE :].tanh(), keep, cell)
-            hidden = show * cell.tanh()
-            logit = torch.dot(hidden.relu(), self._output) + self._output_bias[0]
-            probabilities.append(logit.sigmoid())
-        return probabilities, hidden, cell
+    def _step(self, gates: Floats, hidden: Floats, cell: Floats) -> float:
+        sums = gates + hidden @ self._tables.recurrent
+        take, keep, candidate, show = sums.reshape(4, _STATE_SIZE)
+        cell[:] = _sigmoid(keep) * cell + _sigmoid(take) * np.tanh(candidate)
+        hidden[:] = _sigmoid(show) * np.tanh(cell)
+        logit = np.maximum(hidden, 0.0) @ self._tables.output + self._tables.output_bias[0]
+        return float(_sigmoid(logit))
+
+
+def _rectified(x: Floats, weight: Floats, bias: Floats) -> Floats:
+    return np.maximum(x @ weight + bias, 0.0)
+
+
+def _sigmoid(x: Floats) -> Floats:
+    return 0.5 + 0.5 * np.tanh(0.5 * x)
+
+
+class NativeSilero(SileroModel):
+    """Silero VAD in the native kernels. Raises: as `load_kernels`."""
+
+    def __init__(self, tables: SileroTables) -> None:
+        super().__init__(tables)
+        load_kernels("silero")
+        from sottovoce_kernels.silero import Silero
+
+        layers = [table for layer in tables.layers for table in layer]
+        cell = (tables.input, tables.input_bias, tables.recurrent, tables.output, tables.output_bias)
+        self._network = Silero([one.ctypes.data for one in (tables.cosines, tables.sines, *layers, *cell)])
+
+    def _detect(self, signal: Samples, n_windows: int, n_before: int, hidden: Floats, cell: Floats) -> Floats:
+        probabilities = np.empty(n_windows, np.float32)
+        arrays = (hidden, cell, probabilities)
+        self._network.detect(signal.ctypes.data, n_windows, *(array.ctypes.data for array in arrays))
+        return probabilities
 
 
 class SpeechWindows:
     def __init__(self, model: SpeechModel) -> None:
         self._model = model
         self._state: SileroState = model.start()
-        self._pending = torch.zeros(0)
+        self._pending: Samples = np.zeros(0, np.float32)
         self.n_samples = 0
 
     def push(self, samples: Samples) -> list[float]:
         self.n_samples += len(samples)
-        signal = torch.cat((self._pending, torch.from_numpy(np.array(samples))))
+        signal = np.concatenate((self._pending, samples))
         n_whole = len(signal) // WINDOW_SAMPLES * WINDOW_SAMPLES
-        self._pending = signal[n_whole:].clone()
+        self._pending = signal[n_whole:].copy()
         return self._probabilities(signal[:n_whole])
 
     def finish(self) -> list[float]:
-        missing = -len(self._pending) % WINDOW_SAMPLES
-        return self._probabilities(torch.nn.functional.pad(self._pending, (0, missing)))
+        return self._probabilities(np.pad(self._pending, (0, -len(self._pending) % WINDOW_SAMPLES)))
 
-    def _probabilities(self, signal: Tensor) -> list[float]:
+    def _probabilities(self, signal: Samples) -> list[float]:
         if len(signal) == 0:
             return []
         probabilities, self._state = self._model.probabilities(signal, self._state)
-        found: list[float] = probabilities.tolist()
-        return found
-
-
-_ONE_AT_A_TIME = Lock()
-
-
-def load_silero() -> SileroModel:
-    """Load the model of the `silero-vad` package once; thread-safe. Raises: ModelNotFoundError."""
-    spec = find_spec("silero_vad")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder) / "data" / "silero_vad.jit"
-        if path.is_file():
-            with _ONE_AT_A_TIME:
-                return _model_of(path)
-    raise ModelNotFoundError(
-        "Silero VAD: expected the package silero-vad, got none: pip install 'silero-vad>=6.2'"
-    )
+        return [float(probability) for probability in probabilities]
 
 
 @cache
-def _model_of(path: Path) -> SileroModel:
-    return SileroModel(_read_weights(path))
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    with warnings.catch_warnings():
-        # TorchScript is deprecated, but there is no other file with these weights.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        scripted = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
-        state = scripted.state_dict()
-    prefix = "_model."
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+def load_silero() -> SileroModel:
+    """Load the model: in the native kernels, or without them in NumPy, which is slower."""
+    tables = SileroTables.of(load_file(WEIGHTS))
+    try:
+        return NativeSilero(tables)
+    except ImportError:
+        return SileroModel(tables)
 
 
 @dataclass(frozen=True, slots=True)

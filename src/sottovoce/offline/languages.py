@@ -184,6 +184,8 @@ class LanguageFollower:
         """Sum of the surprisals of improbable texts in the right language, and their number."""
         self.is_several = transcriber.options.follows_languages
         self._n_full = transcriber.backend.dims.n_audio_ctx
+        self._stretch: SpeechSpan | None = None
+        """Speech of the window that was heard at once."""
         self._hears_windows = transcriber.window_mode is not None
 
     def runs(
@@ -205,6 +207,7 @@ class LanguageFollower:
         }
         self._text.forget_before(pieces[0].start)
         is_alone = self._is_one_stretch(encoded, pieces)
+        self._stretch = SpeechSpan(pieces[0].start, pieces[-1].end) if is_alone else None
         if is_alone:
             spans = [(0, encoded.n_frames)] * len(pieces)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
@@ -353,7 +356,10 @@ class LanguageFollower:
                 model.hear(question.span, self._hear(piece))
 
     def _hear(self, piece: SpeechSpan) -> ProbedLanguage:
-        detection = self._detections.get(piece)
+        detection, stretch = self._detections.get(piece), self._stretch
+        if detection is None and stretch and stretch.start <= piece.start and piece.end <= stretch.end:
+            of_window = next(one for one in self._detections.values() if one.start == stretch.start)
+            detection = self._detections[piece] = replace(of_window, start=piece.start, end=piece.end)
         if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
             log_mel = self._features.log_mel(piece.start, piece.end)
             (probed,) = self._runtime.run(LanguageProbeCall(self._probe, [log_mel]))

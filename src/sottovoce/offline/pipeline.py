@@ -428,7 +428,8 @@ def transcribe_recording(
             got = "less" if length_s is None else f"a recording of {length_s:.1f} s"
             raise AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {got}")
         pipeline = _Pipeline(transcriber, features, languages, windows, voices, state)
-        yield from outside_silences(pipeline.run(resume), recording)
+        for segment in pipeline.run(resume):
+            yield outside_silences(segment, recording.silences())
         state.duration = features.duration_s or state.duration
 
 
@@ -505,7 +506,9 @@ class _Pipeline:
         by_limit: dict[int | None, list[LanguageWindow]] = {}
         for one in batch:
             by_limit.setdefault(self.transcriber.sample_len(one.encoded.n_frames), []).append(one)
-        decoded = [window for alike in by_limit.values() for window in self._decoded(alike, batch[0])]
+        decoded: list[DecodedWindow] = []
+        for alike in by_limit.values():
+            decoded += self._decoded(alike, batch[0])
         kept, after = self.windows.covered(decoded)
         verified = [self._verified(*pair) for pair in kept]
         if self.windows.finds_again and had_one_language and self.languages.expects_several:
@@ -601,14 +604,12 @@ SHORTEST_PART_S = 0.5
 """A shorter rest of a segment next to missing sound holds no word."""
 
 
-def outside_silences(segments: Iterator[Segment], recording: Recording) -> Segments:
-    """Cut segments and words at missing sound; only segments reach across, over 0.5 s on both sides."""
-    for segment in segments:
-        silences = recording.silences()
-        for start, end in [one for one in silences if one[0] < segment.end and segment.start < one[1]]:
-            words = segment.words and tuple(_outside(word, start, end) for word in segment.words)
-            segment = replace(_outside(segment, start, end), words=words)
-        yield segment
+def outside_silences(segment: Segment, silences: Sequence[tuple[float, float]]) -> Segment:
+    """Cut a segment and its words at missing sound; only segments reach across, over 0.5 s on both sides."""
+    for start, end in [one for one in silences if one[0] < segment.end and segment.start < one[1]]:
+        words = segment.words and tuple(_outside(word, start, end) for word in segment.words)
+        segment = replace(_outside(segment, start, end), words=words)
+    return segment
 
 
 def _outside(one: _Timed, silence_start: float, silence_end: float) -> _Timed:

@@ -122,6 +122,12 @@ SHORT_TAIL_FRAMES = 20
 """
 
 
+MOST_STRIDE = 10
+"""Frames of padding for each computed one. A window of a file is computed once, so it can have more of them
+than one of a live session. Source: docs/research/files.md, short windows.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class WindowRequest:
     """How to decode one window that begins at a log-mel frame.
@@ -168,14 +174,16 @@ class Transcriber:
 
     @property
     def window_mode(self) -> EncoderMode | None:
-        """How a window that is not full is encoded: in the mode of the checkpoint.
+        """How a window that is not full is encoded: in the mode of the checkpoint, with denser padding.
 
         None: as a full window, as in openai-whisper: the checkpoint has no mode of sparse padding, or the
         options ask for openai-whisper's algorithm or for the number of frames.
         """
         mode = self.backend.encoder_mode
         is_open = self.options.read_again and self.options.audio_ctx is None
-        return mode.whole() if is_open and mode.has_sparse_padding else None
+        if not (is_open and mode.has_sparse_padding):
+            return None
+        return replace(mode.whole(), stride=min(mode.stride, MOST_STRIDE))
 
     def encode(
         self,

@@ -1,0 +1,201 @@
+// Silero VAD's network over the numbers of an instruction set; included after its vec_*.h and math.h. The sums of a
+// window run in an order of their own, so that its probability does not depend on which windows are computed together.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "../silero.h"
+
+namespace sottovoce {
+namespace {
+
+constexpr int kTogether = 8;  // windows that pass the convolutions together
+constexpr int kSpectra = 4, kFrame = 256, kHop = 128, kBins = 129;
+constexpr int kVectors = kFloatPanel / F::n;
+constexpr int kRowsTogether = kVectors < 4 ? 8 / kVectors : kVectors < 8 ? 2 : 1;
+
+// out[r] = onto[r] + rows[r] times P panels of a table.
+template <int R, int P>
+void float_tile(const FloatTable& table, int panel, const float* const* rows, const float* const* onto,
+                float* const* out) {
+    const size_t size = static_cast<size_t>(table.n_in) * kFloatPanel;
+    const float* values = table.values.data() + panel * size;
+    F sums[R][P * kVectors];
+    for (int r = 0; r < R; ++r)
+        for (int i = 0; i < P * kVectors; ++i) sums[r][i] = F::load(onto[r] + panel * kFloatPanel + i * F::n);
+    for (int k = 0; k < table.n_in; ++k, values += kFloatPanel) {
+        F by[R];
+        for (int r = 0; r < R; ++r) by[r] = F::set(rows[r][k]);
+        for (int p = 0; p < P; ++p)
+            for (int v = 0; v < kVectors; ++v) {
+                const F value = F::load(values + p * size + v * F::n);
+                for (int r = 0; r < R; ++r) sums[r][p * kVectors + v] = fused(value, by[r], sums[r][p * kVectors + v]);
+            }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int i = 0; i < P * kVectors; ++i) sums[r][i].store(out[r] + panel * kFloatPanel + i * F::n);
+}
+
+void multiply_floats(const FloatTable& table, const float* const* rows, const float* const* onto, float* const* out,
+                     int n_rows) {
+    const int n_panels = table.n_out / kFloatPanel, n_many = n_rows / kRowsTogether * kRowsTogether;
+    for (int panel = 0; panel < n_panels; ++panel)
+        for (int r = 0; r < n_many; r += kRowsTogether)
+            float_tile<kRowsTogether, 1>(table, panel, rows + r, onto + r, out + r);
+    for (int r = n_many; r < n_rows; ++r) {
+        int panel = 0;
+        for (; panel + 4 <= n_panels; panel += 4) float_tile<1, 4>(table, panel, rows + r, onto + r, out + r);
+        for (; panel < n_panels; ++panel) float_tile<1, 1>(table, panel, rows + r, onto + r, out + r);
+    }
+}
+
+inline F sigmoid(F x) {
+    const F bounded = larger(x, F::set(-80.0f));
+    return F::set(1.0f) / (F::set(1.0f) + exponential(F::set(0.0f) - bounded));
+}
+inline F hyperbolic_tangent(F x) {
+    const F twice = larger(smaller(x + x, F::set(80.0f)), F::set(-80.0f));
+    return F::set(2.0f) * sigmoid(twice) - F::set(1.0f);
+}
+
+// Rows of a product: where each is read, what is added, and where it goes.
+struct FloatRows {
+    std::vector<const float*> rows, onto;
+    std::vector<float*> out;
+
+    void add(const float* row, const FloatTable& table, float* to) {
+        rows.push_back(row);
+        onto.push_back(table.bias.data());
+        out.push_back(to);
+    }
+    void multiply(const FloatTable& table) {
+        multiply_floats(table, rows.data(), onto.data(), out.data(), static_cast<int>(rows.size()));
+        rows.clear(), onto.clear(), out.clear();
+    }
+};
+
+inline void rectify(float* x, int n) {
+    for (int i = 0; i < n; i += F::n) larger(F::load(x + i), F::set(0.0f)).store(x + i);
+}
+
+// A frame and its mirror image: their sums carry the cosines, their differences the sines.
+inline void fold(const float* frame, float* even, float* odd) {
+    for (int i = 1; i < kFrame / 2; ++i) {
+        even[i - 1] = frame[i] + frame[kFrame - i];
+        odd[i - 1] = frame[i] - frame[kFrame - i];
+    }
+    even[kFrame / 2 - 1] = frame[kFrame / 2];
+    odd[kFrame / 2 - 1] = 0.0f;
+}
+
+class SileroGroup {
+public:
+    explicit SileroGroup(const Silero& network) : network_(network) {}
+
+    // The input of the cell's gates (n, 512) of up to kTogether windows.
+    const float* gates(const float* samples, int n) {
+        spectra(samples, n);
+        const FloatTable* const layers = network_.layers;
+        for (int w = 0; w < n; ++w)
+            for (int t = 0; t < kSpectra; ++t) rows_.add(magnitude(w, t - 1), layers[0], first(w, t));
+        rows_.multiply(layers[0]);
+        for (int w = 0; w < n; ++w) {
+            rectify(first(w, 0), kSpectra * 128);
+            for (int t = 0; t < 2; ++t) rows_.add(first(w, 2 * t - 1), layers[1], second(w) + 64 * t);
+        }
+        rows_.multiply(layers[1]);
+        for (int w = 0; w < n; ++w) {
+            rectify(second(w), 128);
+            rows_.add(second(w), layers[2], &third_[w * 64]);
+        }
+        rows_.multiply(layers[2]);
+        for (int w = 0; w < n; ++w) {
+            rectify(&third_[w * 64], 64);
+            rows_.add(&third_[w * 64], layers[3], &fourth_[w * 128]);
+        }
+        rows_.multiply(layers[3]);
+        for (int w = 0; w < n; ++w) {
+            rectify(&fourth_[w * 128], 128);
+            rows_.add(&fourth_[w * 128], network_.input, &gates_[w * 4 * kSpeechState]);
+        }
+        rows_.multiply(network_.input);
+        return gates_.data();
+    }
+
+private:
+    // Frames of a window, with one of zeros before and one behind.
+    float* magnitude(int w, int t) { return &magnitudes_[(w * (kSpectra + 2) + t + 1) * kBins]; }
+    float* first(int w, int t) { return &first_[(w * (kSpectra + 2) + t + 1) * 128]; }
+    float* second(int w) { return &second_[w * 128]; }
+
+    void spectra(const float* samples, int n) {
+        constexpr int kSeen = kSpeechContext + kSpeechWindow;
+        float mirrored[kSeen + kSpeechContext];
+        for (int w = 0; w < n; ++w) {
+            const float* window = samples + w * kSpeechWindow;
+            std::copy(window, window + kSeen, mirrored);
+            for (int i = 0; i < kSpeechContext; ++i) mirrored[kSeen + i] = window[kSeen - 2 - i];
+            for (int t = 0; t < kSpectra; ++t) {
+                const int at = w * kSpectra + t;
+                fold(mirrored + t * kHop, &even_[at * 128], &odd_[at * 128]);
+            }
+        }
+        for (int at = 0; at < n * kSpectra; ++at)
+            rows_.add(&even_[at * 128], network_.cosines, &real_[at * network_.cosines.n_out]);
+        rows_.multiply(network_.cosines);
+        for (int at = 0; at < n * kSpectra; ++at) rows_.add(&odd_[at * 128], network_.sines, &imaginary_[at * 128]);
+        rows_.multiply(network_.sines);
+        for (int at = 0; at < n * kSpectra; ++at) {
+            const float* real = &real_[at * network_.cosines.n_out];
+            const float* imaginary = &imaginary_[at * 128];
+            float* to = magnitude(at / kSpectra, at % kSpectra);
+            for (int k = 0; k < kBins - 1; k += F::n) {
+                const F x = F::load(real + k), y = F::load(imaginary + k);
+                root(fused(x, x, y * y)).store(to + k);
+            }
+            to[kBins - 1] = real[kBins - 1] < 0 ? -real[kBins - 1] : real[kBins - 1];
+        }
+    }
+
+    const Silero& network_;
+    FloatRows rows_;
+    std::vector<float> even_ = std::vector<float>(kTogether * kSpectra * 128), odd_ = even_, imaginary_ = even_;
+    std::vector<float> real_ = std::vector<float>(kTogether * kSpectra * 144);
+    std::vector<float> magnitudes_ = std::vector<float>(kTogether * (kSpectra + 2) * kBins);
+    std::vector<float> first_ = std::vector<float>(kTogether * (kSpectra + 2) * 128);
+    std::vector<float> second_ = std::vector<float>(kTogether * 128), third_ = second_, fourth_ = second_;
+    std::vector<float> gates_ = std::vector<float>(kTogether * 4 * kSpeechState);
+};
+
+void detect_speech(const Silero& network, const SpeechWindows& windows) {
+    SileroGroup group(network);
+    float sums[4 * kSpeechState];
+    for (int first = 0; first < windows.n_windows; first += kTogether) {
+        const int n = std::min(kTogether, windows.n_windows - first);
+        const float* gates = group.gates(windows.samples + static_cast<size_t>(first) * kSpeechWindow, n);
+        for (int w = 0; w < n; ++w) {
+            const float* row = windows.hidden;
+            const float* onto = gates + w * 4 * kSpeechState;
+            float* to = sums;
+            multiply_floats(network.recurrent, &row, &onto, &to, 1);
+            F logit = F::set(0.0f);
+            for (int i = 0; i < kSpeechState; i += F::n) {
+                const F input = sigmoid(F::load(sums + i)), forget = sigmoid(F::load(sums + kSpeechState + i));
+                const F candidate = hyperbolic_tangent(F::load(sums + 2 * kSpeechState + i));
+                const F shown = sigmoid(F::load(sums + 3 * kSpeechState + i));
+                const F cell = fused(forget, F::load(windows.cell + i), input * candidate);
+                const F hidden = shown * hyperbolic_tangent(cell);
+                cell.store(windows.cell + i);
+                hidden.store(windows.hidden + i);
+                logit = fused(larger(hidden, F::set(0.0f)), F::load(network.output.data() + i), logit);
+            }
+            float probability[F::n];
+            sigmoid(F::set(logit.sum() + network.output_bias)).store(probability);
+            windows.probabilities[first + w] = probability[0];
+        }
+    }
+}
+
+}  // namespace
+}  // namespace sottovoce
