@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,11 +183,9 @@ class Transcript:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document of `save("….json")`: dictionaries, lists, texts and numbers."""
-        from sottovoce.formats.base import write_transcript
-        from sottovoce.formats.document import JsonWriter
+        from sottovoce.formats.files import document_of
 
-        document: dict[str, Any] = json.loads(write_transcript(JsonWriter(), self))
-        return document
+        return document_of(self)
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return a pandas table with a row a word, or a segment if words are not timed.

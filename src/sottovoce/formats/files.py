@@ -10,10 +10,11 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.formats.ass import AssWriter
-from sottovoce.formats.base import Writer, write_document
+from sottovoce.formats.base import Writer, write_document, write_transcript
 from sottovoce.formats.document import JsonFullWriter, JsonWriter, transcript_of_json
 from sottovoce.formats.html import HtmlWriter
 from sottovoce.formats.output import label_of, open_output
@@ -142,6 +143,12 @@ def save_transcript(transcript: Transcript, path: str | Path, options: WriterOpt
     writer = writer_for(format_of(path), options)
     with open_output(path) as write:
         write(write_document(writer, transcript, source=label_of(path.name)))
+
+
+def document_of(transcript: Transcript) -> dict[str, Any]:
+    """Return the JSON document of a transcript, decoded."""
+    document: dict[str, Any] = json.loads(write_transcript(JsonWriter(), transcript))
+    return document
 
 
 def load_transcript(path: str | Path) -> Transcript:
