@@ -193,25 +193,9 @@ class Transcript:
         Columns: text, start, end, language, speaker, probability (of words). Raises: OptionError without
         pandas.
         """
-        from sottovoce.errors import OptionError
+        from sottovoce.formats.files import dataframe_of
 
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise OptionError("to_dataframe: needs the package 'pandas'") from error
-        rows = [
-            {
-                "text": (word.word if word else segment.text).strip(),
-                "start": (word or segment).start,
-                "end": (word or segment).end,
-                "language": (word and word.language) or segment.language,
-                "speaker": (word and word.speaker) or segment.speaker,
-                **({"probability": word.probability} if word else {}),
-            }
-            for segment in self.segments
-            for word in segment.words or (None,)
-        ]
-        return pd.DataFrame(rows)
+        return dataframe_of(self)
 
     @staticmethod
     def load(path: str | Path) -> Transcript:

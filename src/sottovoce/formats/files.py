@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.formats.ass import AssWriter
@@ -33,6 +33,9 @@ from sottovoce.formats.subtitles import CueWriter
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.files import decode_text, read_text
 from sottovoce.types import Transcript
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +152,27 @@ def document_of(transcript: Transcript) -> dict[str, Any]:
     """Return the JSON document of a transcript, decoded."""
     document: dict[str, Any] = json.loads(write_transcript(JsonWriter(), transcript))
     return document
+
+
+def dataframe_of(transcript: Transcript) -> pd.DataFrame:
+    """Return the table of `Transcript.to_dataframe`. Raises: OptionError without pandas."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise OptionError("to_dataframe: needs the package 'pandas'") from error
+    rows = [
+        {
+            "text": (word.word if word else segment.text).strip(),
+            "start": (word or segment).start,
+            "end": (word or segment).end,
+            "language": (word and word.language) or segment.language,
+            "speaker": (word and word.speaker) or segment.speaker,
+            **({"probability": word.probability} if word else {}),
+        }
+        for segment in transcript.segments
+        for word in segment.words or (None,)
+    ]
+    return pd.DataFrame(rows)
 
 
 def load_transcript(path: str | Path) -> Transcript:
