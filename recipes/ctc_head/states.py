@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from recipes.nano.augment import Augmenter, Mel, NoiseBank, Strengths, silence
 from recipes.nano.clips import FeatureStore
@@ -157,5 +156,5 @@ def _encoded(mel: Mel, backend: Backend) -> States:
     window = np.zeros((1, mel.shape[1], n_frames), np.float32)
     window[0, :, :n_content] = mel.T[:, :n_frames]
     encoded = backend.encode(Features(window, (n_content,)))
-    found: States = encoded.states[0, : n_content // 2].to(torch.float16).cpu().numpy()
+    found: States = encoded.states_on_host()[0, : n_content // 2].astype(np.float16)
     return found

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from sottovoce.audio.mel import log_mel, normalize
 from sottovoce.types import SAMPLE_RATE
@@ -109,7 +108,7 @@ def masked(mel: Mel, rng: random.Random) -> Mel:
 def normalized(mel: Mel) -> tuple[Mel, float]:
     """What the encoder sees, and the value that silence has in it."""
     clamped = np.maximum(mel, SILENCE)
-    scaled: Mel = normalize(torch.from_numpy(clamped)).numpy()
+    scaled: Mel = normalize(clamped)
     floor = (max(SILENCE, float(clamped.max()) - 8.0) + 4.0) / 4.0
     return scaled, floor
 

@@ -154,7 +154,8 @@ def _rectified(x: Floats, weight: Floats, bias: Floats) -> Floats:
 
 
 def _sigmoid(x: Floats) -> Floats:
-    return 0.5 + 0.5 * np.tanh(0.5 * x)
+    halves: Floats = 0.5 + 0.5 * np.tanh(0.5 * x)
+    return halves
 
 
 class NativeSilero(SileroModel):
