@@ -109,8 +109,11 @@ def _nano(**options: Any) -> Model:
 
 
 @pytest.fixture(autouse=True)
-def _commands_load_nano_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands that are run in this process share the bundled model, once with the same options."""
+def commands_load_nano_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that are run in this process share the bundled model, once with the same options.
+
+    A file whose tests pickle models has an empty fixture of this name: `load_model` is pickled by its place.
+    """
 
     def load(name: str, **options: Any) -> Model:
         return _nano(**options) if name == "nano" else load_model(name, **options)

@@ -27,6 +27,11 @@ from tests.models import tiny
 CLIPS = Path(__file__).parents[1] / "examples" / "clips"
 
 
+@pytest.fixture(autouse=True)
+def commands_load_nano_once() -> None:
+    """Not here: models are pickled."""
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -29,6 +29,11 @@ CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 LOAD: Callable[[], Model] = partial(load_model, "nano", device="cpu", dtype="float32")
 
 
+@pytest.fixture(autouse=True)
+def commands_load_nano_once() -> None:
+    """Not here: models are pickled."""
+
+
 def speech(*spans: tuple[float, float]) -> list[SpeechSegment]:
     return [SpeechSegment(int(start * SAMPLE_RATE), int(end * SAMPLE_RATE)) for start, end in spans]
 
