@@ -1,6 +1,6 @@
 # The server in a container, without privileges.
 #
-#   docker build -t sottovoce .                        # for CPUs: PyTorch's smaller build, and the native kernels
+#   docker build -t sottovoce .                        # for CPUs: the native kernels, without PyTorch
 #   docker build -t sottovoce:cuda --target cuda .     # for CUDA cards
 #   docker run -p 127.0.0.1:8000:8000 -v models:/models sottovoce --model base
 #   docker run --gpus all -p 127.0.0.1:8000:8000 -v models:/models sottovoce:cuda --model large-v3-turbo
@@ -13,8 +13,6 @@ WORKDIR /src
 COPY constraints.txt ./
 
 FROM environment AS build-cpu
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN pip install --constraint constraints.txt --index-url "$TORCH_INDEX" torch
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY kernels kernels
@@ -23,11 +21,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN pip install --constraint constraints.txt '.[serve]'
 
-FROM environment AS build-cuda
-RUN pip install --constraint constraints.txt torch
-COPY pyproject.toml README.md LICENSE ./
-COPY src src
-RUN pip install --constraint constraints.txt '.[serve]'
+FROM build-cpu AS build-cuda
+RUN pip install --constraint constraints.txt '.[serve,torch]'
 
 FROM python:${PYTHON}-slim AS server
 RUN useradd --create-home --uid 1000 sottovoce && install -d -o sottovoce -g sottovoce /models

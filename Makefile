@@ -4,16 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all references check check-docs docs clips clean sanitize
+.PHONY: demo dist try-dist test test-all references check check-docs docs clips clean sanitize
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch numpy
 	touch $@
 
-# Native code for processors: everything but the CTC prefix search works without it.
+# The kernels need a C++ compiler. Without one their package is installed without its library, and PyTorch runs the models.
 $(VENV)/kernels: $(VENV)/base $(shell find kernels -type f)
-	$(PIP) ./kernels > $@.log 2>&1 || echo "the native kernels were not built (is there a C++ compiler? $@.log): going on without them"
+	$(PIP) ./kernels > $@.log 2>&1 || { \
+		echo "the native kernels were not built (is there a C++ compiler? $@.log): installing PyTorch instead"; \
+		$(PIP) --config-settings=wheel.cmake=false ./kernels && $(PIP) torch; }
 	touch $@
 
 $(VENV)/demo: $(VENV)/base $(VENV)/kernels
@@ -48,7 +49,18 @@ demo: $(VENV)/demo  ## transcribe the bundled clips with the bundled model, into
 test: $(VENV)/test  ## the tests of a change: minutes
 	$(PYTEST) -m "not long"
 
-test-all: test $(VENV)/test-all  ## those and the long ones, and more drawn examples
+dist: $(VENV)/base  ## wheels of both packages for this machine, into dist/
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . ./kernels
+
+# Neither a compiler nor PyTorch is there: the wheels alone.
+try-dist: dist  ## install the wheels into an empty environment, and run commands of the README there
+	rm -rf dist/try
+	$(PYTHON) -m venv dist/try
+	dist/try/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt "$$(ls dist/sottovoce-*.whl)[serve,docx]" dist/sottovoce_kernels-*.whl
+	examples/try_dist.sh dist/try/bin
+
+test-all: test try-dist $(VENV)/test-all  ## those and the long ones, and more drawn examples
 	SOTTOVOCE_EXAMPLES=100 $(PYTEST) -m "long or reference or hypothesis" --references live
 
 references: $(VENV)/test-all  ## the outputs of other programs that tests compare with, made anew
@@ -60,7 +72,7 @@ check: $(VENV)/test  ## format, lint, types, tests, docs
 	$(BIN)/mypy
 	$(PYTEST) -m "not long"
 
-$(VENV)/docs: $(VENV)/base
+$(VENV)/docs: $(VENV)/base $(VENV)/kernels
 	$(PIP) --editable '.[docs]'
 	touch $@
 

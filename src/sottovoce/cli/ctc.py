@@ -373,8 +373,10 @@ class Utterances:
                 config = replace(config, options=replace(config.options, frame_s=network.frame_s))
                 return cls(options, config, network, network.labels)
             from sottovoce.api import load_model
+            from sottovoce.models.devices import has_torch
 
-            model = load_model(options.model)
+            # Weights and penalties were tuned on the states of PyTorch's encoder.
+            model = load_model(options.model, backend="torch" if has_torch() else "auto")
         if model is not None and model.ctc_head is not None:
             labels = LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
             return cls(options, config, model, labels)
