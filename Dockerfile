@@ -17,7 +17,7 @@ FROM environment AS build-cpu
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY kernels kernels
 RUN pip install ./kernels
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 RUN pip install --constraint constraints.txt '.[serve]'
 

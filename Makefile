@@ -51,7 +51,7 @@ test: $(VENV)/test  ## the tests of a change: minutes
 
 dist: $(VENV)/base  ## wheels of both packages for this machine, into dist/
 	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . ./kernels
+	SOTTOVOCE_RELEASE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . ./kernels
 
 # Neither a compiler nor PyTorch is there: the wheels alone.
 try-dist: dist  ## install the wheels into an empty environment, and run commands of the README there
