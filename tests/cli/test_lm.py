@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from sottovoce.cli.main import run
 from sottovoce.ctc import CtcDecoder
@@ -35,10 +35,10 @@ def test_estimated_models_are_the_same_in_every_format(folder: Path, call: Call)
     assert run(["lm", "build", "lm.arpa.gz", "-o", "exact.trie", "--bits", "32"]) == 0
     assert run(["lm", "build", "lm.arpa", "-o", "small.trie"]) == 0
     exact = sentences(NgramModel.load("lm.arpa"), SAID)
-    assert torch.allclose(sentences(NgramModel.load("lm.arpa.gz"), SAID), exact)
-    assert torch.equal(sentences(NgramModel.load("exact.trie"), SAID), exact)
+    assert np.allclose(sentences(NgramModel.load("lm.arpa.gz"), SAID), exact)
+    assert np.array_equal(sentences(NgramModel.load("exact.trie"), SAID), exact)
     for name in ("lm.trie", "small.trie"):
-        assert torch.allclose(sentences(NgramModel.load(name), SAID), exact, atol=0.01)
+        assert np.allclose(sentences(NgramModel.load(name), SAID), exact, atol=0.01)
 
 
 def test_counts_give_the_model_of_the_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +47,7 @@ def test_counts_give_the_model_of_the_text(folder: Path, capsys: pytest.CaptureF
     assert run(["lm", "estimate", "text.txt", *options, "-o", "text.trie"]) == 0
     assert run(["lm", "estimate", "--counts", "counts.gz", *options, "-o", "counts.trie"]) == 0
     expected = sentences(NgramModel.load("text.trie"), SAID)
-    assert torch.allclose(sentences(NgramModel.load("counts.trie"), SAID), expected, atol=0.01)
+    assert np.allclose(sentences(NgramModel.load("counts.trie"), SAID), expected, atol=0.01)
     capsys.readouterr()
     assert run(["lm", "estimate", "--counts", "counts.gz", *options[2:], "-o", "counts.arpa"]) == 0
     assert " 4-grams; " in capsys.readouterr().out

@@ -121,7 +121,7 @@ def test_words_lie_in_their_segments() -> None:
 def test_without_timestamps_nothing_is_read_twice(seconds: float) -> None:
     """Where words are timed too, all of a window was read, however early its last word ends."""
     wordless = replace(ENGLISH, decoding=replace(ENGLISH.decoding, without_timestamps=True))
-    spoken = script(HELLO, WORLD)
+    spoken = Script((ScriptedToken(HELLO, 20), ScriptedToken(WORLD, 60)), (SpokenLanguage("en", 0, 1500),))
     plain, _ = run(spoken, rustle(seconds), wordless)
     timed, _ = run(spoken, rustle(seconds), replace(wordless, word_timestamps=True))
     assert (
