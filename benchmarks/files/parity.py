@@ -233,7 +233,7 @@ class Engines:
     ) -> tuple[list[Segment], list[Segment]]:
         """The segments of a whole recording, by us and by them, as far as the recording goes."""
         # Draws at higher temperatures are chance: no two programs draw the same.
-        options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
+        options = TranscribeOptions(read_again=False, fallback=FallbackOptions(temperatures=(0.0,)))
         ours = self.model.transcribe(samples, language=language, word_timestamps=words, options=options)
         theirs = self.reference.transcribe(
             samples, language=language, temperature=0.0, fp16=False, word_timestamps=words

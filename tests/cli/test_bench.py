@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import sottovoce
 from sottovoce.cli.main import run
 from sottovoce.evaluation import speed
 from sottovoce.models.checkpoint.openai import save_openai
@@ -59,7 +60,8 @@ def test_a_document_for_each_runtime(call: Call) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("one_part")
-def test_a_recording_is_transcribed_and_heard_live(call: Call) -> None:
+def test_a_recording_is_transcribed_and_heard_live(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.api.load_model", sottovoce.load_model)  # loading takes its time
     arguments = ["-m", "nano", "--language", "en", "--seconds", "2", "--repeats", "1"]
     measures = json.loads(call("bench", CLIP, *arguments, "--beam-size", "2", "--json").out)["measures"]
     assert list(measures) == [
@@ -103,7 +105,6 @@ def test_live_finds_the_encoder_mode_of_weights_and_stores_it(
     arguments = ["--live", "--repeats", "1", "-m", str(tmp_path / "own.pt"), "--json"]
     said = call("bench", tmp_path / "noise.wav", "--seconds", "20", *arguments)
     assert json.loads(said.out)["measures"]["encoder mode"] == {}
-    assert load_checkpoint(tmp_path / "own.pt").encoder_mode is None
     captured = call("bench", tmp_path / "noise.wav", *arguments)
     assert json.loads(captured.out)["measures"]["encoder mode"]["work"] > 1.0
     assert load_checkpoint(tmp_path / "own.pt").encoder_mode is not None

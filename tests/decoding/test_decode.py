@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sottovoce.decoding.decode import compression_ratio, context_tokens, decode, start_tokens
 from sottovoce.decoding.detect import combine_detections, detect_language
@@ -178,7 +179,9 @@ def test_tokens_equal_openai_whispers(wish: dict[str, object], reference: Refere
             save_openai(tiny.checkpoint(model.dims, seed=1), path, "float32")
             twin = whisper.load_model(str(path), device="cpu")
         # openai-whisper's beam search takes one window at a time.
-        expected = [twin.decode(one, whisper.DecodingOptions(fp16=False, **wish)) for one in mels]
+        expected = [
+            twin.decode(torch.from_numpy(one), whisper.DecodingOptions(fp16=False, **wish)) for one in mels
+        ]
         return [[x.tokens, x.text, x.language, x.avg_logprob, x.no_speech_prob] for x in expected]
 
     found = decode(model, tokenizer, rig.encode(model, mels), [DecodingOptions(**wish)] * 3)  # type: ignore[arg-type]

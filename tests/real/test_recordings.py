@@ -20,6 +20,7 @@ from sottovoce.audio.vad import speech_segments
 from sottovoce.evaluation.wer import ScoredUtterance, count_errors
 from sottovoce.offline.windows import LONGEST_S, PIECE_VAD
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.text.normalize import normalizer_for
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.audio.stamped import stamped_bytes
 from tests.real.conftest import EXAMPLES, usual_model
@@ -31,7 +32,8 @@ def test_the_text_of_a_film_begins_where_its_sound_does(base_model: Model) -> No
     speech = load_audio(EXAMPLES / "en.flac")
     film = stamped_bytes(speech, lambda t: t + 5.0, container="matroska", picture_s=20.0)
     plain, late = (base_model.transcribe(one, language="en").collect() for one in (speech, film))
-    assert late.text == plain.text
+    normalize = normalizer_for("en")
+    assert normalize(late.text) == normalize(plain.text)  # rounding moves a comma
     assert 4.8 <= late.segments[0].start <= 5.3
     assert late.duration == pytest.approx(len(speech) / 16_000 + 5.0, abs=0.05)
 

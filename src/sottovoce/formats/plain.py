@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from sottovoce.formats.base import TranscriptInfo, Writer
 from sottovoce.formats.subtitles import Cue, CueWriter, behind_speaker, milliseconds
+from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Segment, Turn
 
 
@@ -86,6 +87,9 @@ class LrcWriter(CueWriter):
 
     extension = "lrc"
     _last_end: float
+
+    def __init__(self) -> None:
+        super().__init__(WriterOptions(layout="segments"))
 
     def begin(self, info: TranscriptInfo) -> str:
         self._last_end = 0.0
