@@ -178,7 +178,7 @@ def with_output_file(files: Sequence[str], output: OutputOptions, *, has_format:
 def check_overwriting(name: str, path: Path, *, overwrite: bool) -> None:
     """Ask before a document of another recording, after which it is named, is replaced.
 
-    Raises: OptionError where nobody can be asked; Abort for "no".
+    Raises: OptionError without a terminal; Abort if the answer is no.
     """
     if overwrite or not path.is_file() or path.stem == Path(name).stem:
         return

@@ -185,7 +185,7 @@ class LanguageFollower:
         self.is_several = transcriber.options.follows_languages
         self._n_full = transcriber.backend.dims.n_audio_ctx
         self._stretch: SpeechSpan | None = None
-        """Speech of the window that was heard at once."""
+        """The speech of a window whose language was detected in one pass."""
         self._hears_windows = transcriber.window_mode is not None
 
     def runs(
