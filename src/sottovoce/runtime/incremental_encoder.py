@@ -1,27 +1,136 @@
-"""Incremental encoding: new frames are computed against cached keys and values of older ones.
+"""Encoded windows, and incremental encoding: new frames are computed against cached keys and values.
 
-This is an approximation, as Whisper's encoder is not causal. A cache is valid while the window begins at the
-same sample.
+Incremental encoding is an approximation, as Whisper's encoder is not causal. A cache is valid while the
+window begins at the same sample.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from sottovoce.audio.mel import MELS_PER_FRAME, normalize
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import (
-    IncrementalWindow,
-    ModelDims,
-)
+from sottovoce.models.backend import EncoderOutput, IncrementalWindow, ModelDims
 from sottovoce.models.dims import EncoderMode, Padding, frames_of
 from sottovoce.types import Features, Floats
 
 Own = TypeVar("Own")
+
+
+class RuntimeArray(Protocol):
+    """An array of a runtime, with the indexing that NumPy and PyTorch share."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+Array = TypeVar("Array", bound=RuntimeArray)
+Pair = TypeVar("Pair", bound=tuple[Any, Any])
+
+
+@dataclass(slots=True, eq=False)
+class EncodedWindows(EncoderOutput, Generic[Array, Pair]):
+    """Encoder states of a batch of windows, in arrays of a runtime.
+
+    states: (B, n_frames, d). cross_kv: cross-attention keys and values (B, ...) per decoder layer; None:
+    computed when needed. log_weights: (B, n_frames) float32, added to the attention logits of frames that
+    represent several; or None.
+    """
+
+    states: Array
+    n_content_frames: tuple[int, ...]
+    cross_kv: Sequence[Pair] | None = field(default=None, repr=False)
+    log_weights: Array | None = field(default=None, repr=False)
+
+    @staticmethod
+    @abstractmethod
+    def pair(keys: Any, values: Any) -> Pair: ...
+
+    @staticmethod
+    @abstractmethod
+    def concatenated(arrays: Sequence[Any], axis: int = 0) -> Any: ...
+
+    @abstractmethod
+    def filled(self, shape: tuple[int, ...], value: float) -> Array:
+        """Return an array like the states, of one value."""
+
+    @property
+    def n_frames(self) -> int:
+        return int(self.states.shape[1])
+
+    def rows(self: Encoded, windows: Sequence[int]) -> Encoded:
+        if [*windows] == [*range(self.batch_size)]:
+            return self
+        first, n = windows[0], len(windows)
+        is_run = [*windows] == [*range(first, first + n)]
+        some = slice(first, first + n) if is_run else [*windows]
+        return replace(
+            self,
+            states=self.states[some],
+            n_content_frames=tuple(self.n_content_frames[window] for window in windows),
+            cross_kv=self.cross_kv and [self.pair(*(each[some] for each in pair)) for pair in self.cross_kv],
+            log_weights=None if self.log_weights is None else self.log_weights[some],
+        )
+
+    def _lengthened(self: Encoded, n_frames: int) -> Encoded:
+        """Append frames that no token attends to."""
+        batch, before, width = self.states.shape
+        missing = n_frames - before
+        if not missing:
+            return self
+        weights = self.filled((batch, before), 0.0) if self.log_weights is None else self.log_weights
+        return replace(
+            self,
+            states=self.concatenated([self.states, self.filled((batch, missing, width), 0.0)], axis=1),
+            cross_kv=None,
+            log_weights=self.concatenated([weights, self.filled((batch, missing), -np.inf)], axis=1),
+        )
+
+    def joined(self: Encoded, others: Sequence[EncoderOutput]) -> Encoded:
+        if not others:
+            return self
+        checked = [self, *map(self.checked, others)]
+        longest = max(output.n_frames for output in checked)
+        outputs = [output._lengthened(longest) for output in checked]
+        computed = [output.cross_kv for output in outputs if output.cross_kv is not None]
+        cross_kv = weights = None
+        if len(computed) == len(outputs):
+            layers = (zip(*layer, strict=True) for layer in zip(*computed, strict=True))
+            cross_kv = [self.pair(*map(self.concatenated, layer)) for layer in layers]
+        if any(output.log_weights is not None for output in outputs):
+            given = [(output.log_weights, (output.batch_size, longest)) for output in outputs]
+            weights = self.concatenated([self.filled(n, 0.0) if part is None else part for part, n in given])
+        return replace(
+            self,
+            states=self.concatenated([output.states for output in outputs]),
+            n_content_frames=tuple(n for output in outputs for n in output.n_content_frames),
+            cross_kv=cross_kv,
+            log_weights=weights,
+        )
+
+    def with_content(self: Encoded, n_content_frames: tuple[int, ...]) -> Encoded:
+        return replace(self, n_content_frames=n_content_frames)
+
+    @classmethod
+    def checked(cls: type[Encoded], encoded: EncoderOutput) -> Encoded:
+        """Return windows of this runtime.
+
+        Raises:
+            OptionError: windows of another one.
+        """
+        if not isinstance(encoded, cls):
+            raise OptionError(f"rows: expected {cls.__name__}, of this runtime, got {type(encoded).__name__}")
+        return encoded
+
+
+Encoded = TypeVar("Encoded", bound=EncodedWindows[Any, Any])
 
 
 class FrameCache(Protocol):

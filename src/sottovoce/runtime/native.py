@@ -45,7 +45,6 @@ from sottovoce.runtime.native_encoder import (
     NativeEncoder,
     NativeEncoderOutput,
     NativeEncoderState,
-    native_output,
 )
 from sottovoce.threads import n_threads
 from sottovoce.types import Features
@@ -249,7 +248,7 @@ class NativeRows:
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         cached = check_admitted(encoded, prefix, kernels.Row, self._name)
-        for window in self._decoder.windows(native_output(encoded)):
+        for window in self._decoder.windows(NativeEncoderOutput.checked(encoded)):
             row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
             self._rows.append(_NativeRow(row, window))
 
@@ -384,7 +383,7 @@ class NativeBackend:
 
     def _with_keys_values(self, result: IncrementalResult, window: IncrementalWindow) -> IncrementalResult:
         before, after = state_of(window, NativeEncoderState), result.state
-        encoded = native_output(result.encoded)
+        encoded = NativeEncoderOutput.checked(result.encoded)
         assert isinstance(after, NativeEncoderState)
         kept = () if before is None else before.cross_kv
         encoded.cross_kv = self._decoder.keys_values(encoded.states, kept, result.n_kept)

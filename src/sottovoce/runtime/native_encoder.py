@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +11,13 @@ import numpy.typing as npt
 import sottovoce_kernels as kernels
 from sottovoce_kernels.encoder import Encoder, Window
 
-from sottovoce.errors import OptionError
-from sottovoce.models.backend import EncoderOutput, EncoderState, IncrementalResult, IncrementalWindow
+from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Array, Checkpoint, Floats, floats
 from sottovoce.models.ctc_head import gelu
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.runtime.incremental_encoder import (
     CachedWindow,
+    EncodedWindows,
     EncoderUpdate,
     content_frames,
     plan_updates,
@@ -55,81 +55,25 @@ class CrossKeysValues(NamedTuple):
     values: Words
 
 
-@dataclass(slots=True, eq=False)
-class NativeEncoderOutput(EncoderOutput):
-    """Encoder states (B, n_frames, d) float32 of windows.
+class NativeEncoderOutput(EncodedWindows[Floats, CrossKeysValues]):
+    """Encoder states (B, n_frames, d) float32 of windows."""
 
-    cross_kv: per decoder layer; None: computed when needed. log_weights: (B, n_frames) float32, added to the
-    attention logits of frames that represent several; or None.
-    """
+    __slots__ = ()
 
-    states: Floats
-    n_content_frames: tuple[int, ...]
-    cross_kv: Sequence[CrossKeysValues] | None = field(default=None, repr=False)
-    log_weights: Floats | None = field(default=None, repr=False)
+    @staticmethod
+    def pair(keys: Words, values: Words) -> CrossKeysValues:
+        return CrossKeysValues(keys, values)
 
-    @property
-    def n_frames(self) -> int:
-        return int(self.states.shape[1])
+    @staticmethod
+    def concatenated(arrays: Sequence[Floats], axis: int = 0) -> Floats:
+        joined: Floats = np.concatenate(arrays, axis)
+        return joined
 
-    def rows(self, windows: Sequence[int]) -> NativeEncoderOutput:
-        if [*windows] == [*range(self.batch_size)]:
-            return self
-        first, n = windows[0], len(windows)
-        is_run = [*windows] == [*range(first, first + n)]
-        some = slice(first, first + n) if is_run else np.array(windows)
-        return NativeEncoderOutput(
-            self.states[some],
-            tuple(self.n_content_frames[window] for window in windows),
-            self.cross_kv and [CrossKeysValues(kv.keys[some], kv.values[some]) for kv in self.cross_kv],
-            None if self.log_weights is None else self.log_weights[some],
-        )
-
-    def _lengthened(self, n_frames: int) -> NativeEncoderOutput:
-        """Append frames that no token attends to."""
-        missing = n_frames - self.n_frames
-        if not missing:
-            return self
-        weights = self.log_weights
-        if weights is None:
-            weights = np.zeros(self.states.shape[:2], np.float32)
-        states = np.pad(self.states, ((0, 0), (0, missing), (0, 0)))
-        weights = np.pad(weights, ((0, 0), (0, missing)), constant_values=-np.inf)
-        return NativeEncoderOutput(states, self.n_content_frames, None, weights)
-
-    def joined(self, others: Sequence[EncoderOutput]) -> NativeEncoderOutput:
-        if not others:
-            return self
-        longest = max(output.n_frames for output in (self, *others))
-        outputs = [native_output(output)._lengthened(longest) for output in (self, *others)]
-        computed = [output.cross_kv for output in outputs if output.cross_kv is not None]
-        cross_kv = weights = None
-        if len(computed) == len(outputs):
-            layers = (zip(*layer, strict=True) for layer in zip(*computed, strict=True))
-            cross_kv = [CrossKeysValues(*map(np.concatenate, layer)) for layer in layers]
-        if any(output.log_weights is not None for output in outputs):
-            parts = [(output.log_weights, output.states.shape[:2]) for output in outputs]
-            weights = np.concatenate([np.zeros(n, np.float32) if own is None else own for own, n in parts])
-        n_content = tuple(n for output in outputs for n in output.n_content_frames)
-        states = np.concatenate([output.states for output in outputs])
-        return NativeEncoderOutput(states, n_content, cross_kv, weights)
-
-    def with_content(self, n_content_frames: tuple[int, ...]) -> NativeEncoderOutput:
-        return replace(self, n_content_frames=n_content_frames)
+    def filled(self, shape: tuple[int, ...], value: float) -> Floats:
+        return np.full(shape, value, np.float32)
 
     def states_on_host(self) -> Floats:
         return self.states
-
-
-def native_output(encoded: EncoderOutput) -> NativeEncoderOutput:
-    """Return windows of this runtime.
-
-    Raises:
-        OptionError: windows of another one.
-    """
-    if not isinstance(encoded, NativeEncoderOutput):
-        raise OptionError(f"rows: expected windows encoded in the kernels, got {type(encoded).__name__}")
-    return encoded
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,7 +31,7 @@ from sottovoce.models.backend import (
 from sottovoce.models.dims import AlignmentHeads, ModelDims, Span
 from sottovoce.models.layers import KeysValues, MultiHeadAttention, aligned, attend, head_weights
 from sottovoce.models.whisper import TextDecoder
-from sottovoce.runtime.torch_encoder import TorchEncoderOutput, torch_output
+from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 
 Ints = npt.NDArray[np.int64]
 Table = npt.NDArray[np.int16]
@@ -215,7 +215,7 @@ def _merged(attention: MultiHeadAttention, parts: Sequence[Tensor]) -> Tensor:
     return merged
 
 
-def cross_keys_values(decoder: TextDecoder, encoded: TorchEncoderOutput) -> list[KeysValues]:
+def cross_keys_values(decoder: TextDecoder, encoded: TorchEncoderOutput) -> Sequence[KeysValues]:
     """Return cross-attention keys and values, per layer (B, H, n_frames, d_head), computed once."""
     if encoded.cross_kv is None:
         encoded.cross_kv = decoder.cross_keys_values(encoded.states)
@@ -263,7 +263,8 @@ class TorchRows:
 
     @torch.no_grad()
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        cached, encoded = check_admitted(encoded, prefix, TorchPrefix, self._name), torch_output(encoded)
+        cached = check_admitted(encoded, prefix, TorchPrefix, self._name)
+        encoded = TorchEncoderOutput.checked(encoded)
         n_cached = 0 if cached is None else cached.n_tokens
         keys_values = cross_keys_values(self._decoder, encoded)
         slots = self._free_slots(encoded.batch_size)

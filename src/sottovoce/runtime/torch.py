@@ -24,7 +24,6 @@ from sottovoce.runtime.torch_encoder import (
     EncoderKvCache,
     StaticEncoder,
     TorchEncoderOutput,
-    torch_output,
 )
 from sottovoce.threads import tell_torch
 from sottovoce.types import Features
@@ -135,6 +134,6 @@ class TorchBackend:
         memory = RowMemory(self.dims, self.dtype, self.device)
         return TorchRows(self.network.decoder, memory, self.name)
 
-    def keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
+    def keys_values(self, encoded: EncoderOutput) -> Sequence[KeysValues]:
         """Return cross-attention keys and values, per layer (B, H, n_frames, d_head)."""
-        return cross_keys_values(self.network.decoder, torch_output(encoded))
+        return cross_keys_values(self.network.decoder, TorchEncoderOutput.checked(encoded))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -14,94 +14,33 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sottovoce.audio.mel import MELS_PER_FRAME
-from sottovoce.errors import OptionError
-from sottovoce.models.backend import EncoderOutput
 from sottovoce.models.layers import KeysValues, aligned, attention_plans
 from sottovoce.models.whisper import AudioEncoder, Whisper
 from sottovoce.runtime.graphs import Outputs, Record
-from sottovoce.runtime.incremental_encoder import EncoderUpdate
+from sottovoce.runtime.incremental_encoder import EncodedWindows, EncoderUpdate
 from sottovoce.types import FRAMES_PER_SECOND, Floats
 
 
-@dataclass(slots=True, eq=False)
-class TorchEncoderOutput(EncoderOutput):
-    """Encoder states of a batch of windows on PyTorch.
+class TorchEncoderOutput(EncodedWindows[Tensor, KeysValues]):
+    """Encoder states of a batch of windows on PyTorch; cross_kv: pairs of (B, n_head, n_frames, d_head)."""
 
-    states: (B, n_frames, d). cross_kv:
-    cross-attention keys and values (B, n_head, n_frames, d_head) per decoder layer; None: computed when
-    needed. log_weights: (B, n_frames) float32, added to the attention logits of frames that represent
-    several; or None.
-    """
+    __slots__ = ()
 
-    states: Tensor
-    n_content_frames: tuple[int, ...]
-    cross_kv: list[tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
-    log_weights: Tensor | None = field(default=None, repr=False)
+    @staticmethod
+    def pair(keys: Tensor, values: Tensor) -> KeysValues:
+        return keys, values
 
-    @property
-    def n_frames(self) -> int:
-        return int(self.states.shape[1])
+    @staticmethod
+    def concatenated(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
+        return torch.cat([*arrays], axis)
 
-    def rows(self, windows: Sequence[int]) -> TorchEncoderOutput:
-        if [*windows] == [*range(self.batch_size)]:
-            return self
-        first, n = windows[0], len(windows)
-        some: slice | Tensor = slice(first, first + n)
-        if [*windows] != [*range(first, first + n)]:
-            some = torch.tensor([*windows], dtype=torch.int64, device=self.states.device)
-        return TorchEncoderOutput(
-            self.states[some],
-            tuple(self.n_content_frames[window] for window in windows),
-            self.cross_kv and [(keys[some], values[some]) for keys, values in self.cross_kv],
-            None if self.log_weights is None else self.log_weights[some],
-        )
-
-    def _lengthened(self, n_frames: int) -> TorchEncoderOutput:
-        missing = n_frames - self.n_frames
-        if not missing:
-            return self
-        weights = self.log_weights
-        if weights is None:
-            weights = torch.zeros(self.states.shape[:2], device=self.states.device)
-        states = F.pad(self.states, (0, 0, 0, missing))
-        weights = F.pad(weights, (0, missing), value=-torch.inf)
-        return TorchEncoderOutput(states, self.n_content_frames, None, weights)
-
-    def joined(self, others: Sequence[EncoderOutput]) -> TorchEncoderOutput:
-        if not others:
-            return self
-        longest = max(output.n_frames for output in (self, *others))
-        outputs = [torch_output(output)._lengthened(longest) for output in (self, *others)]
-        computed = [output.cross_kv for output in outputs if output.cross_kv is not None]
-        cross_kv = weights = None
-        if len(computed) == len(outputs):
-            layers = (zip(*layer, strict=True) for layer in zip(*computed, strict=True))
-            cross_kv = [(torch.cat(keys), torch.cat(values)) for keys, values in layers]
-        if any(output.log_weights is not None for output in outputs):
-            unweighted = torch.zeros(1, longest, device=self.states.device)
-            parts = [(output.log_weights, output.batch_size) for output in outputs]
-            weights = torch.cat([unweighted.expand(n, -1) if own is None else own for own, n in parts])
-        n_content = tuple(n for output in outputs for n in output.n_content_frames)
-        states = torch.cat([output.states for output in outputs])
-        return TorchEncoderOutput(states, n_content, cross_kv, weights)
-
-    def with_content(self, n_content_frames: tuple[int, ...]) -> TorchEncoderOutput:
-        return replace(self, n_content_frames=n_content_frames)
+    def filled(self, shape: tuple[int, ...], value: float) -> Tensor:
+        dtype = self.states.dtype if len(shape) == self.states.dim() else torch.float32
+        return self.states.new_full(shape, value, dtype=dtype)
 
     def states_on_host(self) -> Floats:
         states: Floats = self.states.detach().float().cpu().numpy()
         return states
-
-
-def torch_output(encoded: EncoderOutput) -> TorchEncoderOutput:
-    """Return windows of this runtime.
-
-    Raises:
-        OptionError: windows of another one.
-    """
-    if not isinstance(encoded, TorchEncoderOutput):
-        raise OptionError(f"rows: expected windows encoded on PyTorch, got {type(encoded).__name__}")
-    return encoded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
