@@ -37,8 +37,7 @@ from benchmarks.harness.report import add_shared, benchmark_parser, show_json
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, normalize, pad_or_trim
-from sottovoce.decoding.decode import DecodingResult, decode
-from sottovoce.decoding.detect import detect_language
+from sottovoce.decoding.decode import DecodingResult, decode, detect_language
 from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.models.load import load_checkpoint
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions

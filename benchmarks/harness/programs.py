@@ -20,7 +20,7 @@ import torch
 
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
-from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.load import write_checkpoint
 from sottovoce.options.decoding import FallbackOptions
 from sottovoce.text.tokenizer import Tokenizer

@@ -39,9 +39,8 @@ from benchmarks.harness.report import Log, add_part, benchmark_parser, show_json
 from benchmarks.language.mixed_recordings import mixed_recordings
 from benchmarks.language.one_language import items
 from sottovoce.api import load_model
-from sottovoce.audio.io import load_audio
+from sottovoce.audio.io import Recording, load_audio
 from sottovoce.audio.mel import RecordingFeatures
-from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
 from sottovoce.evaluation.latency import run_live
 from sottovoce.language import chain

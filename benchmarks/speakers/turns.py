@@ -28,7 +28,7 @@ from benchmarks.harness.report import add_part, add_shared, benchmark_parser, sh
 from benchmarks.speakers.conversations import Conversation, made
 from benchmarks.speakers.errors import DiarizationErrors, diarization_errors, n_right_speakers
 from sottovoce.api import Model, load_model
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.audio.vad import load_silero
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import WINDOW_SAMPLES

@@ -21,8 +21,7 @@ from recipes.nano.pieces import CtcSymbols, Pieces
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Array, Checkpoint, CtcWeights, floats, sinusoids
 from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.models.layers import KeysValues, MultiHeadAttention, head_weights
-from sottovoce.models.whisper import Whisper
+from sottovoce.models.whisper import KeysValues, MultiHeadAttention, Whisper, head_weights
 from sottovoce.text.tokenizer import N_TIMESTAMPS, Tokenizer
 
 IGNORED = -100

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sottovoce.ctc.network import AcousticModel as AcousticModel
     from sottovoce.ctc.network import CtcModel as CtcModel
     from sottovoce.ctc.network import ctc_model as ctc_model
-    from sottovoce.decoding.detect import LanguageDetection as LanguageDetection
+    from sottovoce.decoding.decode import LanguageDetection as LanguageDetection
     from sottovoce.errors import SottovoceError as SottovoceError
     from sottovoce.offline.pipeline import LanguageSpan as LanguageSpan
     from sottovoce.offline.transcription import FileTranscription as FileTranscription
@@ -55,7 +55,7 @@ _HOMES = {
     "Final": "sottovoce.types",
     "Hypothesis": "sottovoce.types",
     "LanguageChanged": "sottovoce.types",
-    "LanguageDetection": "sottovoce.decoding.detect",
+    "LanguageDetection": "sottovoce.decoding.decode",
     "LanguageSpan": "sottovoce.offline.pipeline",
     "LiveOptions": "sottovoce.options.live",
     "Match": "sottovoce.alignment.phrases",

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.audio.io import check_is_there, check_reading
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, check_is_there, check_reading
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.models.devices import choose_device, choose_number_format
@@ -32,7 +31,7 @@ from sottovoce.types import SAMPLE_RATE, Task, Transcript
 if TYPE_CHECKING:
     from sottovoce.alignment.phrases import Match
     from sottovoce.audio.io import AudioSource
-    from sottovoce.decoding.detect import LanguageDetection
+    from sottovoce.decoding.decode import LanguageDetection
     from sottovoce.lm.boosting import Hotwords
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.lm.grammar import Grammar

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sottovoce.api import Model
-from sottovoce.audio.downmix import PushedAudio
 from sottovoce.audio.io import AudioSource, Source, load_audio
+from sottovoce.audio.samples import PushedAudio
 from sottovoce.errors import AudioError
 from sottovoce.types import Final, Samples
 from tests.audio.media import wav_bytes

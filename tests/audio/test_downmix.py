@@ -12,9 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from sottovoce.audio.container import ContainerDecoder, MediaFile
-from sottovoce.audio.downmix import Downmix
-from sottovoce.audio.io import Source, load_audio
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, Source, load_audio
+from sottovoce.audio.samples import Downmix
 from sottovoce.types import Samples
 from tests.audio.media import encoded_bytes, from_live, load_channels, speechlike, wav_bytes
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sottovoce.audio.io import AudioSource, load_audio
+from sottovoce.audio.io import AudioSource, Recording, load_audio
 from sottovoce.audio.mel import RecordingFeatures, log_mel, normalize, pad_or_trim
-from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.types import Floats
 from tests.audio.media import pipe, speechlike, wav_bytes

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from sottovoce import TranscribeOptions
 from sottovoce.api import load_model
-from sottovoce.audio.io import AudioFilter, Source, check_reading, load_audio, open_audio
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import AudioFilter, Recording, Source, check_reading, load_audio, open_audio
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.types import SAMPLE_RATE, Samples

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import is_container, no_sound, read_input_format
-from sottovoce.audio.io import Source, check_reading, load_audio, open_audio, read_live
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, Source, check_reading, load_audio, open_audio, read_live
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.audio.media import encoded_bytes, load_channels, pipe, wav_bytes

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import MOST_AT_ONCE_S, THREAD_NAME, LiveContainer
-from sottovoce.audio.downmix import Pcm16Resampler
 from sottovoce.audio.io import load_audio
+from sottovoce.audio.samples import Pcm16Resampler
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.audio.media import encoded_bytes, from_live

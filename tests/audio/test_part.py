@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import ContainerDecoder
-from sottovoce.audio.io import Source, load_audio, open_audio
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, Source, load_audio, open_audio
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE
 from tests.audio.media import encoded_bytes, ffmpeg, load_channels, pipe, speechlike, wav_bytes

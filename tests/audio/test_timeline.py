@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.audio.io import Source, load_audio, probe_audio
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, Source, load_audio, probe_audio
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.audio.media import encoded_bytes, ffmpeg, from_live, load_channels, pipe, tones

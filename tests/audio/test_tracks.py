@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import AudioTrack
-from sottovoce.audio.io import Source, load_audio, probe_audio
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, Source, load_audio, probe_audio
 from sottovoce.errors import AudioError, OptionError
 from tests.audio.media import Sound, load_channels, tones, wav_bytes, write_tracks
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.cli.main import run
 from sottovoce.types import Turn
 from tests.fresh_process import start_command

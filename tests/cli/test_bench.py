@@ -12,7 +12,7 @@ import pytest
 import sottovoce
 from sottovoce.cli.main import run
 from sottovoce.evaluation import speed
-from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.load import load_checkpoint
 from tests.audio.media import wav_bytes
 from tests.cli.conftest import Call

@@ -12,7 +12,7 @@ import pytest
 
 from sottovoce.cli.main import run
 from sottovoce.models.checkpoint.base import floats
-from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.load import load_checkpoint
 from tests.cli.conftest import Call
 from tests.models import tiny

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import sottovoce
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.cli.main import run
 from sottovoce.ctc.emissions import log_softmax
 from sottovoce.ctc.network import AcousticModel, CtcModel

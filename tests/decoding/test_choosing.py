@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.decoding import choosing
-from sottovoce.decoding.choosing import BestTokensEnd, StepsOfSearch
+from sottovoce.decoding import search
 from sottovoce.decoding.decode import DecodingResult, WindowDecoder, decode
 from sottovoce.decoding.filters import build_filters
+from sottovoce.decoding.search import BestTokensEnd, StepsOfSearch
 from sottovoce.lm.fusion import ShallowFusion, text_fusion
 from sottovoce.models.backend import Backend, EndingRows, RunningRows
 from sottovoce.options.decoding import DecodingOptions
@@ -110,7 +110,7 @@ def steps_without_the_host(
         options = replace(options, patience=patience)
     backend, found = static(), []
     for is_whole, n_ahead in ((False, 8), (False, 1), (True, 1)):
-        with patch.object(choosing, "STEPS_AHEAD", n_ahead):
+        with patch.object(search, "STEPS_AHEAD", n_ahead):
             of = cast("Backend", WithoutChoice(backend)) if is_whole else backend
             decoder = WindowDecoder(of, rig.tokenizer(), options, fusion() if is_fused else None)
             batch, results = decoder.new_batch(), {}

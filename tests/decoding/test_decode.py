@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from sottovoce.decoding.decode import compression_ratio, context_tokens, decode, start_tokens
-from sottovoce.decoding.detect import combine_detections, detect_language
+from sottovoce.decoding.decode import (
+    combine_detections,
+    compression_ratio,
+    context_tokens,
+    decode,
+    detect_language,
+    start_tokens,
+)
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.options.decoding import DecodingOptions
 from tests.conftest import Reference
 from tests.decoding import rig

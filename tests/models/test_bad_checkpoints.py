@@ -22,7 +22,7 @@ from sottovoce.models.checkpoint.compact import save_compact
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import BY_NAME, HEADER
 from sottovoce.models.checkpoint.huggingface import save_huggingface
-from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.load import open_checkpoint
 from tests.models import tiny
 from tests.models.test_checkpoints import ggml

@@ -28,7 +28,7 @@ from sottovoce.models.checkpoint.huggingface import (
     transformers_name,
     write_tokenizer,
 )
-from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.load import open_checkpoint, write_checkpoint
 from sottovoce.models.whisper import as_tensor
 from sottovoce.text.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from sottovoce.audio.mel import window_features
 from sottovoce.errors import CheckpointError
 from sottovoce.models.backend import EncoderOutput
 from sottovoce.models.checkpoint.base import Array, Checkpoint, Convolution, CtcWeights
-from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.ctc_head import (
     ASSETS,
     BUNDLED,

@@ -32,7 +32,7 @@ from sottovoce.models.checkpoint.formats import (
     require_suffix,
 )
 from sottovoce.models.checkpoint.huggingface import save_huggingface
-from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import HEADS, LARGE_V1, LARGE_V3, TINY, load_checkpoint, published_heads
 from sottovoce.models.sources import find

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sottovoce.models import layers as room
-from sottovoce.models.layers import (
+from sottovoce.models import whisper as room
+from sottovoce.models.whisper import (
     FEW_INT8_ROWS,
     FEW_QUERIES,
     FEW_ROWS_OF_LARGE,

@@ -15,7 +15,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.checkpoint.huggingface import save_huggingface
-from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.dims import BASE, DENSE, EncoderMode
 from sottovoce.models.load import load_checkpoint, store_mode, stored_mode, weights_key
 from sottovoce.options.transcribe import TranscribeOptions

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from sottovoce.api import Model
-from sottovoce.audio.io import load_audio
+from sottovoce.audio.io import Recording, load_audio
 from sottovoce.audio.mel import RecordingFeatures
-from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
 from sottovoce.language.probe import ProbedLanguage

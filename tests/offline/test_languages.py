@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sottovoce.decoding.detect import LanguageDetection, combine_detections
+from sottovoce.decoding.decode import LanguageDetection, combine_detections
 from sottovoce.offline.languages import FARTHEST_WINDOWS, SURE_ALONE, FoundLanguage, find_language
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.offline.windows import Window

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.offline.transcriber import SHORT_TAIL_FRAMES
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions

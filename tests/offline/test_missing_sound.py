@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.offline.pipeline import outside_silences
 from sottovoce.types import SAMPLE_RATE, Segment, Word
 from tests.audio.stamped import stamped_bytes

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sottovoce.audio.io import load_audio
+from sottovoce.audio.io import Recording, load_audio
 from sottovoce.audio.mel import RecordingFeatures
-from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechSegment, speech_segments
 from sottovoce.offline.windows import (
     LEAST_S,

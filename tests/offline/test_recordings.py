@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.errors import AudioError
 from sottovoce.models.backend import EncoderOutput
 from sottovoce.offline.transcriber import transcriber_for

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.api import Model
-from sottovoce.audio.io import load_audio
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, load_audio
 from sottovoce.errors import OptionError
 from sottovoce.offline.resume import (
     ChannelPoint,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.errors import OptionError
 from sottovoce.offline.resume import ResumePoint, SeekPlace, TranscriptionState
 from sottovoce.offline.transcriber import SecondModel, transcriber_for

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.transcription import FileTranscription

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.models.backend import EncoderMode, EncoderOutput, IncrementalResult, IncrementalWindow
 from sottovoce.models.dims import BASE, DENSE
 from sottovoce.offline.transcriber import transcriber_for

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.offline.verify import (
     covered_by_word,
     in_halves,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.audio.vad import SileroState, SpeechModel
 from sottovoce.models.backend import Backend
 from sottovoce.offline.transcriber import transcriber_for

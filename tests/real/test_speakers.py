@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.speakers.errors import diarization_errors
-from sottovoce.audio.io import load_audio
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, load_audio
 from sottovoce.errors import SottovoceError
 from sottovoce.options.transcribe import Diarizer, SpeakerOptions
 from sottovoce.speakers.diarize import make_diarizer

@@ -18,9 +18,8 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.decoding.choosing import BestTokensEnd
-from sottovoce.decoding.search import BestTokens
-from sottovoce.decoding.vocabulary import LiveVocabulary
+from sottovoce.decoding.filters import LiveVocabulary
+from sottovoce.decoding.search import BestTokens, BestTokensEnd
 from sottovoce.errors import OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.models.backend import (

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Response
 from websockets.sync.client import ClientConnection, connect
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Turn, Word
 from tests.server.servers import ServerThread, SlowModel, SlowSession
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce import FallbackOptions, Model, TranscribeOptions
-from sottovoce.audio.io import load_audio
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, load_audio
 from sottovoce.errors import AudioError
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer, leaks, levels_db
 from sottovoce.types import SAMPLE_RATE, Samples, Turn

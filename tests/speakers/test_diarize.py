@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.speakers.errors import diarization_errors
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow, assign_speakers, most_active
 from sottovoce.speakers.labels import letter, letter_index, name_turns

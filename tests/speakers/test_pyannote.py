@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.errors import MissingExtraError, ModelNotFoundError
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import PIPELINE, PyannoteDiarizer, make_diarizer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce import FallbackOptions, Model, TranscribeOptions
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.errors import AudioError
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer

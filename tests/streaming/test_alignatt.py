@@ -15,8 +15,8 @@ import torch
 
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.decoding.alignment import RunningStatistics, median_filter
-from sottovoce.decoding.choosing import SPREAD_FLOOR, AlignAttEnd
-from sottovoce.decoding.vocabulary import LiveVocabulary
+from sottovoce.decoding.filters import LiveVocabulary
+from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd
 from sottovoce.models.backend import EncoderOutput, Ints, RowsOutput, RunningRows, StepGroup, StepPart
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,

@@ -14,7 +14,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.vad import VadStream
 from sottovoce.decoding.decode import decode
-from sottovoce.decoding.vocabulary import LiveVocabulary
+from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.models.backend import EXACT, Backend, EncoderMode, EncoderOutput, IncrementalWindow
 from sottovoce.options.decoding import DecodingOptions

@@ -14,7 +14,7 @@ from sottovoce.api import Model
 from sottovoce.audio import vad
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import VadStream
-from sottovoce.decoding import vocabulary
+from sottovoce.decoding import filters
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.streaming.commit_policy import WordBuilder
@@ -79,7 +79,7 @@ def test_what_sessions_share_is_made_once_and_the_rest_when_it_is_needed(
     for owner in (PromptContext, WordBuilder):
         monkeypatch.setattr(owner, "__init__", refuse)
     monkeypatch.setattr(Tokenizer, "encode", refuse)
-    monkeypatch.setattr(vocabulary, "suppressed_tokens", refuse)
+    monkeypatch.setattr(filters, "suppressed_tokens", refuse)
     monkeypatch.setattr(vad, "load_file", refuse)
     second = Session(fake, TOKENIZER, options, vad=VadStream())
     assert second.languages == TOKENIZER.language_codes

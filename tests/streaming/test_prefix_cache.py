@@ -10,7 +10,7 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.decoding.vocabulary import LiveVocabulary
+from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.models.backend import EncoderOutput
 from sottovoce.runtime.calls import DecodeCall
 from sottovoce.streaming.alignatt import (

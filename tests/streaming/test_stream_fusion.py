@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.decoding.vocabulary import LiveVocabulary
+from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.lm.base import Floats, Ints
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,

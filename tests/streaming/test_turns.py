@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.vad import VadStream
-from sottovoce.decoding.vocabulary import mark_kind
+from sottovoce.decoding.filters import mark_kind
 from sottovoce.errors import OptionError
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.streaming.options import (

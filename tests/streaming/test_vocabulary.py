@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sottovoce.decoding.filters import log_softmax
-from sottovoce.decoding.vocabulary import LiveVocabulary
+from sottovoce.decoding.filters import LiveVocabulary, log_softmax
 from sottovoce.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.for_model(51865, language="en")

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from sottovoce.api import Model
-from sottovoce.audio.io import AudioSource, Source, load_audio
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import AudioSource, Recording, Source, load_audio
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions

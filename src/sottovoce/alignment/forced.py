@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.alignment.given_text import Line, Unit, letters_of, units_of
+from sottovoce.audio.io import Recording
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, RecordingFeatures
-from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.ctc.align import align, token_times
 from sottovoce.ctc.labels import SEPARATORS

@@ -13,8 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from sottovoce.api import Model
-from sottovoce.audio.io import AudioSource
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import AudioSource, Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.errors import OptionError
 from sottovoce.offline.transcription import spoken_most

@@ -33,8 +33,7 @@ import numpy as np
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
-from sottovoce.audio.downmix import Pcm16Resampler
-from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
+from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE, Pcm16Resampler
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.text.languages import language_code
 from sottovoce.types import SAMPLE_RATE, Samples

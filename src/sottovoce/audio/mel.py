@@ -20,7 +20,7 @@ from sottovoce.options.transcribe import Normalization
 from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Features, Floats, Samples
 
 if TYPE_CHECKING:
-    from sottovoce.audio.recording import Recording
+    from sottovoce.audio.io import Recording
     from sottovoce.audio.vad import SpeechFinder
 
 N_FFT = 400

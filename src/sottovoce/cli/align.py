@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sottovoce.alignment.phrases import Match
     from sottovoce.api import Model
     from sottovoce.audio.io import AudioSource, Source
-    from sottovoce.decoding.detect import LanguageDetection
+    from sottovoce.decoding.decode import LanguageDetection
     from sottovoce.offline.pipeline import LanguageSpan
 
 

@@ -319,7 +319,7 @@ def _utterances(name: str, values: Floats) -> Iterator[EmissionSource]:
 
 
 def recorded_emissions(path: Path, model: Model | AcousticModel) -> EmissionSource:
-    from sottovoce.audio.recording import Recording
+    from sottovoce.audio.io import Recording
     from sottovoce.ctc.network import AcousticModel
 
     if isinstance(model, AcousticModel):

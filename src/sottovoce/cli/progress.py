@@ -64,8 +64,7 @@ def read_headers(
     names: Sequence[str], invocation: Invocation, options: TranscribeOptions | None = None
 ) -> Mapping[str, AudioInfo | None]:
     """Read the headers of recordings (None: a pipe). An unreadable one is an error line, and left out."""
-    from sottovoce.audio.io import Source, probe_audio
-    from sottovoce.audio.recording import is_pipe
+    from sottovoce.audio.io import Source, is_pipe, probe_audio
 
     progress = Progress(len(names))
     headers: dict[str, AudioInfo | None] = {}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.emissions import as_arrays, checked, likely_blank, log_softmax
 from sottovoce.ctc.labels import LabelList, LabelSource, labels_of

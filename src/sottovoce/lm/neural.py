@@ -24,7 +24,7 @@ from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
 from sottovoce.lm.base import Bools
 from sottovoce.lm.rescoring import History
 from sottovoce.models.devices import Device, NumberFormat, choose_number_format
-from sottovoce.models.layers import NativeLinear
+from sottovoce.models.whisper import NativeLinear
 from sottovoce.threads import all_torch_threads
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import numpy as np
 
 from sottovoce.audio.mel import MELS_PER_FRAME, Fill, RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
-from sottovoce.decoding.detect import LanguageDetection
+from sottovoce.decoding.decode import LanguageDetection
 from sottovoce.language.chain import (
     ONE_NATS,
     SHORTEST_S,

@@ -23,11 +23,10 @@ from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from sottovoce.audio.io import Recording
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, RecordingFeatures
-from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder
-from sottovoce.decoding.decode import Attempt
-from sottovoce.decoding.detect import LanguageDetection
+from sottovoce.decoding.decode import Attempt, LanguageDetection
 from sottovoce.errors import AudioError
 from sottovoce.models.backend import EncoderOutput
 from sottovoce.offline.languages import LOOK_AHEAD_FRAMES, WindowLanguages

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_ty
 
 import numpy as np
 
-from sottovoce.decoding.detect import LanguageDetection
+from sottovoce.decoding.decode import LanguageDetection
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbedLanguage
 from sottovoce.offline.windows import SpeechSpan, Window

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.errors import AudioError
 from sottovoce.offline.resume import ChannelPoint, ChannelsPlace, ResumePoint, TranscriptionState, state_at
 from sottovoce.offline.transcriber import Segments

@@ -8,12 +8,19 @@ from typing import TypeAlias
 
 import numpy as np
 
+from sottovoce.audio.io import Recording
 from sottovoce.audio.mel import MELS_PER_FRAME, PADDING_LOG_MEL, Fill, RecordingFeatures
-from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.decoding.alignment import WindowText, place_words
-from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, opening_tokens
-from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
+from sottovoce.decoding.decode import (
+    NO_PRIOR,
+    Attempt,
+    DecodingResult,
+    LanguageDetection,
+    combine_detections,
+    mix_seed,
+    opening_tokens,
+)
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderMode, EncoderOutput, IncrementalWindow

@@ -16,8 +16,8 @@ from itertools import count, islice
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from sottovoce.audio.recording import Recording
-from sottovoce.decoding.detect import LanguageDetection
+from sottovoce.audio.io import Recording
+from sottovoce.decoding.decode import LanguageDetection
 from sottovoce.errors import OptionError
 from sottovoce.offline.pipeline import transcribe_recording
 from sottovoce.offline.regroup import clean_segment, segment_moved

@@ -27,8 +27,15 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
 import numpy as np
 
 from sottovoce.decoding.alignment import TimedWord, WindowText, align_stepwise
-from sottovoce.decoding.decode import Attempt, DecodingResult, WindowDecoder, likeliest_result, mix_seed
-from sottovoce.decoding.detect import LanguageDetection, detect_language
+from sottovoce.decoding.decode import (
+    Attempt,
+    DecodingResult,
+    LanguageDetection,
+    WindowDecoder,
+    detect_language,
+    likeliest_result,
+    mix_seed,
+)
 from sottovoce.decoding.search import Fusion
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, detect_together
 from sottovoce.models.backend import Backend, EncoderOutput, IncrementalResult, IncrementalWindow

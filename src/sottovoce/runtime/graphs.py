@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from sottovoce.models.layers import attention_plans
+from sottovoce.models.whisper import attention_plans
 
 Outputs: TypeAlias = tuple[Tensor, ...]
 Record = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]

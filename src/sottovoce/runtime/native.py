@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import sottovoce_kernels as kernels
 
-from sottovoce.decoding.choosing import BestTokensEnd
+from sottovoce.decoding.search import BestTokensEnd
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
     AlignmentHeads,

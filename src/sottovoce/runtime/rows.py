@@ -29,8 +29,14 @@ from sottovoce.models.backend import (
     check_step,
 )
 from sottovoce.models.dims import AlignmentHeads, ModelDims, Span
-from sottovoce.models.layers import KeysValues, MultiHeadAttention, aligned, attend, head_weights
-from sottovoce.models.whisper import TextDecoder
+from sottovoce.models.whisper import (
+    KeysValues,
+    MultiHeadAttention,
+    TextDecoder,
+    aligned,
+    attend,
+    head_weights,
+)
 from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 
 Ints = npt.NDArray[np.int64]

@@ -1,7 +1,8 @@
-"""Decoder rows on an accelerator, over static memory.
+"""Decoder rows on an accelerator, over static memory, and the ends of their steps.
 
 Steps of few tokens have few shapes (`StepShape`). None depends on the text, so the operators of a step can be
-recorded as a CUDA graph.
+recorded as a CUDA graph, with its end (`TorchEnd`), which chooses the next tokens, and with language models
+(`TorchFusion`).
 """
 
 from __future__ import annotations
@@ -11,20 +12,27 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from sottovoce.decoding.alignment import FILTER_WIDTH, LEAST_DEVIATION, MEDIAN_NETWORK
+from sottovoce.decoding.filters import FORBIDDEN, LiveVocabulary, allowed_after
+from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd, BestTokensEnd, Fusion
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import STEPS_AHEAD, Floats, StepEnd, StepGroup, StepPart
+from sottovoce.lm.boosting import BackoffTable, WholeWordBooster
+from sottovoce.lm.fusion import ShallowFusion, TokenNgram
+from sottovoce.models.backend import STEPS_AHEAD, Floats, Ints, StepEnd, StepGroup, StepPart
 from sottovoce.models.devices import MOST_RECORDINGS, encoder_work
 from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.models.layers import aligned, attention_plans
-from sottovoce.models.whisper import TextDecoder
+from sottovoce.models.whisper import TextDecoder, aligned, attention_plans
 from sottovoce.runtime.graphs import Outputs, Record, eagerly
 from sottovoce.runtime.rows import (
-    Ints,
     NewTokens,
     RowAudio,
     RowMemory,
@@ -34,8 +42,439 @@ from sottovoce.runtime.rows import (
     indices,
     selected,
 )
-from sottovoce.runtime.step_ends import torch_end
 from sottovoce.runtime.torch_encoder import StaticEncoder
+
+_made: WeakKeyDictionary[ShallowFusion, dict[torch.device, TorchFusion]] = WeakKeyDictionary()
+
+
+def fusion_on(fusion: Fusion, device: torch.device) -> TorchFusion:
+    """Return the models on a device; they are copied there once."""
+    assert isinstance(fusion, ShallowFusion)
+    of_devices = _made.setdefault(fusion, {})
+    if device not in of_devices:
+        of_devices[device] = TorchFusion(fusion, device)
+    return of_devices[device]
+
+
+class TorchFusion:
+    """A static `ShallowFusion` on a device.
+
+    Raises:
+        OptionError: a model that only the host can score.
+    """
+
+    def __init__(self, fusion: ShallowFusion, device: torch.device) -> None:
+        self.n_tokens = fusion.n_tokens
+        self._models: list[tuple[_Ngram | _Booster, float]] = []
+        for model, weight in fusion.models:
+            if isinstance(model, TokenNgram):
+                self._models.append((_Ngram(model, device), weight))
+            elif isinstance(model, WholeWordBooster):
+                self._models.append((_Booster(model, device), weight))
+            else:
+                raise OptionError(f"fusion: expected n-grams and phrases, got {type(model).__name__}")
+
+    def after(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Return the states (R, n_models) after tokens (R,); those above n_tokens keep their row's state."""
+        is_known = (tokens < self.n_tokens)[:, None]
+        known = tokens.masked_fill(~is_known[:, 0], 0)
+        moved = [model.after(states[:, i], known) for i, (model, _) in enumerate(self._models)]
+        return torch.where(is_known, torch.stack(moved, dim=1), states)
+
+    def fused(self, states: Tensor, logprobs: Tensor, eot: int) -> Tensor:
+        """Add the weighted scores of every next token to log-probabilities (R, n_vocab) float32."""
+        fused, end = logprobs.clone(), logprobs[:, eot].clone()
+        for i, (model, weight) in enumerate(self._models):
+            fused[:, : self.n_tokens] += _weighted(model.scores(states[:, i]), weight)
+            end += _weighted(model.ends_of(states[:, i]), weight)
+        fused[:, eot] = end
+        return fused
+
+
+def _weighted(scores: Tensor, weight: float) -> Tensor:
+    # -inf stays -inf, which a weight of 0 would make NaN.
+    return torch.where(scores.isneginf(), scores, scores * weight)
+
+
+class _Arcs(NamedTuple):
+    """A `BackoffTable` as tensors. depth: most steps from a node to the root. width: most arcs of a node."""
+
+    first: Tensor
+    keys: Tensor
+    weights: Tensor
+    targets: Tensor
+    backoff: Tensor
+    parent: Tensor
+    root_weights: Tensor
+    root_targets: Tensor
+    depth: int
+    width: int
+
+    @classmethod
+    def of(cls, table: BackoffTable, device: torch.device) -> _Arcs:
+        tensors = (torch.from_numpy(array).to(device) for array in table)
+        depth, nodes = 1, table.parent
+        while nodes.any():
+            depth, nodes = depth + 1, table.parent[nodes]
+        return cls._make((*tensors, depth, int((table.first[1:] - table.first[:-1]).max())))
+
+    def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weights (N,) and next nodes (N,) of tokens (N,) after nodes (N,)."""
+        weight, target = torch.zeros(nodes.shape, device=nodes.device), torch.zeros_like(nodes)
+        is_open = torch.ones_like(nodes, dtype=torch.bool)
+        for context in self._contexts(nodes):
+            wanted = context * len(self.root_weights) + tokens
+            place = torch.searchsorted(self.keys, wanted).clamp_max_(len(self.keys) - 1)
+            is_arc = (self.keys[place] == wanted) & is_open
+            weight = torch.where(is_arc, weight + self.weights[place], weight)
+            target = torch.where(is_arc, self.targets[place], target)
+            is_open = is_open & ~is_arc
+            weight = torch.where(is_open, weight + self.backoff[context], weight)
+        weight = torch.where(is_open, weight + self.root_weights[tokens], weight)
+        return weight, torch.where(is_open, self.root_targets[tokens], target)
+
+    def row_weights(self, nodes: Tensor) -> Tensor:
+        """Return the weights (N, V) of every token after nodes (N,)."""
+        contexts, paid = list(self._contexts(nodes)), [torch.zeros(nodes.shape, device=nodes.device)]
+        for context in contexts:
+            paid.append(paid[-1] + self.backoff[context])
+        n_tokens, arc = len(self.root_weights), torch.arange(self.width, device=nodes.device)
+        # The last column takes what lies behind the arcs of a node.
+        weight = F.pad(self.root_weights, (0, 1)) + paid[-1][:, None]
+        for context, price in zip(reversed(contexts), reversed(paid[:-1]), strict=True):
+            first = self.first[context][:, None]
+            place = (first + arc).clamp_max_(len(self.keys) - 1)
+            is_behind = arc >= self.first[context + 1][:, None] - first
+            tokens = (self.keys[place] % n_tokens).masked_fill(is_behind, n_tokens)
+            weight.scatter_(1, tokens, self.weights[place] + price[:, None])
+        return weight[:, :n_tokens]
+
+    def _contexts(self, nodes: Tensor) -> Iterator[Tensor]:
+        for _ in range(self.depth if len(self.keys) else 0):
+            yield nodes
+            nodes = self.parent[nodes]
+
+
+class _Ngram:
+    def __init__(self, ngram: TokenNgram, device: torch.device) -> None:
+        model = ngram.model
+        self._arcs = _Arcs.of(model.table(), device)
+        self._ids = torch.from_numpy(ngram.ids).to(device)
+        self._end = model.ids(["</s>"])[0] if "</s>" in model else None
+
+    def scores(self, states: Tensor) -> Tensor:
+        return self._arcs.row_weights(states)[:, self._ids]
+
+    def after(self, states: Tensor, tokens: Tensor) -> Tensor:
+        return self._arcs.follow(states, self._ids[tokens])[1]
+
+    def ends_of(self, states: Tensor) -> Tensor:
+        if self._end is None:
+            return torch.zeros(states.shape, device=states.device)
+        return self._arcs.follow(states, torch.full_like(states, self._end))[0]
+
+
+class _Booster:
+    """See `WholeWordBooster`."""
+
+    def __init__(self, booster: WholeWordBooster, device: torch.device) -> None:
+        inside = booster.inside
+        self._arcs, self._n_nodes = _Arcs.of(inside.table, device), inside.n_nodes
+        arrays = (*booster.edges, inside.gained, inside.after, inside.ends)
+        tensors = (torch.from_numpy(array).to(device) for array in arrays)
+        self._before, self._ends_word, self._gained, self._moved, self._ends = tensors
+
+    def scores(self, states: Tensor) -> Tensor:
+        ended, nodes = self._after_word(states)
+        gained, next_nodes = self._between(nodes, states < self._n_nodes)
+        plain = self._arcs.row_weights(nodes)[:, :-1]
+        apart = self._arcs.row_weights(next_nodes)[:, :-1] + gained[:, None]
+        return torch.where(self._before, apart, plain) + ended[:, None]
+
+    def after(self, states: Tensor, tokens: Tensor) -> Tensor:
+        _, nodes = self._after_word(states)
+        _, next_nodes = self._between(nodes, states < self._n_nodes)
+        _, nodes = self._arcs.follow(torch.where(self._before[tokens], next_nodes, nodes), tokens)
+        return nodes + self._n_nodes * self._ends_word[tokens]
+
+    def ends_of(self, states: Tensor) -> Tensor:
+        ended, nodes = self._after_word(states)
+        return ended + self._ends[nodes]
+
+    def _after_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        return self._between(states % self._n_nodes, states >= self._n_nodes)
+
+    def _between(self, nodes: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+        return self._gained[nodes].masked_fill(~where, 0.0), torch.where(where, self._moved[nodes], nodes)
+
+
+class TorchEnd(Protocol):
+    """Computes a `StepEnd` on a device. n_results: outputs that the host reads; those after them are kept."""
+
+    @property
+    def n_results(self) -> int: ...
+
+    def state(self, n_rows: int, n_frames: int) -> Sequence[Tensor]:
+        """Make the tensors, with an entry for each row, that ends of this class keep from step to step."""
+        ...
+
+    def begin(self, state: Sequence[Tensor], kept: Mapping[int, object], /) -> None:
+        """Set entries of the state, as `EndingRows.begin`."""
+        ...
+
+    def kept(self, outputs: Outputs, places: Ints, columns: Ints, /) -> Sequence[object]:
+        """Return what `StepPart.kept` has of rows at places (n,); columns: (n, n_columns)."""
+        ...
+
+    def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor], /) -> Outputs:
+        """Compute the results, each with an entry for each row.
+
+        outputs: logits (n_rows, n_vocab), or 2 * n_rows; and attention (n_heads, n_rows * n_new, n_frames),
+        if heads are captured. columns: (n_rows, n_columns) int64, 0 without a row. state: changed in place.
+        """
+        ...
+
+    def advance(self, outputs: Outputs, columns: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Return the next tokens (n_rows,) int64, and the rows (n_rows,) int64 that they follow.
+
+        outputs: of the end. columns: changed in place to those of the next step.
+        """
+        ...
+
+
+def torch_end(end: StepEnd, device: torch.device) -> TorchEnd:
+    if isinstance(end, BestTokensEnd):
+        return TorchBestTokens(end, device)
+    assert isinstance(end, AlignAttEnd), f"no computation of {type(end).__name__}"
+    return TorchAlignAtt(end, _vocabulary_on(end.vocabulary, device))
+
+
+@dataclass(frozen=True, slots=True)
+class TorchBestTokens:
+    """Computes a `BestTokensEnd`; what a search continues is as in `search.expanded` and `that_go_on`.
+
+    The state is (n_vocab,) float32, -inf for tokens that may follow no row.
+    """
+
+    end: BestTokensEnd
+    device: torch.device
+    n_results: ClassVar[int] = 1
+
+    def state(self, n_rows: int, n_frames: int) -> Sequence[Tensor]:
+        return (torch.zeros(self.end.n_vocab, device=self.device),)
+
+    def begin(self, state: Sequence[Tensor], kept: Mapping[int, object]) -> None:
+        state[0].zero_()[torch.from_numpy(self.end.forbidden).to(self.device)] = FORBIDDEN
+
+    def kept(self, outputs: Outputs, places: Ints, columns: Ints) -> Sequence[object]:
+        return ()
+
+    def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor]) -> Outputs:
+        end, logits = self.end, outputs[0] + state[0]
+        begin, ids = end.time_begin, torch.arange(end.n_vocab, device=columns.device)
+        first_text, first_time, end_time = torch.split(columns[:, :3], 1, dim=1)
+        text = logits[:, :begin].masked_fill(ids[:begin] < first_text, FORBIDDEN)
+        if begin < end.n_vocab:
+            beyond = (ids[begin:] < first_time) | (ids[begin:] >= end_time)
+            times = logits[:, begin:].masked_fill(beyond, FORBIDDEN)
+            forced = times.logsumexp(dim=1, keepdim=True) > text.amax(dim=1, keepdim=True)
+            text = torch.cat((text.masked_fill(forced, FORBIDDEN), times), dim=1)
+        logprobs = text.log_softmax(dim=1)
+        if end.fusion is None:
+            best, tokens = logprobs.topk(end.n_best, dim=1)
+            return (torch.cat((best, tokens.to(best.dtype)), dim=1),)
+        fusion = fusion_on(end.fusion, columns.device)
+        states = fusion.after(columns[:, 8:], columns[:, 7])
+        best, tokens = fusion.fused(states, logprobs, end.eot).topk(end.n_best, dim=1)
+        if end.n_best == 1:
+            tokens = tokens.masked_fill(best == FORBIDDEN, end.eot)  # as `Sampling.choose`
+        results = logprobs.gather(1, tokens), tokens.to(best.dtype), best, states.int().view(torch.float32)
+        return (torch.cat(results, dim=1),)
+
+    def advance(self, outputs: Outputs, columns: Tensor) -> tuple[Tensor, Tensor]:
+        end, n_beams = self.end, self.end.n_beams
+        logprobs, tokens, *fused = torch.split(outputs[0], end.widths, dim=1)
+        sums = columns[:, 5:7].int().view(torch.float32)
+        ranked = (sums[:, :1] + (fused[0] if fused else logprobs)).view(-1, n_beams * end.n_best)
+        ranked, order = ranked.sort(dim=1, descending=True, stable=True)
+        following = tokens.reshape(ranked.shape).gather(1, order)
+        first = (following == end.eot).int().argsort(dim=1, stable=True)[:, :n_beams]
+        chosen, places = following.gather(1, first).flatten().long(), order.gather(1, first)
+        first_rows = torch.arange(0, len(columns), n_beams, device=columns.device)
+        rows = (first_rows[:, None] + places // end.n_best).flatten()
+        held = columns.index_select(0, rows)
+        allowed, before, latest = held[:, :2].unbind(1), held[:, 3], held[:, 4]
+        last = (chosen >= end.time_begin).long()
+        if end.time_begin < end.n_vocab:
+            latest = latest.maximum(chosen)
+            allowed = allowed_after(last, before, latest, end.eot, end.n_vocab)
+        moved = [*allowed, held[:, 2], last, latest, _bits(ranked.gather(1, first).flatten())]
+        if fused:
+            summed = (sums[:, 1:] + logprobs).view(ranked.shape).gather(1, places).flatten()
+            states = _bits(fused[1]).index_select(0, rows)
+            moved += [_bits(summed), chosen, *states.unbind(1)]
+        columns.copy_(torch.stack(moved, dim=1))
+        return chosen, rows
+
+
+def _bits(values: Tensor) -> Tensor:
+    return values.view(torch.int32).long()
+
+
+class _Vocabulary(NamedTuple):
+    """A `LiveVocabulary` on a device. rows: None: all are computed."""
+
+    ids: Tensor
+    blank: Tensor
+    marks: Tensor
+    rows: Tensor | None
+    no_speech_row: Tensor
+
+
+@lru_cache(maxsize=8)
+def _vocabulary_on(vocabulary: LiveVocabulary, device: torch.device) -> _Vocabulary:
+    ids, blank, marks = (
+        torch.from_numpy(array).to(device) for array in (vocabulary.ids, vocabulary.blank, vocabulary.marks)
+    )
+    rows = None if vocabulary.rows is None else torch.from_numpy(vocabulary.rows).to(device)
+    return _Vocabulary(ids, blank, marks, rows, torch.tensor([vocabulary.no_speech_row], device=device))
+
+
+class _Statistics(NamedTuple):
+    """Running statistics of attention over tokens, as `decoding.alignment.RunningStatistics`.
+
+    n_tokens: (R, 1, 1). mean, squares: (R, n_heads, n_frames).
+    """
+
+    n_tokens: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    def updated(self, attention: Tensor, is_new: Tensor) -> _Statistics:
+        """Add tokens of attention (R, n_heads, n, n_frames), where is_new (R, n)."""
+        weight = is_new[:, None, :, None].float()
+        n_new = weight.sum(dim=2)
+        mean = (attention * weight).sum(dim=2) / n_new.clamp_min(1)
+        squares = ((attention - mean.unsqueeze(2)).square() * weight).sum(dim=2)
+        total = self.n_tokens + n_new
+        some, delta = total.clamp_min(1), mean - self.mean
+        return _Statistics(
+            total,
+            self.mean + delta * (n_new / some),
+            self.squares + squares + delta.square() * (self.n_tokens * n_new / some),
+        )
+
+
+def _frontier(statistics: _Statistics, newest: Tensor, n_frames: Tensor) -> Tensor:
+    """Compute `streaming.alignatt.frontier` (R,) int64, of the newest attention (R, n_heads, n)."""
+    ends = n_frames[:, None, None]
+    deviation = (statistics.squares / statistics.n_tokens).sqrt() + SPREAD_FLOOR / ends
+    score = (newest - statistics.mean) / deviation.clamp_min(LEAST_DEVIATION)
+    frames = torch.arange(newest.shape[-1], device=newest.device)
+    beyond = frames >= ends  # (R, 1, n)
+    # The filter mirrors at the end: a shorter row at its own end.
+    mirrored = torch.where(beyond, (2 * (ends - 1) - frames).clamp(min=0), frames)
+    score = torch.where(statistics.n_tokens > 1, score, newest).gather(-1, mirrored.expand_as(score))
+    return _median_filter(score).mean(dim=1).masked_fill(beyond[:, 0], FORBIDDEN).argmax(dim=-1)
+
+
+def _median_filter(values: Tensor) -> Tensor:
+    half, n_values = FILTER_WIDTH // 2, values.shape[-1]
+    if n_values <= half:
+        return values
+    rows = F.pad(values, (half, half), mode="reflect")
+    shifted = [rows[..., offset : offset + n_values] for offset in range(FILTER_WIDTH)]
+    for low, high in MEDIAN_NETWORK:
+        shifted[low], shifted[high] = (
+            torch.minimum(shifted[low], shifted[high]),
+            torch.maximum(shifted[low], shifted[high]),
+        )
+    return shifted[half]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchAlignAtt:
+    """Computes an `AlignAttEnd`. The state are `_Statistics`, of no token at first."""
+
+    end: AlignAttEnd
+    vocabulary: _Vocabulary
+
+    @property
+    def n_results(self) -> int:
+        return 1 + self.end.returns_log_probs
+
+    def state(self, n_rows: int, n_frames: int) -> Sequence[Tensor]:
+        of_frames, device = (n_rows, len(self.end.capture), n_frames), self.vocabulary.ids.device
+        return [torch.zeros(size, device=device) for size in ((n_rows, 1, 1), of_frames, of_frames)]
+
+    def begin(self, state: Sequence[Tensor], kept: Mapping[int, object]) -> None:
+        into: list[Tensor] = []
+        given: list[Tensor] = []
+        for each in state:
+            each[min(kept) : max(kept) + 1].zero_()
+        for place, statistics in kept.items():
+            if isinstance(statistics, _Statistics):
+                into += [
+                    mine[place, :, : theirs.shape[-1]] for mine, theirs in zip(state, statistics, strict=True)
+                ]
+                given += statistics
+        if into:
+            torch._foreach_copy_(into, given)
+
+    def kept(self, outputs: Outputs, places: Ints, columns: Ints) -> Sequence[object]:
+        if not outputs:
+            return ()
+        rows = torch.from_numpy(places).to(outputs[0].device)
+        n_tokens, mean, squares = (each.index_select(0, rows) for each in outputs)
+        return [
+            _Statistics(n_tokens[row], mean[row, :, :n_frames], squares[row, :, :n_frames])
+            for row, n_frames in enumerate(columns[:, 2].tolist())
+        ]
+
+    def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor]) -> Outputs:
+        end, vocabulary, (logits, joined) = self.end, self.vocabulary, outputs
+        source, target, n_frames, n_new, n_cached = columns.unbind(1)
+        n_rows, width = len(columns), joined.shape[-1]
+        attention = joined.view(len(joined), n_rows, -1, width).transpose(0, 1)  # (R, n_heads, n, width)
+        places = torch.arange(attention.shape[2], device=columns.device)
+        before = _Statistics(*(each[..., :width].index_select(0, source) for each in state))
+        after = before.updated(attention, places < n_new[:, None])
+        for held, each in zip(state, after, strict=True):
+            held[..., :width].index_copy_(0, target, each)
+        newest = attention[:, :, 0]
+        if end.reads_prefixes:
+            last = (n_new - 1).clamp(min=0)[:, None, None, None].expand(-1, len(joined), 1, width)
+            newest = attention.gather(2, last)[:, :, 0]
+        if vocabulary.rows is not None:
+            logits = logits.index_select(1, vocabulary.rows)
+        ends = logits.new_zeros(n_rows, 4)
+        statistics: tuple[Tensor, ...] = ()
+        if end.reads_prefixes:
+            at_sot, logits = logits[::2], logits[1::2]
+            no_speech = at_sot.softmax(dim=1).index_select(1, vocabulary.no_speech_row)
+            ends = torch.cat(
+                [no_speech, self._text_ends(logits) if end.measures_ends else ends[:, 1:]], dim=1
+            )
+            statistics = before.updated(attention, places < n_cached[:, None])
+        log_probs = self._log_probs(logits, begins=end.reads_prefixes)
+        best, chosen = log_probs.topk(end.n_best, dim=1)
+        tokens = vocabulary.ids.index_select(0, chosen.flatten()).view_as(chosen)
+        frames = _frontier(after, newest, n_frames)[:, None]
+        results = torch.cat([frames.float(), ends, tokens.float(), best], dim=1)
+        return results, *([log_probs] if end.returns_log_probs else []), *statistics
+
+    def _log_probs(self, logits: Tensor, *, begins: bool) -> Tensor:
+        ids, blank, _, rows, _ = self.vocabulary
+        chosen = logits.index_select(1, ids) if rows is None else logits[:, : len(ids)]
+        return (chosen.masked_fill(blank, FORBIDDEN) if begins else chosen).log_softmax(dim=1)
+
+    def _text_ends(self, logits: Tensor) -> Tensor:
+        probs = self._log_probs(logits, begins=False).exp()
+        marks = [(probs * kind).sum(dim=1) for kind in self.vocabulary.marks]
+        return torch.stack([*marks, probs[:, -1]], dim=1)
+
+    def advance(self, outputs: Outputs, columns: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError("the host tells which tokens follow a step of AlignAtt")
 
 
 class StaticMemory(RowMemory):

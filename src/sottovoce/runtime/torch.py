@@ -13,8 +13,7 @@ from sottovoce.models.backend import EncoderOutput, IncrementalResult, Increment
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.devices import MOST_RECORDINGS, NumberFormat, encoder_work, plan_memory
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
-from sottovoce.models.layers import KeysValues, attention_plans
-from sottovoce.models.whisper import Whisper, whisper_from_tensors
+from sottovoce.models.whisper import KeysValues, Whisper, attention_plans, whisper_from_tensors
 from sottovoce.runtime.graphs import recorder_of
 from sottovoce.runtime.incremental_encoder import CachedWindow, content_frames, plan_updates
 from sottovoce.runtime.rows import RowMemory, TorchRows, cross_keys_values

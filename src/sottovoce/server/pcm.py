@@ -6,8 +6,8 @@ from functools import cache
 
 import numpy as np
 
-from sottovoce.audio.downmix import FloatMixer
 from sottovoce.audio.io import Source, load_audio
+from sottovoce.audio.samples import FloatMixer
 from sottovoce.server.errors import invalid_value
 from sottovoce.types import SAMPLE_RATE, Samples
 

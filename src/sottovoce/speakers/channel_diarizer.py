@@ -10,8 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.io import Span
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, Span
 from sottovoce.errors import AudioError
 from sottovoce.speakers.diarize import active_spans
 from sottovoce.speakers.labels import letter

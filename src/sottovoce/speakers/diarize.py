@@ -22,8 +22,7 @@ from typing import Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.io import load_audio
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording, load_audio
 from sottovoce.errors import MissingExtraError, ModelNotFoundError
 from sottovoce.models.devices import require_torch
 from sottovoce.options.transcribe import Diarizer, SpeakerOptions

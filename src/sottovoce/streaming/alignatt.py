@@ -18,9 +18,8 @@ from typing import TypeAlias
 import numpy as np
 
 from sottovoce.decoding.alignment import RunningStatistics, mean_over_heads, median_filter
-from sottovoce.decoding.choosing import SPREAD_FLOOR, AlignAttEnd
-from sottovoce.decoding.search import FusedRowScores, Fusion, best_tokens
-from sottovoce.decoding.vocabulary import LiveVocabulary
+from sottovoce.decoding.filters import LiveVocabulary
+from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd, FusedRowScores, Fusion, best_tokens
 from sottovoce.models.backend import (
     Backend,
     EncoderOutput,

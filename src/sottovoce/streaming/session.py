@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.downmix import PushedAudio
-from sottovoce.audio.samples import AudioBuffer
+from sottovoce.audio.samples import AudioBuffer, PushedAudio
 from sottovoce.audio.vad import SpeechEdge, VadStream
-from sottovoce.decoding.vocabulary import LiveVocabulary
+from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.errors import SessionClosedError
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.models.backend import Backend, EncoderMode

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.api import Model
-from sottovoce.audio.downmix import PushedAudio
 from sottovoce.audio.io import AudioSource, Source
-from sottovoce.audio.samples import AudioBuffer
+from sottovoce.audio.samples import AudioBuffer, PushedAudio
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions

@@ -75,7 +75,7 @@ class CheckpointFormat:
 
 FORMATS = (
     CheckpointFormat(
-        "pt", "OpenAI .pt", "openai", "PyTorch", suffixes=(".pt",), magic=(b"PK\x03\x04", b"\x80\x02")
+        "pt", "OpenAI .pt", "torch_file", "PyTorch", suffixes=(".pt",), magic=(b"PK\x03\x04", b"\x80\x02")
     ),
     CheckpointFormat(
         "compact",

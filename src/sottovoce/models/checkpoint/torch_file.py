@@ -1,4 +1,5 @@
-"""Files of `torch.save` (OpenAI's `.pt`, `pytorch_model.bin`), read and written without PyTorch.
+"""Files of `torch.save` (OpenAI's `.pt`, `pytorch_model.bin`), read and written without PyTorch;
+and OpenAI's checkpoints.
 
 A file is a pickle that refers to storages: entries of a zip archive, or, before PyTorch 1.6, bytes behind the
 pickle. The pickle is interpreted here: no class or function is looked up, and opcodes that `torch.save` does
@@ -17,7 +18,7 @@ import pickletools
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, cast
@@ -25,8 +26,19 @@ from typing import IO, cast
 import numpy as np
 
 from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.base import BFLOAT16, Array, map_file
-from sottovoce.text.files import whole_file
+from sottovoce.models.checkpoint.base import (
+    BFLOAT16,
+    Array,
+    Checkpoint,
+    Codec,
+    check_dims,
+    map_file,
+    plain_dtype,
+    validated,
+    with_dtype,
+)
+from sottovoce.models.dims import ModelDims
+from sottovoce.text.files import from_plain, whole_file
 
 STORAGES: Mapping[str, np.dtype[np.generic]] = MappingProxyType(
     {
@@ -339,3 +351,36 @@ def _store(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     n_padding = -n_before % ALIGNMENT
     entry.extra = struct.pack("<2H", 0x4246, n_padding) + bytes(n_padding)  # "FB", as PyTorch pads
     archive.writestr(entry, content)
+
+
+OPTIONAL_TENSORS = ("decoder.mask", "alignment_heads")
+"""Computed buffers of some exports, dropped."""
+
+
+def read_openai(path: Path) -> Checkpoint:
+    """Read a `.pt` file; tensors stay on disk until used. Raises: CheckpointError."""
+    content = read_torch_file(path)
+    if not isinstance(content, Mapping) or not {"dims", "model_state_dict"} <= set(content):
+        raise CheckpointError(f"{path}: no Whisper checkpoint, expected the keys dims and model_state_dict")
+    dims = dims_from_mapping(content["dims"], str(path))
+    state = content["model_state_dict"]
+    if not isinstance(state, Mapping) or not all(isinstance(tensor, np.ndarray) for tensor in state.values()):
+        raise CheckpointError(f"{path}: model_state_dict holds something else than tensors")
+    tensors = {name: tensor for name, tensor in state.items() if name not in OPTIONAL_TENSORS}
+    return validated(Checkpoint(path.stem, dims=dims, tensors=tensors), str(path))
+
+
+def save_openai(checkpoint: Checkpoint, path: Path, dtype: str = "float16") -> None:
+    """dtype: float32, float16 or bfloat16."""
+    number = plain_dtype(dtype, "pt")
+    state = {name: with_dtype(tensor, number) for name, tensor in checkpoint.tensors.items()}
+    write_torch_file(path, {"dims": asdict(checkpoint.dims)}, "model_state_dict", state)
+
+
+CODEC = Codec(read_openai, save_openai)
+
+
+def dims_from_mapping(stored: object, source: str) -> ModelDims:
+    dims = from_plain(ModelDims, stored, f"{source}: dims", CheckpointError)
+    check_dims(dims, source)
+    return dims

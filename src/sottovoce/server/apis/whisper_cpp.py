@@ -11,7 +11,7 @@ from itertools import zip_longest
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from sottovoce.audio.recording import Recording
+from sottovoce.audio.io import Recording
 from sottovoce.formats.document import Json, score, span_document
 from sottovoce.options.decoding import HOTTEST, DecodingOptions, FallbackOptions
 from sottovoce.options.schema import Values, made, options_of
