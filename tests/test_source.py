@@ -14,9 +14,9 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import Source, load_audio, probe_audio
 from sottovoce.cli.main import run
-from sottovoce.formats.spectrogram import spectrogram_address
 from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.pictures import spectrogram_address
 from sottovoce.translation.whisper_translate import with_english
 from sottovoce.types import SAMPLE_RATE, Samples, Segment
 from tests.audio.media import Sound, encoded_bytes, wav_bytes, write_tracks

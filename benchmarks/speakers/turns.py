@@ -34,8 +34,7 @@ from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.speakers.diarize import ClusteringDiarizer, load_speaker_networks, make_diarizer
 from sottovoce.speakers.labels import SpeakerLabels
-from sottovoce.speakers.networks import load_segmentation
-from sottovoce.speakers.voices import LocalSpeakers
+from sottovoce.speakers.networks import LocalSpeakers, load_segmentation
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Segment, Turn, Word
 

@@ -292,8 +292,7 @@ class Model:
             AudioError: the recording cannot be read.
             OptionError: the text is not spoken there.
         """
-        from sottovoce.alignment.forced import CtcAligner, TextAligner
-        from sottovoce.alignment.given_text import lines_of
+        from sottovoce.alignment.forced import CtcAligner, TextAligner, lines_of
 
         options = options or AlignOptions()
         lines = lines_of(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.alignment.given_text import Unit, lines_of, units_of
+from sottovoce.alignment.forced import Unit, lines_of, units_of
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError

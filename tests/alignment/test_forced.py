@@ -13,6 +13,7 @@ from sottovoce.alignment.forced import (
     MOST_TOKENS,
     NO_LEVELS,
     LevelMeter,
+    Unit,
     at_loud_bounds,
     at_quiet_bounds,
     guess_times,
@@ -20,7 +21,6 @@ from sottovoce.alignment.forced import (
     move_to_speech,
     plan_windows,
 )
-from sottovoce.alignment.given_text import Unit
 from sottovoce.audio.vad import SpeechSegment
 from sottovoce.decoding.alignment import TimedWord
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples

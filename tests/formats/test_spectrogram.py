@@ -11,7 +11,7 @@ import pytest
 
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError
-from sottovoce.formats.spectrogram import MOST_COLUMNS, N_ROWS, png, spectrogram_address
+from sottovoce.pictures import MOST_COLUMNS, N_ROWS, png, spectrogram_address
 from tests.audio.media import wav_bytes
 from tests.formats.transcripts import CLIPS
 

@@ -20,11 +20,11 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.server import admission
+from sottovoce.server import scheduler
 from sottovoce.server.settings import TranslationSettings, Work
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.speakers.networks import Floats
 from sottovoce.translation.chat import ChatServer
+from sottovoce.types import Floats
 from tests.formats.transcripts import CHROMIUM
 from tests.server.conversation import SENTENCES, TALK, SentencesModel, talk_model
 from tests.server.servers import CLIPS, KEY, LOCKED, ServerThread, SlowModel, serving, wav
@@ -210,11 +210,11 @@ def test_a_server_that_comes_back_gets_what_it_missed(nano: Model, monkeypatch: 
 
 
 def test_a_full_server_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "RETRY_S", 1.5)
+    monkeypatch.setattr(scheduler, "RETRY_S", 1.5)
     work = Work(forecast=False, engines=1)
     with serving(SlowModel(), work=work) as server, browser(allowed=("429",)) as page:
-        scheduler = server.services.registry.schedulers[0]
-        scheduler.most_sessions = 0
+        model = server.services.registry.schedulers[0]
+        model.most_sessions = 0
         opened: list[str] = []
         page.on("websocket", lambda socket: opened.append(socket.url))
         page.goto(server.url)
@@ -223,7 +223,7 @@ def test_a_full_server_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPat
         assert page.inner_text("#status-text") == "the server is full: trying again"
         page.wait_for_timeout(1_000)
         assert len(opened) == 1
-        scheduler.most_sessions = 1
+        model.most_sessions = 1
         state(page, "live")
 
 

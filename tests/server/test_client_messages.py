@@ -15,8 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from sottovoce.server.apis import openai_realtime
 from sottovoce.server.fields import read_json, replace_surrogates
-from sottovoce.server.live import SLICE_BYTES, slices_of
-from sottovoce.server.pcm import PcmReader
+from sottovoce.server.live import SLICE_BYTES, PcmReader, slices_of
 from sottovoce.types import Samples
 from tests.server.conversation import Message, connected, received, say
 from tests.server.servers import TRANSCRIPTIONS, ServerThread, SlowModel, post, serving, wait_until

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from sottovoce.audio.io import load_audio
-from sottovoce.options.requests import WITHOUT_EFFECT
 from sottovoce.server.apis.deepgram import COMMON_PARAMS, RECORDING_PARAMS, STREAM_PARAMS
 from sottovoce.server.apis.flux import TURN_PARAMS
 from sottovoce.server.apis.openai_files import SUPPORTED
 from sottovoce.server.apis.sottovoce_live import FIELDS
-from sottovoce.server.fields import fields_of
+from sottovoce.server.fields import WITHOUT_EFFECT, fields_of
 from tests.fresh_process import run_code
 from tests.server.servers import CLIPS, ServerThread
 from tests.server.test_command import options_of

@@ -19,9 +19,8 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.server.apis import jobs as jobs_module
 from sottovoce.server.apis import openai_files
-from sottovoce.server.apis.jobs import MOST_TRIES, TranscriptionJob, create_job, load_jobs
+from sottovoce.server.apis.jobs import MOST_TRIES, TranscriptionJob, Webhook, create_job, load_jobs
 from sottovoce.server.settings import Access, JobSettings, ServerLimits
-from sottovoce.server.webhooks import Webhook
 from tests.server.servers import (
     CLIPS,
     Gate,

@@ -156,7 +156,7 @@ def test_other_encodings_and_rates_give_words_too(server: ServerThread, encoding
 
 
 def encoded(audio: Any, law: str) -> Any:
-    from sottovoce.server.pcm import g711_table
+    from sottovoce.server.live import g711_table
 
     table = g711_table(law)
     order = np.argsort(table)

@@ -17,11 +17,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from sottovoce.server.api import HttpRoute, document
 from sottovoce.server.apis.deepgram import COMMON_PARAMS, REFUSED, STREAM_PARAMS
 from sottovoce.server.apis.flux import TURN_PARAMS
+from sottovoce.server.apis.jobs import WEBHOOK_URL
 from sottovoce.server.apis.openai_files import SUPPORTED
 from sottovoce.server.apis.sottovoce_live import FIELDS
 from sottovoce.server.app import APIS
 from sottovoce.server.fields import fields_of
-from sottovoce.server.webhooks import WEBHOOK_URL
 from tests.conftest import N_EXAMPLES
 from tests.server.servers import ServerThread
 

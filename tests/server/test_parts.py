@@ -15,7 +15,7 @@ from sottovoce.formats.document import event_document
 from sottovoce.runtime.batching import Priority
 from sottovoce.server.apis.openai_files import Deltas
 from sottovoce.server.errors import ApiError, to_api_error
-from sottovoce.server.pcm import PcmReader
+from sottovoce.server.live import PcmReader
 from sottovoce.server.scheduler import MAX_COMMANDS, InputQueue, shifted
 from sottovoce.server.telemetry import Metrics
 from sottovoce.streaming.session import EventNumbers
@@ -40,7 +40,7 @@ def test_telephone_codes_are_what_ffmpeg_decodes(law: str) -> None:
     decoder.sample_rate = 8_000  # type: ignore[attr-defined]
     decoder.layout = "mono"  # type: ignore[attr-defined]
     (frame,) = decoder.decode(av.Packet(codes))  # type: ignore[attr-defined]
-    from sottovoce.server.pcm import g711_table
+    from sottovoce.server.live import g711_table
 
     table = g711_table(law)
     assert np.array_equal(table * 32768, frame.to_ndarray()[0])

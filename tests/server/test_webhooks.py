@@ -20,10 +20,10 @@ import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from sottovoce.errors import OptionError
-from sottovoce.server import webhooks
+from sottovoce.server.apis import jobs
+from sottovoce.server.apis.jobs import PostError, may_call, post, target_of
 from sottovoce.server.errors import ApiError
 from sottovoce.server.settings import Access, JobSettings, secret_of
-from sottovoce.server.webhooks import PostError, may_call, post, target_of
 from tests.server.servers import QuietModel, ServerThread, serving, wait_until
 from tests.server.test_jobs import created, deleted, job, post_job
 
@@ -70,7 +70,7 @@ def receiver(*statuses: int) -> Iterator[Receiver]:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow each other without waiting for long."""
-    monkeypatch.setattr("sottovoce.server.webhooks.WAITS_S", (0.0, 0.1, 0.1, 0.1))
+    monkeypatch.setattr("sottovoce.server.apis.jobs.WAITS_S", (0.0, 0.1, 0.1, 0.1))
 
 
 @contextmanager
@@ -128,14 +128,14 @@ def test_what_was_not_told_before_a_new_start_is_told_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, receiver(500) as listener:
-        patch.setattr(webhooks, "WAITS_S", (0.0, 100.0))
+        patch.setattr(jobs, "WAITS_S", (0.0, 100.0))
         with calling(tmp_path) as server:
             name = created(server, webhook_url=listener.url)
             wait_until(lambda: len(listener.came) == 1)
             wait_until(lambda: job(server, name)["webhook"]["tries"] == 1)
         port = listener.port
     with socket.create_server(("127.0.0.1", port)) as again:
-        monkeypatch.setattr(webhooks, "WAITS_S", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(jobs, "WAITS_S", (0.0, 0.0, 0.0))
         again.settimeout(20)
         with calling(tmp_path):
             taken, _ = again.accept()
@@ -145,7 +145,7 @@ def test_what_was_not_told_before_a_new_start_is_told_after_it(
 
 
 def test_a_job_that_is_deleted_is_not_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "WAITS_S", (30.0,))
+    monkeypatch.setattr(jobs, "WAITS_S", (30.0,))
     with receiver(200) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
         wait_until(lambda: job(server, name)["status"] == "succeeded")
@@ -213,7 +213,7 @@ def sent(url: str, networks: tuple[str, ...] = ()) -> int:
 def test_a_name_that_means_a_private_address_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     with receiver(200) as listener:
         url = f"http://example.org:{listener.port}/"
-        monkeypatch.setattr(webhooks.anyio, "getaddrinfo", means("127.0.0.1"))
+        monkeypatch.setattr(jobs.anyio, "getaddrinfo", means("127.0.0.1"))
         with pytest.raises(PostError, match="not public"):
             sent(url)
         assert listener.came == []
@@ -229,8 +229,8 @@ def test_the_address_that_was_looked_at_is_the_one_that_is_called(monkeypatch: p
         called.append(host)
         raise OSError
 
-    monkeypatch.setattr(webhooks.anyio, "getaddrinfo", means("10.0.0.1", "8.8.8.8"))
-    monkeypatch.setattr(webhooks.asyncio, "open_connection", connect)
+    monkeypatch.setattr(jobs.anyio, "getaddrinfo", means("10.0.0.1", "8.8.8.8"))
+    monkeypatch.setattr(jobs.asyncio, "open_connection", connect)
     with pytest.raises(PostError):
         sent("https://example.org/")
     assert called == ["8.8.8.8"]
@@ -248,9 +248,9 @@ def test_the_next_address_is_called_where_one_cannot_be_reached(monkeypatch: pyt
             await asyncio.sleep(60)
         return await connect(host, port, **options)
 
-    monkeypatch.setattr(webhooks, "WITHIN_S", 2.0)
-    monkeypatch.setattr(webhooks.asyncio, "open_connection", unless_lost)
-    monkeypatch.setattr(webhooks.anyio, "getaddrinfo", means("127.0.0.2", "127.0.0.3", "127.0.0.1"))
+    monkeypatch.setattr(jobs, "WITHIN_S", 2.0)
+    monkeypatch.setattr(jobs.asyncio, "open_connection", unless_lost)
+    monkeypatch.setattr(jobs.anyio, "getaddrinfo", means("127.0.0.2", "127.0.0.3", "127.0.0.1"))
     with receiver(200) as listener:
         assert sent(f"http://example.org:{listener.port}/", HERE) == 200
         assert len(listener.came) == 1
@@ -273,7 +273,7 @@ def test_an_answer_that_is_none_or_has_no_end_is_a_try_that_failed(answer: bytes
 
 
 def test_who_answers_nothing_is_waited_for_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "WITHIN_S", 0.5)
+    monkeypatch.setattr(jobs, "WITHIN_S", 0.5)
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         pytest.raises(PostError, match="in time"),

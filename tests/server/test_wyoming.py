@@ -18,7 +18,7 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
-from sottovoce.server.pcm import PcmReader
+from sottovoce.server.live import PcmReader
 from sottovoce.server.settings import Listening, ServerLimits, wyoming_address
 from sottovoce.types import Event, Samples, SpeechEnded, SpeechStarted
 from tests.server.servers import SECOND, ServerThread, SlowModel, SlowSession, serving, wait_until

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.speakers.voices import Floats, VoiceDistances
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.speakers.networks import VoiceDistances
+from sottovoce.types import SAMPLE_RATE, Floats
 
 
 class Somebody:

@@ -12,7 +12,7 @@ import pytest
 from sottovoce import FallbackOptions, Model, TranscribeOptions
 from sottovoce.audio.io import Recording, load_audio
 from sottovoce.errors import AudioError
-from sottovoce.speakers.channel_diarizer import ChannelDiarizer, leaks, levels_db
+from sottovoce.speakers.diarize import ChannelDiarizer, leaks, levels_db
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 from tests.audio.media import wav_bytes
 

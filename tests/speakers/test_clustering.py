@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sottovoce.speakers.diarize import groups_after, mean_linkage, speaker_vectors, unit
-from sottovoce.speakers.networks import Floats
+from sottovoce.types import Floats
 
 
 def plain_joins(vectors: Floats) -> list[tuple[frozenset[int], float]]:

@@ -10,8 +10,7 @@ import pytest
 from sottovoce.errors import OptionError
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
-from sottovoce.speakers.networks import Floats
-from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
+from sottovoce.types import SAMPLE_RATE, Floats, Samples, Turn, Word
 from tests.speakers.tones import ToneSpeakers, ToneVoices, recording
 
 TALK = (Turn(0.0, 4.0, "low"), Turn(4.0, 8.0, "high"), Turn(8.0, 11.0, "low"), Turn(11.0, 15.0, "middle"))

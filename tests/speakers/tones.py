@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.speakers.voices import Floats, VoiceDistances
-from sottovoce.types import SAMPLE_RATE, Samples, Turn
+from sottovoce.speakers.networks import VoiceDistances
+from sottovoce.types import SAMPLE_RATE, Floats, Samples, Turn
 
 PITCHES = {"low": 300.0, "middle": 900.0, "high": 2100.0}
 FRAME = 270

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sottovoce.alignment.given_text import letters_of
+from sottovoce.alignment.forced import letters_of
 from sottovoce.errors import OptionError
 from sottovoce.text.languages import UNSPACED, UNSPACED_LETTERS
 from sottovoce.text.normalize import plain

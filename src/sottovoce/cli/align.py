@@ -32,9 +32,8 @@ from sottovoce.formats.base import info_of
 from sottovoce.formats.files import READABLE, load_text, load_transcript, parse_text
 from sottovoce.formats.output import STANDARD_OUTPUT, label_of
 from sottovoce.formats.paragraphs import clock
-from sottovoce.options.pictures import LONGEST_S, PictureOptions
 from sottovoce.options.schema import Option, made, options_of
-from sottovoce.options.transcribe import AlignOptions, TranscribeOptions
+from sottovoce.options.transcribe import LONGEST_PICTURE_S, AlignOptions, PictureOptions, TranscribeOptions
 from sottovoce.text.languages import language_name
 from sottovoce.types import Transcript
 
@@ -240,7 +239,7 @@ def plot(
     script = None if text is None else read_text(text)
     start_s = picture.offset or 0.0
     reading = made(TranscribeOptions, {option.key: given[option.key] for option in READING})
-    samples = load_audio(Source.of(recording, reading), start_s, picture.duration or LONGEST_S)
+    samples = load_audio(Source.of(recording, reading), start_s, picture.duration or LONGEST_PICTURE_S)
     check_length(samples)
 
     def work(model: Model, _: Source) -> None:

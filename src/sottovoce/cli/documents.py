@@ -69,7 +69,7 @@ class Documents:
         if self.folder is None:
             return info
         from sottovoce.audio.io import Source
-        from sottovoce.formats.spectrogram import spectrogram_address  # imports PyTorch
+        from sottovoce.pictures import spectrogram_address  # imports PyTorch
 
         audio = embedded_audio(recording) if self.embeds else audio_link(recording, self.folder)
         return replace(info, audio=audio, spectrogram=spectrogram_address(Source.of(recording, options)))

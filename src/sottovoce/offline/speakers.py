@@ -18,8 +18,7 @@ from sottovoce.offline.resume import ChannelPoint, ChannelsPlace, ResumePoint, T
 from sottovoce.offline.transcriber import Segments
 from sottovoce.options.transcribe import Diarizer
 from sottovoce.runtime.calls import RunOnHost, Runtime
-from sottovoce.speakers.channel_diarizer import leaks
-from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow
+from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow, leaks
 from sottovoce.speakers.labels import SpeakerLabels, letter, part_of
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Turn, Word

@@ -34,8 +34,7 @@ from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import Batching, BatchingRuntime, Caller, Priority
 from sottovoce.runtime.calls import ObservedRuntime, Runtime
-from sottovoce.speakers.channel_diarizer import ChannelDiarizer
-from sottovoce.speakers.diarize import make_diarizer
+from sottovoce.speakers.diarize import ChannelDiarizer, make_diarizer
 from sottovoce.speakers.labels import replace_letter
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
 from sottovoce.types import Segment, Span, Transcript, Turn, Word

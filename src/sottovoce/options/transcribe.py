@@ -1,4 +1,4 @@
-"""Options of recordings: transcription, speakers, alignment, layout of subtitles."""
+"""Options of recordings: transcription, speakers, alignment, layout of subtitles, pictures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, get_args
 
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
@@ -515,3 +515,49 @@ class WriterOptions:
     def need_words(self) -> bool:
         limits = (self.max_line_width, self.max_line_count, self.max_words_per_line, self.reading_speed)
         return self.highlight_words or any(limit is not None for limit in limits)
+
+
+SHORTEST_PICTURE_S, LONGEST_PICTURE_S = 0.1, 30.0
+Panel: TypeAlias = Literal["mel", "speech", "language", "attention", "confidence"]
+PANELS: tuple[Panel, ...] = get_args(Panel)
+
+
+def panels_of(names: str) -> tuple[Panel, ...]:
+    """Parse a list of panels such as "mel,attention", or "all".
+
+    Raises: OptionError.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in wanted if name not in (*PANELS, "all")]
+    if unknown or not wanted:
+        got = f"'{unknown[0]}'" if unknown else "none"
+        raise OptionError(f"panels: expected some of {', '.join(PANELS)} or all, got {got}")
+    return PANELS if "all" in wanted else tuple(panel for panel in PANELS if panel in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureOptions:
+    panels: tuple[Panel, ...] = Option(
+        "mel, speech, language, attention, confidence or all.",
+        metavar="PANEL[,PANEL…]",
+        cli_default="all",
+        reads=panels_of,
+    ).as_field(PANELS)
+    offset: float | None = Option(
+        "Start of the part.", unset="the beginning", kind="time", metavar="TIME"
+    ).as_field(None)
+    duration: float | None = Option(
+        "Length of the part, at most 30 s.",
+        unset="30",
+        kind="time",
+        metavar="TIME",
+        least=SHORTEST_PICTURE_S,
+        most=LONGEST_PICTURE_S,
+        expected=f"{SHORTEST_PICTURE_S:g} to {LONGEST_PICTURE_S:g} s",
+    ).as_field(None)
+    text: str | None = Option(
+        "Text of the part; it is aligned instead of transcribed.", metavar="FILE"
+    ).as_field(None)
+
+    def __post_init__(self) -> None:
+        check_options(self)

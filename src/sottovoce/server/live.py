@@ -12,11 +12,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Generic, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
+import numpy as np
 from starlette.status import (
     WS_1000_NORMAL_CLOSURE,
     WS_1008_POLICY_VIOLATION,
@@ -27,18 +28,69 @@ from starlette.status import (
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sottovoce.audio.container import LiveContainer
-from sottovoce.audio.samples import check_floats
+from sottovoce.audio.io import Source, load_audio
+from sottovoce.audio.samples import FloatMixer, check_floats
 from sottovoce.errors import AudioError
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveOptions
 from sottovoce.server.api import error_answer
 from sottovoce.server.auth import ApiKey
-from sottovoce.server.errors import UNAVAILABLE, ApiError, logged_api_error, to_api_error
-from sottovoce.server.pcm import PcmReader
+from sottovoce.server.errors import UNAVAILABLE, ApiError, invalid_value, logged_api_error, to_api_error
 from sottovoce.server.scheduler import InputQueue, Scheduler, SessionHandle
 from sottovoce.server.services import Services, key_of, run_until_first, services_of
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Samples
+
+SAMPLE_BYTES: dict[str, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
+MIN_RATE, MAX_RATE = 8_000, 96_000
+
+
+class PcmReader:
+    """Decodes bytes into samples (n,) float32 at 16 kHz, mixed to one channel.
+
+    Raises: ApiError 400 for an unknown encoding or rate.
+    """
+
+    def __init__(self, encoding: str = "s16le", sample_rate: int = SAMPLE_RATE, n_channels: int = 1) -> None:
+        if encoding not in SAMPLE_BYTES:
+            raise invalid_value("encoding", f"one of {', '.join(SAMPLE_BYTES)}", f"'{encoding[:50]}'")
+        if not MIN_RATE <= sample_rate <= MAX_RATE:
+            raise invalid_value("sample_rate", f"{MIN_RATE} to {MAX_RATE} Hz", str(sample_rate))
+        self._encoding = encoding
+        self._n_channels = n_channels
+        self._n_bytes = SAMPLE_BYTES[encoding] * n_channels
+        self._rest = b""
+        self._mixer = FloatMixer(sample_rate, n_channels, "live audio")
+
+    def read(self, piece: bytes) -> Samples:
+        """Return the complete samples (n,); an incomplete frame waits for the next piece."""
+        data = self._rest + piece
+        whole = len(data) - len(data) % self._n_bytes
+        self._rest = data[whole:]
+        if not whole:
+            return np.zeros(0, np.float32)
+        channels = self._floats(data[:whole]).reshape(-1, self._n_channels).T
+        samples: Samples = self._mixer.push(channels)[0]
+        return samples
+
+    def flush(self) -> Samples:
+        """Return the last samples (n,); nothing may be read after it."""
+        samples: Samples = self._mixer.flush()[0]
+        return samples
+
+    def _floats(self, data: bytes) -> Samples:
+        if self._encoding == "f32le":
+            return np.frombuffer(data, "<f4").astype(np.float32)
+        if self._encoding == "s16le":
+            return np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
+        return g711_table(self._encoding)[np.frombuffer(data, np.uint8)]
+
+
+@cache
+def g711_table(encoding: str) -> Samples:
+    """Return the samples (256,) of the bytes of mulaw or alaw (ITU-T G.711)."""
+    return load_audio(Source(bytes(range(256)), input_format=f"{encoding}:{SAMPLE_RATE}"))
+
 
 M_co = TypeVar("M_co", covariant=True)
 

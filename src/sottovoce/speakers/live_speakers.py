@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,8 +28,10 @@ from sottovoce.speakers.diarize import (
     weighted_sums,
 )
 from sottovoce.speakers.labels import FAR_S, SpeakerLabels, letter
-from sottovoce.speakers.voices import Floats, LocalSpeakers, VoiceEncoder
-from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
+from sottovoce.types import SAMPLE_RATE, Floats, Samples, Turn, Word
+
+if TYPE_CHECKING:
+    from sottovoce.speakers.networks import LocalSpeakers, VoiceEncoder
 
 UPDATE_FRAMES = 30
 """Half a second, the rate of updates."""

@@ -9,11 +9,12 @@ Sources: GE2E (arXiv 1710.10467), as in Resemblyzer 0.1.4; CAM++ (arXiv 2303.003
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,8 +27,45 @@ from sottovoce.models.checkpoint.torch_file import read_torch_file
 from sottovoce.models.sources.find import fetch_network
 from sottovoce.models.sources.package_index import IndexModel, Package, whole
 from sottovoce.models.whisper import as_tensor
-from sottovoce.speakers.voices import Floats, VoiceDistances
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Floats
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceDistances:
+    """Cosine distances (0 to 2) of a voice encoder, chosen on development voices.
+
+    same: up to which clusters of a recording are one speaker. new_speaker: from which a voice is new, live.
+    recluster: `same` for the voices of a session.
+    """
+
+    same: float = 0.26
+    new_speaker: float = 0.34
+    recluster: float = 0.24
+
+
+class VoiceEncoder(Protocol):
+    distances: VoiceDistances
+
+    def embed(self, speech: Sequence[Floats]) -> Floats:
+        """Embed n stretches (n_samples,) at 16 kHz in unit vectors (n, size), zeros for too short ones."""
+        ...
+
+
+class LocalSpeakers(Protocol):
+    """Finds the activity of a few local speakers in a window.
+
+    first_samples: centre of the first frame. frame_samples: between centres.
+    """
+
+    window_samples: int
+    first_samples: int
+    frame_samples: int
+    n_frames: int
+
+    def activity(self, windows: Floats) -> Floats:
+        """Compute probabilities (n, n_frames, n_local) of windows (n, window_samples) float32."""
+        ...
+
 
 VOICES = IndexModel(
     licence="Apache-2.0",

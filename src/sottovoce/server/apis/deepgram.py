@@ -26,14 +26,13 @@ from sottovoce.audio.container import LiveContainer
 from sottovoce.formats.document import Json, score, seconds, span_document
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.live import Captions, Eagerness, LiveDecodingOptions, LiveOptions
-from sottovoce.options.requests import LANGUAGE_EXAMPLES
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server import api, fields
 from sottovoce.server.errors import ApiError, invalid_value, unsupported
-from sottovoce.server.live import WebSocketConnection
+from sottovoce.server.fields import LANGUAGE_EXAMPLES
+from sottovoce.server.live import MAX_RATE, MIN_RATE, PcmReader, WebSocketConnection
 from sottovoce.server.models import ModelRegistry, resolve_model_id
-from sottovoce.server.pcm import MAX_RATE, MIN_RATE, PcmReader
 from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, begin_job, received_body

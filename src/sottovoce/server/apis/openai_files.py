@@ -26,12 +26,12 @@ from sottovoce.formats.document import Json, json_text, score, seconds, span_doc
 from sottovoce.formats.document import word_document as live_word
 from sottovoce.formats.files import writer_for
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
-from sottovoce.options.requests import TRANSLATION_FORMATS
 from sottovoce.options.schema import Option, Values, made
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.server import api, fields
 from sottovoce.server.errors import invalid_options, invalid_value, shutting_down, to_api_error
+from sottovoce.server.fields import TRANSLATION_FORMATS
 from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import run_until_first
 from sottovoce.server.uploads import FileRequest, RunningJob, begin_job, received_form

@@ -24,9 +24,8 @@ from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server import api, fields
 from sottovoce.server.apis.openai_files import logprob
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
-from sottovoce.server.live import WebSocketConnection, in_thread_if_large
+from sottovoce.server.live import PcmReader, WebSocketConnection, in_thread_if_large
 from sottovoce.server.models import ModelRegistry
-from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import key_of, services_of
 from sottovoce.server.uploads import whole_body
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Word

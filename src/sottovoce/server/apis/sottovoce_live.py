@@ -18,22 +18,20 @@ from starlette.websockets import WebSocket
 from sottovoce.errors import TranslationError
 from sottovoce.formats.document import Json, event_document
 from sottovoce.options.live import LiveOptions
-from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
 from sottovoce.server import fields
 from sottovoce.server.api import Api, SocketRoute
 from sottovoce.server.errors import ApiError, invalid_value, logged_api_error
-from sottovoce.server.live import WebSocketConnection, require_valid
-from sottovoce.server.pcm import PcmReader
+from sottovoce.server.fields import LIVE_REQUEST, MODEL
+from sottovoce.server.live import PcmReader, WebSocketConnection, require_valid
 from sottovoce.server.scheduler import QueuedTranslator, SessionHandle
 from sottovoce.server.services import Services, key_of, services_of
 from sottovoce.server.settings import TranslationSettings
-from sottovoce.speakers.voices import Floats
 from sottovoce.text.languages import language_codes
 from sottovoce.translation.chat import ChatTranslator
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, TARGET
-from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples
+from sottovoce.types import SAMPLE_RATE, Event, Final, Floats, Partial, Samples
 
 SUBPROTOCOL = "sottovoce"
 MAX_NAME = 50

@@ -24,7 +24,7 @@ from sottovoce.server.fields import TEXT, Fields, note_ignored, read_form
 from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, UploadedFile, begin_job, received_form
-from sottovoce.speakers.channel_diarizer import has_channels_apart
+from sottovoce.speakers.diarize import has_channels_apart
 from sottovoce.speakers.labels import letter_index, parts_of
 from sottovoce.types import Segment, Transcript, Word
 

@@ -23,8 +23,7 @@ from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server import fields
 from sottovoce.server.errors import ApiError, invalid_value
-from sottovoce.server.live import LiveConnection
-from sottovoce.server.pcm import PcmReader
+from sottovoce.server.live import LiveConnection, PcmReader
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import Event, Partial, SpeechEnded, SpeechStarted
