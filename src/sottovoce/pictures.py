@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 LEAST_FRAMES, HOP_FRAMES = 20, 50
 """Log-mel frames: shortest piece of speech, and hop."""
-MOST_TOKENS = 440
 
 Array = npt.NDArray[np.float32]
 
@@ -168,7 +167,7 @@ def _attention(model: Model, mel: Floats, transcript: Transcript) -> Attention |
 
 def _text_tokens(transcript: Transcript, eot: int) -> tuple[int, ...]:
     tokens = [token for segment in transcript.segments for token in segment.tokens if token < eot]
-    return tuple(tokens[:MOST_TOKENS])
+    return tuple(tokens[:440])  # Whisper's text context holds 448
 
 
 def likeliest(languages: Languages, n_languages: int = 5, least: float = 0.15) -> Sequence[int]:

@@ -403,12 +403,10 @@ def _loud_part(one: SpeechSegment, first: int, last: int, levels: Levels) -> Spe
 
 LONGEST_S = 29.0
 MOST_TOKENS = 400
-EARLIEST_CUT_S = 12.0
 PAUSE_S = 1.5
 """A window ends at such a pause between roughly timed words."""
 SURE_MARGIN_S, UNSURE_MARGIN_S = 1.0, 3.0
 """Audio beyond the outer words of a window, with and without rough times."""
-SECONDS_A_LETTER = 0.07
 
 Span = tuple[float, float]
 
@@ -430,7 +428,7 @@ def guess_times(units: Sequence[Unit], found: Sequence[Span | None], duration_s:
         if not missing:
             continue
         letters = [len(units[i].letters) for i in missing]
-        wanted = sum(letters) * SECONDS_A_LETTER
+        wanted = sum(letters) * 0.07  # seconds a letter
         start = spans[before][1] if before >= 0 else 0.0
         end = spans[after][0] if after < len(units) else duration_s
         if before < 0 and after < len(units):
@@ -486,7 +484,8 @@ def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
     if last == len(units):
         return last
     begins_word = [i for i in range(first + 1, last + 1) if units[i].text.startswith(" ") or units[i].letters]
-    late = [i for i in begins_word if spans[i][0] >= start + EARLIEST_CUT_S] or begins_word or [last]
+    # A window ends in the longest pause after its first 12 s.
+    late = [i for i in begins_word if spans[i][0] >= start + 12.0] or begins_word or [last]
     return max(late, key=lambda i: (round(spans[i][0] - spans[i - 1][1], 2), i))
 
 
@@ -500,8 +499,6 @@ ROUGH = TranscribeOptions(
     word_timestamps=True,
 )
 """The rough transcript: one greedy pass."""
-LIKELY = 0.2
-"""Mean word probability below which a warning follows."""
 Progress = Callable[[float, float | None], None]
 
 
@@ -624,7 +621,7 @@ class TextAligner:
 
 def warn_if_unlikely(words: Sequence[TimedWord], recording: str) -> None:
     probability = sum(word.probability for word in words) / max(1, len(words))
-    if words and probability < LIKELY:
+    if words and probability < 0.2:  # mean of the words
         logger.warning(
             "text: expected what is said in %s, but its words are improbable there (%.2f in the mean)",
             recording,

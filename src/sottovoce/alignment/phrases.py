@@ -13,7 +13,6 @@ from sottovoce.text.languages import UNSPACED, UNSPACED_LETTERS
 from sottovoce.text.normalize import plain
 from sottovoce.types import Segment, Transcript, Word
 
-LEAST_SCORE = 0.7
 JOINING = 0.25
 """Cost of one word written as two, or two as one."""
 _UNIT = re.compile(rf"[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+")
@@ -37,7 +36,7 @@ class _PlacedUnit:
     word: Word
 
 
-def find_phrase(transcript: Transcript, phrase: str, *, least_score: float = LEAST_SCORE) -> list[Match]:
+def find_phrase(transcript: Transcript, phrase: str, *, least_score: float = 0.7) -> list[Match]:
     """Find the occurrences of a phrase, in order, without overlaps.
 
     least_score: 1 requires the same letters, 0.7 lets three of ten differ.

@@ -23,9 +23,6 @@ from sottovoce.threads import n_threads, set_threads
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Segment, Span, Turn
 
 SHORTEST_PART_S = 5.0
-REACH = 0.25
-"""Largest shift of a cut, as a share of a part."""
-WAIT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +44,11 @@ def parts_of(
     for number in range(1, n_parts):
         even = start_s + number * length
         least = (cuts[-1] if cuts else start_s) + SHORTEST_PART_S
+        # A cut moves by at most a quarter of a part.
         near = [
             (later - earlier, -abs((earlier + later) / 2 - even), (earlier + later) / 2)
             for earlier, later in pauses
-            if abs((earlier + later) / 2 - even) <= REACH * length
+            if abs((earlier + later) / 2 - even) <= 0.25 * length
             and least <= (earlier + later) / 2 <= end_s - SHORTEST_PART_S
         ]
         if near:
@@ -195,7 +193,7 @@ class _PartWorker:
 
     def result(self) -> _ReadPart:
         try:
-            while not wait([self.pipe], timeout=WAIT_S):
+            while not wait([self.pipe], timeout=0.5):
                 pass
             answer = self.pipe.recv()
         except (EOFError, OSError):

@@ -21,7 +21,6 @@ from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
 from sottovoce.formats.document import json_text
 from sottovoce.options.replicas import Replicas
 
-MAX_BLOCKS = 10_000
 N_RETRIES = 2
 FATAL = "fatal"
 DIED = "the process that read it ended before it was done, twice"
@@ -103,7 +102,8 @@ def _round(
     context.enable_progress_bars = False
     context.max_errored_blocks = -1
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    n_blocks = min(math.ceil(len(items) / n_in_block), MAX_BLOCKS)
+    # A larger archive has larger blocks.
+    n_blocks = min(math.ceil(len(items) / n_in_block), 10_000)
     listed = data.from_items(
         [{"id": item.id, "path": os.fsencode(item.path)} for item in items], override_num_blocks=n_blocks
     )

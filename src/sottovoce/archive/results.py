@@ -148,7 +148,6 @@ def reason(error: Exception) -> str:
     return text if isinstance(error, SottovoceError) else f"{type(error).__name__}: {text[:300]}"
 
 
-PART_ROWS = 512
 _BEGINNING = b'{"id": '
 
 
@@ -282,7 +281,7 @@ class ParquetTable:
 
     def append(self, row: Row) -> None:
         self._held.append(row)
-        if len(self._held) >= PART_ROWS:
+        if len(self._held) >= 512:  # rows of a group of the table
             self.flush()
 
     def flush(self) -> None:

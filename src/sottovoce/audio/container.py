@@ -42,11 +42,10 @@ logger = logging.getLogger(__name__)
 
 
 HEAD_BYTES = 4096
-TELEPHONE_RATE = 8_000
 RAW_FORMATS = {
     **dict.fromkeys(("s16le", "s16be", "s24le", "s24be", "s32le", "s32be", "s8", "u8"), SAMPLE_RATE),
     **dict.fromkeys(("f32le", "f32be", "f64le", "f64be", "g722"), SAMPLE_RATE),
-    **dict.fromkeys(("mulaw", "alaw", "gsm"), TELEPHONE_RATE),
+    **dict.fromkeys(("mulaw", "alaw", "gsm"), 8_000),  # telephone
 }
 _FIXED = ("g722", "gsm")
 _ENDINGS = {
@@ -83,7 +82,6 @@ _NO_SOUND = {
     b"\x7fELF": "a program",
     b"\x93NUMPY": "a NumPy array",
 }
-_PACKET_BYTES = 188
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ def is_container(head: bytes) -> bool:
     """Return whether the first `HEAD_BYTES` of a source are a container, or frames of mp3, AAC or AC-3."""
     if any(head.startswith(marks, offset) for offset, marks in _CONTAINERS):
         return True
-    packets = head[::_PACKET_BYTES]
+    packets = head[::188]  # an MPEG transport stream is packets of 188 bytes
     return (len(packets) >= 8 and set(packets) == {0x47}) or any(
         _are_frames(head, *codec) for codec in _FRAMES
     )
@@ -155,8 +153,6 @@ def _is_text(head: bytes) -> bool:
 
 _PAGE = re.compile(rb"OggS\0([\0-\7])", re.DOTALL)
 _HEADER_BYTES = 6
-_BEGINS_STREAM = 2
-"""Page flag; within a link, pages that begin a stream precede all others."""
 _SCANNED_BYTES = 2**20
 
 
@@ -240,7 +236,8 @@ class MediaFile:
     def _scan(self, data: bytes) -> None:
         joined = self._tail + data
         for page in _PAGE.finditer(joined):
-            begins_stream = page[1][0] & _BEGINS_STREAM
+            # The flag of pages that begin a stream; within a link, they precede all others.
+            begins_stream = page[1][0] & 2
             if begins_stream and self._is_within:
                 self._next_link = self._scanned - len(self._tail) + page.start()
                 self._ahead = joined[page.start() :] + self._ahead
@@ -908,7 +905,6 @@ def _declared_duration_s(container: InputContainer, stream: AudioStream) -> floa
 
 MOST_AT_ONCE_S = 5.0
 """A few bytes may hold hours of silence."""
-MOST_BLOCKS = 32
 THREAD_NAME = "sottovoce-container"
 LIVE_NAME = "live audio"
 _Decoded: TypeAlias = "Samples | Exception | bool"
@@ -923,7 +919,7 @@ class LiveContainer:
 
     def __init__(self) -> None:
         self._fed: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._decoded: queue.Queue[_Decoded] = queue.Queue(MOST_BLOCKS)
+        self._decoded: queue.Queue[_Decoded] = queue.Queue(32)  # blocks of live sound
         self._thread: threading.Thread | None = None
         self._rest = b""
         self._is_read = False

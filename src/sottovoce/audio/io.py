@@ -237,7 +237,6 @@ def check_is_there(source: AudioSource) -> None:
 
 CHUNK_S = 5.0
 QUIET = 4 / 32768
-LEAST_PAUSE_S = 0.05
 Span: TypeAlias = tuple[int, int]
 TOLERANCE_S = 0.1
 _OUTPUT = f"sample_fmts=flt:sample_rates={SAMPLE_RATE}:channel_layouts=mono"
@@ -372,7 +371,8 @@ class AudioReader:
         edges = np.concatenate(([self._last_sound], sound))
         self._n_read += block.shape[1]
         self._last_sound = int(edges[-1])
-        ends = np.flatnonzero(np.diff(edges) > LEAST_PAUSE_S * SAMPLE_RATE)
+        # Shorter stretches of quiet are parts of sounds.
+        ends = np.flatnonzero(np.diff(edges) > 0.05 * SAMPLE_RATE)
         starts_s, ends_s = (edges[ends] + 1) / SAMPLE_RATE, edges[ends + 1] / SAMPLE_RATE
         self._pauses += zip(starts_s.tolist(), ends_s.tolist(), strict=True)
 

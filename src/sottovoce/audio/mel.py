@@ -244,8 +244,6 @@ def window_features(
 Fill: TypeAlias = Literal["zero", "silence"]
 """Padding after a recording: 0.0 after normalisation, or the log-mel of silence."""
 
-HELD_FRAMES = 60_000
-"""Frames kept from the first reading (10 minutes; 19 MB with 80 mels)."""
 # Frames after the content that still overlap its last samples: openai-whisper's maximum sees them.
 _N_TAIL_FRAMES = 3
 
@@ -253,7 +251,8 @@ _N_TAIL_FRAMES = 3
 class RecordingFeatures:
     """Normalised log-mel windows of a recording, requested front to back. A context manager.
 
-    Frames are 10 ms and stay until `drop_before`. held_frames: the longest recording that is not read twice.
+    Frames are 10 ms and stay until `drop_before`. held_frames: the longest recording that is not read twice
+    (10 minutes; 19 MB with 80 mels).
     observer: receives every sample once, before its window is returned. Raises: OptionError for an unknown
     normalization; AudioError as `open_audio`.
     """
@@ -264,7 +263,7 @@ class RecordingFeatures:
         n_mels: int = 80,
         *,
         normalization: Normalization = "recording",
-        held_frames: int = HELD_FRAMES,
+        held_frames: int = 60_000,
         observer: SpeechFinder | None = None,
     ) -> None:
         if normalization not in get_args(Normalization):

@@ -178,7 +178,6 @@ BLOCK_SAMPLES = SAMPLE_RATE // 10
 N_SUSTAINED = 5
 CANCELLED = 0.1
 INTACT = 0.5
-ROUNDING = 0.25
 
 Pcm16: TypeAlias = npt.NDArray[np.int16]
 S = TypeVar("S", np.int16, np.float32)
@@ -238,7 +237,7 @@ class Downmix(Generic[S]):
     ) -> Iterator[npt.NDArray[S]]:
         levels, mix = channels.astype(np.float64), mixed.astype(np.float64)
         products = levels @ levels.T
-        rounding = ROUNDING * len(mixed) if mixed.dtype.kind == "i" else 0.0
+        rounding = 0.25 * len(mixed) if mixed.dtype.kind == "i" else 0.0  # integers: half a unit, squared
         energies = np.array([mix @ mix, rounding, self._weights**2 @ np.diag(products)])
         self._waiting.append(_Block(mixed, channels, products, energies))
         self._next_sample += len(mixed)

@@ -20,7 +20,6 @@ from types import FrameType
 
 import click
 
-RETRY_S = 0.01
 SWALLOWED_S = 3.0
 """Delay after which an interrupt without effect is raised again."""
 FILES = "sottovoce.audio.container"
@@ -93,7 +92,8 @@ class Interrupts:
         if is_waiting:
             return
         is_dropped = drops_exceptions(frame)
-        again = threading.Timer(RETRY_S if is_dropped else SWALLOWED_S, self._again)
+        # An exception that is dropped where it is raised is raised again soon.
+        again = threading.Timer(0.01 if is_dropped else SWALLOWED_S, self._again)
         again.daemon = True
         again.start()
         if not is_dropped:

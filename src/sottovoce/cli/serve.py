@@ -57,8 +57,6 @@ FIXED = ("backend", "model_dir", "local_only")
 EXTRA = frozenset(
     {"starlette", "uvicorn", "httptools", "anyio", "python_multipart", "websockets", "prometheus_client"}
 )
-SWITCH_S = 0.0005
-"""Seconds for which a thread keeps the interpreter: model threads need it after every operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +180,7 @@ def serve_app(given: Values, invocation: Invocation) -> int:
         log_for_people()
     else:
         log_as_json(level)
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(0.0005)  # model threads need the interpreter after every operation
     server.services.ends_process = True
     server.serve_until_ended()
     is_polite = server.ended_by is None or server.ended_by is signal.SIGINT

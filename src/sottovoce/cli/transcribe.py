@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 FORMAT = "sottovoce part 1"
 ENDING = ".part"
-SYNC_S = 5.0
 READ_WITH = (
     *("model", "second_model", "defer_logprob", "defer_word", "device", "dtype", "backend", "model_dir"),
     *("revision", "lm", "lm_weight", "hotwords", "hotword_weight", "vocabulary_from"),
@@ -286,7 +285,7 @@ class PartWriter:
             self._file = self._file or self._opened()
             self._file.write("".join(lines).encode())
             self._file.flush()
-            if time.monotonic() - self._synced_s >= SYNC_S:
+            if time.monotonic() - self._synced_s >= 5.0:  # writes to the disk wait for it
                 os.fsync(self._file.fileno())
                 self._synced_s = time.monotonic()
         except OSError as error:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 NEVER = float("-inf")
 CUT_MARGIN = 40.0
 """Nats by which a state may be behind the best and still win."""
-_SEPARATOR_MARGIN = 1e-3
-"""Nats by which a separator of the hypothesis is preferred."""
 _LEAST_FRAMES = 1000
 """Fewer frames are faster without threads."""
 
@@ -188,7 +186,8 @@ class IdleSeparators:
         """Append "blank or idle separator" to emissions (B, T, V)."""
         if self.separator is None:
             return log_probs
-        idle = np.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
+        # Nats by which a separator of the hypothesis is preferred.
+        idle = np.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - 1e-3)
         return np.concatenate((log_probs, idle[:, :, None]), axis=2)
 
     def blanks(self, tokens: Ints, before: Ints, n_labels: int) -> int | Ints:

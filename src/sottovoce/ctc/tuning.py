@@ -16,8 +16,6 @@ Counts = npt.NDArray[np.int64]
 Weights = Mapping[str, float]
 CountErrors = Callable[[Weights], Counts]
 """Returns the errors (n,) of each utterance, decoded with these weights."""
-_FIRST_DEVIATION = 0.2
-"""Standard deviation of the first tries, as a share of the ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +153,8 @@ def _search(
     shares = [each.share_of(start[name]) for name, each in ranges.items()]
     shares += [0.5] * (len(shares) == 1)  # CMA wants two dimensions; the second one moves nothing
     limits = np.array([[0.0, 1.0]] * len(shares))
-    optimizer = CMA(mean=np.array(shares), sigma=_FIRST_DEVIATION, bounds=limits, seed=seed)
+    # sigma: of the first tries, as a share of the ranges.
+    optimizer = CMA(mean=np.array(shares), sigma=0.2, bounds=limits, seed=seed)
     best, lowest = dict(start), cost(start)
     n_tried = 1
     while n_tried < n_tries:

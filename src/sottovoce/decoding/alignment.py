@@ -316,16 +316,13 @@ def _timed_words(
 
 
 SENTENCE_ENDS = ".。!！?？"
-LONGEST_MEDIAN_S = 0.7
-"""Upper limit of the median, so that in slow speech pauses do not join words; openai-whisper 20250625,
-`add_word_timestamps`.
-"""
 
 
 def usual_duration(words: Sequence[TimedWord]) -> float:
     """Return the median duration (s) of the words, at most 0.7; 0 for none."""
     durations = [word.duration for word in words if word.duration != 0.0]
-    return min(LONGEST_MEDIAN_S, statistics.median(durations)) if durations else 0.0
+    # In slow speech pauses must not join words; openai-whisper 20250625, `add_word_timestamps`.
+    return min(0.7, statistics.median(durations)) if durations else 0.0
 
 
 def cut_at_sentence_ends(words: Sequence[TimedWord], longest: float) -> list[TimedWord]:

@@ -29,18 +29,12 @@ from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples
 PIECES_S = (2.0, 4.0, 7.0, 11.0)
 """Lengths of the pieces, in turn."""
 LEAST_S = sum(PIECES_S)
-UPDATE_S = 0.5
-"""Twice the interval of sessions, for half the cost."""
-LONGEST_TEXT = 120
-"""Tokens."""
 ANCHOR_NORM = 0.6
 """Frames of padding below this share of the median norm attract attention: they have 0.2 in `base` and 0.5 in
 `tiny.en`, almost all others more than 0.85.
 """
 ANCHOR_SHARE = 0.2
 """Least share of the pieces that show an anchor."""
-LEAST_PIECES = 2
-"""Least number of them; with three, a minute of speech misses anchors."""
 SPARSE = ((30, 3.5), (20, 3.5), (30, 5.0), (20, 5.0), (10, 3.5))
 """(stride, recompute_s) of the sparse modes, by rising cost. Cheaper ones lost words of `base` on some clips.
 """
@@ -60,8 +54,6 @@ NEAR, NEAR_WORST = 0.05, 0.2
 """Mean and worst divergence, in nats a token, up to which modes of `base` have the errors of the full window.
 Source: docs/research/live-encoder.md, the table of 40 clips.
 """
-DOUBTFUL_PIECES = 2
-"""Those with the worst divergence decide about the next stride, so that ten encodings suffice."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +130,8 @@ def quick_encoder_mode(backend: Backend, tokenizer: Tokenizer) -> EncoderMode:
         each = divergences(backend, pieces, mode.whole())
         if sum(each) <= NEAR * len(each) and max(each) <= NEAR_WORST:
             return mode
-        worst = sorted(range(len(each)), key=each.__getitem__)[-DOUBTFUL_PIECES:]
+        # Those with the worst divergence decide about the next stride, so that ten encodings suffice.
+        worst = sorted(range(len(each)), key=each.__getitem__)[-2:]
         pieces = [pieces[index] for index in worst]
     return DENSE
 
@@ -165,7 +158,7 @@ def _reference(backend: Backend, tokenizer: Tokenizer, part: Samples) -> Iterato
     n_columns = 2 * (len(part) * FRAMES_PER_SECOND // SAMPLE_RATE)
     mel = log_mel(part, backend.dims.n_mels, padding_samples=SAMPLE_RATE)[:, :n_columns]
     (full,) = backend.encode_incremental([IncrementalWindow(mel, EXACT)])
-    options = DecodingOptions(language=tokenizer.language, without_timestamps=True, sample_len=LONGEST_TEXT)
+    options = DecodingOptions(language=tokenizer.language, without_timestamps=True, sample_len=120)
     (result,) = decode(backend, tokenizer, full.encoded, [options])
     if result.tokens:
         prompt = tokenizer.sot_sequence_including_notimestamps
@@ -183,7 +176,8 @@ def find_anchors(pieces: Sequence[ReferencePiece]) -> tuple[int, ...]:
         median = np.quantile(piece.norms, 0.5, method="lower")
         n_low += is_padding & (piece.norms < ANCHOR_NORM * median)
         n_padding += is_padding
-    is_anchor = (n_low >= ANCHOR_SHARE * n_padding) & (n_low >= LEAST_PIECES)
+    # With three pieces, a minute of speech misses anchors.
+    is_anchor = (n_low >= ANCHOR_SHARE * n_padding) & (n_low >= 2)
     return tuple(np.flatnonzero(is_anchor).tolist())
 
 
@@ -204,7 +198,8 @@ def _divergence(backend: Backend, piece: ReferencePiece, result: IncrementalResu
 
 
 def _grown(backend: Backend, piece: ReferencePiece, mode: EncoderMode) -> tuple[IncrementalResult, int]:
-    every = round(UPDATE_S * FRAMES_PER_SECOND)
+    # Twice the interval of sessions, for half the cost.
+    every = round(0.5 * FRAMES_PER_SECOND)
     lengths = [*range(every, piece.n_frames, every), piece.n_frames]
     if mode.recompute_s is None:
         (result,) = backend.encode_incremental([IncrementalWindow(piece.log_mel, mode)])

@@ -17,7 +17,6 @@ from sottovoce.text.normalize import composed
 from sottovoce.text.tokenizer import Tokenizer
 
 MOST_WORDS, LEAST_COUNT, LEAST_LETTERS = 200, 2, 3
-_MULTILINGUAL = 51865
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 _ADDRESS = re.compile(r"\w+://\S+|\S+@\S+|```.*?```|`[^`\n]+`", re.DOTALL)
 _POSSESSIVE = re.compile(r"['’]s$")
@@ -33,7 +32,7 @@ def vocabulary_from(
     """
     named = [paths] if isinstance(paths, str | Path) else list(paths)
     texts = [composed(document_text(path)) for path in named]
-    words = rare_words(texts, tokenizer or Tokenizer.for_model(_MULTILINGUAL))
+    words = rare_words(texts, tokenizer or Tokenizer.for_model(51865))  # of multilingual models
     if not words:
         raise LanguageModelError(
             f"{', '.join(map(str, named))}: expected words that are rare elsewhere and stand there at least "

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from docx.text.run import Run
 
 
-PAUSE_S = 2.0
 LONG = 600
 """Characters after which a paragraph ends at the next sentence, without a pause."""
 
@@ -73,7 +72,7 @@ def _ends_before(paragraph: Paragraph, following: Paragraph) -> bool:
     if (paragraph.speaker, paragraph.language) != (following.speaker, following.language):
         return True
     is_long = len(paragraph.text) >= LONG and ends_with(paragraph.text.split(" ")[-1], SENTENCE_ENDS)
-    return is_long or following.start - paragraph.end >= PAUSE_S
+    return is_long or following.start - paragraph.end >= 2.0  # seconds of a pause
 
 
 def _language_name(language: str) -> str:

@@ -25,7 +25,6 @@ SILENCE_CORRECTION = 0.3
 """Factor on the log-probabilities of silence, subtracted from those of speech: over all languages, 72.0 %
 instead of 69.5 of development stretches are correct (docs/research/log.md).
 """
-SILENCE_MELS = 200
 TAIL_S = 1.0
 """Seconds of padding behind a separately encoded stretch. The full window, used where sparse padding makes it
 cheap, is better: of one second of read speech, over all languages, 90 instead of 68 % are correct.
@@ -130,7 +129,8 @@ class LanguageProbe:
         if self.window_mode is not None:
             return self._raw_logits(log_mels)
         if self._silence_logits is None:
-            silence = np.full((self._backend.dims.n_mels, SILENCE_MELS), SILENCE_LOG_MEL, np.float32)
+            # 2 s of digital silence
+            silence = np.full((self._backend.dims.n_mels, 200), SILENCE_LOG_MEL, np.float32)
             raw = self._raw_logits([silence])
             self._silence_logits = np.float32(SILENCE_CORRECTION) * log_softmax(raw[:, :-1])
         raw = self._raw_logits(log_mels)

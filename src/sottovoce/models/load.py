@@ -140,8 +140,6 @@ def expected_languages(name: str) -> tuple[str, ...]:
 
 MODES_VERSION = 1
 """Of the self-test and of the files; other versions are ignored."""
-HASHED = 64
-"""Numbers of each tensor that identify the weights."""
 
 
 def weights_key(checkpoint: Checkpoint) -> str:
@@ -149,7 +147,8 @@ def weights_key(checkpoint: Checkpoint) -> str:
     digest = hashlib.sha256(repr(checkpoint.dims).encode())
     for name, tensor in sorted(checkpoint.tensors.items()):
         digest.update(name.encode())
-        digest.update(floats(tensor.reshape(-1)[:HASHED]).tobytes())
+        # 64 numbers of each tensor identify the weights
+        digest.update(floats(tensor.reshape(-1)[:64]).tobytes())
     return digest.hexdigest()[:32]
 
 

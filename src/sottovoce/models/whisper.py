@@ -73,8 +73,6 @@ def _parts(n_out: int) -> int:
 
 FEW_INT8_ROWS = 16
 """Most rows of PyTorch's int8 kernel; for more, float products are faster (measured on Zen 4)."""
-KERNEL_STEP = 32
-"""Columns of a block of the kernel."""
 
 
 class Int8Table(nn.Module):
@@ -99,7 +97,8 @@ class Int8Table(nn.Module):
         """Multiply x (..., n_in) by the table transposed and add bias (n_out,): (..., n_out)."""
         n_out, n_in = self.values.shape
         n_rows = x.numel() // n_in
-        if x.device.type != "cpu" or n_in % KERNEL_STEP or not 1 <= n_rows <= FEW_INT8_ROWS:
+        # The kernel's blocks have 32 columns.
+        if x.device.type != "cpu" or n_in % 32 or not 1 <= n_rows <= FEW_INT8_ROWS:
             return F.linear(x, self.rows(), bias)
         # The kernel is fast for bfloat16 only; scales of 1 here leave the real ones to float32.
         ones = torch.ones(n_out, dtype=torch.bfloat16)
@@ -178,10 +177,6 @@ def int8_tables(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Te
     return state
 
 
-N_ROWS_HINT = 8
-"""The number of rows that the layout is optimised for."""
-
-
 class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -210,7 +205,8 @@ def packed(table: Tensor) -> Tensor:
     """
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         raise RuntimeError("this build of PyTorch packs no tables")
-    blocks: Tensor = torch.ops.mkldnn._reorder_linear_weight(table.detach(), N_ROWS_HINT)
+    # The layout is optimised for 8 rows.
+    blocks: Tensor = torch.ops.mkldnn._reorder_linear_weight(table.detach(), 8)
     return blocks
 
 

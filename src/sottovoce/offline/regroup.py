@@ -22,7 +22,6 @@ from sottovoce.text.normalize import n_clusters, shared_out, unbreakable, width
 from sottovoce.types import Segment, Word
 
 FORM = "split or merge with pause=, after=, letters=, words= or seconds=, as 'split pause=0.5; merge words=9'"
-N_HALVINGS = 24
 
 
 def segment_moved(segment: Segment, seconds: float) -> Segment:
@@ -134,7 +133,8 @@ class Split:
     def _fitting(self, units: list[Unit]) -> list[list[Word]]:
         fewest = self._filled(units, 1.0)
         low, high = 0.0, 1.0
-        for _ in range(N_HALVINGS if len(fewest) > 1 else 0):
+        # Each halves the range of the limit: to a 2^24th of it.
+        for _ in range(24 if len(fewest) > 1 else 0):
             middle = (low + high) / 2
             is_enough = len(self._filled(units, middle)) <= len(fewest)
             low, high = (low, middle) if is_enough else (middle, high)

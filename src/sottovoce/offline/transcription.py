@@ -347,8 +347,6 @@ def _segments(
     return in_style(segments, options)
 
 
-LEAST_S = 0.1
-"""Shorter stretches hold no word."""
 LONGEST_S = 60.0
 """Uncertain text of this length is transcribed without waiting for a certain segment."""
 
@@ -425,7 +423,7 @@ class _Draft:
         start_s, held = self._until_s, self._held
         has_gaps = any(start < end_s and end > start_s for start, end in self.own.skipped)
         self._held, self._until_s = [], max(start_s, end_s)
-        if not (held or has_gaps) or end_s - start_s < LEAST_S:
+        if not (held or has_gaps) or end_s - start_s < 0.1:  # shorter ones hold no word
             return held
         self.own.skipped = tuple(
             part
@@ -512,9 +510,6 @@ def with_names(segment: Segment, names: Sequence[str]) -> Segment:
 Source = TypeVar("Source")
 Outcome: TypeAlias = Transcript | Exception
 
-AHEAD = 4
-"""Batches of finished recordings that may wait for an earlier one."""
-
 
 def transcribe_batch(
     transcriber: Transcriber,
@@ -550,7 +545,8 @@ def transcribe_batch(
                     raise error
                 yield source, error or run.result()
             open_runs = [run for _, run in runs if not run.done()]
-            room = min(batch_size - len(open_runs), AHEAD * batch_size - len(runs))
+            # Four batches of finished recordings may wait for an earlier one.
+            room = min(batch_size - len(open_runs), 4 * batch_size - len(runs))
             new = [(source, runtime.caller(Priority.FILE)) for source in islice(waiting, room)]
             runs.extend((source, pool.submit(transcribe, source, caller)) for source, caller in new)
             if not runs:

@@ -14,7 +14,6 @@ from sottovoce.types import Task
 
 Switching: TypeAlias = Literal["off", "restart"]
 """How a change of language is followed."""
-SWITCH_CERTAINTY = 0.8
 Captions: TypeAlias = Literal["firm", "revisable"]
 Latency: TypeAlias = Literal["low", "balanced", "sure"]
 Eagerness: TypeAlias = Literal["low", "medium", "high"]
@@ -184,7 +183,7 @@ class LiveOptions:
         sottovoce=ApiField(
             "switch_certainty", "posterior of another language, 0.5 to 1, at which the session switches"
         ),
-    ).as_field(SWITCH_CERTAINTY)
+    ).as_field(0.8)
     captions: Captions = Option(
         "firm: only committed words; revisable: also later words, which may change.",
         group="Captions",

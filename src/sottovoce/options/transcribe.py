@@ -19,7 +19,6 @@ from sottovoce.types import Samples, Turn
 
 PREPENDED = "\"'“¿([{-"
 APPENDED = "\"'.。,，!！?？:：”)]}、"
-LANGUAGE_WINDOWS = 4
 LANGUAGE_PRIOR: Mapping[str, float] = MappingProxyType(
     dict.fromkeys(("br", "cy", "fo", "haw", "la", "mi", "nn", "oc", "sa"), math.log(0.2))
 )
@@ -187,7 +186,7 @@ class TranscribeOptions:
     ).as_field(True)
     language_windows: int = in_python(
         "Most windows of 30 s with speech used to detect the language; fewer if they agree.", least=1
-    ).as_field(LANGUAGE_WINDOWS)
+    ).as_field(4)
     language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
     """See `combine_detections`."""
     initial_prompt: str | None = _context(

@@ -47,8 +47,6 @@ from sottovoce.threads import n_threads as threads_here
 from sottovoce.threads import one_torch_thread, use_threads
 
 log = logging.getLogger(__name__)
-FILE_SHARE = 0.1
-"""Least share of the time for recordings, however many live calls there are."""
 USUAL_FRAMES = 350
 """Frames usually computed of a window that grew."""
 PATIENCE_S = 1.0
@@ -57,8 +55,6 @@ first.
 """
 
 
-EXIT_S = 10.0
-"""The interpreter waits this long for a round that has begun."""
 THREAD_NAME = "sottovoce-model"
 ENDED = "a thread of the model has ended"
 
@@ -304,7 +300,7 @@ class CallBatcher:
         backend: Backend,
         batching: Batching | None = None,
         *,
-        file_share: float = FILE_SHARE,
+        file_share: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
@@ -594,7 +590,8 @@ class _Engine(threading.Thread):
     def end_at_exit(self) -> None:
         """End before the interpreter does: a thread that it finds in native code would abort the process."""
         self._runtime.close(SystemExit())  # threads that wait for a result end without a traceback
-        self.join(EXIT_S)
+        # The interpreter waits so long for a round that has begun.
+        self.join(10.0)
 
     @property
     def state(self) -> EngineState:

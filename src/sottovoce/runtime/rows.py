@@ -42,8 +42,6 @@ from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 Ints = npt.NDArray[np.int64]
 Table = npt.NDArray[np.int16]
 """(n_rows, n_cells): 1 + the position of the row's token in each cell; 0: not one of its own."""
-FIRST_CELLS = 63
-"""Cells of a new arena, which makes 64 with the unused first one; a full arena doubles."""
 
 
 class RowMemory:
@@ -59,7 +57,7 @@ class RowMemory:
         dtype: torch.dtype,
         device: torch.device,
         n_recordings: int = 0,
-        n_cells: int = FIRST_CELLS,
+        n_cells: int = 63,  # 64 with the unused first one; a full arena doubles
     ) -> None:
         self.dims = dims
         d_head = dims.n_text_state // dims.n_text_head

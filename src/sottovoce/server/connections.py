@@ -55,7 +55,6 @@ OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\
 ignore it (RFC 9110, 7.8); httptools would end the request.
 """
 NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
-RESERVED_FILES = 96
 
 
 class FramingDebt:
@@ -206,7 +205,8 @@ class ConnectionGate:
 
 
 def make_gate(settings: ServerSettings, on_refused: Callable[[], None]) -> ConnectionGate:
-    most = min(settings.limits.most_connections, max(1, file_limit() - RESERVED_FILES))
+    # 96: files and sockets that are no connections of clients.
+    most = min(settings.limits.most_connections, max(1, file_limit() - 96))
     an_address = settings.limits.connections_per_address or max(1, most // 2)
     return ConnectionGate(most, an_address, settings.access.is_proxy, on_refused)
 

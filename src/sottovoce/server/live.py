@@ -94,8 +94,6 @@ def g711_table(encoding: str) -> Samples:
 
 M_co = TypeVar("M_co", covariant=True)
 
-MAX_REASON_BYTES = 120
-"""A control frame has 125 bytes."""
 
 HAS_HUNG_UP = "has_hung_up"
 
@@ -176,7 +174,8 @@ class WebSocketTransport:
                 code = WS_1013_TRY_AGAIN_LATER
             elif fault.status >= 500:
                 code = WS_1011_INTERNAL_ERROR
-            reason = fault.message.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore")
+            # A control frame has 125 bytes.
+            reason = fault.message.encode()[:120].decode("utf-8", "ignore")
             await self._socket.close(code, reason)
 
 

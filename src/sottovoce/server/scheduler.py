@@ -51,15 +51,12 @@ from sottovoce.types import (
 
 MAX_LOAD = 0.85
 """Part of the engines' time that sessions may take; the rest absorbs bursts."""
-MEASURED_INTERVAL_S = 0.5
-"""Between two updates; longer intervals are a reserve."""
 SPEECH_FACTOR = 1.75
 """Cost of speech relative to the sound: words cost 1.4 times as much, and more in batches (base).
 
 Source: docs/research/serving.md, admission.
 """
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
-TIMEOUT_S = 5.0
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 
 
@@ -102,8 +99,9 @@ async def measured_capacity(
 
 async def measured_cost(session: MeasuredSession) -> float:
     """Return the engine seconds for a second of a sound, without its first second; 0: unknown."""
-    session.fixed_interval_s = MEASURED_INTERVAL_S
-    ends_s = time.monotonic() + TIMEOUT_S
+    # Seconds between two updates; longer intervals are a reserve.
+    session.fixed_interval_s = 0.5
+    ends_s = time.monotonic() + 5.0  # the calibration gives up
     sound = voice_like_sound()
     step, n_warm_up = round(PIECE_S * SAMPLE_RATE), round(WARM_UP_S * SAMPLE_RATE)
     await session.push(sound[:n_warm_up])
@@ -129,13 +127,7 @@ def voice_like_sound() -> Samples:
 
 
 logger = logging.getLogger(__name__)
-MAX_PROMPT_TOKENS = 223
 TIME_FIELDS = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
-UPDATE_MAX_S = 2.0
-LOADED_UPDATE_MAX_S = 10.0
-"""Under load one update takes all waiting audio."""
-MAX_AHEAD_S = 20.0
-"""Audio ahead of real time above which a session has the priority of recordings."""
 MAX_COMMANDS = 64
 IDLE_S = 10.0
 """Without audio for so long a session does not count for admission."""
@@ -371,7 +363,8 @@ class SessionHandle:
     @property
     def _priority(self) -> Priority:
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
-        return Priority.FILE if ahead_s > MAX_AHEAD_S else Priority.LIVE
+        # A session that sends more than 20 s ahead of real time has the priority of recordings.
+        return Priority.FILE if ahead_s > 20.0 else Priority.LIVE
 
     async def _events_of(self, work: Callable[[], list[Event]]) -> list[Event]:
         self._is_processing = True
@@ -385,7 +378,8 @@ class SessionHandle:
     def _process(self) -> list[Event]:
         is_greedy = self._worker.interval_controller.is_greedy
         is_stretched = self.interval_s > INTERVALS_S[0]
-        most_s = LOADED_UPDATE_MAX_S if is_stretched else UPDATE_MAX_S
+        # Under load one update takes all waiting audio.
+        most_s = 10.0 if is_stretched else 2.0
         with self.queue.taking(round(most_s * SAMPLE_RATE)) as pcm:
             try:
                 return self._current_session().push(pcm, newest_only=is_stretched, greedy=is_greedy)
@@ -602,7 +596,7 @@ class Scheduler:
 
     def _n_tokens(self, prompt: str | None) -> int:
         tokens = self.model.tokenizer.encode(" " + prompt.strip()) if prompt else []
-        return min(len(tokens), MAX_PROMPT_TOKENS)
+        return min(len(tokens), 223)  # as much as fits into Whisper's prompt
 
     def _beam_size_of(self, request: TranscriptionRequest) -> int:
         return request.options.decoding.beam_size or self._beam_size

@@ -46,7 +46,6 @@ IGNORED_MESSAGES = (
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
 """Longer than a fast sender is left unread: its pong waits behind its audio."""
-ABORT_S = 1.0
 
 
 LIBRARIES: tuple[tuple[str, type, str], ...] = (
@@ -198,7 +197,7 @@ class Server(uvicorn.Server):
         services.draining.set()
         seconds = services.settings.limits.shutdown_s
         end = time.monotonic() + seconds
-        await self._wait_idle(end - min(ABORT_S, seconds / 4))
+        await self._wait_idle(end - min(1.0, seconds / 4))  # the rest is for aborting what does not end
         services.aborted.set()
         for server in self.servers:
             server.close()

@@ -39,7 +39,6 @@ REFERENCE_BYTES = 8 * 1024 * 1024
 FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
 MIN_BYTES_PER_S = 1_000
 """Less than any recording has."""
-MAX_NAME_LENGTH = 200
 T = TypeVar("T")
 
 
@@ -71,7 +70,7 @@ class UploadedFile:
     def __init__(self, upload: UploadFile, sha256: str = "") -> None:
         self.sha256 = sha256
         name = (upload.filename or "").replace("\\", "/").rsplit("/", 1)[-1]
-        shown = "".join(letter for letter in name if letter.isprintable())[:MAX_NAME_LENGTH]
+        shown = "".join(letter for letter in name if letter.isprintable())[:200]
         self.name = shown or "the upload"
         self._file = upload.file
 

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 Labels = npt.NDArray[np.intp]
 MOST_VECTORS = 4000
 """Vectors that are clustered (64 MB); the others join the nearest speaker."""
-N_ROUNDS = 4
-LEAST_SHARE = 0.15
-"""Least share of the mean weight of a speaker, if their number is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,8 @@ def speaker_vectors(
 
 def _given(joins: Sequence[Join], weights: Floats, n_speakers: int) -> tuple[Labels, list[int]]:
     n = len(weights)
-    least = LEAST_SHARE * weights.sum() / n_speakers
+    # Each of the speakers whose number is given has at least 15 % of the mean weight.
+    least = 0.15 * weights.sum() / n_speakers
     for n_groups in range(n_speakers, n + 1):
         labels = groups_after(n, joins[: n - n_groups])
         retained = _heaviest(labels, weights, n_speakers, least)
@@ -155,7 +153,7 @@ def _means(vectors: Floats, weights: Floats, labels: Labels, retained: Sequence[
 
 
 def _refined(vectors: Floats, weights: Floats, centres: Floats) -> Floats:
-    for _ in range(N_ROUNDS):
+    for _ in range(4):
         labels = np.argmax(vectors @ centres.T, axis=1)
         present = np.unique(labels)
         moved = centres.copy()
@@ -171,11 +169,6 @@ def unit(vectors: Floats) -> Floats:
 
 STEP_FRAMES = 59
 ACTIVE = 0.5
-LEAST_ALONE_S = 0.4
-"""Shortest speech of one speaker that gets a vector."""
-TRUSTED_S = 1.0
-"""Shortest speech whose vector is clustered."""
-SHORTEST_TURN_S = 0.1
 LONGEST_GAP_S = 0.3
 """Longest pause within a turn."""
 
@@ -236,7 +229,8 @@ class ClusteringDiarizer:
         first = self._local.first_samples - size // 2
         pieces = [samples[first + start * size : first + end * size] for start, end in active_spans(is_alone)]
         alone = np.concatenate(pieces) if pieces else samples[:0]
-        return alone if len(alone) >= LEAST_ALONE_S * SAMPLE_RATE else samples[:0]
+        # Less speech of one speaker gets no vector.
+        return alone if len(alone) >= 0.4 * SAMPLE_RATE else samples[:0]
 
     def cluster(self, diarized: Sequence[DiarizedWindow]) -> list[Turn]:
         centres = self._centres(diarized)
@@ -265,7 +259,8 @@ class ClusteringDiarizer:
     def _centres(self, diarized: Sequence[DiarizedWindow]) -> Floats:
         vectors = np.concatenate([window.vectors for window in diarized])
         seconds = np.concatenate([window.alone_s for window in diarized])
-        trusted = seconds >= TRUSTED_S
+        # Vectors of a second of speech are clustered; others join the nearest speaker.
+        trusted = seconds >= 1.0
         if not trusted.any():
             trusted = seconds > 0
         options = self._options
@@ -306,7 +301,7 @@ class ClusteringDiarizer:
         turns = []
         for speaker in range(n_speakers):
             for start, end in _joined(active_spans(active[:, speaker]), nobody, LONGEST_GAP_S / frame_s):
-                if (end - start) * frame_s >= SHORTEST_TURN_S:
+                if (end - start) * frame_s >= 0.1:  # shorter turns hold no word
                     turns.append((max(0.0, first_s + start * frame_s), first_s + end * frame_s, speaker))
         return sorted(turns)
 
@@ -453,7 +448,6 @@ QUIET_DB = 35.0
 SILENCE_DB = -70.0
 APART_DB = 6.0
 """Channels this far below the loudest are silent."""
-SHORTEST_CHANNEL_TURN_S = 0.2
 ALIKE_DB = 0.5
 MARGIN_FRAMES = 5
 """Frames around a channel's own speech that are not crosstalk."""
@@ -482,7 +476,7 @@ class ChannelDiarizer:
             Turn(start * FRAME_SAMPLES / SAMPLE_RATE, end * FRAME_SAMPLES / SAMPLE_RATE, letter(channel))
             for channel in range(n_channels)
             for start, end in active_spans(is_loud & (levels[:, channel] > loudest - APART_DB))
-            if (end - start) * FRAME_SAMPLES >= SHORTEST_CHANNEL_TURN_S * SAMPLE_RATE
+            if (end - start) * FRAME_SAMPLES >= 0.2 * SAMPLE_RATE
         ]
         return sorted(turns, key=lambda turn: (turn.start, turn.end))
 

@@ -42,7 +42,6 @@ MOST_REMEMBERED = 500
 MOST_NAMES = 100
 RELIABLE_ALONE_S = 1.0
 """Shortest speech of one speaker in a window that counts."""
-LEAST_SPEAKER_S = 1.0
 
 
 class LiveSpeakers:
@@ -206,7 +205,7 @@ class LiveSpeakers:
             n_speakers=None,
             most=self._most,
             distance=self._distances.recluster,
-            least_weight=LEAST_SPEAKER_S,
+            least_weight=1.0,  # a second of speech
         )
         labels = np.argmax(self._vectors @ centres.T, axis=1)
         names = self._names_of(labels, len(centres))

@@ -156,7 +156,6 @@ DISFLUENCIES: Mapping[str, DisfluencyRules] = MappingProxyType(
 ENDS = frozenset(".!?…")
 PAUSES = ",;:-–—"
 ELLIPSES = ("...", "…")
-LONGEST_PHRASE = 3
 BREAK_SIGNS = frozenset({"", ",", "-", "–", "—", "-,", "...", "…"})
 BROKEN_OFF = frozenset({"-", "-,"})
 PIECE = re.compile(r"\s*\S+(?:\s+$)?")
@@ -253,7 +252,7 @@ def _take_end(before: _Piece, tail: str, after: _Piece | None) -> None:
 
 
 def _restarts(pieces: Sequence[_Piece], rules: DisfluencyRules) -> Iterator[tuple[int, int]]:
-    for n_words in range(1, LONGEST_PHRASE + 1):
+    for n_words in range(1, 4):  # words of a repeated phrase
         for start in range(len(pieces) - n_words):
             if _is_restart(pieces, start, n_words, rules):
                 yield start, n_words

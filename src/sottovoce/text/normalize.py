@@ -23,7 +23,6 @@ from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.text.languages import UNSPACED_LETTERS, find_language
 
 MOST_FORMS = 8
-_MOST_MARKS = 3
 
 
 def composed(text: str) -> str:
@@ -97,7 +96,8 @@ def _forms(letter: str) -> tuple[str, ...]:
         return (whole,)
     forms = [whole]
     base, marks = apart[:1], apart[1:]
-    orders = itertools.permutations(marks) if len(marks) <= _MOST_MARKS else [marks]
+    # Four marks have 24 orders.
+    orders = itertools.permutations(marks) if len(marks) <= 3 else [marks]
     for order in map("".join, orders):
         if decomposed(base + order) == apart:
             forms += [composed(base + order[:n]) + order[n:] for n in range(len(order), -1, -1)]

@@ -35,10 +35,6 @@ allocates nothing.
 """
 MAX_RANK = 3
 """Dimensions of a convolution's weights."""
-TAIL_S = 5.0
-"""With less than 5 s of silence after speech, Whisper's decoder loops; with 5 s its error rate is that of the
-full window (docs/streaming.md).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +65,10 @@ class Checkpoint:
 
     tensors: by OpenAI's names, with the shapes of `dims`. alignment_heads: (layer, head) pairs.
     trained_tokens: ids with trained embeddings; None: all. languages: trained codes; None: all. tail_s:
-    seconds of padding after speech in a shortened window. encoder_mode: None: `default_encoder_mode`.
-    mode_key: of a stored mode. kind: name in `formats.FORMATS`, or "". numbers: stored number type, if
-    tensors do not show it.
+    seconds of padding after speech in a shortened window; with less than 5 s Whisper's decoder loops, with
+    5 s its error rate is that of the full window (docs/streaming.md). encoder_mode: None:
+    `default_encoder_mode`. mode_key: of a stored mode. kind: name in `formats.FORMATS`, or "". numbers:
+    stored number type, if tensors do not show it.
     """
 
     name: str
@@ -81,7 +78,7 @@ class Checkpoint:
     ctc_head: CtcWeights | None = None
     trained_tokens: tuple[int, ...] | None = None
     languages: tuple[str, ...] | None = None
-    tail_s: float = TAIL_S
+    tail_s: float = 5.0
     encoder_mode: EncoderMode | None = None
     mode_key: str | None = None
     kind: str = ""

@@ -134,7 +134,8 @@ class ModelFile:
     def _scale(self, variable: Variable) -> Floats:
         stored = self.variables.get(f"{variable.name}_scale")
         if stored is None and variable.dtype == np.int16:
-            return np.array(INT16_SCALE, np.float32)
+            # The scale of int16 weights without a stored one (`global_int16_scale`).
+            return np.array(1000.0, np.float32)
         n_rows = variable.shape[0] if variable.shape else 1
         if stored is None or stored.dtype != np.float32 or stored.shape not in ((), (1,), (n_rows,)):
             what = "nothing" if stored is None else f"{dtype_name(stored.dtype)} of shape {stored.shape}"
@@ -257,8 +258,6 @@ HEADS = MappingProxyType({"n_audio_head": "encoder/num_heads", "n_text_head": "d
 
 ACTIVATION = "decoder/activation"
 GELU = 3
-OLD_GELU = 1
-"""GELU before revision 3."""
 WRITTEN = MappingProxyType(
     {
         ACTIVATION: GELU,
@@ -317,11 +316,7 @@ def _norm(theirs: str, ours: str) -> Layout:
     return {f"{theirs}/gamma": (f"{ours}.weight",), f"{theirs}/beta": (f"{ours}.bias",)}
 
 
-INT16_SCALE = 1000.0
-"""Of int16 weights without a stored scale (`global_int16_scale`)."""
 LAYER = re.compile(r"(encoder|decoder)/layer_(\d{1,6})/")
-FIRST_LANGUAGE = 50_259
-"""Token of the first language in every multilingual vocabulary."""
 
 
 def read_ctranslate2(path: Path) -> Checkpoint:
@@ -375,7 +370,7 @@ def _dims(contents: ModelFile) -> ModelDims:
 def _check_properties(contents: ModelFile) -> None:
     expected = dict(WRITTEN)
     if contents.revision < 3:
-        expected[ACTIVATION] = OLD_GELU
+        expected[ACTIVATION] = 1  # GELU before revision 3
     for name, variable in contents.variables.items():
         if variable.shape or name in FREE or name.endswith("_scale"):
             continue
@@ -454,7 +449,8 @@ def _languages(config: Mapping[str, object], dims: ModelDims, source: str) -> tu
     where = f"{source}: lang_ids in config.json"
     ids = from_plain(frozenset[int], config.get("lang_ids") or (), where, CheckpointError)
     codes = language_codes(dims.n_languages) if dims.is_multilingual else ()
-    named = tuple(code for i, code in enumerate(codes) if FIRST_LANGUAGE + i in ids)
+    # 50259: the token of the first language in every multilingual vocabulary.
+    named = tuple(code for i, code in enumerate(codes) if 50_259 + i in ids)
     return named if 0 < len(named) < len(codes) else None
 
 

@@ -220,7 +220,6 @@ def _names(kinds: Iterable[BlockType]) -> str:
     return ", ".join(kind.name for kind in kinds)
 
 
-QUANT_VERSION = 2
 POSITIONS = ("encoder.positional_embedding", "decoder.positional_embedding")
 EIGHT_BITS = (
     "eight bits on a processor: --dtype int8 when a model is loaded, "
@@ -282,7 +281,7 @@ def check_quantized(ftype: str) -> None:
 
 def _write_header(file: BinaryIO, checkpoint: Checkpoint, kind: BlockType) -> None:
     sizes: list[int] = [getattr(checkpoint.dims, name) for name in HEADER]
-    ftype = kind.ftype + (QUANT_VERSION * VERSION_FACTOR if kind.n_elements > 1 else 0)
+    ftype = kind.ftype + (2 * VERSION_FACTOR if kind.n_elements > 1 else 0)  # GGML_QNT_VERSION is 2
     file.write(GGML_MAGIC + struct.pack(f"<{len(sizes) + 1}i", *sizes, ftype))
 
 

@@ -33,9 +33,6 @@ KINDS: Mapping[str, np.dtype[np.generic]] = MappingProxyType(
     }
 )
 
-ALIGNMENT = 8
-"""Bytes; headers are filled up to multiples with spaces."""
-
 
 class _Entry(msgspec.Struct):
     dtype: str
@@ -96,7 +93,8 @@ def write_safetensors(path: Path, tensors: Mapping[str, Array], metadata: Mappin
         span = (at, at := at + array.nbytes)
         header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": span}
     encoded = msgspec.json.encode(header)
-    encoded += b" " * (-len(encoded) % ALIGNMENT)
+    # Headers are filled up to multiples of 8 bytes with spaces.
+    encoded += b" " * (-len(encoded) % 8)
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         file.write(struct.pack("<Q", len(encoded)) + encoded)
         for array in tensors.values():

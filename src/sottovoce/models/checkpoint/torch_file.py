@@ -63,10 +63,6 @@ MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 """First pickle of a file before PyTorch 1.6; its version, facts of the system, the content and the storages'
 keys follow, each a pickle.
 """
-LARGEST_RANK = 8
-"""Dimensions; tensors of more are refused."""
-ALIGNMENT = 64
-"""Bytes; storages in an archive begin at multiples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +259,7 @@ class _Interpreter:
         if not isinstance(storage, _Storage):
             raise ValueError("a tensor without a storage")
         (first,), lengths, steps = map(_sizes, ((offset,), shape, strides))
-        if len(lengths) != len(steps) or len(lengths) > LARGEST_RANK:
+        if len(lengths) != len(steps) or len(lengths) > 8:
             raise ValueError(f"a tensor of shape {shape!r:.40} and strides {strides!r:.40}")
         if storage.key not in self._arrays:
             self._arrays[storage.key] = self._read(storage)
@@ -348,7 +344,8 @@ def _named(function: str) -> bytes:
 def _store(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     entry = zipfile.ZipInfo(name)
     n_before = archive.fp.tell() + 30 + len(name) + 4 if archive.fp is not None else 0
-    n_padding = -n_before % ALIGNMENT
+    # Storages in an archive begin at multiples of 64 bytes.
+    n_padding = -n_before % 64
     entry.extra = struct.pack("<2H", 0x4246, n_padding) + bytes(n_padding)  # "FB", as PyTorch pads
     archive.writestr(entry, content)
 

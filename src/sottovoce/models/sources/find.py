@@ -50,7 +50,6 @@ FORMAT_PREFIX = re.compile(r"(ggml|faster|openai)[-_]")
 FORMAT_SUFFIX = re.compile(
     r"\.(bin|pt|gguf)$|[-_](ct2|ggml|mlx|onnx|ov|float16|fp16|fp32|int8|int4|q\d(_[0-9ksml]+)*|\d-?bit|\d+mb)$"
 )
-LONGEST_ID = 100
 LICENCE = "MIT"
 """Of every named model."""
 
@@ -74,7 +73,7 @@ def published_repository(model_id: str) -> str | None:
 
     model_id: such as "base", "Systran/faster-whisper-base", "ggml-base-q5_1.bin".
     """
-    if len(model_id) > LONGEST_ID:
+    if len(model_id) > 100:  # longer than any id of the hub
         return None
     owner, _, name = model_id.lower().rpartition("/")
     if f"{owner}/{name}" in REPOSITORIES.values():

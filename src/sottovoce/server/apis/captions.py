@@ -35,19 +35,12 @@ READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
 RESUME_WITHIN_S = 60.0
 MAX_CAPTIONS_CHARACTERS = 16_000_000
 """Of all utterances of a session as JSON: about twenty hours of speech."""
-KEPT_PAGES = 32
 MAX_MESSAGE_CHARACTERS = 2_000_000
 MAX_ITEMS = 2_000
 """Of a list: utterances of a message, words of an utterance."""
-MAX_TEXT = 8_000
-"""Characters of a word, a translation, or unstable text."""
 MAX_NAMES = 100
 MAX_NAME = 80
-MAX_SECONDS = 1e6
-MAX_TIME_MS = 1e13
 MAX_NUMBER = 1_000_000
-PAGE_CHARACTERS = 32_000
-"""Of a message to a reader; one utterance may be longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +107,7 @@ class SharedCaptions:
         if revision == self.revision:
             return None
         if revision not in self._pages:
-            if len(self._pages) >= KEPT_PAGES:
+            if len(self._pages) >= 32:  # pages of revisions; readers ask for the newest
                 self._pages.clear()
             self._pages[revision] = self._page(revision)
         return self._pages[revision]
@@ -125,7 +118,8 @@ class SharedCaptions:
         newest_first = takewhile(lambda entry: entry[0] > revision, reversed(self._utterances.values()))
         for changed, text in reversed(list(newest_first)):
             n_characters += len(text)
-            if utterances and n_characters > PAGE_CHARACTERS:
+            # Characters of a message to a reader; one utterance may be longer.
+            if utterances and n_characters > 32_000:
                 end = changed - 1
                 break
             utterances.append(text)
@@ -237,9 +231,11 @@ def read_names(name: str, value: object) -> dict[str, Json]:
 
 
 LABEL = fields.or_null(read_label)
-TEXT: fields.Reader[str] = partial(fields.read_text, most=MAX_TEXT)
+TEXT: fields.Reader[str] = partial(fields.read_text, most=8_000)  # characters
 TIMES: Mapping[str, fields.Reader[float]] = dict.fromkeys(
-    ("start", "end"), lambda name, value: seconds(fields.read_number(name, value, 0.0, MAX_SECONDS))
+    # At most 11 days.
+    ("start", "end"),
+    lambda name, value: seconds(fields.read_number(name, value, 0.0, 1e6)),
 )
 WORD = fields.object_of(word=TEXT, **TIMES, language=LABEL, speaker=LABEL)
 LINE = fields.or_null(fields.object_of(text=TEXT, language=LABEL))
@@ -255,7 +251,7 @@ CHANGES: Mapping[str, fields.Reader[Json]] = {
     "utterances": fields.list_of(UTTERANCE, MAX_ITEMS),
     "now": fields.or_null(UTTERANCE),
     "names": read_names,
-    "stopped": fields.or_null(partial(fields.read_number, least=0.0, most=MAX_TIME_MS)),
+    "stopped": fields.or_null(partial(fields.read_number, least=0.0, most=1e13)),  # milliseconds
     "clear": lambda name, value: value is True,
 }
 """By field of `captions`. "now": the utterance in progress. "stopped": when the speaker stopped, in

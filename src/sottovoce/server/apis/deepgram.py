@@ -75,11 +75,7 @@ STREAM_PARAMS = (
     *("detect_language", "utt_split"),
 )
 RECORDING_PARAMS = ("utterances", "utt_split", "paragraphs", "detect_language")
-MAX_INTERIM_S = 4.0
 PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
-PARAGRAPH_PAUSE_S = 1.0
-"""Pause between sentences that separates paragraphs."""
-MAX_SENTENCES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,7 +471,8 @@ class DeepgramResults:
                 yield from self._utterance_end(math.inf)
             else:
                 changed = self._take(event) or changed
-                if self._words and self._words[-1].end - self._words[0].start >= MAX_INTERIM_S:
+                # An interim result has at most 4 s.
+                if self._words and self._words[-1].end - self._words[0].start >= 4.0:
                     yield self._result(self._last_s)
         if self._is_due:
             yield self._result(self._last_s)
@@ -669,8 +666,9 @@ def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
     ):
         if held:
             last, first = held[-1][-1], sentence[0]
-            is_apart = first.start - last.end >= PARAGRAPH_PAUSE_S or last.speaker != first.speaker
-            if is_apart or len(held) == MAX_SENTENCES:
+            # A paragraph ends in a pause of a second, with its speaker, and after five sentences.
+            is_apart = first.start - last.end >= 1.0 or last.speaker != first.speaker
+            if is_apart or len(held) == 5:
                 yield held
                 held = []
         held.append(sentence)

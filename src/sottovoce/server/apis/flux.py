@@ -37,7 +37,6 @@ CONFIGURE_FIELDS: fields.KnownFields = {
     "thresholds": fields.known_fields(*THRESHOLDS),
 }
 MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
-UPDATE_S = 0.25
 MOST_WORDS = 1_000
 """Of a turn: every message has all of them."""
 
@@ -256,7 +255,7 @@ class FluxTurns:
         for event in events:
             yield from self._take(event)
         yield from self._end_if_over(received_s)
-        if self._n_sent == n_before and received_s - self._updated_s >= UPDATE_S:
+        if self._n_sent == n_before and received_s - self._updated_s >= 0.25:  # seconds between updates
             yield self.update(received_s)
 
     def update(self, received_s: float) -> dict[str, Json]:

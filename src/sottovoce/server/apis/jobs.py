@@ -231,8 +231,6 @@ INTERNAL = ("owner", "fields", "n_bytes", "n_tries")
 ID = re.compile(r"job_[0-9a-f]{32}")
 remove_folder = partial(shutil.rmtree, ignore_errors=True)
 RECORD, RECORDING, RESULT = "job.json", "recording", "result.json"
-REQUESTS_PER_JOB = 4
-"""Recordings answered at once, for each job that may run at the same time."""
 MOST_TRIES = 3
 """Times that a job may end the process."""
 RETRY_S = 60.0
@@ -453,7 +451,8 @@ class JobRunner:
             self._lock.release()
 
     async def _run(self) -> None:
-        n_parallel = max(1, self._services.settings.limits.requests // REQUESTS_PER_JOB)
+        # a job for four recordings answered at once
+        n_parallel = max(1, self._services.settings.limits.requests // 4)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._expire)
             for _ in range(n_parallel):

@@ -48,7 +48,6 @@ from sottovoce.types import (
 )
 
 logger = logging.getLogger(__name__)
-KEEPALIVE_S = 15.0
 STREAMED = ("verbose_json", "json", "text", "diarized_json")
 TRANSLATED = ("file", "model", "prompt", "response_format", "temperature", "seed")
 CHUNKING = {
@@ -126,7 +125,7 @@ class EventStream(Response):
 
     async def _send_keepalives(self, send: Send) -> None:
         while True:
-            await anyio.sleep(KEEPALIVE_S)
+            await anyio.sleep(15.0)  # proxies close connections that are silent for longer
             await self._send(send, ": still working\n\n")
 
     async def _end_when_aborted(self, send: Send) -> None:

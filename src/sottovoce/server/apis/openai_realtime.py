@@ -68,10 +68,8 @@ LEAST_COMMIT_S, ROUNDING_S = 0.1, 0.002
 STATUS, LATE_S = "sottovoce.status", 3.0
 """An event beyond OpenAI's API, and the delay from which it is sent."""
 DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
-MAX_BODY_BYTES = 64_000
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 BUFFER = "input_audio_buffer"
-MAX_FINISHED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,9 +447,7 @@ def decode_audio(given: object) -> bytes:
 
 async def client_secrets(request: Request) -> Response:
     services, key = services_of(request), key_of(request)
-    given = fields.read_object(
-        "body", fields.read_json(await whole_body(request.stream(), MAX_BODY_BYTES) or b"{}")
-    )
+    given = fields.read_object("body", fields.read_json(await whole_body(request.stream(), 64_000) or b"{}"))
     known: fields.KnownFields = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
     fields.note_ignored(
         request, (*fields.unknown_fields(given, known), *unknown_session_fields(given.get("session")))
@@ -609,7 +605,7 @@ class RealtimeItems:
     def _done(self, item: str, status: str, text: str | None, received_s: float) -> dict[str, Json]:
         previous, document = next(reversed(self._finished), None), item_document(item, status, text)
         self._finished[item] = document
-        if len(self._finished) > MAX_FINISHED:
+        if len(self._finished) > 1000:  # turns that clients may retrieve
             del self._finished[next(iter(self._finished))]
         self._reset(received_s)
         return self.event("conversation.item.done", item=document, previous_item_id=previous)

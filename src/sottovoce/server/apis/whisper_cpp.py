@@ -30,9 +30,6 @@ from sottovoce.types import Segment, Transcript, Word
 
 SPEAKER_TURN = " [SPEAKER_TURN]"
 """whisper.cpp's mark of a change of speaker (tinydiarize)."""
-USUAL_STEP = 0.2
-"""Source: whisper.cpp."""
-MOST_STEPS = 10
 
 
 async def inference(request: Request) -> Response:
@@ -208,8 +205,9 @@ def transcribe_options(values: Values, *, words: bool) -> TranscribeOptions:
 
 def temperatures(values: Values) -> tuple[float, ...]:
     first = values["first_temperature"] or 0.0
-    step = USUAL_STEP if values["temperature_step"] is None else values["temperature_step"]
-    n_steps = min((HOTTEST - first) / step + 1e-6, MOST_STEPS) if step else 0  # of a tiny one without end
+    # 0.2: the default of whisper.cpp.
+    step = 0.2 if values["temperature_step"] is None else values["temperature_step"]
+    n_steps = min((HOTTEST - first) / step + 1e-6, 10) if step else 0  # of a tiny one without end
     return tuple(round(first + i * step, 6) for i in range(math.floor(n_steps) + 1))
 
 

@@ -34,14 +34,12 @@ VALUE_BYTES, VALUE_MARKS = 64, (b",", b":", b"[", b"{")
 """Memory of an empty object of JSON, the largest value for its length, and marks that come with values."""
 MAX_UNREAD = 1024 * 1024
 """Bytes that a client may leave unread: some read only after sending everything."""
-LINGER_S = 1.0
 logger = logging.getLogger(__name__)
 PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
 FORMAT = ("rate", "width", "channels")
 EVENTS = "transcribe, audio-start, audio-chunk, audio-stop, describe or ping"
 AHEAD_S = 2.0
 """Audio further ahead of real time is a recording."""
-CONNECTIONS_PER_SESSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +126,7 @@ class FrameTransport:
         """
         if self._writer.is_closing():
             return
-        with anyio.move_on_after(LINGER_S), suppress(OSError):
+        with anyio.move_on_after(1.0), suppress(OSError):  # a client that does not close its side
             self._writer.write_eof()
             while await self._reader.read(MAX_LINE):
                 pass
@@ -174,7 +172,7 @@ class WyomingServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         limits = self._services.settings.limits
-        most = CONNECTIONS_PER_SESSION * limits.sessions
+        most = 4 * limits.sessions  # clients also ask for `describe`, or are idle
         transport = FrameTransport(reader, writer, limits)
         connection = WyomingConnection(transport, self._services)
         began = time.monotonic()
