@@ -293,12 +293,11 @@ class Sampling(Search):
 
     def choose(self, logits: Floats, state: SearchState) -> BestTokens:
         logprobs = log_softmax(logits)
-        if state.lm_scores is None:
-            return _best_of(self._drawn(logits, state), logprobs, None)
-        fused = state.lm_scores.add_to(logprobs)
+        fused = None if state.lm_scores is None else state.lm_scores.add_to(logprobs)
+        scores = logits if fused is None else fused
         # The text ends if the filters and a model allow nothing.
-        is_stuck = fused.max(axis=1, keepdims=True) == FORBIDDEN
-        drawn = self._drawn(np.where(is_stuck, 0, fused), state)
+        is_stuck = scores.max(axis=1, keepdims=True) == FORBIDDEN
+        drawn = self._drawn(np.where(is_stuck, 0, scores), state)
         return _best_of(np.where(is_stuck, self._eot, drawn), logprobs, fused)
 
     def extend(self, best: BestTokens, state: SearchState) -> Ints | None:
@@ -326,8 +325,7 @@ class Sampling(Search):
             most_likely: Ints = logits.argmax(axis=1, keepdims=True)
             return most_likely
         tempered = logits.astype(np.float64) / self._temperature
-        with np.errstate(invalid="ignore"):  # where nothing may follow
-            cumulative = np.exp(tempered - tempered.max(axis=1, keepdims=True)).cumsum(axis=1)
+        cumulative = np.exp(tempered - tempered.max(axis=1, keepdims=True)).cumsum(axis=1)
         # The first id with a cumulative probability above the draw; never one of probability 0.
         targets = self._uniforms[state.origin, state.tokens.shape[1]] * cumulative[:, -1]
         each = zip(cumulative, targets, strict=True)
