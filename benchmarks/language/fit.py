@@ -50,8 +50,8 @@ from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.offline.languages import TextLikelihood
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.windows import PIECE_VAD, SpeechSpan, speech_pieces
+from sottovoce.options.decoding import VadOptions
 from sottovoce.options.transcribe import LANGUAGE_PRIOR, TranscribeOptions
-from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime, EncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import SAMPLE_RATE, Samples

@@ -21,7 +21,7 @@ from benchmarks.harness.clips import NOISE, VOXLINGUA, Clip, Part, clips
 from benchmarks.harness.sounds import in_noise, noise_files
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import speech_segments
-from sottovoce.options.vad import VadOptions
+from sottovoce.options.decoding import VadOptions
 from sottovoce.types import SAMPLE_RATE, Samples
 
 NOISE_DB, FAINT_DB = 15.0, -60.0

@@ -41,7 +41,7 @@ from benchmarks.harness.report import (
 from benchmarks.live.runs import Bench, counted
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import SpeechWindows, load_silero
-from sottovoce.options.vad import WINDOW_SAMPLES
+from sottovoce.options.decoding import WINDOW_SAMPLES
 from sottovoce.streaming.options import EAGERNESS, PAUSE_MS, FittedTurnRule, StreamOptions, TextEnd
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import SAMPLE_RATE, Samples, Word

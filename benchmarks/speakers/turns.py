@@ -30,8 +30,8 @@ from benchmarks.speakers.errors import DiarizationErrors, diarization_errors, n_
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import Recording
 from sottovoce.audio.vad import load_silero
+from sottovoce.options.decoding import WINDOW_SAMPLES
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
-from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.speakers.diarize import ClusteringDiarizer, load_speaker_networks, make_diarizer
 from sottovoce.speakers.labels import SpeakerLabels
 from sottovoce.speakers.networks import LocalSpeakers, load_segmentation

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from sottovoce.offline.transcription import FileTranscription as FileTranscription
     from sottovoce.options.decoding import DecodingOptions as DecodingOptions
     from sottovoce.options.decoding import FallbackOptions as FallbackOptions
+    from sottovoce.options.decoding import VadOptions as VadOptions
     from sottovoce.options.live import LiveOptions as LiveOptions
     from sottovoce.options.transcribe import SpeakerOptions as SpeakerOptions
     from sottovoce.options.transcribe import TranscribeOptions as TranscribeOptions
     from sottovoce.options.transcribe import WriterOptions as WriterOptions
-    from sottovoce.options.vad import VadOptions as VadOptions
     from sottovoce.streaming.options import StreamOptions as StreamOptions
     from sottovoce.streaming.session import Session as Session
     from sottovoce.types import Event as Event
@@ -71,7 +71,7 @@ _HOMES = {
     "Transcript": "sottovoce.types",
     "Turn": "sottovoce.types",
     "Unstable": "sottovoce.types",
-    "VadOptions": "sottovoce.options.vad",
+    "VadOptions": "sottovoce.options.decoding",
     "Word": "sottovoce.types",
     "WriterOptions": "sottovoce.options.transcribe",
     "ctc_model": "sottovoce.ctc.network",

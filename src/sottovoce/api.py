@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from sottovoce.models.ctc_head import CtcHead
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
+    from sottovoce.options.decoding import VadStreamOptions
     from sottovoce.options.live import Captions, Switching
-    from sottovoce.options.vad import VadStreamOptions
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.options import StreamOptions
     from sottovoce.streaming.session import Session

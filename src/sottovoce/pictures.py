@@ -38,8 +38,8 @@ from sottovoce.language.chain import Emission, Spans, base_prior
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.language.timeline import TimelineFrame
 from sottovoce.offline.windows import PIECE_VAD, pieces_between
+from sottovoce.options.decoding import WINDOW_SAMPLES
 from sottovoce.options.transcribe import LANGUAGE_PRIOR, LONGEST_PICTURE_S, PANELS, SHORTEST_PICTURE_S, Panel
-from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.text.files import whole_file, writing
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples, Transcript, Word
 

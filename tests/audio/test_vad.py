@@ -33,7 +33,7 @@ from sottovoce.audio.vad import (
 )
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.kernels import load_kernels
-from sottovoce.options.vad import WINDOW_SAMPLES, VadOptions, VadStreamOptions
+from sottovoce.options.decoding import WINDOW_SAMPLES, VadOptions, VadStreamOptions
 from sottovoce.types import AudioChunk, Floats, Samples
 from tests.audio.media import speechlike, wav_bytes
 

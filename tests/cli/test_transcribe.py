@@ -24,8 +24,7 @@ from sottovoce.api import Model
 from sottovoce.cli.main import run
 from sottovoce.cli.transcribe import transcribe
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.decoding import FallbackOptions
-from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.options.decoding import WINDOW_VAD, FallbackOptions, VadOptions
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
 from tests.audio.media import pipe, wav_bytes
 from tests.cli.conftest import Call

@@ -18,10 +18,9 @@ from sottovoce.api import Model, load_model
 from sottovoce.cli.main import cli
 from sottovoce.cli.options import SectionedCommand
 from sottovoce.cli.transcribe import SECTIONS
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import Api, Option, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
-from sottovoce.options.vad import VadOptions
 from sottovoce.server.fields import FORM, LIVE
 
 DOCS = Path(__file__).parents[2] / "docs"

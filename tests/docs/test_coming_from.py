@@ -16,9 +16,8 @@ import pytest
 from sottovoce.api import Model, load_model
 from sottovoce.cli.main import cli
 from sottovoce.models.devices import NUMBER_FORMATS
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
-from sottovoce.options.vad import VadOptions
 from sottovoce.types import Word
 from tests.conftest import Reference
 from tests.docs.command_tables import COMING, PROGRAMS, all_options, names_elsewhere, names_table, with_names

@@ -11,9 +11,8 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.container import ContainerDecoder
 from sottovoce.audio.io import load_audio
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
-from sottovoce.options.vad import VadOptions
 from sottovoce.types import SAMPLE_RATE, Segment
 from tests.audio.media import encoded_bytes
 

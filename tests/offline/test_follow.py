@@ -28,8 +28,8 @@ from sottovoce.offline.pipeline import SeekWindows
 from sottovoce.offline.resume import FollowerState, ProbedPiece, SeekPlace, TranscriptionState
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.offline.windows import PIECE_VAD, SpeechSpan, Window, pieces_between
+from sottovoce.options.decoding import VadOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
-from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime, EncodeCall
 from sottovoce.types import Segment
 from tests.runtime.noting import Noting

@@ -12,10 +12,9 @@ from sottovoce.cli.invocation import Invocation
 from sottovoce.cli.options import LIBRARY, SectionedCommand, means_file
 from sottovoce.cli.transcribe import EXCLUSIVE, transcribe, transcribe_options
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import WINDOW_VAD, DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import ApiField, Option, check_options, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
-from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.server.api import document
 from sottovoce.server.apis.whisper_cpp import inference_request
 from sottovoce.server.app import APIS

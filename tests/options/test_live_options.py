@@ -8,9 +8,9 @@ import pytest
 
 from sottovoce.cli.stream import stream
 from sottovoce.errors import OptionError
+from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, changed, made, options_of
-from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.fields import LIVE
 from sottovoce.streaming.options import StreamOptions

@@ -20,10 +20,9 @@ from sottovoce.errors import OptionError
 from sottovoce.evaluation.wer import ScoreOptions
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.dims import EXACT, EncoderMode
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import Option, options_of
 from sottovoce.options.transcribe import SpeakerOptions, Speakers, TranscribeOptions, parse_speakers
-from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.batching import Batching
 from sottovoce.speakers.diarize import ClusteringDiarizer, make_diarizer
 from sottovoce.streaming.options import CommitOptions, SessionOptions, StreamOptions

@@ -14,7 +14,7 @@ import numpy as np
 
 from sottovoce.audio.mel import mel_to_hz
 from sottovoce.audio.vad import SileroState
-from sottovoce.options.vad import WINDOW_SAMPLES
+from sottovoce.options.decoding import WINDOW_SAMPLES
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Floats, Samples
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage

@@ -12,7 +12,7 @@ from sottovoce.api import Model
 from sottovoce.audio.vad import VadStream
 from sottovoce.decoding.filters import mark_kind
 from sottovoce.errors import OptionError
-from sottovoce.options.vad import VadStreamOptions
+from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.streaming.options import (
     EAGERNESS,
     PAUSE_MS,

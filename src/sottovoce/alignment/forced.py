@@ -36,9 +36,8 @@ from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.transcribe import APPENDED, PREPENDED, AlignOptions, TranscribeOptions
-from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.text.normalize import equal_words, plain
 from sottovoce.text.tokenizer import Tokenizer

@@ -17,8 +17,8 @@ from sottovoce.audio.io import AudioSource, Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.errors import OptionError
 from sottovoce.offline.transcription import spoken_most
+from sottovoce.options.decoding import WINDOW_VAD
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.options.vad import WINDOW_VAD
 from sottovoce.threads import n_threads, set_threads
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Segment, Span, Turn
 

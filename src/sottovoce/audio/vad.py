@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from sottovoce.audio.samples import as_samples
 from sottovoce.errors import OptionError, SessionClosedError
 from sottovoce.kernels import load_kernels
-from sottovoce.options.vad import WINDOW_SAMPLES, VadOptions, VadStreamOptions, ms_to_samples
+from sottovoce.options.decoding import WINDOW_SAMPLES, VadOptions, VadStreamOptions, ms_to_samples
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Floats, Samples
 
 WEIGHTS = Path(__file__).parent / "assets" / "silero_vad_16k.safetensors"

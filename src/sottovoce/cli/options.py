@@ -16,10 +16,9 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.files import FORMATS
 from sottovoce.formats.paragraphs import clock
 from sottovoce.lm import HOTWORD_WEIGHT
-from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import SAME, Option, Values, changed, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions, parse_speakers
-from sottovoce.options.vad import VadOptions
 from sottovoce.text.languages import LanguageChoice, find_language, language_codes
 
 if TYPE_CHECKING:

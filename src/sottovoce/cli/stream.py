@@ -45,10 +45,10 @@ from sottovoce.errors import OptionError, TranslationError
 from sottovoce.formats.document import event_line, json_text
 from sottovoce.formats.files import format_of, save_transcript, writer_for
 from sottovoce.formats.output import label_of, writable_folder
+from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.options.transcribe import SpeakerOptions
-from sottovoce.options.vad import VadStreamOptions
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.text.files import writing
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest

@@ -49,10 +49,17 @@ from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.formats.output import STANDARD_OUTPUT
 from sottovoce.formats.paragraphs import clock
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
-from sottovoce.options.decoding import BEAM_SIZE, MOST_BEAM, DecodingOptions, DeferralOptions, FallbackOptions
+from sottovoce.options.decoding import (
+    BEAM_SIZE,
+    MOST_BEAM,
+    WINDOW_VAD,
+    DecodingOptions,
+    DeferralOptions,
+    FallbackOptions,
+    VadOptions,
+)
 from sottovoce.options.schema import Option, Values, changed, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.text.disfluency import check_cleanable, check_verbatim
 from sottovoce.text.files import fitting_name
 from sottovoce.text.languages import LanguageChoice, language_codes, language_name

@@ -22,7 +22,7 @@ from sottovoce.ctc.labels import LabelList, LabelSource, labels_of
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import CheckpointError, InputError, MissingExtraError, OptionError, cause_of
 from sottovoce.lm.base import Floats
-from sottovoce.options.vad import VadStreamOptions
+from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.text.files import from_plain, read_toml
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript, Word
 

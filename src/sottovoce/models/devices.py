@@ -16,7 +16,7 @@ from typing import Protocol
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.checkpoint.base import DTYPES, expected_shapes
-from sottovoce.models.dims import ModelDims
+from sottovoce.models.dims import ModelDims, aligned
 
 NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
     {name: (name, False) for name in ("auto", *DTYPES)}
@@ -190,14 +190,6 @@ class MemoryPlan:
             f"weights {self.weights / 1e6:.0f} MB, work {self.work / 1e6:.0f} MB, "
             f"{self.n_recordings} recordings of {self.recording / 1e6:.0f} MB"
         )
-
-
-MASK_ALIGNMENT = 16
-"""Rows of masks begin at multiples of so many numbers, as fused kernels require."""
-
-
-def aligned(n: int) -> int:
-    return -(-n // MASK_ALIGNMENT) * MASK_ALIGNMENT
 
 
 def recording_bytes(dims: ModelDims, itemsize: int) -> int:

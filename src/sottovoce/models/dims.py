@@ -198,3 +198,8 @@ PUBLISHED_MODES = MappingProxyType({(6, 512, 51865): BASE})
 def default_encoder_mode(dims: ModelDims) -> EncoderMode:
     """Return the published mode for these dimensions, or `DENSE`."""
     return PUBLISHED_MODES.get(dims.size, DENSE)
+
+
+def aligned(n: int) -> int:
+    """Round up to a multiple of 16, at which rows of masks begin, as fused kernels require."""
+    return -(-n // 16) * 16

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sottovoce.models.checkpoint.base import BFLOAT16, Array
-from sottovoce.models.devices import aligned as aligned
 from sottovoce.models.dims import ModelDims
 from sottovoce.threads import n_threads
 

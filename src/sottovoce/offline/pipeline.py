@@ -59,9 +59,8 @@ from sottovoce.offline.windows import (
     pack_speech,
     seconds_of,
 )
-from sottovoce.options.decoding import is_silence
+from sottovoce.options.decoding import WINDOW_VAD, is_silence
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.options.vad import WINDOW_VAD
 from sottovoce.runtime.calls import RunOnHost
 from sottovoce.types import Segment, Word
 

@@ -39,9 +39,8 @@ from sottovoce.offline.windows import (
     mel_frames,
     seconds_of,
 )
-from sottovoce.options.decoding import FallbackOptions, is_silence
+from sottovoce.options.decoding import FallbackOptions, VadOptions, is_silence
 from sottovoce.options.transcribe import APPENDED, PREPENDED
-from sottovoce.options.vad import VadOptions
 from sottovoce.types import SAMPLE_RATE, Segment, Word
 
 logger = logging.getLogger(__name__)

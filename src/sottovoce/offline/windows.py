@@ -25,7 +25,7 @@ from sottovoce.audio.mel import (
 )
 from sottovoce.audio.vad import SpeechFinder, SpeechSegment
 from sottovoce.offline.regroup import segment_retimed
-from sottovoce.options.vad import VadOptions
+from sottovoce.options.decoding import VadOptions
 from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
 from sottovoce.types import HOP_SAMPLES, Segment
 

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 from sottovoce.errors import OptionError
+from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.schema import ApiField, Option, check_options, in_python
-from sottovoce.options.vad import VadStreamOptions
 from sottovoce.types import Task
 
 Switching: TypeAlias = Literal["off", "restart"]

@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import ApiField, Option, check_options, in_python
-from sottovoce.options.vad import VadOptions
 from sottovoce.text.disfluency import check_cleanable
 from sottovoce.text.languages import find_language
 from sottovoce.types import Samples, Turn

@@ -28,12 +28,11 @@ from sottovoce.models.backend import (
     check_spans,
     check_step,
 )
-from sottovoce.models.dims import AlignmentHeads, ModelDims, Span
+from sottovoce.models.dims import AlignmentHeads, ModelDims, Span, aligned
 from sottovoce.models.whisper import (
     KeysValues,
     MultiHeadAttention,
     TextDecoder,
-    aligned,
     attend,
     head_weights,
 )

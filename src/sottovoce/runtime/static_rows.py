@@ -29,8 +29,8 @@ from sottovoce.lm.boosting import BackoffTable, WholeWordBooster
 from sottovoce.lm.fusion import ShallowFusion, TokenNgram
 from sottovoce.models.backend import STEPS_AHEAD, Floats, Ints, StepEnd, StepGroup, StepPart
 from sottovoce.models.devices import MOST_RECORDINGS, encoder_work
-from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.models.whisper import TextDecoder, aligned, attention_plans
+from sottovoce.models.dims import AlignmentHeads, ModelDims, aligned
+from sottovoce.models.whisper import TextDecoder, attention_plans
 from sottovoce.runtime.graphs import Outputs, Record, eagerly
 from sottovoce.runtime.rows import (
     NewTokens,

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sottovoce.audio.mel import MELS_PER_FRAME
-from sottovoce.models.whisper import AudioEncoder, KeysValues, Whisper, aligned, attention_plans
+from sottovoce.models.dims import aligned
+from sottovoce.models.whisper import AudioEncoder, KeysValues, Whisper, attention_plans
 from sottovoce.runtime.graphs import Outputs, Record
 from sottovoce.runtime.incremental_encoder import EncodedWindows, EncoderUpdate
 from sottovoce.types import FRAMES_PER_SECOND, Floats

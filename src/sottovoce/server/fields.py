@@ -17,11 +17,10 @@ from typing import Any, TypeAlias, TypeVar, cast
 from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions, VadStreamOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Api, ApiField, Kind, Option, Values, options_of
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
-from sottovoce.options.vad import VadOptions, VadStreamOptions
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value
 from sottovoce.text.languages import find_language
 

@@ -25,9 +25,9 @@ from starlette.websockets import WebSocket
 from sottovoce.audio.container import LiveContainer
 from sottovoce.formats.document import Json, score, seconds, span_document
 from sottovoce.formats.subtitles import ends_with
+from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import Captions, Eagerness, LiveDecodingOptions, LiveOptions
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
-from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server import api, fields
 from sottovoce.server.errors import ApiError, invalid_value, unsupported
 from sottovoce.server.fields import LANGUAGE_EXAMPLES

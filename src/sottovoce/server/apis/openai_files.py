@@ -25,10 +25,9 @@ from sottovoce.formats.base import write_transcript
 from sottovoce.formats.document import Json, json_text, score, seconds, span_document
 from sottovoce.formats.document import word_document as live_word
 from sottovoce.formats.files import writer_for
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import WINDOW_VAD, DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import Option, Values, made
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
-from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.server import api, fields
 from sottovoce.server.errors import invalid_options, invalid_value, shutting_down, to_api_error
 from sottovoce.server.fields import TRANSLATION_FORMATS

@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, seconds, span_document
+from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import Eagerness, LiveDecodingOptions, LiveOptions
-from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server import api, fields
 from sottovoce.server.apis.openai_files import logprob
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported

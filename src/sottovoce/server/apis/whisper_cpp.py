@@ -13,10 +13,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sottovoce.audio.io import Recording
 from sottovoce.formats.document import Json, score, span_document
-from sottovoce.options.decoding import HOTTEST, DecodingOptions, FallbackOptions
+from sottovoce.options.decoding import HOTTEST, DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import Values, made, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
-from sottovoce.options.vad import VadOptions
 from sottovoce.server import api
 from sottovoce.server.apis import openai_files
 from sottovoce.server.errors import ApiError

@@ -19,8 +19,8 @@ from functools import partial
 import anyio
 
 from sottovoce.formats.document import Json, json_text
+from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
-from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server import fields
 from sottovoce.server.errors import ApiError, invalid_value
 from sottovoce.server.live import LiveConnection, PcmReader
