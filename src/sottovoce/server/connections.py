@@ -21,7 +21,9 @@ from starlette.status import WS_1008_POLICY_VIOLATION
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.exceptions import InvalidState
 
 from sottovoce.server.live import HAS_HUNG_UP
 from sottovoce.server.settings import ServerLimits, ServerSettings
@@ -129,6 +131,16 @@ class MeteredHttp(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self.transport.answered()
+
+
+class WebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's protocol of WebSockets. It reads the next message when the last one was taken."""
+
+    def shutdown(self) -> None:
+        """Close, also while the client's end of the connection is being awaited."""
+        with suppress(InvalidState):
+            super().shutdown()
+        self.transport.close()
 
 
 class FrameMeter:

@@ -31,7 +31,7 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.server.apis.wyoming import MAX_LINE, WyomingServer
 from sottovoce.server.app import make_app
-from sottovoce.server.connections import make_connections, make_gate
+from sottovoce.server.connections import WebSocket, make_connections, make_gate
 from sottovoce.server.services import Services
 from sottovoce.server.settings import Listening, ServerSettings
 
@@ -149,7 +149,7 @@ class Server(uvicorn.Server):
                 http=cast(
                     type[asyncio.Protocol], make_connections(gate, limits, PING_EVERY_S + PONG_WITHIN_S)
                 ),
-                ws="websockets-sansio",  # reads the next message when the last one was taken
+                ws=WebSocket,
                 backlog=128,
                 forwarded_allow_ips=list(settings.access.proxies),
                 ws_max_size=limits.message_kb * 1024,
