@@ -27,8 +27,8 @@ from sottovoce import CtcDecoder
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.cli.bench import timed
 from sottovoce.decoding.search import BestTokensEnd
+from sottovoce.evaluation.speed import timed
 from sottovoce.lm.fusion import text_fusion
 from sottovoce.models.backend import STEPS_AHEAD, StepGroup, ending_rows
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes

@@ -29,7 +29,7 @@ import numpy as np
 
 from sottovoce import load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.cli.bench import peak_bytes
+from sottovoce.evaluation.speed import peak_bytes
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import BatchingRuntime, Priority
 from sottovoce.types import SAMPLE_RATE, Samples

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import sottovoce
-from sottovoce.cli import bench
 from sottovoce.cli.main import run
+from sottovoce.evaluation import speed
 from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.load import load_checkpoint
 from tests.audio.media import wav_bytes
@@ -46,7 +46,7 @@ def test_a_document_for_each_number_format(call: Call) -> None:
 @pytest.fixture
 def one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """One part is measured instead of all, which tests/evaluation/test_speed.py shows."""
-    monkeypatch.setattr(bench, "model_parts", lambda *_: [("encoder, 30 s", bench.Timing(0.1, 0.1, 0.1))])
+    monkeypatch.setattr(speed, "model_parts", lambda *_: [("encoder, 30 s", speed.Timing(0.1, 0.1, 0.1))])
 
 
 @pytest.mark.usefixtures("one_part")

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.text.normalize import equal_words
+from sottovoce.text.word_edits import equal_words
 
 WORDS = st.lists(st.sampled_from("abcd"), max_size=12)
 

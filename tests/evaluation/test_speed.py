@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sottovoce.api import Model
-from sottovoce.cli.bench import STEPS, Timing, forget_peak, model_parts, peak_bytes, timed
 from sottovoce.errors import OptionError
+from sottovoce.evaluation.speed import STEPS, Timing, forget_peak, model_parts, peak_bytes, timed
 
 
 def test_warm_ups_are_not_counted() -> None:
@@ -45,7 +45,7 @@ def test_a_search_needs_a_row(model: Model) -> None:
 N_BYTES = 200_000_000
 HOLD_FOR_A_MOMENT = f"""
 import numpy as np
-from sottovoce.cli.bench import forget_peak, peak_bytes
+from sottovoce.evaluation.speed import forget_peak, peak_bytes
 forget_peak()
 before = peak_bytes()
 held = np.ones({N_BYTES}, np.uint8)
