@@ -43,7 +43,7 @@ class Pieces:
 
     def _spell(self, letter: bytes) -> list[int]:
         """The token of a letter (with the space before it, if any), or those of its bytes."""
-        single = self.tokenizer.encoding.encode_single_token
+        single = self.tokenizer.vocabulary.encoding.encode_single_token
         try:
             return [single(letter)]
         except KeyError:

@@ -314,7 +314,7 @@ def test_the_tokenizers_package_gives_the_same_ids(tokenizer: Tokenizer, tmp_pat
         name = tokenizer.decode_with_timestamps([token])
         assert theirs.token_to_id(name) == token
     prompt = "<|startoftranscript|><|en|><|transcribe|><|0.00|> Yes.<|1.08|><|endoftext|>"
-    expected = tokenizer.encoding.encode(prompt, allowed_special="all")
+    expected = tokenizer.vocabulary.encoding.encode(prompt, allowed_special="all")
     assert theirs.encode(prompt, add_special_tokens=False).ids == expected
 
 

@@ -84,7 +84,7 @@ def texts(words: list[HypothesisWord]) -> list[str]:
 
 PIECES = [" the", " candidate", "ing", "'s", ",", ".", " -", "?", " 10", "%", " Müller", " «", "…", " $", "“"]
 BYTES = [
-    TOKENIZER.encoding.encode_single_token(bytes([value]))
+    TOKENIZER.vocabulary.encoding.encode_single_token(bytes([value]))
     for value in (0x20, 0x41, 0xC3, 0xA4, 0xE4, 0xBD, 0xA0)
 ]
 TOKENS = [token for piece in PIECES for token in TOKENIZER.encode(piece)] + BYTES

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from glob import escape as escape_glob
 from mimetypes import guess_type
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.markup import escape
 
 from sottovoce.cli.options import OutputOptions, is_typed
 from sottovoce.errors import OptionError
@@ -37,6 +36,9 @@ from sottovoce.formats.subtitles import CueWriter
 from sottovoce.options.schema import made
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.types import Segment, Transcript, Word
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,8 @@ def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
 
 
 def terminal_writer(by_confidence: bool) -> TerminalWriter:
+    from rich.console import Console
+
     console = Console(highlight=False, force_terminal=by_confidence or None)
     return TerminalWriter(console, by_confidence=by_confidence)
 
@@ -236,6 +240,8 @@ CONFIDENCE = ((0.5, "red"), (0.7, "dark_orange"), (0.85, "yellow"), (0.95, "gree
 
 
 def coloured(word: Word) -> str:
+    from rich.markup import escape
+
     colour = next((name for limit, name in CONFIDENCE if word.probability < limit), "green")
     return f"[{colour}]{escape(word.word)}[/{colour}]"
 
@@ -260,6 +266,8 @@ class TerminalWriter(Writer):
         self._colours = LanguageColours()
 
     def segment(self, segment: Segment) -> str:
+        from rich.markup import escape
+
         colour = self._colours[segment.language]
         times = f"[dim]{clock(segment.start):>7}-{clock(segment.end):<7}[/dim]"
         text = escape(segment.text.strip())

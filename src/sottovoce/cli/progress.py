@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
 
 from sottovoce.cli.invocation import Invocation, invocation_of, one_line
 from sottovoce.cli.options import ModelOptions, open_model
@@ -22,6 +20,10 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import ProgressColumn, TaskID
+
     from sottovoce.api import Model
     from sottovoce.audio.io import AudioInfo, Source
 
@@ -127,52 +129,79 @@ def failure_line(error: Exception, name: str, advice: str) -> str:
 
 def progress_bar(*columns: ProgressColumn, quiet: bool = False, auto_refresh: bool = True) -> RichProgress:
     """Make a bar for a terminal, and none for a pipe. columns: none are rich's default ones."""
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+
     disable = quiet or not sys.stderr.isatty()  # with FORCE_COLOR rich treats a pipe as a terminal
     console = Console(stderr=True, highlight=False)
     return RichProgress(*columns, console=console, disable=disable, transient=True, auto_refresh=auto_refresh)
 
 
 class Progress:
-    """Progress over the files of a call. quiet: no bar. bar: a context manager, which shows it."""
+    """Progress over the files of a call. quiet: no bar."""
 
     def __init__(self, n_files: int, *, quiet: bool = False) -> None:
-        label, at = TextColumn("[bold]{task.description}"), TextColumn("{task.fields[at]}")
-        self.bar = progress_bar(label, BarColumn(), at, TimeRemainingColumn(), quiet=quiet)
-        self._console = self.bar.console
-        self._has_headings = quiet and sys.stderr.isatty() and n_files > 1
+        is_terminal = sys.stderr.isatty()
+        self._bar = file_bar() if is_terminal and not quiet else None
+        self._has_headings = quiet and is_terminal and n_files > 1
         self._n_files = n_files
         self._n_begun = 0
         self._task: TaskID | None = None
 
+    @property
+    def bar(self) -> AbstractContextManager[object]:
+        """A context manager that shows the bar on a terminal."""
+        return self._bar or nullcontext()
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console  # takes longer to import than a pipe needs
+
+        return self._bar.console if self._bar else Console(stderr=True, highlight=False)
+
+    def _print(self, markup: str, text: str) -> None:
+        from rich.markup import escape
+
+        self._console.print(markup.format(escape(one_line(text))), soft_wrap=True)
+
     def begin(self, name: str) -> None:
         self._n_begun += 1
-        count = f" ({self._n_begun} of {self._n_files})" if self._n_files > 1 else ""
-        heading = escape(one_line(name) + count)
+        heading = name + (f" ({self._n_begun} of {self._n_files})" if self._n_files > 1 else "")
         if self._has_headings:
-            self._console.print(f"[bold]{heading}[/bold]", soft_wrap=True)
-        self._task = self.bar.add_task(heading, total=None, at="0:00")
+            self._print("[bold]{}[/bold]", heading)
+        if self._bar:
+            from rich.markup import escape
+
+            self._task = self._bar.add_task(escape(one_line(heading)), total=None, at="0:00")
 
     def segment(self, segment: Segment, position_s: float, duration_s: float | None) -> None:
-        if self._task is not None:
+        if self._bar and self._task is not None:
             done = max(segment.end, position_s)
-            self.bar.update(self._task, completed=done, total=duration_s, at=clock(done))
+            self._bar.update(self._task, completed=done, total=duration_s, at=clock(done))
 
     def end(self) -> None:
-        if self._task is not None:
-            self.bar.remove_task(self._task)
+        if self._bar and self._task is not None:
+            self._bar.remove_task(self._task)
             self._task = None
 
     def failed(self, message: str, trace: str | None) -> None:
         self.end()
         if trace is not None:
             self._console.print(trace, markup=False, soft_wrap=True)
-        self._console.print(f"[red]error:[/red] {escape(one_line(message))}", soft_wrap=True)
+        self._print("[red]error:[/red] {}", message)
 
     def written(self, places: Sequence[Path | str]) -> None:
         """Say on a terminal where the documents are."""
         names = ", ".join(str(place) for place in places if isinstance(place, Path))
-        if names and self._console.is_terminal:
-            self._console.print(f"[green]→[/green] {escape(one_line(names))}", soft_wrap=True)
+        if names and sys.stderr.isatty():
+            self._print("[green]→[/green] {}", names)
 
     def note(self, message: str) -> None:
-        self._console.print(f"[yellow]note:[/yellow] {escape(one_line(message))}", soft_wrap=True)
+        self._print("[yellow]note:[/yellow] {}", message)
+
+
+def file_bar() -> RichProgress:
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+
+    label, at = TextColumn("[bold]{task.description}"), TextColumn("{task.fields[at]}")
+    return progress_bar(label, BarColumn(), at, TimeRemainingColumn())

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
@@ -354,6 +353,8 @@ class TranscribeRun:
         """Return the header that a part file must match; None if the input cannot be resumed."""
         if self.files.processors > 1 or not os.path.isfile(name):
             return None
+        from importlib.metadata import version
+
         about = os.stat(name)
         named = {option: _with_files(self.given[option]) for option in READ_WITH}
         return {
@@ -454,8 +455,9 @@ def second_of(
 @contextmanager
 def resuming(name: str, run: TranscribeRun) -> Iterator[tuple[StoredPart, PartWriter | None]]:
     """Read the stored part of a recording, and write what follows; None: it cannot be resumed."""
-    header, place = run.part_header(name), run.documents.places(name)[0]
-    if header is None or str(place) == STANDARD_OUTPUT:
+    place = run.documents.places(name)[0]
+    header = None if str(place) == STANDARD_OUTPUT else run.part_header(name)
+    if header is None:
         yield StoredPart(), None
         return
     path = Path(place).with_name(fitting_name(Path(place).name, ENDING))

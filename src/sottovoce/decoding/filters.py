@@ -198,7 +198,7 @@ def build_filters(
     if options.no_repeat_ngram_size > 0:
         filters.append(NoRepeatNgram(options.no_repeat_ngram_size))
     if options.suppress_blank:
-        blank = [*tokenizer.encode(" "), tokenizer.eot]
+        blank = [tokenizer.blank, tokenizer.eot]
         filters.append(SuppressBlank(_ids(blank)))
     if options.suppress_tokens:
         wanted = suppressed_tokens(options.suppress_tokens, tokenizer)
@@ -305,7 +305,7 @@ class LiveVocabulary:
         kinds = np.array([*map(mark_kind, texts), 0])
         return cls(
             ids,
-            blank=np.isin(ids, tokenizer.encode(" ")),
+            blank=ids == tokenizer.blank,
             marks=np.stack((kinds == 1, kinds == 2)),
             others=np.array((tokenizer.no_speech, *languages)),
             n_vocab=n_vocab,

@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import tiktoken
 
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm import HOTWORD_WEIGHT
@@ -16,7 +15,7 @@ from sottovoce.lm.boosting import Edges, Hotwords, Phrase, WholeWordBooster, lis
 from sottovoce.lm.grammar import SKIPPED, Grammar, GrammarModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.text.normalize import forms_of
-from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.text.tokenizer import Tokenizer, Vocabulary
 
 
 def text_fusion(
@@ -68,12 +67,12 @@ def token_text(tokenizer: Tokenizer, text: str) -> str:
 
 
 def token_edges(tokenizer: Tokenizer) -> Edges:
-    return _edges(tokenizer.encoding, tokenizer.eot)
+    return _edges(tokenizer.vocabulary)
 
 
 @lru_cache(maxsize=4)
-def _edges(encoding: tiktoken.Encoding, n_tokens: int) -> Edges:
-    spelled = (encoding.decode_single_token_bytes(token) for token in range(n_tokens))
+def _edges(vocabulary: Vocabulary) -> Edges:
+    spelled = map(vocabulary.__getitem__, range(vocabulary.n_pieces))
     return Edges.of([token.decode("utf-8", "replace") for token in spelled])
 
 

@@ -13,16 +13,19 @@ import gzip
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
-
-import tiktoken
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sottovoce.errors import OptionError
 from sottovoce.text.languages import UNSPACED, find_language, language_codes
 from sottovoce.text.normalize import composed
 from sottovoce.types import Task
 
+if TYPE_CHECKING:
+    import tiktoken
+
+ASSETS = Path(__file__).parent / "assets"
 SECONDS_PER_TIMESTAMP = 0.02
 N_TIMESTAMPS = 1501
 N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100 = 51864, 51865, 51866
@@ -30,15 +33,25 @@ N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100 = 51864, 51865, 51866
 # GPT-2's rule for cutting text before BPE (tiktoken's r50k pattern).
 _PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
-# Symbols of annotations: speaker tags, brackets, music. Hyphen and apostrophe may
-# stand inside words, so only their spaced forms are suppressed. Source: OW `Tokenizer.non_speech_tokens`.
-_SYMBOLS: tuple[str, ...] = (
-    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
-    *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"),
-    *("[[", "]]", "{{", "}}", "♪♪", "♪♪♪"),
+# Tokens of annotations: speaker tags, brackets, music. Hyphen and apostrophe may stand inside words, so only
+# their spaced forms are among them. Source: openai-whisper 20250625, `Tokenizer.non_speech_tokens`.
+# fmt: off
+NON_SPEECH_TOKENS = (
+    1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93, 359, 503, 522,
+    542, 873, 893, 902, 918, 922, 931, 1350, 1853, 1982, 2460, 2627, 3246, 3253, 3268, 3536, 3846, 3961,
+    4183, 4667, 6585, 6647, 7273, 9061, 9383, 10428, 10929, 11938, 12033, 12331, 12562, 13793, 14157,
+    14635, 15265, 15618, 16553, 16604, 18362, 18956, 20075, 21675, 22520, 26130, 26161, 26435, 28279,
+    29464, 31650, 32302, 32470, 36865, 42863, 47425, 49870, 50254,
 )
-_MUSIC = "♩♪♫♬♭♮♯"  # several tokens each in GPT-2's table: the first is shared by U+2640-267F only
-
+NON_SPEECH_TOKENS_ENGLISH = (
+    1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93, 357, 366, 438,
+    532, 685, 705, 796, 930, 1058, 1220, 1267, 1279, 1303, 1343, 1377, 1391, 1635, 1782, 1875, 2162, 2361,
+    2488, 3467, 4008, 4211, 4600, 4808, 5299, 5855, 6329, 7203, 9609, 9959, 10563, 10786, 11420, 11709,
+    11907, 13163, 13697, 13700, 14808, 15306, 16410, 16791, 17992, 19203, 19510, 20724, 22305, 22935,
+    27007, 30109, 30420, 33409, 34949, 40283, 40493, 40549, 47282, 49146,
+)
+# fmt: on
+SPACE = 220
 
 BYTE_COST = 1.01
 
@@ -76,7 +89,7 @@ class Tokenizer:
     n_vocab: rows of the embedding. pieces: the text tokens that `encode` may use; None: all.
     """
 
-    encoding: tiktoken.Encoding
+    vocabulary: Vocabulary
     n_vocab: int
     language: str | None
     task: Task
@@ -93,7 +106,7 @@ class Tokenizer:
             raise OptionError(
                 f"n_vocab: expected 51864, 51865 or 51866 (Whisper's vocabularies), got {n_vocab}"
             )
-        tokenizer = cls(_encoding(n_vocab), n_vocab, None, "transcribe").with_task(task)
+        tokenizer = cls(_vocabulary(n_vocab), n_vocab, None, "transcribe").with_task(task)
         if not tokenizer.is_multilingual:
             language = language or "en"
         return tokenizer if language is None else tokenizer.with_language(language)
@@ -112,7 +125,7 @@ class Tokenizer:
 
     def with_pieces(self, trained: Iterable[int]) -> Tokenizer:
         """Return this tokenizer restricted to trained text tokens and single bytes."""
-        ids = {bytes([value]): self.encoding.encode_single_token(bytes([value])) for value in range(256)}
+        ids = {self.token_bytes(token): token for token in range(256)}  # single bytes come first
         text = (token for token in trained if token < self.eot)
         return replace(self, pieces=PieceTable(ids | {self.token_bytes(token): token for token in text}))
 
@@ -134,7 +147,7 @@ class Tokenizer:
     @property
     def eot(self) -> int:
         """End of text: all lower ids, and no others, are text."""
-        return self.encoding.eot_token
+        return self.vocabulary.n_pieces
 
     @property
     def sot(self) -> int:
@@ -202,11 +215,16 @@ class Tokenizer:
     @property
     def non_speech_tokens(self) -> tuple[int, ...]:
         """Sorted ids of brackets, tags and music, to suppress."""
-        return _non_speech_tokens(self.n_vocab)
+        return NON_SPEECH_TOKENS if self.is_multilingual else NON_SPEECH_TOKENS_ENGLISH
+
+    @property
+    def blank(self) -> int:
+        """The token of a single space."""
+        return SPACE
 
     def encode(self, text: str) -> list[int]:
         """Encode text to ids. Names of special tokens in it ("<|en|>") are ordinary text."""
-        tokens = self.encoding.encode_ordinary(text)
+        tokens = self.vocabulary.encoding.encode_ordinary(text)
         if self.pieces is None:
             return tokens
         return [piece for token in tokens for piece in self.pieces.cut(self.token_bytes(token))]
@@ -219,11 +237,11 @@ class Tokenizer:
     def decode(self, tokens: Iterable[int]) -> str:
         """Decode the text tokens; broken UTF-8 becomes U+FFFD."""
         eot = self.eot
-        return self.encoding.decode([token for token in tokens if token < eot])
+        return self.decode_with_timestamps(token for token in tokens if token < eot)
 
     def decode_with_timestamps(self, tokens: Iterable[int]) -> str:
         """Decode all tokens, including special ones and timestamps ("<|1.08|>")."""
-        return self.encoding.decode(list(tokens))
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
     def token_text(self, token: int) -> str:
         """Decode any one token; U+FFFD for a partial character."""
@@ -231,7 +249,7 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of one token, which may start or end inside a character."""
-        return self.encoding.decode_single_token_bytes(token)
+        return self.vocabulary[token]
 
     @property
     def splits_on_spaces(self) -> bool:
@@ -279,43 +297,51 @@ class Tokenizer:
         return first >= self.eot or text.startswith(" ") or text.strip() in string.punctuation
 
 
+class Vocabulary:
+    """The tokens of one vocabulary. tiktoken, which encodes text, is loaded when it is first needed.
+
+    n_pieces: BPE pieces, whose ids come before those of the special tokens.
+    """
+
+    def __init__(self, n_vocab: int) -> None:
+        name = "gpt2" if n_vocab == N_VOCAB_ENGLISH else "multilingual"
+        languages = language_codes(99 if n_vocab == N_VOCAB_ENGLISH else n_vocab - 51766)
+        self._name = f"whisper-{name}-{len(languages)}"
+        self._lines = gzip.decompress((ASSETS / f"{name}.tiktoken.gz").read_bytes()).splitlines()
+        self.n_pieces = len(self._lines)
+        self._special = [
+            "<|endoftext|>",
+            "<|startoftranscript|>",
+            *(f"<|{code}|>" for code in languages),
+            *("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>"),
+            *("<|nospeech|>", "<|notimestamps|>"),
+            *(f"<|{i * SECONDS_PER_TIMESTAMP:.2f}|>" for i in range(N_TIMESTAMPS)),
+        ]
+
+    def __getitem__(self, token: int) -> bytes:
+        """Return the bytes of a token. Raises: KeyError."""
+        if 0 <= token < self.n_pieces:
+            return binascii.a2b_base64(self._lines[token].partition(b" ")[0])
+        if 0 <= token - self.n_pieces < len(self._special):
+            return self._special[token - self.n_pieces].encode()
+        raise KeyError(token)
+
+    @cached_property
+    def encoding(self) -> tiktoken.Encoding:
+        import tiktoken
+
+        return tiktoken.Encoding(
+            name=self._name,
+            explicit_n_vocab=self.n_pieces + len(self._special),
+            pat_str=_PIECES,
+            mergeable_ranks={self[token]: token for token in range(self.n_pieces)},
+            special_tokens={special: self.n_pieces + i for i, special in enumerate(self._special)},
+        )
+
+
 @cache
-def _encoding(n_vocab: int) -> tiktoken.Encoding:
-    name = "gpt2" if n_vocab == N_VOCAB_ENGLISH else "multilingual"
-    ranks = _read_ranks(name)
-    languages = language_codes(99 if n_vocab == N_VOCAB_ENGLISH else n_vocab - 51766)
-    specials = [
-        "<|endoftext|>",
-        "<|startoftranscript|>",
-        *(f"<|{code}|>" for code in languages),
-        *("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>"),
-        *("<|nospeech|>", "<|notimestamps|>"),
-        *(f"<|{i * SECONDS_PER_TIMESTAMP:.2f}|>" for i in range(N_TIMESTAMPS)),
-    ]
-    return tiktoken.Encoding(
-        name=f"whisper-{name}-{len(languages)}",
-        explicit_n_vocab=n_vocab,
-        pat_str=_PIECES,
-        mergeable_ranks=ranks,
-        special_tokens={special: len(ranks) + i for i, special in enumerate(specials)},
-    )
-
-
-def _read_ranks(name: str) -> dict[bytes, int]:
-    asset = resources.files("sottovoce.text") / "assets" / f"{name}.tiktoken.gz"
-    fields = iter(gzip.decompress(asset.read_bytes()).split())
-    return {binascii.a2b_base64(piece): int(rank) for piece, rank in zip(fields, fields, strict=True)}
-
-
-@cache
-def _non_speech_tokens(n_vocab: int) -> tuple[int, ...]:
-    encode = _encoding(n_vocab).encode_ordinary
-    ids = {encode(" -")[0], encode(" '")[0]}
-    for symbol in (*_SYMBOLS, *_MUSIC):
-        for tokens in (encode(symbol), encode(" " + symbol)):
-            if len(tokens) == 1 or symbol in _MUSIC:
-                ids.add(tokens[0])
-    return tuple(sorted(ids))
+def _vocabulary(n_vocab: int) -> Vocabulary:
+    return Vocabulary(n_vocab)
 
 
 class Detokenizer:

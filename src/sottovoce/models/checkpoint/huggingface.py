@@ -71,7 +71,7 @@ def suppressed_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def suppressed_first(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return ids that do not begin a transcript: the blank and the end of text."""
-    return (*tokenizer.encode(" "), tokenizer.eot)
+    return (tokenizer.blank, tokenizer.eot)
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

@@ -28,8 +28,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
-from filelock import FileLock, Timeout
-
 from sottovoce.errors import CheckpointError, OptionError, cause_of
 from sottovoce.text.files import from_json, whole_file
 
@@ -122,6 +120,8 @@ def sha256_of(path: Path) -> str:
 @contextmanager
 def file_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder; a process that has to wait for another one prints so."""
+    from filelock import FileLock, Timeout
+
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.parent / f".{folder.name}.lock")
     try:
