@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sottovoce.audio.container import ContainerDecoder, MediaFile, SourceRequest
 from sottovoce.audio.io import Source, load_audio, open_audio, probe_audio, read_pcm
 from sottovoce.errors import AudioError, OptionError
 from tests.audio.media import (
@@ -102,6 +103,34 @@ def test_planar_codec_with_eight_channels() -> None:
     channels = load_channels(data)
     assert channels.shape == (8, len(load_audio(data)))
     assert channels.shape[1] == pytest.approx(16_000, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "rate", "n_channels", "layout"),
+    [
+        ("wav", "pcm_s16le", 16_000, 1, "mono"),
+        ("flac", "flac", 44_100, 2, "stereo"),
+        ("mp3", "libmp3lame", 22_050, 1, "mono"),
+        ("matroska", "libopus", 48_000, 8, "7.1"),
+    ],
+)
+def test_samples_do_not_depend_on_the_frames_that_are_resampled_together(
+    container: str, codec: str, rate: int, n_channels: int, layout: str
+) -> None:
+    data = encoded_bytes(
+        tones(3 * rate, rate, n_channels), rate=rate, container=container, codec=codec, layout=layout
+    )
+    for keep_channels in (False, True):
+        found = []
+        for joined_s in (0.0, 0.3):
+            decoder = ContainerDecoder(
+                MediaFile(io.BytesIO(data), "tones"), SourceRequest(keep_channels, joined_s=joined_s)
+            )
+            found.append(list(decoder.blocks()))
+            decoder.close()
+        alone, together = found
+        assert len(together) < len(alone)
+        np.testing.assert_array_equal(np.concatenate(together, 1), np.concatenate(alone, 1))
 
 
 def test_chunks_are_equal_and_continuous() -> None:

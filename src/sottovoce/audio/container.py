@@ -639,7 +639,10 @@ class AudioInfo:
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """How to read a source; see `open_audio`. start_sample: at 16 kHz. raw: format of headerless samples."""
+    """How to read a source; see `open_audio`.
+
+    start_sample: at 16 kHz. raw: format of headerless samples. joined_s: see `Pcm16Resampler`.
+    """
 
     keep_channels: bool = False
     audio_track: int | str | None = None
@@ -647,6 +650,7 @@ class SourceRequest:
     raw: RawFormat | None = None
     warned: set[str] = field(default_factory=set)
     most_gap_s: float = MOST_GAP_S
+    joined_s: float = 0.5
 
 
 class BlockSource:
@@ -697,7 +701,10 @@ class ContainerDecoder(BlockSource):
             logger.info("%s: audio track %s of %d", self._name, self.info.track, len(self.info.tracks))
         request = self._request
         self._resampler = Pcm16Resampler(
-            self._name, keep_channels=request.keep_channels, warned=request.warned
+            self._name,
+            keep_channels=request.keep_channels,
+            warned=request.warned,
+            joined_s=request.joined_s,
         )
         self._timeline = Timeline(most_gap_s=request.most_gap_s)
         self._n_damaged = 0
@@ -979,7 +986,7 @@ class LiveContainer:
     def _run(self) -> None:
         try:
             file = MediaFile(cast(BinaryIO, self), LIVE_NAME)
-            decoder = ContainerDecoder(file, SourceRequest(most_gap_s=MOST_LIVE_GAP_S))
+            decoder = ContainerDecoder(file, SourceRequest(most_gap_s=MOST_LIVE_GAP_S, joined_s=0.0))
             try:
                 for block in decoder.blocks():
                     if self._is_dropped:

@@ -367,7 +367,8 @@ class AudioReader:
         return gaps
 
     def _note_pauses(self, block: Samples) -> None:
-        sound = np.flatnonzero(np.abs(block).max(axis=0) > QUIET) + self._n_read
+        loudest = np.abs(block[0]) if len(block) == 1 else np.abs(block).max(axis=0)
+        sound = np.flatnonzero(loudest > QUIET) + self._n_read
         edges = np.concatenate(([self._last_sound], sound))
         self._n_read += block.shape[1]
         self._last_sound = int(edges[-1])
@@ -533,7 +534,7 @@ def read_live(
             )
         yield from read_pcm(cast(BinaryIO, file), chunk_s=chunk_s, name=name)
         return
-    request = SourceRequest(raw=raw, most_gap_s=MOST_LIVE_GAP_S)
+    request = SourceRequest(raw=raw, most_gap_s=MOST_LIVE_GAP_S, joined_s=0.0)
     with AudioReader(open_container(file, request), chunk_s=chunk_s, warned=request.warned) as reader:
         yield from reader
 

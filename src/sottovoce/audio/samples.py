@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard, TypeVar
 
 import av
@@ -299,11 +300,20 @@ class Downmix(Generic[S]):
         )
 
 
-class Pcm16Resampler:
-    """Resamples to 16 kHz 16 bits with libswresample. next_sample: position of the next frame, at 16 kHz."""
+UNPLACED = Fraction(1, SAMPLE_RATE)
+"""Time base of frames without a time."""
 
-    def __init__(self, name: str, *, keep_channels: bool, warned: set[str]) -> None:
+
+class Pcm16Resampler:
+    """Resamples to 16 kHz 16 bits with libswresample. next_sample: position of the next frame, at 16 kHz.
+
+    joined_s: seconds of short frames that are resampled together; 0.0: every frame at once. The samples do
+    not depend on it.
+    """
+
+    def __init__(self, name: str, *, keep_channels: bool, warned: set[str], joined_s: float = 0.0) -> None:
         self.next_sample = 0
+        self._joined_s = joined_s
         self._warned = warned
         self._name = name
         self._keep_channels = keep_channels
@@ -315,13 +325,26 @@ class Pcm16Resampler:
     def resampled(self, frames: Iterable[av.AudioFrame]) -> Iterator[Pcm16]:
         """Yield blocks (n, n_channels) that are not empty, of all frames."""
         source = None
+        joined = av.AudioFifo()
         for frame in frames:
             layout = (frame.format.name, frame.layout.name, frame.sample_rate)
             if layout != source:
-                yield from self._block(None)
+                yield from self._rest(joined)
                 self._start(frame)
-                source = layout
-            yield from self._block(frame)
+                source, joined = layout, av.AudioFifo()
+            n_joined = self._joined_s * frame.sample_rate
+            if frame.samples >= n_joined and not joined.samples:
+                yield from self._block(frame)
+                continue
+            frame.pts, frame.time_base = None, UNPLACED  # else they must follow one another
+            joined.write(frame)
+            if joined.samples >= n_joined:
+                yield from self._block(joined.read())
+        yield from self._rest(joined)
+
+    def _rest(self, joined: av.AudioFifo) -> Iterator[Pcm16]:
+        if joined.samples:
+            yield from self._block(joined.read())
         yield from self._block(None)
 
     def _start(self, frame: av.AudioFrame) -> None:
@@ -371,7 +394,7 @@ def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None,
     frames = [] if resampler is None else resampler.resample(frame)
     # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
     blocks = [resampled.to_ndarray().reshape(-1, n_channels) for resampled in frames if resampled is not None]
-    return np.concatenate([np.zeros((0, n_channels), np.int16), *blocks])
+    return blocks[0] if len(blocks) == 1 else np.concatenate([np.zeros((0, n_channels), np.int16), *blocks])
 
 
 def downmix_weights(layout: str) -> tuple[float, ...] | None:
