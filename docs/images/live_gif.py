@@ -1,8 +1,10 @@
-"""Draw the moving picture of the page, live.gif: `python docs/images/live_gif.py`.
+"""Draw the moving picture of the page, live.gif, and live-page.png: `python docs/images/live_gif.py`.
 
-The words are those of a live session of Whisper `base` over bundled recordings of people, one by one;
-each frame is the page in Chromium at a time of the audio at which words came. `--events FILE` takes the
-JSON lines of an earlier session (`sottovoce stream --jsonl`). Needs playwright and Chromium.
+The words are those of live sessions, one by one: of Whisper `base` over bundled recordings of people, each
+frame at a time of the audio at which words came; and of `nano` over its own, which the page hears as its
+microphone. So delays are those of a machine that keeps up. `--events FILE` takes the JSON lines of an earlier
+session (`sottovoce stream --jsonl`) for the first, `--page` draws the second alone. Needs playwright and
+Chromium.
 """
 
 from __future__ import annotations
@@ -14,19 +16,21 @@ import json
 import mimetypes
 import shutil
 import threading
+import wave
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from playwright.sync_api import Page, WebSocketRoute, sync_playwright
+from playwright.sync_api import Browser, Page, WebSocketRoute, sync_playwright
 
 from sottovoce import load_audio, load_model
 from sottovoce.formats.document import event_line
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.types import SAMPLE_RATE, Samples
 
 HERE = Path(__file__).parent
 WEB = HERE.parents[1] / "src" / "sottovoce" / "server" / "web"
@@ -36,6 +40,10 @@ CLIPS = (("mixed", 13.4), ("en", 11.0))
 LANGUAGES = ("en", "de")
 GAP_S = 0.75
 SIZE = {"width": 900, "height": 600}
+PAGE = HERE.parents[1] / "examples" / "clips" / "mixed.flac"
+PAGE_LANGUAGES = ("en", "de", "es", "fr")
+PAGE_SIZE = {"width": 1200, "height": 640}
+BYTES_A_SECOND = 2 * SAMPLE_RATE
 SHOWN_S = 4.0
 """Seconds of the last frame."""
 N_COLOURS = 128
@@ -44,11 +52,14 @@ SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFra
 Event = dict[str, Any]
 
 
-def live_events() -> list[Event]:
+def clips() -> Samples:
     gap = np.zeros(round(GAP_S * SAMPLE_RATE), np.float32)
-    clips = (load_audio(SPEECH / f"{name}.flac", duration_s=seconds) for name, seconds in CLIPS)
-    audio = np.concatenate([part for clip in clips for part in (clip, gap)])
-    session = load_model("base").session(LANGUAGES)
+    read = (load_audio(SPEECH / f"{name}.flac", duration_s=seconds) for name, seconds in CLIPS)
+    return np.concatenate([part for clip in read for part in (clip, gap)])
+
+
+def live_events(model: str, languages: tuple[str, ...], audio: Samples) -> list[Event]:
+    session = load_model(model).session(languages)
     step = SAMPLE_RATE // 4
     pieces = (session.push(audio[start : start + step]) for start in range(0, len(audio), step))
     events = [event for piece in pieces for event in piece] + session.close()
@@ -99,6 +110,38 @@ def frames(page: Page, url: str, events: list[Event]) -> list[tuple[Image.Image,
     return [(image, end_s - time_s) for (time_s, image), end_s in zip(shown, ends_s, strict=True)]
 
 
+def draw_page(chromium: Browser, url: str) -> None:
+    """Show events of a session while the page hears its audio, and keep what stands there at the end."""
+    events = deque(live_events("nano", PAGE_LANGUAGES, load_audio(PAGE)))
+    received = 0
+
+    def answer(socket: WebSocketRoute) -> None:
+        socket.send(json.dumps({"type": "ready", "model": "nano"}))
+
+        def take(message: str | bytes) -> None:
+            nonlocal received
+            received += len(message) if isinstance(message, bytes) else 0
+            while events and events[0]["emission_time"] <= received / BYTES_A_SECOND:
+                socket.send(json.dumps(events.popleft()))
+
+        socket.on_message(take)
+
+    page = chromium.new_page(viewport=PAGE_SIZE, locale="en", permissions=["microphone"])
+    page.route_web_socket("**/v1/live**", answer)
+    page.goto(f"{url}/?languages={','.join(PAGE_LANGUAGES)}")
+    page.click("#begin")
+    page.mouse.move(2, 2)
+    page.locator("#log .utterance").nth(len(PAGE_LANGUAGES) - 1).wait_for(timeout=120_000)
+    picture(page).save(HERE / "live-page.png", optimize=True)
+    page.close()
+
+
+def write_wav(path: Path, audio: Samples) -> None:
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, SAMPLE_RATE, len(audio), "NONE", ""))
+        file.writeframes((audio * 32767).astype("<i2").tobytes())
+
+
 def picture(page: Page) -> Image.Image:
     page.evaluate(SETTLED)
     return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
@@ -107,15 +150,27 @@ def picture(page: Page) -> Image.Image:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--events", type=Path)
-    given = parser.parse_args().events
-    lines = given.read_text(encoding="utf-8").splitlines() if given else []
-    events = [json.loads(line) for line in lines] if given else live_events()
+    parser.add_argument("--page", action="store_true")
+    options = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        microphone = Path(folder) / "microphone.wav"
+        write_wav(microphone, load_audio(PAGE))
+        draw(options.events, microphone, page_alone=options.page)
+
+
+def draw(given: Path | None, microphone: Path, *, page_alone: bool) -> None:
     arguments = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", "--no-sandbox"]
+    arguments.append(f"--use-file-for-fake-audio-capture={microphone}%noloop")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Files)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
     with sync_playwright() as running:
         chromium = running.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        draw_page(chromium, url)
+        if page_alone:
+            return
+        lines = given.read_text(encoding="utf-8").splitlines() if given else []
+        events = [json.loads(line) for line in lines] if given else live_events("base", LANGUAGES, clips())
         page = chromium.new_page(viewport=SIZE, locale="en", permissions=["microphone"])
         page.set_default_timeout(120_000)
         shown = [(image, s) for image, s in frames(page, url, events) if s > 0]

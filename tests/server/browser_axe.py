@@ -48,6 +48,9 @@ def findings(page: Any) -> list[str]:
 def test_the_page_in_all_its_states(server: ServerThread) -> None:
     with browser(server.url + ALL) as page:
         assert findings(page) == []
+        page.click("#test")
+        page.wait_for_selector("#test-text:not(:empty)")
+        assert findings(page) == []
         page.evaluate(LATE)
         assert findings(page) == []
         page.click("#toggle")

@@ -15,6 +15,7 @@ from sottovoce.formats.subtitles import JOINER
 from tests.server.browser_page import (
     ALL,
     SPOKEN,
+    WIDE,
     browser,
     downloaded,
     partial,
@@ -156,18 +157,21 @@ def test_text_keeps_its_colour_and_place_when_a_second_language_comes(sentences:
         assert text.bounding_box() == before
 
 
-SIZES = [(1280, 800, 0.75), (1280, 600, 0.65), (844, 390, 0.6), (667, 375, 0.55), (390, 844, 0.6)]
-"""Windows in CSS pixels, and the least part of their height that is captions while somebody speaks."""
+SIZES = [(1280, 800), (1280, 600), (844, 390), (390, 844)]
+"""Windows in CSS pixels."""
+TOP, BOTTOM = 0.125, 0.865
+"""The parts of the height of a window between which there are captions while somebody speaks."""
 
 
 def test_captions_have_most_of_every_window(sentences: ServerThread) -> None:
     with browser(sentences.url + ALL) as page:
         page.click("#begin")
         page.wait_for_selector("#log .utterance:nth-child(4)")
-        for width, height, part in SIZES:
+        for width, height in SIZES:
             page.set_viewport_size({"width": width, "height": height})
             box = page.locator("#captions").bounding_box()
-            assert box["height"] >= part * height, (width, height, box)
+            assert box["y"] <= TOP * height, (width, height, box)
+            assert box["y"] + box["height"] >= BOTTOM * height, (width, height, box)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             page.click("#settings-open")
             picture(page, f"settings-{width}x{height}")
@@ -260,6 +264,14 @@ def test_speakers_get_names_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         assert downloaded(page, "txt").splitlines()[0] == f"Anna <i>: {TALK[0][2]}"
         assert "<v Anna &lt;i&gt;>" in downloaded(page, "vtt")
         pictures(page, "named")
+        page.set_viewport_size(WIDE)
+        second = page.locator("#log .speaker").nth(1)
+        assert second.bounding_box()["x"] < page.locator("#log .words").first.bounding_box()["x"]
+        second.click()
+        page.keyboard.type("Ben")
+        page.keyboard.press("Enter")
+        assert page.locator("#log .speaker").all_inner_texts() == ["Anna <i>", "Ben", "C", "Anna <i>"]
+        page.click("#undo")
         page.click("#undo")
         assert page.locator("#log .speaker").all_inner_texts() == list("ABCA")
 
@@ -364,6 +376,26 @@ def test_clear_keeps_the_session_and_can_be_undone(sentences: ServerThread) -> N
         assert said(other) == []
         other.click("#last-open")
         wait_until(lambda: said(other) == list(SPOKEN))
+
+
+def test_words_that_are_deleted_are_gone_after_a_reload(sentences: ServerThread) -> None:
+    with heard(sentences) as page:
+        for _ in SPOKEN:
+            page.locator("#log .edit:visible").first.focus()
+            page.keyboard.press("Enter")
+            page.keyboard.press("Control+A")
+            page.keyboard.press("Delete")
+            page.keyboard.press("Enter")
+        page.click("#saved-open")
+        page.wait_for_selector('#saved-list li[aria-current]:has-text("0 words")')
+        page.keyboard.press("Escape")
+        page.click("#undo")
+        assert said(page) == [SPOKEN[-1]]
+        page.click("#redo")
+        page.wait_for_timeout(2_500)
+        page.reload()
+        page.wait_for_selector("#playback audio", state="attached")
+        assert said(page) == []
 
 
 def test_two_tabs_with_one_session_keep_both_texts(sentences: ServerThread) -> None:

@@ -27,7 +27,7 @@ from sottovoce.translation.chat import ChatServer
 from sottovoce.types import Floats
 from tests.formats.transcripts import CHROMIUM
 from tests.server.conversation import SENTENCES, TALK, SentencesModel, talk_model
-from tests.server.servers import CLIPS, KEY, LOCKED, ServerThread, SlowModel, serving, wav
+from tests.server.servers import CLIPS, KEY, LOCKED, ServerThread, SlowModel, serving, wait_until, wav
 from tests.speakers.somebody import OneVoice, Somebody, one_speaker
 from tests.translation.server import stand_in, upper
 
@@ -245,6 +245,41 @@ def test_a_key_is_asked_for_where_one_is_needed() -> None:
         state(page, "ended")
         page.set_viewport_size(WIDE)
         assert downloaded(page, "txt").startswith("word")
+
+
+def test_a_sample_is_written_and_not_kept(server: ServerThread) -> None:
+    with browser(f"{server.url}/?languages=en,de") as page:
+        page.click("#sample")
+        state(page, "ended")
+        assert page.locator("#log .words").count() > 0
+        assert page.inner_text("#toggle-text") == "Start"
+        page.click("#saved-open")
+        page.wait_for_selector("#saved-none:visible")
+        page.keyboard.press("Escape")
+        page.click("#toggle")
+        state(page, "live")
+        assert page.inner_text("#log") == "", "what somebody says is no part of the sample"
+
+
+SILENCE = """() => { navigator.mediaDevices.getUserMedia =
+    async () => new MediaStreamAudioDestinationNode(new AudioContext()).stream; }"""
+
+
+def test_the_microphone_is_tested_before_a_session(server: ServerThread) -> None:
+    with browser(server.url) as page:
+        page.click("#test")
+        level = page.locator("#test-level")
+        wait_until(lambda: float(level.get_attribute("aria-valuenow") or 0) > 20)
+        assert "Fake" in page.inner_text("#begin-source")
+        pictures(page, "test")
+        page.click("#test")
+        assert page.is_hidden("#test-line")
+        page.evaluate(SILENCE)
+        page.click("#test")
+        page.wait_for_selector('#test-text:has-text("No sound comes")')
+        page.click("#begin")
+        assert page.is_hidden("#test-line")
+        state(page, "live")
 
 
 def test_a_browser_that_may_not_listen_says_so(server: ServerThread) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from ipaddress import ip_address
 
 import httpx
 import openai
@@ -303,3 +304,12 @@ def test_weights_of_live_speakers_are_loaded_in_no_thread_of_the_model(
         assert received(socket)["type"] == "configured"
     assert len(names) == 2
     assert not [name for name in names if name.startswith(THREAD_NAME)]
+
+
+def test_other_machines_get_an_address_where_they_are_answered() -> None:
+    assert Listening().url_elsewhere(8000) is None
+    assert Listening("10.0.0.5").url_elsewhere(8000) == "http://10.0.0.5:8000"
+    assert Listening("fd00::5").url_elsewhere(80) == "http://[fd00::5]:80"
+    assert Listening("10.0.0.5", certificate="a.pem", key="b.pem").url_elsewhere(8000) is None
+    found = Listening("0.0.0.0").url_elsewhere(8000)
+    assert found is None or ip_address(found.removeprefix("http://").partition(":")[0]).version == 4

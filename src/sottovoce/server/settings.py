@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -36,6 +37,9 @@ UPLOADS_PER_REQUEST = 4
 """Uploads in progress for each recording that may be transcribed."""
 SPARE_CONNECTIONS = 256
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+OUTSIDE = "192.0.2.1"
+"""An address of no machine. Source: RFC 5737."""
 KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 SECRET_PREFIX = "whsec_"
 MIN_SECRET_BYTES = 16
@@ -314,6 +318,28 @@ class Listening:
     @property
     def scheme(self) -> str:
         return "http" if self.certificate is None else "https"
+
+    def url_elsewhere(self, port: int) -> str | None:
+        """The URL by which other machines of the network reach this one; None: only this machine does.
+
+        With a certificate the URL must have its name, which is not known here: None too.
+        """
+        if self.is_loopback or self.certificate is not None:
+            return None
+        host = address_of_network() if self.host in WILDCARDS else self.host
+        if host is None:
+            return None
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def address_of_network() -> str | None:
+    """The address of this machine in its network; None without a network. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((OUTSIDE, 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
 
 
 def wyoming_address(text: str) -> Listening:

@@ -326,7 +326,13 @@ class Publisher(CaptionSocket):
         try:
             await self.transport.accept(SUBPROTOCOL)
             await self.transport.send(
-                {"type": "ready", "token": shared.token, "resume": shared.secret, "revision": shared.revision}
+                {
+                    "type": "ready",
+                    "token": shared.token,
+                    "resume": shared.secret,
+                    "revision": shared.revision,
+                    "url": self.services.settings.listening.url_elsewhere(self.socket.url.port or 80),
+                }
             )
             await run_until_first(
                 lambda: self._take(shared),

@@ -7,14 +7,15 @@ import { Editor } from "./editor.js";
 import { Finder } from "./finder.js";
 import { Invitations } from "./invitations.js";
 import { Lateness } from "./lateness.js";
-import { showDoubts, showLanguages, showSpeakers } from "./legends.js";
+import { nameBesideText, showDoubts, showLanguages, showSpeakers } from "./legends.js";
 import { Library } from "./library.js";
 import { Playback } from "./playback.js";
 import { Recording } from "./recording.js";
 import { clock } from "./rendering.js";
-import { keepSettings, listMicrophones, listModels, listTargets, liveParameters, resize, restoreSettings } from "./settings.js";
+import { MicrophoneTest } from "./microphone.js";
+import { keepSettings, listMicrophones, listModels, listTargets, liveParameters, microphoneName, resize, restoreSettings } from "./settings.js";
 import { LocalSharing, Sharing } from "./sharing.js";
-import { Source } from "./sources.js";
+import { levelOf, Source } from "./sources.js";
 import { Timeline } from "./timeline.js";
 import { Transcript } from "./transcript.js";
 import { Uploading } from "./uploading.js";
@@ -34,6 +35,7 @@ const TELLS = {
 const ASKS_FOR_KEY = "This server asks for an API key: write it into the settings, and start again.";
 const NO_SOUND = "The text goes on; the sound of what is said from here on is not kept.";
 const NO_SPEECH = "No speech was found.";
+const SAMPLE = "/static/sample.mp3"; // English and German, examples/speech/README.md has its sources
 const SOURCES = { microphone: "the microphone", tab: "the sound of a tab", file: "a file that is played here", upload: "a file" };
 
 const $ = (id) => document.getElementById(id);
@@ -51,6 +53,7 @@ const invitations = new Invitations(sharing, transcript, { key, onError: refused
 const name = (language) => transcript.name(language);
 const revision = () => transcript.revision;
 const library = new Library({ current, revision, language: name, onOpen: openSession, onRename: call, onForget, onError: notice });
+const microphoneTest = new MicrophoneTest({ onNamed: nameMicrophones, onError: fail });
 const chips = new Chips(transcript, { onChange: onLanguages });
 const uploading = new Uploading(transcript, { onStart: onUpload, onEnd: onUploaded });
 let source = null;
@@ -60,6 +63,7 @@ let wakeLock = null;
 let model = "";
 let base = 0; // seconds of the recordings before this one, which stay on the page
 let title = "";
+let isSample = false; // what stands on the page is the sample: nothing that anybody keeps
 
 const kind = () => document.querySelector('input[name="source"]:checked').value;
 const isRunning = () => $("toggle").getAttribute("aria-pressed") === "true";
@@ -67,7 +71,7 @@ const now = () => Math.max(timeline.now, transcript.utterances.at(-1)?.end ?? 0)
 
 // Starting and stopping
 
-async function start() {
+function start() {
   const isFile = ["file", "upload"].includes(kind());
   const file = $("file").files[0];
   if (isFile && !file) {
@@ -75,20 +79,24 @@ async function start() {
     return;
   }
   $("file").value = "";
+  if (kind() === "upload") upload(file);
+  else open(kind(), file);
+}
+
+// Listen to a source. file: the recording that is played, if one is.
+async function open(kind, file) {
   hideNotice();
+  microphoneTest.end();
   playback.close();
+  if (isSample) clear();
   if (!transcript.words) editor.history.clear(); // what was cleared stays in the library
-  if (kind() === "upload") {
-    upload(file);
-    return;
-  }
   setRunning(true);
   timeline.skipTo(now());
   base = timeline.now;
   recording.goOn(base);
   early = [];
   try {
-    source = await Source.open(kind(), {
+    source = await Source.open(kind, {
       deviceId: $("device").value,
       file,
       player: $("player"),
@@ -100,8 +108,28 @@ async function start() {
     return;
   }
   connect();
-  listMicrophones();
+  await nameMicrophones();
   keepAwake();
+}
+
+async function playSample() {
+  try {
+    const answer = await fetch(SAMPLE);
+    if (!answer.ok) throw new Error(`The sample was not sent (${answer.status}).`);
+    const file = await answer.blob();
+    if (isRunning()) return;
+    clear();
+    const opening = open("file", file);
+    isSample = true;
+    await opening;
+  } catch ({ message }) {
+    notice(message);
+  }
+}
+
+async function nameMicrophones() {
+  await listMicrophones();
+  offerActions();
 }
 
 function connect() {
@@ -199,6 +227,8 @@ function take({ message, offset }) {
 
 function upload(file) {
   if (!mayReplace()) return;
+  hideNotice();
+  microphoneTest.end();
   clear();
   call(file.name.replace(/\.\w+$/, ""));
   recording.file = file;
@@ -223,14 +253,14 @@ function onUploaded(fault) {
 // Sessions that were kept
 
 function current() {
-  if (!transcript.words) return null;
+  if (isSample || !(transcript.words || library.kept)) return null;
   return { title: titleOf(), name: title, model, duration: now(), transcript, sound: connection ? null : recording.blob };
 }
 
-// Its name, or its first words.
+// Its name, or its first words, which somebody may have deleted.
 function titleOf() {
   const words = transcript.all.flatMap((utterance) => utterance.words).slice(0, 8);
-  return title || words.map(({ word }) => word).join("").trim();
+  return title || words.map(({ word }) => word).join("").trim() || "No words";
 }
 
 function openSession(session, sound) {
@@ -305,7 +335,7 @@ function setRunning(running) {
 
 let announcedAt = 0;
 function showLevel(peak) {
-  const level = peak > 0 ? Math.max(0, 1 + Math.log10(peak) / 2.5) : 0; // 50 dB
+  const level = levelOf(peak);
   $("level").style.transform = `scaleX(${level})`;
   $("meter").classList.toggle("clipped", peak > 0.99);
   if (performance.now() - announcedAt > 500) {
@@ -317,11 +347,13 @@ function showLevel(peak) {
 function offerActions() {
   const has = transcript.words > 0;
   const running = isRunning();
-  $("toggle-text").textContent = running ? "Stop" : has ? "Continue" : "Start";
+  $("toggle-text").textContent = running ? "Stop" : has && !isSample ? "Continue" : "Start";
   for (const id of ["copy", "save"]) $(id).disabled = !has;
   $("clear").disabled = !has || running;
   $("hint").hidden = has || running;
-  $("begin-source").textContent = SOURCES[kind()];
+  const microphone = kind() === "microphone" ? microphoneName() : "";
+  $("begin-source").textContent = microphone ? `${SOURCES.microphone} (${microphone})` : SOURCES[kind()];
+  $("test").hidden = kind() !== "microphone";
 }
 
 let isFollowing = true;
@@ -379,6 +411,7 @@ async function read() {
 }
 
 function clear() {
+  isSample = false;
   playback.close();
   transcript.clear();
   timeline.clear();
@@ -408,6 +441,9 @@ on("toggle", "click", () => {
   else stop();
 });
 on("begin", "click", start);
+on("sample", "click", playSample);
+on("test", "click", () => microphoneTest.toggle($("device").value));
+on("device", "change", offerActions);
 on("file", "change", () => {
   if (!$("file").files.length || isRunning()) return;
   if (!["file", "upload"].includes(kind())) choose("upload");
@@ -441,6 +477,7 @@ document.querySelectorAll(".save").forEach((button) =>
   }),
 );
 placeMenu($("formats"), $("save"));
+nameBesideText(transcript, editor);
 on("undo", "click", () => editor.history.undo());
 on("redo", "click", () => editor.history.redo());
 editor.history.addEventListener("change", offerHistory);
@@ -492,16 +529,18 @@ document.addEventListener("drop", (event) => {
   if (file && !isRunning()) upload(file);
 });
 document.addEventListener("visibilitychange", () => {
-  if (document.visibilityState === "hidden") library.keep();
-  else if (source) keepAwake();
+  if (document.visibilityState === "hidden") {
+    library.keep();
+    microphoneTest.end();
+  } else if (source) keepAwake();
 });
-navigator.mediaDevices?.addEventListener("devicechange", listMicrophones);
+navigator.mediaDevices?.addEventListener("devicechange", nameMicrophones);
 window.addEventListener("beforeunload", (event) => {
-  if (source || (library.isFailing && transcript.words)) event.preventDefault();
+  if ((source && !isSample) || (library.isFailing && transcript.words)) event.preventDefault();
 });
 restoreSettings();
 chips.show();
 library.restore();
 invitations.show();
-listMicrophones();
+nameMicrophones();
 listAll();

@@ -13,7 +13,7 @@ export class Editor {
     transcript.addEventListener("changed", ({ detail }) => this.offer(detail.element));
     transcript.log.addEventListener("click", (event) => {
       const said = event.target.closest("span.said");
-      if (!said || event.altKey || !getSelection().isCollapsed) return; // Alt and a click play; a selection is to be copied
+      if (!said || event.target.matches(".speaker, .naming") || event.altKey || !getSelection().isCollapsed) return; // Alt and a click play; a selection is to be copied
       this.edit(said.closest(".utterance").utterance, lettersBefore(said, event));
     });
   }

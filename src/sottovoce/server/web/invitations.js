@@ -35,12 +35,14 @@ export class Invitations {
     $("share-on").hidden = !isOn;
     $("share-off").hidden = Boolean(isOn);
     $("share-start").disabled = state !== "off";
-    $("share-link").value = isOn ? `${location.origin}/read#${token}` : "";
+    const isLocal = LOCAL.includes(location.hostname);
+    const origin = (isOn && isLocal && this.sharing.url) || location.origin;
+    $("share-link").value = isOn ? `${origin}/read#${token}` : "";
     const code = isOn ? qrCode($("share-link").value) : null;
     $("share-code").replaceChildren(...(code ? [code] : []));
     const told = { on: readers === 1 ? "1 reader" : `${readers} readers`, lost: "connection lost: trying again", connecting: "connecting…" };
     $("share-state").textContent = told[state] ?? "";
-    $("share-local").hidden = !isOn || !LOCAL.includes(location.hostname);
+    $("share-local").hidden = !isOn || !isLocal || Boolean(this.sharing.url);
     $("share-count").hidden = !isOn;
     $("share-count").textContent = String(readers);
     $("share-open").classList.toggle("on", Boolean(isOn));

@@ -41,12 +41,23 @@ export function showDoubts(transcript) {
   $("doubts").hidden = !transcript.hasDoubts;
 }
 
+// A click on a speaker beside the text gives a name too.
+export function nameBesideText(transcript, editor) {
+  transcript.addEventListener("changed", ({ detail: { element } }) => {
+    for (const label of element.querySelectorAll(".speaker")) label.title += ": click to give a name";
+  });
+  transcript.log.addEventListener("click", ({ target }) => {
+    if (target.matches(".speaker")) rename(target, target.dataset.speaker, transcript, editor);
+  });
+}
+
 function rename(name, speaker, transcript, editor) {
   const field = document.createElement("input");
   field.value = transcript.called[speaker] ?? "";
   field.placeholder = `Speaker ${speaker}`;
   field.ariaLabel = `Name of speaker ${speaker}`;
   field.maxLength = 80;
+  field.className = "naming";
   let isOpen = true;
   const leave = (isKept) => {
     if (!isOpen) return;

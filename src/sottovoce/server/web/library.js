@@ -94,7 +94,7 @@ export class Library {
       await this.open(session);
       return;
     }
-    const [last] = await sessions().catch(() => []);
+    const last = (await sessions().catch(() => [])).find(({ utterances }) => utterances.length);
     $("last").hidden = !last;
     if (!last) return;
     $("last-open").textContent = last.title;

@@ -50,6 +50,7 @@ export class Palette extends EventTarget {
   note({ speaker }) {
     if (!speaker || this.voices.includes(speaker)) return;
     this.voices.push(speaker);
+    document.body.classList.add("has-speakers");
     this.dispatchEvent(new Event("speaker"));
   }
 
@@ -99,7 +100,8 @@ export class Palette extends EventTarget {
   speakerLabel(speaker) {
     const label = document.createElement("b");
     label.className = `speaker voice-${this.voice(speaker)}`;
-    label.title = `Speaker ${speaker}`;
+    label.title = this.called[speaker] ? `${this.called[speaker]} (speaker ${speaker})` : `Speaker ${speaker}`;
+    label.dataset.speaker = speaker;
     label.dir = "auto";
     label.textContent = this.speakerName(speaker);
     return label;

@@ -5,6 +5,7 @@ import { microphones } from "./sources.js";
 const SETTINGS = ["languages", "switching", "translate_to", "device", "model", "terms", "speakers", "unstable", "doubtful"];
 const SIZES = [0.8, 0.9, 1, 1.15, 1.35, 1.6, 2];
 const $ = (id) => document.getElementById(id);
+let usual = ""; // the name of the microphone that the browser takes by itself
 let models = []; // that may be asked for, the default one first
 
 export function restoreSettings() {
@@ -70,6 +71,13 @@ export async function listMicrophones() {
   const options = found.map(({ deviceId, label }, i) => new Option(label || `microphone ${i + 1}`, deviceId));
   $("device").replaceChildren(new Option("default", ""), ...options);
   $("device").value = found.some(({ deviceId }) => deviceId === chosen) ? chosen : "";
+  usual = found[0]?.label ?? "";
+}
+
+// What the chosen microphone is called; empty until the page was allowed to listen.
+export function microphoneName() {
+  const { value, selectedOptions } = $("device");
+  return value && usual ? selectedOptions[0].text : usual;
 }
 
 // name: of a language, from its code. Returns the languages that the chosen model knows.

@@ -125,9 +125,10 @@ export class Sharing extends EventTarget {
     return refusal("/v1/captions", headers);
   }
 
-  begin({ token, resume }) {
+  // url: of the server for other machines; null: it is not known, or there is none.
+  begin({ token, resume, url }) {
     this.attempts = 0;
-    [this.token, this.resume] = [token, resume];
+    Object.assign(this, { token, resume, url });
     this.cleared ??= this.transcript.cleared;
     this.changes = new Changes(this.transcript, this.cleared);
     this.change("on");

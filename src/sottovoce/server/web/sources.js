@@ -1,6 +1,11 @@
 // Where sound comes from: the microphone, a file that is played, a browser tab.
 
-export const MESSAGE_S = 0.1;
+const RANGE_DB = 50; // of a level
+
+// Of 1: a peak of a message, in decibels.
+export function levelOf(peak) {
+  return peak > 0 ? Math.max(0, 1 + (20 * Math.log10(peak)) / RANGE_DB) : 0;
+}
 
 // A source that is open: an audio context whose worklet gives messages {pcm, peak, last}.
 export class Source {
@@ -104,8 +109,11 @@ async function grant(kind, deviceId) {
   return stream;
 }
 
-// Microphones by id and name; names are known once the page was allowed to listen.
+// Microphones by id and name, the usual one first; names are known once the page was allowed to listen.
 export async function microphones() {
   const devices = (await navigator.mediaDevices?.enumerateDevices()) ?? [];
-  return devices.filter(({ kind, deviceId }) => kind === "audioinput" && deviceId !== "default" && deviceId);
+  const inputs = devices.filter(({ kind, deviceId }) => kind === "audioinput" && deviceId);
+  const [alias] = inputs.filter(({ deviceId }) => deviceId === "default"); // some browsers list it as one more device
+  const found = inputs.filter(({ deviceId }) => deviceId !== "default");
+  return found.sort((a, b) => Number(b.groupId === alias?.groupId) - Number(a.groupId === alias?.groupId));
 }

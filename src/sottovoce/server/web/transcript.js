@@ -27,6 +27,7 @@ export class Transcript extends Palette {
     this.utterances = [];
     this.elements = []; // of utterances, by their ids
     this.voices = [];
+    document.body.classList.remove("has-speakers");
     this.called = {};
     this.languages = [];
     this.hasDoubts = false;
