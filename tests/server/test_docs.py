@@ -85,7 +85,7 @@ def test_examples_of_clients_run(server: ServerThread, block: str, tmp_path: Pat
 
 
 def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
-    found = re.search(r"```toml\n(.*?)```", SERVING, re.DOTALL)
+    found = re.search(r"```toml\n([^[].*?)```", SERVING, re.DOTALL)
     assert found
     file = tmp_path / "serve.toml"
     file.write_text(found[1], encoding="utf-8")
