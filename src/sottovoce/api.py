@@ -156,12 +156,12 @@ class Model:
         assert self.mode_key is not None, "modes of weights without a key are known"
         self._lacks_mode = False
         mode = self.backend.encoder_mode = quick_encoder_mode(self.backend, self.tokenizer)
-        found = "every frame" if mode == DENSE else f"one frame in {mode.stride}"
+        frames = "every frame" if mode == DENSE else f"one frame in {mode.stride}"
         try:
             kept = str(store_mode(self.mode_key, mode))
         except OSError as error:
             kept = f"not kept: {cause_of(error)}"
-        logger.warning("%s: tested its encoder, once: it needs %s of padding (%s)", self.name, found, kept)
+        logger.warning("%s: tested its encoder, once: it needs %s of padding (%s)", self.name, frames, kept)
 
     def as_second(
         self,

@@ -13,7 +13,7 @@ from sottovoce.cli.options import LIBRARY, SectionedCommand, means_file
 from sottovoce.cli.transcribe import EXCLUSIVE, transcribe, transcribe_options
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import WINDOW_VAD, DecodingOptions, FallbackOptions, VadOptions
-from sottovoce.options.schema import ApiField, Option, check_options, made, options_of
+from sottovoce.options.schema import ApiField, Option, check_options, from_values, options_of
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.server.api import document
 from sottovoce.server.apis.whisper_cpp import inference_request
@@ -89,7 +89,7 @@ def owners(given: dict[str, Any]) -> list[Any]:
         options.fallback,
         options.vad,
         options.speakers,
-        made(WriterOptions, given),
+        from_values(WriterOptions, given),
     ]
 
 
@@ -169,10 +169,10 @@ def test_a_new_option_is_a_flag_a_field_and_part_of_forms_by_its_declaration(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = SectionedCommand("try", sections={"Search": [ANOTHER]})
-    by_flag = made(WithAnother, command.make_context("try", ["--loudness", "0.75"]).params)
+    by_flag = from_values(WithAnother, command.make_context("try", ["--loudness", "0.75"]).params)
     form = read_form(Fields([("loudness_thold", "0.75")]), "whisper_cpp", [ANOTHER])
-    assert WithAnother(loudness=0.75) == by_flag == made(WithAnother, form)
-    assert made(WithAnother, command.make_context("try", []).params).loudness == 0.5
+    assert WithAnother(loudness=0.75) == by_flag == from_values(WithAnother, form)
+    assert from_values(WithAnother, command.make_context("try", []).params).loudness == 0.5
     shown = command.get_help(click.Context(command))
     assert "--loudness NUMBER" in shown
     assert "How loud words are written." in shown
@@ -213,8 +213,8 @@ def test_defaults_of_the_command_line_are_those_of_the_library_but_for_the_beam(
     assert options.decoding == DecodingOptions(beam_size=5)
     assert options.fallback == FallbackOptions(best_of=5)
     assert replace(options, decoding=DecodingOptions(), fallback=FallbackOptions()) == TranscribeOptions()
-    assert made(VadOptions, {}) == VadOptions() != WINDOW_VAD
-    assert made(WriterOptions, {}) == WriterOptions()
+    assert from_values(VadOptions, {}) == VadOptions() != WINDOW_VAD
+    assert from_values(WriterOptions, {}) == WriterOptions()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from sottovoce.cli.stream import stream
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
-from sottovoce.options.schema import Option, changed, made, options_of
+from sottovoce.options.schema import Option, changed, from_values, options_of
 from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.fields import LIVE
 from sottovoce.streaming.options import StreamOptions
@@ -43,7 +43,7 @@ def test_a_flag_sets_its_field_as_python_does(option: Option) -> None:
     words = [str(option.flags), f"{value}"]
     given = stream.make_context("stream", ["-", *words], help_option_names=["-h", "--help"]).params
     owner = OWNERS[option.owner]
-    chosen = made(owner, given)
+    chosen = from_values(owner, given)
     assert getattr(chosen, option.field) == value != option.default
     assert chosen == changed(owner(), {option.key: value})
 

@@ -98,10 +98,10 @@ def lines_of(text: str | Sequence[str] | Transcript) -> list[Line]:
 
 def _sentences(row: str) -> Iterator[str]:
     start = 0
-    for found in SENTENCE_END.finditer(row):
-        if plain(row[start : found.end()]):
-            yield row[start : found.end()].strip()
-            start = found.end()
+    for match in SENTENCE_END.finditer(row):
+        if plain(row[start : match.end()]):
+            yield row[start : match.end()].strip()
+            start = match.end()
     if row[start:].strip():
         yield row[start:].strip()
 
@@ -155,20 +155,20 @@ def timed_by_attention(
     """Time every unit by cross-attention, in seconds of the window."""
     tokens = tuple(token for unit in units for token in unit.tokens)
     text = WindowText(tokenizer, tokens, 2 * encoded.n_content_frames[0])
-    found = align_windows(backend, encoded, [text])[0]
-    if [word.tokens for word in found] == [unit.tokens for unit in units]:
-        return found
-    return _regrouped(found, units)
+    words = align_windows(backend, encoded, [text])[0]
+    if [word.tokens for word in words] == [unit.tokens for unit in units]:
+        return words
+    return _regrouped(words, units)
 
 
-def _regrouped(found: Sequence[TimedWord], units: Sequence[Unit]) -> list[TimedWord]:
-    pieces = [piece for word in found for piece in word.pieces]
+def _regrouped(timed: Sequence[TimedWord], units: Sequence[Unit]) -> list[TimedWord]:
+    pieces = [piece for word in timed for piece in word.pieces]
     words, done = [], 0
     for unit in units:
-        own = tuple(pieces[done : done + len(unit.tokens)])
+        part = tuple(pieces[done : done + len(unit.tokens)])
         done += len(unit.tokens)
-        probability = sum(piece.probability for piece in own) / len(own)
-        words.append(TimedWord(unit.text, unit.tokens, own[0].start, own[-1].end, probability, own))
+        probability = sum(piece.probability for piece in part) / len(part)
+        words.append(TimedWord(unit.text, unit.tokens, part[0].start, part[-1].end, probability, part))
     return words
 
 
@@ -244,10 +244,10 @@ def _by_owner(
     words: list[TimedWord] = []
     at = 0.0
     for number, unit in enumerate(units):
-        own = [i for i, owner in enumerate(owners) if owner == number]
-        if own:
-            start, end = first[own[0]] / FRAMES_PER_SECOND, (last[own[-1]] + 1) / FRAMES_PER_SECOND
-            probability = math.exp(sum(peak[i] for i in own) / len(own))
+        frames = [i for i, owner in enumerate(owners) if owner == number]
+        if frames:
+            start, end = first[frames[0]] / FRAMES_PER_SECOND, (last[frames[-1]] + 1) / FRAMES_PER_SECOND
+            probability = math.exp(sum(peak[i] for i in frames) / len(frames))
         else:
             start, end, probability = at, at, 0.0
         words.append(TimedWord(unit.text, unit.tokens, start, end, probability))
@@ -295,7 +295,7 @@ SIGNS = " .,;:!?…\"'()[]{}«»“”‘’„¿¡-–—。，！？、：；�
 
 def _home(word: TimedWord, speech: Sequence[SpeechSegment]) -> SpeechSegment | None:
     best, most = None, SHORTEST_S
-    for segment in speech[bisect_left(speech, word.start, key=lambda one: one.end_s) :]:
+    for segment in speech[bisect_left(speech, word.start, key=lambda stretch: stretch.end_s) :]:
         if segment.start_s >= word.end:
             break
         shared = min(word.end, segment.end_s) - max(word.start, segment.start_s)
@@ -350,13 +350,13 @@ def at_loud_bounds(speech: Sequence[SpeechSegment], levels: Levels) -> list[Spee
     levels: (n,) of every 10 ms.
     """
     reach = round(REACH_S * SAMPLE_RATE)
-    found = []
-    for i, one in enumerate(speech):
-        first = _pause_middle(speech[i - 1], one) if i else 0
-        last = _pause_middle(one, speech[i + 1]) if i + 1 < len(speech) else len(levels) * STEP_SAMPLES
-        first, last = max(first, one.start_sample - reach), min(last, one.end_sample + reach)
-        found.append(_loud_part(one, first // STEP_SAMPLES, last // STEP_SAMPLES, levels))
-    return found
+    loud = []
+    for i, stretch in enumerate(speech):
+        first = _pause_middle(speech[i - 1], stretch) if i else 0
+        last = _pause_middle(stretch, speech[i + 1]) if i + 1 < len(speech) else len(levels) * STEP_SAMPLES
+        first, last = max(first, stretch.start_sample - reach), min(last, stretch.end_sample + reach)
+        loud.append(_loud_part(stretch, first // STEP_SAMPLES, last // STEP_SAMPLES, levels))
+    return loud
 
 
 def at_quiet_bounds(words: Sequence[TimedWord], levels: Levels) -> list[TimedWord]:
@@ -364,15 +364,15 @@ def at_quiet_bounds(words: Sequence[TimedWord], levels: Levels) -> list[TimedWor
 
     A bound stays if no quiet lies within `REACH_S` and before the next word. levels: (n,) of every 10 ms.
     """
-    found: list[TimedWord] = []
+    extended: list[TimedWord] = []
     for i, word in enumerate(words):
         first, last = _step(word.start), _step(word.end)
         inside = levels[first : max(last, first + 1)]
         if not len(inside) or not inside.max():
-            found.append(word)
+            extended.append(word)
             continue
         is_quiet = levels <= inside.max() * 10 ** (-LEVEL_DB / 20)
-        floor = _step(found[-1].end) if i else 0
+        floor = _step(extended[-1].end) if i else 0
         ceiling = _step(words[i + 1].start) if i + 1 < len(words) else len(levels)
         before = np.flatnonzero(is_quiet[max(floor, first - REACH) : first])
         after = np.flatnonzero(is_quiet[last : min(ceiling, last + REACH)])
@@ -381,22 +381,22 @@ def at_quiet_bounds(words: Sequence[TimedWord], levels: Levels) -> list[TimedWor
             start = min(start, (max(floor, first - REACH) + int(before[-1]) + 1) * STEP_S)
         if len(after) and last > first and not is_quiet[last - 1]:
             end = max(end, (last + int(after[0])) * STEP_S)
-        found.append(replace(word, start=start, end=end))
-    return found
+        extended.append(replace(word, start=start, end=end))
+    return extended
 
 
 def _step(seconds: float) -> int:
     return round(seconds / STEP_S)
 
 
-def _pause_middle(one: SpeechSegment, after: SpeechSegment) -> int:
-    return (one.end_sample + after.start_sample) // 2
+def _pause_middle(before: SpeechSegment, after: SpeechSegment) -> int:
+    return (before.end_sample + after.start_sample) // 2
 
 
-def _loud_part(one: SpeechSegment, first: int, last: int, levels: Levels) -> SpeechSegment:
+def _loud_part(stretch: SpeechSegment, first: int, last: int, levels: Levels) -> SpeechSegment:
     inside = levels[first:last]
     if not len(inside) or not inside.max():
-        return one
+        return stretch
     loud = np.flatnonzero(inside > inside.max() * 10 ** (-LEVEL_DB / 20))
     return SpeechSegment((first + int(loud[0])) * STEP_SAMPLES, (first + int(loud[-1]) + 1) * STEP_SAMPLES)
 
@@ -419,10 +419,10 @@ class AlignWindow:
     end_s: float
 
 
-def guess_times(units: Sequence[Unit], found: Sequence[Span | None], duration_s: float) -> list[Span]:
+def guess_times(units: Sequence[Unit], known: Sequence[Span | None], duration_s: float) -> list[Span]:
     """Interpolate the times of units between found ones by their letters."""
-    sure = [i for i, span in enumerate(found) if span is not None]
-    spans = [span or (0.0, 0.0) for span in found]
+    sure = [i for i, span in enumerate(known) if span is not None]
+    spans = [span or (0.0, 0.0) for span in known]
     for before, after in pairwise([-1, *sure, len(units)]):
         missing = range(before + 1, after)
         if not missing:
@@ -443,32 +443,32 @@ def guess_times(units: Sequence[Unit], found: Sequence[Span | None], duration_s:
     return spans
 
 
-def plan_windows(units: Sequence[Unit], found: Sequence[Span | None], duration_s: float) -> list[AlignWindow]:
+def plan_windows(units: Sequence[Unit], known: Sequence[Span | None], duration_s: float) -> list[AlignWindow]:
     """Plan windows that hold all units in order, at most `LONGEST_S` and `MOST_TOKENS` long."""
-    spans = guess_times(units, found, duration_s)
+    spans = guess_times(units, known, duration_s)
     windows: list[AlignWindow] = []
     first, floor = 0, 0.0
     while first < len(units):
         end = _end(units, spans, first)
-        end = next((i for i in range(first + 1, end) if _is_pause(spans, found, i)), end)
-        start_s = max(floor, spans[first][0] - _margin(found, first))
+        end = next((i for i in range(first + 1, end) if _is_pause(spans, known, i)), end)
+        start_s = max(floor, spans[first][0] - _margin(known, first))
         if end == len(units):
-            end_s = min(duration_s, spans[-1][1] + _margin(found, end - 1))
+            end_s = min(duration_s, spans[-1][1] + _margin(known, end - 1))
         else:
             middle_s = (spans[end - 1][1] + spans[end][0]) / 2
-            end_s = min(spans[end - 1][1] + _margin(found, end - 1), middle_s)
+            end_s = min(spans[end - 1][1] + _margin(known, end - 1), middle_s)
         end_s = min(duration_s, max(end_s, start_s + 0.1), start_s + LONGEST_S + 1.0)
         windows.append(AlignWindow(first, end, start_s, end_s))
         first, floor = end, end_s if end < len(units) else floor
     return windows
 
 
-def _margin(found: Sequence[Span | None], unit: int) -> float:
-    return UNSURE_MARGIN_S if found[unit] is None else SURE_MARGIN_S
+def _margin(known: Sequence[Span | None], unit: int) -> float:
+    return UNSURE_MARGIN_S if known[unit] is None else SURE_MARGIN_S
 
 
-def _is_pause(spans: Sequence[Span], found: Sequence[Span | None], unit: int) -> bool:
-    both_found = found[unit - 1] is not None and found[unit] is not None
+def _is_pause(spans: Sequence[Span], known: Sequence[Span | None], unit: int) -> bool:
+    both_found = known[unit - 1] is not None and known[unit] is not None
     return both_found and spans[unit][0] - spans[unit - 1][1] >= PAUSE_S
 
 
@@ -552,11 +552,11 @@ class TextAligner:
                 f"text: expected what is said in {recording.name}, but {n_found} of its {len(given)} words "
                 "were heard there"
             )
-        found: list[Span | None] = [None] * len(units)
+        known: list[Span | None] = [None] * len(units)
         for unit, pair in zip(given, pairs, strict=True):
             if pair is not None:
-                found[unit] = (words[pair][0].start, words[pair][0].end)
-        return found
+                known[unit] = (words[pair][0].start, words[pair][0].end)
+        return known
 
     def _rough(self, recording: Recording) -> Iterator[Word]:
         decoding = replace(ROUGH.decoding, language=self.tokenizer.language)
@@ -574,11 +574,11 @@ class TextAligner:
         features.drop_before(first_frame)
         mel = features.window(first_frame, end_frame, n_frames=2 * self.backend.dims.n_audio_ctx)
         encoded = self.backend.encode(mel)
-        own = units[window.first : window.end]
+        of_window = units[window.first : window.end]
         if self.ctc is not None:
-            words = self.ctc.timed(encoded, own)
+            words = self.ctc.timed(encoded, of_window)
         else:
-            words = timed_by_attention(self.backend, encoded, own, self.tokenizer)
+            words = timed_by_attention(self.backend, encoded, of_window, self.tokenizer)
         if self.on_progress is not None:
             self.on_progress(window.end_s, duration_s)
         return [shifted(word, first_frame / MEL_FRAMES_PER_SECOND) for word in words]
@@ -630,7 +630,7 @@ def warn_if_unlikely(words: Sequence[TimedWord], recording: str) -> None:
 
 
 def trimmed(window: AlignWindow, speech: Sequence[SpeechSegment]) -> AlignWindow:
-    inside = [one for one in speech if one.start_s < window.end_s and one.end_s > window.start_s]
+    inside = [part for part in speech if part.start_s < window.end_s and part.end_s > window.start_s]
     if not inside:
         return window
     return replace(

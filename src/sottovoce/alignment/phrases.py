@@ -48,9 +48,9 @@ def find_phrase(transcript: Transcript, phrase: str, *, least_score: float = 0.7
     wanted = _units(phrase, apart)
     if not wanted:
         raise OptionError(f"phrase: expected letters or digits to look for, got {phrase!r}")
-    placed = [one for segment in transcript.segments for one in _placed_units(segment, apart)]
-    found = [one for one in _ends(wanted, [one.letters for one in placed]) if one[0] >= least_score]
-    return [_match(placed[first:end], score) for score, first, end in _apart(found)]
+    placed = [unit for segment in transcript.segments for unit in _placed_units(segment, apart)]
+    hits = [hit for hit in _ends(wanted, [unit.letters for unit in placed]) if hit[0] >= least_score]
+    return [_match(placed[first:end], score) for score, first, end in _apart(hits)]
 
 
 def _units(text: str, apart: bool) -> list[str]:
@@ -120,16 +120,16 @@ def _add(cell: tuple[float, int], cost: float) -> tuple[float, int]:
     return cell[0] + cost, cell[1]
 
 
-def _apart(found: Sequence[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+def _apart(hits: Sequence[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
     chosen: list[tuple[float, int, int]] = []
-    for one in sorted(found, key=lambda one: (-one[0], one[2] - one[1], one[1])):
-        if all(one[2] <= other[1] or one[1] >= other[2] for other in chosen):
-            chosen.append(one)
-    return sorted(chosen, key=lambda one: one[1])
+    for hit in sorted(hits, key=lambda hit: (-hit[0], hit[2] - hit[1], hit[1])):
+        if all(hit[2] <= other[1] or hit[1] >= other[2] for other in chosen):
+            chosen.append(hit)
+    return sorted(chosen, key=lambda hit: hit[1])
 
 
 def _match(placed: Sequence[_PlacedUnit], score: float) -> Match:
-    words = tuple(one.word for one in placed)
+    words = tuple(unit.word for unit in placed)
     text = "".join(word.word for word in words).strip()
     return Match(words[0].start, words[-1].end, text, round(score, 3), words)
 

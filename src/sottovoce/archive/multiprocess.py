@@ -139,9 +139,9 @@ def _find_speech(source: str, options: TranscribeOptions) -> tuple[list[SpeechSe
         with part.open() as reader:
             speech = speech_segments(counted(reader), WINDOW_VAD)
     first = round(start * SAMPLE_RATE)
-    found = [SpeechSegment(first + one.start_sample, first + one.end_sample) for one in speech]
+    segments = [SpeechSegment(first + segment.start_sample, first + segment.end_sample) for segment in speech]
     end_s = start + length / SAMPLE_RATE
-    return found, start, end_s, max(end_s, part.declared_s or 0.0) if options.is_part else end_s
+    return segments, start, end_s, max(end_s, part.declared_s or 0.0) if options.is_part else end_s
 
 
 def _with_language(model: Model, source: AudioSource, options: TranscribeOptions) -> TranscribeOptions:

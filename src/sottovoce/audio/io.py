@@ -669,7 +669,7 @@ def _open_stream(chunk_samples: int, device: int | str | None, callback: Callabl
     except (sounddevice.PortAudioError, ValueError) as error:
         name = "the default one" if device is None else repr(device)
         devices = enumerate(sounddevice.query_devices())
-        inputs = ", ".join(f"{i} {one['name']}" for i, one in devices if one["max_input_channels"])
+        inputs = ", ".join(f"{i} {about['name']}" for i, about in devices if about["max_input_channels"])
         raise AudioError(
             f"microphone: expected an input device for 16 kHz mono ({inputs or 'none here'}), "
             f"got {name}: {error}"

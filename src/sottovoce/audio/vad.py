@@ -168,7 +168,7 @@ class NativeSilero(SileroModel):
 
         layers = [table for layer in tables.layers for table in layer]
         cell = (tables.input, tables.input_bias, tables.recurrent, tables.output, tables.output_bias)
-        self._network = Silero([one.ctypes.data for one in (tables.cosines, tables.sines, *layers, *cell)])
+        self._network = Silero([each.ctypes.data for each in (tables.cosines, tables.sines, *layers, *cell)])
 
     def _detect(self, signal: Samples, n_windows: int, n_before: int, hidden: Floats, cell: Floats) -> Floats:
         probabilities = np.empty(n_windows, np.float32)
@@ -286,9 +286,9 @@ class SpeechFinder:
         """Return the speech between two samples, cut to them and to the last sample read."""
         n_samples = self._windows.n_samples
         last = n_samples if end_sample is None else end_sample
-        found = self._segmenter.segments(start_sample - SAMPLE_RATE, last + SAMPLE_RATE)
-        padded = _padded(found, n_samples, self._segmenter.options)
-        cut = [(max(start_sample, one.start_sample), min(last, one.end_sample)) for one in padded]
+        speech = self._segmenter.segments(start_sample - SAMPLE_RATE, last + SAMPLE_RATE)
+        padded = _padded(speech, n_samples, self._segmenter.options)
+        cut = [(max(start_sample, each.start_sample), min(last, each.end_sample)) for each in padded]
         return [SpeechSegment(start, end) for start, end in cut if start < end]
 
 
@@ -319,12 +319,12 @@ class _Segmenter:
 
     def segments(self, start: int, end: int) -> list[SpeechSegment]:
         """Return the segments that reach into samples [start, end), with the open one."""
-        first = bisect_left(self._segments, start, key=lambda one: one.end_sample)
-        last = bisect_left(self._segments, end, key=lambda one: one.start_sample)
-        found = self._segments[first:last]
+        first = bisect_left(self._segments, start, key=lambda each: each.end_sample)
+        last = bisect_left(self._segments, end, key=lambda each: each.start_sample)
+        speech = self._segments[first:last]
         if self._start is not None and self._start < end and self._position > start:
-            found.append(SpeechSegment(self._start, self._position))
-        return found
+            speech.append(SpeechSegment(self._start, self._position))
+        return speech
 
     def _add_speech(self, now: int) -> None:
         if self._start is None:

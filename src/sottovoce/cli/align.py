@@ -32,7 +32,7 @@ from sottovoce.formats.base import info_of
 from sottovoce.formats.files import READABLE, load_text, load_transcript, parse_text
 from sottovoce.formats.output import STANDARD_OUTPUT, label_of
 from sottovoce.formats.paragraphs import clock
-from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.schema import Option, from_values, options_of
 from sottovoce.options.transcribe import LONGEST_PICTURE_S, AlignOptions, PictureOptions, TranscribeOptions
 from sottovoce.text.languages import language_name
 from sottovoce.types import Transcript
@@ -84,7 +84,7 @@ def align(context: click.Context, /, recording: str, text: str, language: str | 
     invocation = invocation_of(context)
 
     def work(model: Model, source: Source) -> None:
-        options, name = made(AlignOptions, given), recording
+        options, name = from_values(AlignOptions, given), recording
         aligned = model.align(source, script, language=language, options=options)
         invocation.interrupts.check()
         begun = documents.info(name, aligned.model)
@@ -134,7 +134,7 @@ def find(context: click.Context, /, recording: str, phrase: str, language: str, 
     """
     from sottovoce.alignment.phrases import find_phrase
 
-    options = made(FindOptions, given)
+    options = from_values(FindOptions, given)
     # Fail early for a phrase without letters.
     find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=options.least_score)
     n_found = 0
@@ -234,11 +234,11 @@ def plot(
     from sottovoce.audio.io import Source, load_audio
     from sottovoce.pictures import check_length, check_picture, collect, draw
 
-    picture = made(PictureOptions, given)
+    picture = from_values(PictureOptions, given)
     check_picture(output)
     script = None if text is None else read_text(text)
     start_s = picture.offset or 0.0
-    reading = made(TranscribeOptions, {option.key: given[option.key] for option in READING})
+    reading = from_values(TranscribeOptions, {option.key: given[option.key] for option in READING})
     samples = load_audio(Source.of(recording, reading), start_s, picture.duration or LONGEST_PICTURE_S)
     check_length(samples)
 

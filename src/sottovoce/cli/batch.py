@@ -23,7 +23,7 @@ from sottovoce.cli.options import (
 from sottovoce.cli.progress import exit_code, progress_bar
 from sottovoce.cli.transcribe import DECODING, EXCLUSIVE, LANGUAGE, WORDS, transcribe_options
 from sottovoce.errors import OptionError
-from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.schema import Option, from_values, options_of
 from sottovoce.types import Task
 
 if TYPE_CHECKING:
@@ -79,17 +79,17 @@ def batch(
     from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.find import default_model
 
-    fusion = made(FusionOptions, given)
+    fusion = from_values(FusionOptions, given)
     if fusion.hotwords or fusion.is_used:
         raise OptionError(
             "--hotwords, --vocabulary-from, --lm and --grammar: not supported by batch; "
             "use `sottovoce transcribe`"
         )
-    model = made(ModelOptions, given)
+    model = from_values(ModelOptions, given)
     if model.model is None:
         model = replace(model, model=default_model(choose_device(model.device).type))
     items = list_recordings(recordings)
-    table = made(TableOptions, given)
+    table = from_values(TableOptions, given)
     actors = actors_of(table) if table.ray else None
     options = transcribe_options({**given, "language": language, "task": task})
     options = replace(options, decoding=replace(options.decoding, task=task))

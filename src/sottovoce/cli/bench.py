@@ -19,7 +19,7 @@ from rich.table import Table
 from sottovoce.cli.options import BEAM_SIZE, LANGUAGE, MODEL, ModelOptions, SectionedCommand, open_model
 from sottovoce.cli.progress import progress_bar
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.schema import Option, from_values, options_of
 from sottovoce.types import SAMPLE_RATE
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def bench(file: str | None, language: str, beam_size: int, **given: object) -> N
     """
     from sottovoce.models.sources.find import resolve
 
-    options = made(MeasureOptions, given, language=language, beam_size=beam_size)
+    options = from_values(MeasureOptions, given, language=language, beam_size=beam_size)
     if options.live and (options.no_live or file is None):
         raise OptionError("--live: expected FILE, and not --no-live")
-    model = made(ModelOptions, given)
+    model = from_values(ModelOptions, given)
     names: Sequence[str | None] = [None] if model.model is None else _names(model.model)
     chosen = product(names, _names(model.dtype), _names(model.backend))
     models = [replace(model, model=name, dtype=dtype, backend=backend) for name, dtype, backend in chosen]

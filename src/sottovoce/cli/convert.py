@@ -25,7 +25,7 @@ from sottovoce.formats.files import load_transcript, parse_transcript
 from sottovoce.formats.output import STANDARD_INPUT, label_of
 from sottovoce.formats.plain import RttmWriter
 from sottovoce.offline.regroup import parse_rules, regrouped
-from sottovoce.options.schema import Option, made
+from sottovoce.options.schema import Option, from_values
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Transcript
 
@@ -63,7 +63,7 @@ def convert(
     """
     rules = () if regroup is None else parse_rules(regroup)
     documents = documents_of(context, files, has_speakers=True)  # each file shows whether it has them
-    needs_words = bool(rules) or made(WriterOptions, given).need_words
+    needs_words = bool(rules) or from_values(WriterOptions, given).need_words
     played = Path(recording) if recording is not None and documents.folder is not None else None
     if documents.folder is not None and recording is None and documents.embeds:
         raise OptionError("--embed-audio: needs --recording")

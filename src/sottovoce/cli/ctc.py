@@ -33,7 +33,7 @@ from sottovoce.ctc.options import (
     write_config,
 )
 from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
-from sottovoce.options.schema import Option, Values, changed, made, options_of
+from sottovoce.options.schema import Option, Values, changed, from_values, options_of
 from sottovoce.text.files import read_lines
 from sottovoce.types import FRAMES_PER_SECOND, Hypothesis, Word
 
@@ -149,7 +149,7 @@ def decode(context: click.Context, /, files: tuple[Path, ...], **given: object) 
     FILES: .npy, .npz or .csv; - is an .npy from standard input; a.npy,b.npy are the same utterances of
     several networks. With --model, FILES are recordings.
     """
-    options, chosen = made(DecoderOptions, given), made(DecodeOptions, given)
+    options, chosen = from_values(DecoderOptions, given), from_values(DecodeOptions, given)
     readable: Sequence[Path] = files
     if options.model is not None:
         headers = read_headers(list(map(str, files)), invocation_of(context))
@@ -231,9 +231,9 @@ def tune(context: click.Context, /, manifest: Path, **given: object) -> None:
     MANIFEST: JSON lines with "emissions" (or "file", with --model) and "text"; utterances of one "speaker"
     stay in one fold.
     """
-    chosen, typed = made(TuneOptions, given), typed_values(context, given)
+    chosen, typed = from_values(TuneOptions, given), typed_values(context, given)
     rows = listed(manifest)
-    utterances = Utterances.opened(made(DecoderOptions, given), typed)
+    utterances = Utterances.opened(from_values(DecoderOptions, given), typed)
     ranges = _ranges(chosen.tune, tunable(utterances.config, utterances.options.vocabulary_from))
     with progress_bar() as bar:
         task = bar.add_task("tune", total=chosen.decodings * (chosen.folds + 1))

@@ -33,7 +33,7 @@ from sottovoce.formats.output import (
 )
 from sottovoce.formats.paragraphs import clock
 from sottovoce.formats.subtitles import CueWriter
-from sottovoce.options.schema import made
+from sottovoce.options.schema import from_values
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 
@@ -102,7 +102,7 @@ class Documents:
         layouts = [writer.options for writer in self.writers if isinstance(writer, CueWriter)]
         is_laid_out = any(layout.need_words or layout.is_for_reading for layout in layouts)
         writers = [*self.writers, self.terminal]
-        return is_laid_out or any(isinstance(one, TerminalWriter) and one.by_confidence for one in writers)
+        return is_laid_out or any(isinstance(each, TerminalWriter) and each.by_confidence for each in writers)
 
     def are_there(self, name: str) -> bool:
         return self.paths is not None and all(Path(place).is_file() for place in self.places(name))
@@ -119,9 +119,9 @@ class Documents:
 def documents_of(context: click.Context, files: Sequence[str], *, has_speakers: bool = False) -> Documents:
     """Choose the documents by the options of a command. Raises: OptionError."""
     given = context.params
-    output = made(OutputOptions, given, quiet=given.get("quiet", True))
+    output = from_values(OutputOptions, given, quiet=given.get("quiet", True))
     output = with_output_file(files, output, has_format=is_typed(context, "output_format"))
-    layout, formats = made(WriterOptions, given), output.output_format
+    layout, formats = from_values(WriterOptions, given), output.output_format
     if given.get("print_special") and formats != "txt":
         raise OptionError("--print-special: needs --output-format txt")
     if "speakers" in given and "rttm" in formats.split(",") and not has_speakers:
@@ -184,12 +184,12 @@ def check_overwriting(name: str, path: Path, *, overwrite: bool) -> None:
     """
     if overwrite or not path.is_file() or path.stem == Path(name).stem:
         return
-    beside = (
+    neighbours = (
         other
         for folder in {path.parent, Path(name).parent}
         for other in folder.glob(f"{escape_glob(path.stem)}.*")
     )
-    others = [one for one in beside if str(guess_type(one)[0]).startswith(("audio/", "video/"))]
+    others = [near for near in neighbours if str(guess_type(near)[0]).startswith(("audio/", "video/"))]
     if not others:
         return
     reason = f"output '{path}': is there, and is named after '{others[0].name}'"

@@ -17,7 +17,7 @@ from sottovoce.errors import ManifestError
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
 from sottovoce.formats.output import writable_folder
 from sottovoce.options.decoding import FallbackOptions
-from sottovoce.options.schema import Option, Values, made, options_of
+from sottovoce.options.schema import Option, Values, from_values, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.languages import UNSPACED, LanguageChoice
 
@@ -87,7 +87,7 @@ def set_up(
     spoken: only recordings with a text. single: only those in one language.
     """
     entries = read_manifest(manifest)
-    model = open_model(made(ModelOptions, given))
+    model = open_model(from_values(ModelOptions, given))
     choice = LanguageChoice.parse(given["languages"], model.languages)
     languages = (choice.fixed,) if choice.fixed else choice.allowed or model.languages
     entries = [

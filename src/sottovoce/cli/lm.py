@@ -16,7 +16,7 @@ from rich.progress import TaskID
 from sottovoce.cli.options import SectionedCommand, grouped, output_file
 from sottovoce.cli.progress import progress_bar
 from sottovoce.errors import OptionError, OutputError
-from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.schema import Option, from_values, options_of
 from sottovoce.text.files import writing
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def estimate(files: tuple[Path, ...], output: Path, **given: object) -> None:
     from sottovoce.lm.estimate import estimate as estimated
 
     check_suffix(output)
-    options = made(EstimateOptions, given)
+    options = from_values(EstimateOptions, given)
     with reporting() as report:
         if options.counts:
             counted = read_counts(files, options.order)

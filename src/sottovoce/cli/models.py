@@ -15,7 +15,7 @@ from rich.table import Table
 from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand
 from sottovoce.models.checkpoint.formats import BY_NAME, WRITTEN, format_by_name, require_suffix
 from sottovoce.models.sources.find import LICENCE, NANO, REPOSITORIES, Sources, cached, list_models, resolve
-from sottovoce.options.schema import Option, made
+from sottovoce.options.schema import Option, from_values
 
 if TYPE_CHECKING:
     from sottovoce.models.checkpoint.base import Checkpoint, QuantizationLoss
@@ -109,7 +109,7 @@ def info(model: str, as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True)
 def download(names: tuple[str, ...], **given: str | None) -> None:
     """Download models into the cache, for use without a network. Cached models are skipped."""
-    sources = made(ModelOptions, given).sources()
+    sources = from_values(ModelOptions, given).sources()
     for name in names:
         click.echo(f"{name}: {resolve(name, sources)}")
 

@@ -236,7 +236,7 @@ class SectionedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.usual and ALL_OPTIONS not in ctx.meta:
             options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-            by_name = {name: one for one in options for name in (one.name, one.opts[-1])}
+            by_name = {name: each for each in options for name in (each.name, each.opts[-1])}
             shown = [by_name[name] for name in (*self.usual, "--help", "--help-all")]
             n_others = len(options) - len(shown)
             records = [record for param in shown if (record := param.get_help_record(ctx))]

@@ -15,7 +15,7 @@ from sottovoce.cli.invocation import Invocation, invocation_of, one_line
 from sottovoce.cli.options import ModelOptions, open_model
 from sottovoce.errors import AudioError, OutputError, SottovoceError, cause_of, is_out_of_memory
 from sottovoce.formats.paragraphs import clock
-from sottovoce.options.schema import made
+from sottovoce.options.schema import from_values
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
 
@@ -43,7 +43,7 @@ def with_model(
     from sottovoce.audio.io import Source
 
     invocation = invocation_of(context)
-    reading = made(
+    reading = from_values(
         TranscribeOptions, {key: context.params.get(key) for key in ("audio_track", "input_format")}
     )
     headers = read_headers(names, invocation, reading)
@@ -52,7 +52,7 @@ def with_model(
         return exit_code(len(names), len(names))
     if check is not None:
         check()
-    model = open_model(made(ModelOptions, context.params))
+    model = open_model(from_values(ModelOptions, context.params))
     return for_each_file(
         readable,
         lambda name: work(model, Source.of(name, reading)),

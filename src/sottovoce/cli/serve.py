@@ -31,7 +31,7 @@ from sottovoce.cli.options import (
 )
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.options.replicas import Replicas, parse_range
-from sottovoce.options.schema import Option, Values, made, options_of
+from sottovoce.options.schema import Option, Values, from_values, options_of
 from sottovoce.server.settings import (
     API_KEYS,
     ENVIRONMENT,
@@ -160,7 +160,7 @@ def serve(context: click.Context, /, **given: object) -> int:
 def serve_app(given: Values, invocation: Invocation) -> int:
     """Serve until a signal; return the exit code: 0 after Ctrl-C, 143 after SIGTERM."""
     before = set(threading.enumerate())
-    model = made(ModelOptions, given)
+    model = from_values(ModelOptions, given)
     paths = model_paths(given)
     settings = settings_of(given, list(paths))
     open_named = partial(open_one, model, paths)
@@ -210,7 +210,7 @@ def serve_on_ray(
     with needing_extra():
         from sottovoce.server.ray_cluster import serving_on_ray
     least, most = parse_range("--replicas", given["replicas"])
-    replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(given["threads"] or 1))
+    replicas = from_values(Replicas, given, n_min=least, n_max=most, cpus=float(given["threads"] or 1))
     warn_if_open(settings)
     with serving_on_ray(settings, open_named, replicas):
         say_where(settings, settings.listening.port)
@@ -259,10 +259,10 @@ def say_where(settings: ServerSettings, port: int) -> None:
 
 def settings_of(given: Values, names: list[str]) -> ServerSettings:
     """Make the settings. names: of the models, the default one first. Raises: OptionError."""
-    options = made(ServeOptions, given)
+    options = from_values(ServeOptions, given)
     certificate, key = given["tls"] or (None, None)
     others = [split_name(entry) for entry in options.also_model]
-    server = made(TranslationOptions, given).chat_server()
+    server = from_values(TranslationOptions, given).chat_server()
     given_keys = os.environ.get(API_KEYS, "")
     keys = dict.fromkeys(key.strip() for key in given_keys.split(",") if key.strip())
     if given_keys and not keys:
@@ -272,11 +272,13 @@ def settings_of(given: Values, names: list[str]) -> ServerSettings:
     if options.jobs_dir:
         signed = secret and secret_of(WEBHOOK_SECRET, secret)
         most_mb = given["max_uploads_mb"]
-        jobs = made(JobSettings, given, folder=options.jobs_dir, most_mb=most_mb, webhook_secret=signed)
-    return made(
+        jobs = from_values(
+            JobSettings, given, folder=options.jobs_dir, most_mb=most_mb, webhook_secret=signed
+        )
+    return from_values(
         ServerSettings,
         given,
-        models=made(
+        models=from_values(
             ModelSettings,
             given,
             model=names[0],
@@ -285,13 +287,13 @@ def settings_of(given: Values, names: list[str]) -> ServerSettings:
             beam_size=given["beam_size"],
             second=options.second_model and name_of(options.second_model),
         ),
-        listening=made(Listening, given, certificate=certificate, key=key),
+        listening=from_values(Listening, given, certificate=certificate, key=key),
         wyoming=wyoming_address(options.wyoming) if options.wyoming else None,
-        access=made(Access, given, api_keys=tuple(keys)),
-        limits=made(ServerLimits, given, session_s=given["max_duration"]),
+        access=from_values(Access, given, api_keys=tuple(keys)),
+        limits=from_values(ServerLimits, given, session_s=given["max_duration"]),
         translation=TranslationSettings(*server) if server else None,
         jobs=jobs,
-        work=made(Work, given, threads=given["threads"]),
+        work=from_values(Work, given, threads=given["threads"]),
     )
 
 
@@ -300,7 +302,7 @@ def model_paths(given: Values) -> dict[str, str]:
     from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.find import default_model
 
-    options = made(ServeOptions, given)
+    options = from_values(ServeOptions, given)
     default = given["model"] or default_model(choose_device(given["device"]).type)
     others = [("--also-model", split_name(entry)[1]) for entry in options.also_model]
     second = [("--second-model", options.second_model)] if options.second_model else []

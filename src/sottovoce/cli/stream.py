@@ -47,7 +47,7 @@ from sottovoce.formats.files import format_of, save_transcript, writer_for
 from sottovoce.formats.output import label_of, writable_folder
 from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
-from sottovoce.options.schema import Option, Values, made, options_of
+from sottovoce.options.schema import Option, Values, from_values, options_of
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.text.files import writing
@@ -160,11 +160,11 @@ def stream(context: click.Context, /, recording: str | None, **given: object) ->
 
 
 def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -> int:
-    flags, fusion = made(StreamFlags, given), made(FusionOptions, given)
+    flags, fusion = from_values(StreamFlags, given), from_values(FusionOptions, given)
     log_path, copy, output = given["log_path"], given["save_audio"], given["output"]
     check(source, flags, given)
     fusion.check(given["beam_size"])
-    translation = made(TranslationOptions, given).translation(given["task"])
+    translation = from_values(TranslationOptions, given).translation(given["task"])
     speakers = speakers_of(given)
     with ExitStack() as stack:
         pieces = source_pieces(source, flags, given["mic"])
@@ -174,7 +174,7 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
             pieces = caught_up(pieces, controller)
         if copy:
             pieces = stack.enter_context(saved(pieces, Path(copy)))
-        options = made(ModelOptions, given)
+        options = from_values(ModelOptions, given)
         say_on_terminal(f"loading {options.model or 'the model'} …")
         model = open_model(options)
         translator, pieces = live_translator(translation, model, pieces)
@@ -228,9 +228,9 @@ def open_session(
     from sottovoce.models.backend import EXACT
     from sottovoce.streaming.options import StreamOptions
 
-    vad = made(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
+    vad = from_values(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
     whole = model.backend.encoder_mode.whole()
-    stream = made(
+    stream = from_values(
         StreamOptions,
         given,
         chunk_s=flags.chunk_ms / 1000,
@@ -240,7 +240,7 @@ def open_session(
     )
     return model.session(
         given["languages"],
-        options=made(
+        options=from_values(
             LiveOptions,
             {**given, "languages": None, "speakers": None},
             vad=False if flags.no_vad else vad,
@@ -407,8 +407,8 @@ class EmittedWords:
         seconds: dict[str, float] = defaultdict(float)
         for final in self.finals:
             seconds[final.language] += final.end - final.start
-            for speaker, said in itertools.groupby(final.words, key=lambda word: word.speaker):
-                words = tuple(said)
+            for speaker, spoken in itertools.groupby(final.words, key=lambda word: word.speaker):
+                words = tuple(spoken)
                 text = "".join(word.word for word in words)
                 segments.append(
                     Segment(

@@ -57,7 +57,7 @@ from sottovoce.options.decoding import (
     FallbackOptions,
     VadOptions,
 )
-from sottovoce.options.schema import Option, Values, changed, made, options_of
+from sottovoce.options.schema import Option, Values, changed, from_values, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.disfluency import check_cleanable, check_verbatim
 from sottovoce.text.files import fitting_name
@@ -183,14 +183,16 @@ def transcribe_options(given: Values) -> TranscribeOptions:
             check_cleanable(language)
     if given["initial_prompt"] and given["max_context"] == 0 and not given["carry_initial_prompt"]:
         raise OptionError("--initial-prompt: needs --carry-initial-prompt, or --max-context above 0")
-    prompt, tried = made(FusionOptions, given).prompt, given["temperature"]
-    options = made(
+    prompt, tried = from_values(FusionOptions, given).prompt, given["temperature"]
+    options = from_values(
         TranscribeOptions,
         given,
         mode="vad" if implies_vad else given["mode"] or "seek",
         word_timestamps=given["word_timestamps"] or given.get("hallucination_silence_threshold") is not None,
-        decoding=made(DecodingOptions, given, hotwords=prompt, task="transcribe"),
-        fallback=made(FallbackOptions, given, temperatures=tried[:1] if given["no_fallback"] else tried),
+        decoding=from_values(DecodingOptions, given, hotwords=prompt, task="transcribe"),
+        fallback=from_values(
+            FallbackOptions, given, temperatures=tried[:1] if given["no_fallback"] else tried
+        ),
         vad=changed(WINDOW_VAD, {key: given[key] for key in vad}) if vad else None,
         speakers=speakers_of(given),
     )
@@ -384,15 +386,15 @@ def transcribe_files(
     from sottovoce.cli.progress import Progress, exit_code, for_each_file, read_headers
 
     invocation = invocation_of(context)
-    files, fusion = made(FileOptions, given), made(FusionOptions, given)
-    loaded = made(ModelOptions, given)
+    files, fusion = from_values(FileOptions, given), from_values(FusionOptions, given)
+    loaded = from_values(ModelOptions, given)
     fusion.check(given["beam_size"] or 1, options.fallback.temperatures)
     if files.processors > 1 and "-" in names:
         raise OptionError("--processors: expected a file, which every process reads, got standard input")
     if files.processors > 1 and fusion.phrase_file is not None:
         raise OptionError("--processors: cannot be combined with a file of --hotwords")
     rules = () if files.regroup is None else parse_rules(files.regroup)
-    translation = made(TranslationOptions, given).translation(given["task"], names)
+    translation = from_values(TranslationOptions, given).translation(given["task"], names)
     has_speakers = (
         options.speakers is not None or options.channels != "mixed" or options.decoding.speaker_turns
     )
@@ -423,7 +425,7 @@ def transcribe_files(
         options=model.options(files.language, given["task"], None, None, options),
         files=files,
         fusion=fusion.of(model),
-        second=second_of(files, loaded, fusion, made(DeferralOptions, given)),
+        second=second_of(files, loaded, fusion, from_values(DeferralOptions, given)),
         documents=documents,
         progress=Progress(len(left), quiet=documents.is_text_on_terminal),
         invocation=invocation,

@@ -158,7 +158,7 @@ def _search(
     best, lowest = dict(start), cost(start)
     n_tried = 1
     while n_tried < n_tries:
-        asked = []
+        sampled = []
         for _ in range(optimizer.population_size):
             point = optimizer.ask()
             tried = {
@@ -167,8 +167,8 @@ def _search(
             }
             value = cost({**start, **tried})
             n_tried += 1
-            asked.append((point, float(value[0])))
+            sampled.append((point, float(value[0])))
             if value < lowest:
                 best, lowest = {**start, **tried}, value
-        optimizer.tell(asked)
+        optimizer.tell(sampled)
     return best

@@ -108,11 +108,11 @@ def true_switches(spans: Sequence[tuple[float, float, str]]) -> list[TrueSwitch]
 
 
 def match(
-    found: Sequence[FoundSwitch], true: Sequence[TrueSwitch], tolerance_s: float
+    detected: Sequence[FoundSwitch], true: Sequence[TrueSwitch], tolerance_s: float
 ) -> list[tuple[FoundSwitch, TrueSwitch]]:
     """Find the largest set of one-to-one pairs with equal target language within the tolerance."""
     best: list[list[list[tuple[FoundSwitch, TrueSwitch]]]] = [[[] for _ in range(len(true) + 1)]]
-    for i, candidate in enumerate(found):
+    for i, candidate in enumerate(detected):
         row: list[list[tuple[FoundSwitch, TrueSwitch]]] = [[]]
         for j, wanted in enumerate(true):
             option = max(best[i][j + 1], row[j], key=len)
@@ -124,14 +124,14 @@ def match(
     return best[-1][-1]
 
 
-def count_flaps(found: Sequence[FoundSwitch], within_s: float = 2.0) -> int:
+def count_flaps(detected: Sequence[FoundSwitch], within_s: float = 2.0) -> int:
     """Count switches that are reverted within `within_s` of confirmation."""
-    pairs = pairwise(found)
+    pairs = pairwise(detected)
     return sum(b.target == a.source and b.confirmed_s - a.confirmed_s <= within_s for a, b in pairs)
 
 
 def score_switches(
-    found: Sequence[FoundSwitch],
+    detected: Sequence[FoundSwitch],
     spans: Sequence[tuple[float, float, str]],
     *,
     duration_s: float,
@@ -143,6 +143,6 @@ def score_switches(
     the start of the new language's speech.
     """
     true = true_switches(spans)
-    pairs = match(found, true, tolerance_s)
+    pairs = match(detected, true, tolerance_s)
     delays = tuple(candidate.confirmed_s - wanted.to_s for candidate, wanted in pairs)
-    return SwitchScores(len(true), len(found), len(pairs), count_flaps(found), duration_s, delays)
+    return SwitchScores(len(true), len(detected), len(pairs), count_flaps(detected), duration_s, delays)

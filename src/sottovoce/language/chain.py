@@ -73,8 +73,8 @@ def spoken_given_detected(codes: Sequence[str], detected: Mapping[str, Mapping[s
             if spoken in places and other in places:
                 counts[places[spoken], places[other]] += n_clips
     detected_given_spoken = counts / counts.sum(axis=1, keepdims=True)
-    found: Array = detected_given_spoken / detected_given_spoken.sum(axis=0)
-    return found
+    spoken_given: Array = detected_given_spoken / detected_given_spoken.sum(axis=0)
+    return spoken_given
 
 
 class Emission:
@@ -100,8 +100,8 @@ class Emission:
 
     def likelihood(self, probed: ProbedLanguage) -> Array:
         """Return the likelihood (A,) of each allowed language."""
-        found: Array = np.maximum(self._spoken @ probed.probabilities, TINY)
-        return found
+        likelihood: Array = np.maximum(self._spoken @ probed.probabilities, TINY)
+        return likelihood
 
     def weight(self, probed: ProbedLanguage, seconds: float, *, masked: bool = False) -> float:
         numbers = self.numbers
@@ -110,8 +110,8 @@ class Emission:
 
     def log_likelihood(self, probed: ProbedLanguage, seconds: float, *, masked: bool = False) -> Array:
         """Return the weighted log-likelihood (A,) of each allowed language; masked: probed in its window."""
-        found: Array = self.weight(probed, seconds, masked=masked) * np.log(self.likelihood(probed))
-        return found
+        weighted: Array = self.weight(probed, seconds, masked=masked) * np.log(self.likelihood(probed))
+        return weighted
 
 
 def base_prior(codes: Sequence[str], allowed: Sequence[str], odds: Mapping[str, float]) -> Array:
@@ -130,15 +130,15 @@ def base_prior(codes: Sequence[str], allowed: Sequence[str], odds: Mapping[str, 
 def prior_after(base: Array, spoken_s: Array, unspoken_s: float) -> Array:
     """Return the log-prior (A,) after seconds of speech in each language."""
     seconds = spoken_s + unspoken_s * base
-    found: Array = np.log(np.maximum(seconds / seconds.sum(), TINY))
-    return found
+    log_prior: Array = np.log(np.maximum(seconds / seconds.sum(), TINY))
+    return log_prior
 
 
 def moved(log_belief: Array, log_prior: Array, change: float) -> Array:
     """Return the log-belief (A,) of the next span: e^-change is the probability of a draw from the prior."""
     total = np.logaddexp.reduce(log_belief)
-    found: Array = np.logaddexp(log_belief + np.log1p(-np.exp(-change)), log_prior + total - change)
-    return found
+    log_next: Array = np.logaddexp(log_belief + np.log1p(-np.exp(-change)), log_prior + total - change)
+    return log_next
 
 
 def _beginning(log_prior: Array, change: float, before: int | None) -> Array:
@@ -159,8 +159,8 @@ def posterior(
     n_spans = len(evidence)
     forward, backward = np.empty_like(evidence), np.zeros_like(evidence)
     belief, log_likelihood = _beginning(log_prior, change, before), 0.0
-    for index, own in enumerate(evidence):
-        joint = (moved(belief, log_prior, change) if index else belief) + own
+    for index, of_span in enumerate(evidence):
+        joint = (moved(belief, log_prior, change) if index else belief) + of_span
         total = float(np.logaddexp.reduce(joint))
         log_likelihood += total
         belief = forward[index] = joint - total
@@ -171,8 +171,8 @@ def posterior(
         back = np.logaddexp(joint + stay, changed)
         backward[index - 1] = back - back.max()
     joint = forward + backward
-    found: Array = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
-    return found, log_likelihood
+    spoken: Array = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+    return spoken, log_likelihood
 
 
 def best_path(evidence: Array, log_prior: Array, change: float, before: int | None = None) -> list[int]:
@@ -180,11 +180,11 @@ def best_path(evidence: Array, log_prior: Array, change: float, before: int | No
     score = _beginning(log_prior, change, before) + evidence[0]
     stay, places = np.log1p(-np.exp(-change)), np.arange(len(log_prior))
     arrivals = []
-    for own in evidence[1:]:
+    for of_span in evidence[1:]:
         source = int(score.argmax())
         changed, stayed = score[source] - change + log_prior, score + stay
         arrivals.append(np.where(changed > stayed, source, places))
-        score = np.maximum(changed, stayed) + own
+        score = np.maximum(changed, stayed) + of_span
     path = [int(score.argmax())]
     for arrival in reversed(arrivals):
         path.append(int(arrival[path[-1]]))
@@ -248,7 +248,9 @@ class Spans:
         self._is_heard = np.zeros(len(seconds), dtype=bool)
         self._is_read = np.zeros(len(seconds), dtype=bool)
         pairs = zip(masked, seconds, strict=True)
-        self._sound = np.stack([emission.log_likelihood(one, own, masked=True) for one, own in pairs])
+        self._sound = np.stack(
+            [emission.log_likelihood(probed, length_s, masked=True) for probed, length_s in pairs]
+        )
         self._text = np.zeros_like(self._sound)
         self._base, self._spoken_s = base, spoken_s
         self._before, self.expected = before, expected
@@ -305,10 +307,10 @@ class Spans:
             return self.expected is None
         numbers, evidence = self._emission.numbers, self._sound + self._text
         path = best_path(evidence, self._log_prior, numbers.change, self._before)
-        nats = sum(own[place] - own[self.expected] for own, place in zip(evidence, path, strict=True))
-        heard = np.flatnonzero(self._is_heard)
-        means = [self._emission.likelihood(self._probed[span])[path[span]] for span in heard]
-        is_understood = np.average(means, weights=self.seconds[heard]) > numbers.understood
+        nats = sum(row[place] - row[self.expected] for row, place in zip(evidence, path, strict=True))
+        places = np.flatnonzero(self._is_heard)
+        means = [self._emission.likelihood(self._probed[span])[path[span]] for span in places]
+        is_understood = np.average(means, weights=self.seconds[places]) > numbers.understood
         return bool(nats > numbers.several and is_understood)
 
     def runs(self) -> list[SpanRun]:
@@ -317,15 +319,15 @@ class Spans:
             path = best_path(self._sound + self._text, self._log_prior, change, self._before)
         else:
             path = [self.expected] * len(self.seconds)
-        found, first = [], 0
+        n_runs, first = [], 0
         for language, group in groupby(path):
             end = first + len(list(group))
-            own = self._posterior[first:end, language]
-            found.append(
-                SpanRun(first, end, language, float(np.average(own, weights=self._weights[first:end])))
+            of_run = self._posterior[first:end, language]
+            n_runs.append(
+                SpanRun(first, end, language, float(np.average(of_run, weights=self._weights[first:end])))
             )
             first = end
-        return found
+        return n_runs
 
     @property
     def _weights(self) -> Array:
@@ -334,13 +336,13 @@ class Spans:
     def _solve(self) -> None:
         numbers, evidence = self._emission.numbers, self._sound + self._text
         log_prior = prior_after(self._base, self._spoken_s, numbers.unspoken_s)
-        found, _ = posterior(evidence, log_prior, numbers.change, self._before)
-        spoken_s = self._spoken_s + found.T @ self.seconds
+        spoken, _ = posterior(evidence, log_prior, numbers.change, self._before)
+        spoken_s = self._spoken_s + spoken.T @ self.seconds
         self._log_prior = prior_after(self._base, spoken_s, numbers.unspoken_s)
-        found, nats = posterior(evidence, self._log_prior, numbers.change, self._before)
+        spoken, nats = posterior(evidence, self._log_prior, numbers.change, self._before)
         if self.expected is not None:
             nats -= float(evidence[:, self.expected].sum())
             share = 1.0 / (1.0 + np.exp(min(self._one_nats - nats, 500.0)))
-            one = np.eye(len(self._base))[self.expected]
-            found = share * found + (1.0 - share) * one
-        self._posterior = found
+            single = np.eye(len(self._base))[self.expected]
+            spoken = share * spoken + (1.0 - share) * single
+        self._posterior = spoken

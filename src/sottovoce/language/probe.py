@@ -182,11 +182,11 @@ def detect_together(
     requests: Sequence[tuple[LanguageProbe, Sequence[Floats]]],
 ) -> list[list[ProbedLanguage]]:
     """Detect the stretches of several probes with equal `LanguageProbe.batch_of` in one batch."""
-    log_mels = [log_mel for _, own in requests for log_mel in own]
+    log_mels = [log_mel for _, parts_of in requests for log_mel in parts_of]
     if not log_mels:
         return [[] for _ in requests]
     logits = requests[0][0].logits(log_mels)
-    parts = np.split(logits, np.cumsum([len(own) for _, own in requests])[:-1])
+    parts = np.split(logits, np.cumsum([len(parts_of) for _, parts_of in requests])[:-1])
     return [probe._probed(part) for (probe, _), part in zip(requests, parts, strict=True)]
 
 

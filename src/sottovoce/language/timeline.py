@@ -115,8 +115,8 @@ class LanguageTimeline:
 
     def allowed_mass(self, start_s: float, end_s: float) -> float | None:
         """Return the mean `allowed_mass` of stretches with their middle in a span (s), or None."""
-        found = [frame.allowed_mass for frame in self._frames if start_s <= frame.centre_s <= end_s]
-        return sum(found) / len(found) if found else None
+        masses = [frame.allowed_mass for frame in self._frames if start_s <= frame.centre_s <= end_s]
+        return sum(masses) / len(masses) if masses else None
 
     def begin(self, start_s: float) -> None:
         if self._frames and self._frames[-1].end_s > self._floor_s:
@@ -165,8 +165,8 @@ class LanguageTimeline:
         return prior_after(self.base, self._spoken_s, self.emission.numbers.unspoken_s)
 
     def _known(self, language: int) -> Array:
-        found: Array = np.where(np.arange(len(self.languages)) == language, 0.0, np.log(TINY))
-        return found
+        log_belief: Array = np.where(np.arange(len(self.languages)) == language, 0.0, np.log(TINY))
+        return log_belief
 
     def _moved(self, belief: Array) -> Array:
         return moved(belief, self._log_prior, self.emission.numbers.change)
@@ -176,8 +176,8 @@ class LanguageTimeline:
             if frame.end_s <= self._floor_s:
                 break
             if frame.end_s <= start_s:
-                found: Array = np.log(np.maximum(frame.posterior, TINY))
-                return found
+                log_belief: Array = np.log(np.maximum(frame.posterior, TINY))
+                return log_belief
         return self._before
 
     def _carry_out(self, target: int, now_s: float) -> LanguageChange:

@@ -128,8 +128,8 @@ def emissions_of_recording(head: CtcHead, log_mel: Floats, *, n_audio_ctx: int, 
     for window in ctc_windows(n_frames, max(1, n_audio_ctx - n_tail_frames)):
         mel = log_mel[:, MELS_PER_FRAME * window.start : MELS_PER_FRAME * window.end]
         n_encoded = min(n_audio_ctx, window.end - window.start + n_tail_frames)
-        found = head.emissions(window_features([mel], MELS_PER_FRAME * n_encoded)).log_probs[0]
-        parts.append(found[window.first - window.start : window.last - window.start])
+        emissions = head.emissions(window_features([mel], MELS_PER_FRAME * n_encoded)).log_probs[0]
+        parts.append(emissions[window.first - window.start : window.last - window.start])
     return np.concatenate(parts)
 
 
@@ -161,26 +161,26 @@ def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
     """
     if checkpoint.ctc_head is not None:
         return checkpoint.ctc_head
-    beside = path_beside(path)
-    if beside.is_file():
-        return _read_for(checkpoint, beside)
+    neighbour = path_beside(path)
+    if neighbour.is_file():
+        return _read_for(checkpoint, neighbour)
     name = BUNDLED.get(checkpoint.dims.size)
     if name is None:
         return None
-    found = read_ctc_file(ASSETS / name, checkpoint.dims)
-    return found.head if found.encoder == fingerprint(checkpoint.tensors) else None
+    file = read_ctc_file(ASSETS / name, checkpoint.dims)
+    return file.head if file.encoder == fingerprint(checkpoint.tensors) else None
 
 
 def path_beside(path: Path) -> Path:
     return path / f"model{SUFFIX}" if path.is_dir() else path.with_name(f"{path.stem}{SUFFIX}")
 
 
-def save_ctc_file(found: CtcFile, path: Path) -> None:
-    head = found.head
+def save_ctc_file(file: CtcFile, path: Path) -> None:
+    head = file.head
     tensors = {"weight": head.weight, "bias": head.bias}
     for index, layer in enumerate(head.convolutions):
         tensors |= {f"convolutions.{index}.weight": layer.weight, f"convolutions.{index}.bias": layer.bias}
-    metadata = {"labels": head.labels, "blank": head.blank, "encoder": found.encoder}
+    metadata = {"labels": head.labels, "blank": head.blank, "encoder": file.encoder}
     halves = {name: with_dtype(tensor, DTYPES["float16"]) for name, tensor in tensors.items()}
     write_safetensors(path, halves, {METADATA_KEY: json.dumps(metadata, ensure_ascii=False)})
 
@@ -199,11 +199,11 @@ def read_ctc_file(path: Path, dims: ModelDims) -> CtcFile:
 
 
 def _read_for(checkpoint: Checkpoint, path: Path) -> CtcWeights:
-    found = read_ctc_file(path, checkpoint.dims)
-    own = fingerprint(checkpoint.tensors)
-    if found.encoder != own:
-        raise CheckpointError(f"{path}: this CTC head is of the encoder {found.encoder}, not of {own}")
-    return found.head
+    file = read_ctc_file(path, checkpoint.dims)
+    encoder = fingerprint(checkpoint.tensors)
+    if file.encoder != encoder:
+        raise CheckpointError(f"{path}: this CTC head is of the encoder {file.encoder}, not of {encoder}")
+    return file.head
 
 
 def _head(metadata: Mapping[str, object], tensors: Mapping[str, Array]) -> CtcWeights:

@@ -154,13 +154,13 @@ class EncoderMode:
 
 @lru_cache(maxsize=256)
 def _sparse_frames(start: int, end: int, stride: int, anchors: tuple[int, ...]) -> Mapping[int, int]:
-    own = {place for place in anchors if start <= place < end}
-    beside = {place + step for place in own for step in range(-BESIDE_ANCHOR, BESIDE_ANCHOR + 1)}
-    others = [place for place in range(start, end) if place not in own]
-    counts = dict.fromkeys(own, 1)
+    here = {place for place in anchors if start <= place < end}
+    near = {place + step for place in here for step in range(-BESIDE_ANCHOR, BESIDE_ANCHOR + 1)}
+    others = [place for place in range(start, end) if place not in here]
+    counts = dict.fromkeys(here, 1)
     for first in range(0, len(others), stride):
         cell = others[first : first + stride]
-        free = [place for place in cell if place not in beside] or cell
+        free = [place for place in cell if place not in near] or cell
         counts[free[len(free) // 2]] = len(cell)
     return MappingProxyType(counts)
 

@@ -368,8 +368,8 @@ class ResidualAttentionBlock(nn.Module):
         attention logits, broadcastable to (B, H, n_frames, n_attended).
         """
         normed = self.attn_ln(x)
-        own = self.attn.keys_values(normed)
-        keys, values = own if extended is None else extended(own)
+        new = self.attn.keys_values(normed)
+        keys, values = new if extended is None else extended(new)
         return self.add_mlp(x + self.attn(self.attn.queries(normed), keys, values, mask=mask))
 
     def add_mlp(self, x: Tensor) -> Tensor:

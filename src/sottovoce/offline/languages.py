@@ -67,7 +67,7 @@ def find_language(
     """
     options = transcriber.options
     threshold = options.fallback.no_speech_threshold
-    heard: list[tuple[LanguageDetection, float]] = []  # with their weights in frames of audio
+    spoken: list[tuple[LanguageDetection, float]] = []  # with their weights in frames of audio
     silent: list[tuple[LanguageDetection, float]] = []
     kept: dict[Window, EncoderOutput] = {}
     is_openai = transcriber.window_mode is None  # openai-whisper pads with silence to detect the language
@@ -78,17 +78,17 @@ def find_language(
             kept[window] = encoded
         (detection,) = transcriber.detect(encoded)
         is_silent = is_silence(detection.no_speech_prob, threshold)
-        (silent if is_silent else heard).append((detection, float(window.n_frames)))
-        if len(heard) >= options.language_windows:
+        (silent if is_silent else spoken).append((detection, float(window.n_frames)))
+        if len(spoken) >= options.language_windows:
             break
-        may_stop = len(heard) >= LEAST_WINDOWS
-        if heard and (may_stop or transcriber.may_follow):
-            found = transcriber.combine(*zip(*heard, strict=True))
-            if found.probability >= (SURE if may_stop else SURE_ALONE):
+        may_stop = len(spoken) >= LEAST_WINDOWS
+        if spoken and (may_stop or transcriber.may_follow):
+            detected = transcriber.combine(*zip(*spoken, strict=True))
+            if detected.probability >= (SURE if may_stop else SURE_ALONE):
                 break
-    if not (heard or silent):
+    if not (spoken or silent):
         return None
-    return FoundLanguage(transcriber.combine(*zip(*(heard or silent), strict=True)), kept)
+    return FoundLanguage(transcriber.combine(*zip(*(spoken or silent), strict=True)), kept)
 
 
 ONCE = FallbackOptions(temperatures=(0.0,))
@@ -105,8 +105,8 @@ class TextLikelihood:
         self._found: dict[SpeechSpan, dict[str, float]] = {}
 
     def log_likelihood_ratios(self, stretch: SpeechSpan, languages: Sequence[str]) -> dict[str, float]:
-        found = self._found.setdefault(stretch, {})
-        missing = [code for code in languages if code not in found]
+        scores = self._found.setdefault(stretch, {})
+        missing = [code for code in languages if code not in scores]
         if missing:
             window = Window((stretch,))
             (encoded,) = self.transcriber.encode(self.features, [window], is_part=True)
@@ -119,8 +119,8 @@ class TextLikelihood:
             backend, run = self.transcriber.backend, self.transcriber.runtime.run
             attempts = run(decode_with_fallback(backend, tokenizer, rows, options, ONCE))
             for code, attempt in zip(missing, attempts, strict=True):
-                found[code] = attempt.result.avg_logprob * (len(attempt.result.tokens) + 1)
-        return {code: found[code] for code in languages}
+                scores[code] = attempt.result.avg_logprob * (len(attempt.result.tokens) + 1)
+        return {code: scores[code] for code in languages}
 
     def forget_before(self, frame: int) -> None:
         self._found = {stretch: nats for stretch, nats in self._found.items() if stretch.end > frame}
@@ -203,7 +203,7 @@ class LanguageFollower:
         self._was_beginning = is_beginning
         self._spoken_s = self._spoken_before(pieces[0].start)
         self._detections = {
-            piece: one for piece, one in self._detections.items() if piece.end > pieces[0].start
+            piece: kept for piece, kept in self._detections.items() if piece.end > pieces[0].start
         }
         self._text.forget_before(pieces[0].start)
         is_alone = self._is_one_stretch(encoded, pieces)
@@ -212,8 +212,8 @@ class LanguageFollower:
             spans = [(0, encoded.n_frames)] * len(pieces)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
-            found = self._runtime.run(SpanProbeCall(self._probe, encoded, [spans[i] for i in new]))
-            for index, probed in zip(new, found, strict=True):
+            probes = self._runtime.run(SpanProbeCall(self._probe, encoded, [spans[i] for i in new]))
+            for index, probed in zip(new, probes, strict=True):
                 self._detections[pieces[index]] = ProbedPiece.of(pieces[index], probed, is_alone=is_alone)
                 if is_alone:
                     self._note_outside(pieces[index], probed)
@@ -226,9 +226,9 @@ class LanguageFollower:
             if self.is_several:
                 model.expect_several(before)
                 self._ask(model, pieces)
-        for piece, own in zip(pieces, model.posterior, strict=True):
+        for piece, posterior in zip(pieces, model.posterior, strict=True):
             detection = self._detections[piece]
-            self._detections[piece] = replace(detection, posterior=tuple(own.tolist()))
+            self._detections[piece] = replace(detection, posterior=tuple(posterior.tolist()))
         return [
             LanguageRun(self._codes[run.language], tuple(pieces[run.first : run.end]), run.probability)
             for run in model.runs()
@@ -249,8 +249,8 @@ class LanguageFollower:
         model = self._spans([piece], place, None)
         (run,) = model.runs()
         if not self.is_several and run.language != place:
-            for one in speech:
-                self._hear(one)
+            for stretch in speech:
+                self._hear(stretch)
             self.is_several = self._spans(speech, place, place).shows_several()
         return self._codes[run.language] if self.is_several else current
 
@@ -304,8 +304,8 @@ class LanguageFollower:
         return change_boundary(moments, self._runtime.run(LanguageProbeCall(self._probe, log_mels)), places)
 
     def probed_pieces(self, start: int, end: int) -> list[SpeechSpan]:
-        inside = [one for one in self._detections if start <= one.start < end]
-        return sorted(inside, key=lambda one: one.start)
+        inside = [piece for piece in self._detections if start <= piece.start < end]
+        return sorted(inside, key=lambda piece: piece.start)
 
     def may_change(self, piece: SpeechSpan, language: str, other: str) -> bool:
         if piece.duration_s < SHORTEST_S:
@@ -314,7 +314,7 @@ class LanguageFollower:
         return bool(likelihood[self._codes.index(other)] >= likelihood[self._codes.index(language)])
 
     def state(self, frame: int) -> FollowerState:
-        pieces = tuple(one for one in self._detections.values() if one.end > frame)
+        pieces = tuple(piece for piece in self._detections.values() if piece.end > frame)
         seconds = zip(self._codes, self._spoken_before(frame).tolist(), strict=True)
         spoken = {code: spoken_s for code, spoken_s in seconds if spoken_s > 0.0}
         beginning, confirmed = self._is_beginning, self._confirmed
@@ -324,23 +324,23 @@ class LanguageFollower:
         self.is_several, self._is_beginning = state.is_several, state.is_beginning
         self._spoken_s = np.array([state.spoken_s.get(code, 0.0) for code in self._codes])
         self._n_one, self._confirmed = state.n_one, state.confirmed
-        self._detections |= {SpeechSpan(one.start, one.end): one for one in state.pieces}
+        self._detections |= {SpeechSpan(piece.start, piece.end): piece for piece in state.pieces}
 
     def _spans(self, pieces: Sequence[SpeechSpan], before: int | None, expected: int | None) -> Spans:
-        found = [self._detections[piece] for piece in pieces]
+        detections = [self._detections[piece] for piece in pieces]
         model = Spans(
             self._emission,
             [piece.duration_s for piece in pieces],
-            [one.probed for one in found],
+            [detection.probed for detection in detections],
             base=self._base,
             spoken_s=self._spoken_before(pieces[0].start),
             before=before,
             expected=None if self.is_several else expected,
             one_nats=ONE_NATS + math.log1p(self._n_one),
         )
-        for index, one in enumerate(found):
-            if one.is_alone:
-                model.hear(index, one.probed)
+        for index, detection in enumerate(detections):
+            if detection.is_alone:
+                model.hear(index, detection.probed)
         return model
 
     def _likeliest(self, pieces: Sequence[SpeechSpan]) -> str:
@@ -358,7 +358,7 @@ class LanguageFollower:
     def _hear(self, piece: SpeechSpan) -> ProbedLanguage:
         detection, stretch = self._detections.get(piece), self._stretch
         if detection is None and stretch and stretch.start <= piece.start and piece.end <= stretch.end:
-            of_window = next(one for one in self._detections.values() if one.start == stretch.start)
+            of_window = next(each for each in self._detections.values() if each.start == stretch.start)
             detection = self._detections[piece] = replace(of_window, start=piece.start, end=piece.end)
         if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
             log_mel = self._features.log_mel(piece.start, piece.end)
@@ -389,9 +389,9 @@ class LanguageFollower:
 
     def _spoken_before(self, frame: int) -> Array:
         spoken_s = self._spoken_s
-        for piece, one in sorted(self._detections.items(), key=lambda item: item[0].end):
-            if piece.end <= frame and one.posterior:
-                spoken_s = spoken_s + piece.duration_s * np.array(one.posterior)
+        for piece, detection in sorted(self._detections.items(), key=lambda item: item[0].end):
+            if piece.end <= frame and detection.posterior:
+                spoken_s = spoken_s + piece.duration_s * np.array(detection.posterior)
         return spoken_s
 
 
@@ -431,11 +431,11 @@ class WindowLanguages:
         """
         if self.progress.language is not None or self.expects_several:
             return {}
-        found = find_language(self.transcriber, self.features, windows, n_kept)
-        if found is None:
+        detected = find_language(self.transcriber, self.features, windows, n_kept)
+        if detected is None:
             return {}
-        self.progress.language, self.progress.detection = found.detection.language, found.detection
-        return found.encoded
+        self.progress.language, self.progress.detection = detected.detection.language, detected.detection
+        return detected.encoded
 
     def divided(self, window: Window, encoded: EncoderOutput) -> list[Window]:
         state, follower = self.progress, self.follower

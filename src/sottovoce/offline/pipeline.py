@@ -217,23 +217,23 @@ class SeekWindows(WindowOrder):
     ) -> tuple[list[tuple[DecodedWindow, Window]], WindowPlace]:
         if not decoded:
             return [], replace(self.place, next_frame=self._reach)
-        (one,) = decoded
-        cut, last_speech_s, least = one.cut, self.last_speech_s, self.place.next_frame + 1
-        if self.options.needs_words and not one.is_silent:
+        (each,) = decoded
+        cut, last_speech_s, least = each.cut, self.last_speech_s, self.place.next_frame + 1
+        if self.options.needs_words and not each.is_silent:
             spoken_until = cut.end_of_speech
-            if not cut.ends_closed and spoken_until is not None and spoken_until > one.window.origin_s:
-                cut = replace(cut, seek=self._after_speech(one.window, spoken_until))
+            if not cut.ends_closed and spoken_until is not None and spoken_until > each.window.origin_s:
+                cut = replace(cut, seek=self._after_speech(each.window, spoken_until))
             threshold = self.options.hallucination_silence_threshold
             if threshold is not None:
-                cut = skip_hallucinations(cut, self._span(one.window), threshold, end_by=self._end_by)
+                cut = skip_hallucinations(cut, self._span(each.window), threshold, end_by=self._end_by)
             last_speech_s = cut.end_of_speech or last_speech_s
         if cut.restarts:
             return [], replace(self.place, next_frame=max(least, cut.seek))
-        text_end = mel_frames(one.window.origin_s if cut.end_of_speech is None else cut.end_of_speech)
-        seek = self._before_divided(one.window, cut.seek, text_end)
+        text_end = mel_frames(each.window.origin_s if cut.end_of_speech is None else cut.end_of_speech)
+        seek = self._before_divided(each.window, cut.seek, text_end)
         seek, parts = self._reassigned_tail(seek, text_end)
         after = replace(self.place, next_frame=max(least, seek), last_speech=last_speech_s, parts=parts)
-        return [(replace(one, cut=replace(cut, seek=seek)), Window.of(one.window.start, seek))], after
+        return [(replace(each, cut=replace(cut, seek=seek)), Window.of(each.window.start, seek))], after
 
     def _after_speech(self, window: Window, spoken_until: float) -> int:
         """Return the frame after the last word, or after the window if little of it is left."""
@@ -363,15 +363,15 @@ class PackedWindows(WindowOrder):
         states, self._encoded = self._encoded, {}
         whole = [window for window in windows if not window.is_cut and window not in states]
         states |= zip(whole, self.transcriber.encode(self.features, whole), strict=True)
-        found: list[LanguageWindow] = []
+        encoded: list[LanguageWindow] = []
         for window in windows:
             parts = [window] if window.language else self.languages.divided(window, states[window])
             for part in parts:
                 if part.is_cut:
                     (states[part],) = self.transcriber.encode(self.features, [part], is_part=True)
-                found.append(LanguageWindow(part, states[part if part.is_cut else window]))
+                encoded.append(LanguageWindow(part, states[part if part.is_cut else window]))
                 self.progress.language = part.language
-        return found
+        return encoded
 
     def covered(
         self, decoded: Sequence[DecodedWindow]
@@ -379,15 +379,15 @@ class PackedWindows(WindowOrder):
         fallback, eot = self.options.fallback_of_window, self.transcriber.tokenizer.eot
         kept: list[tuple[DecodedWindow, Window]] = []
         waiting = list(self._ahead)
-        for one in decoded:
-            window, at = one.window, one.cut.seek
-            if halves := split_retry(window, one.result, one.cut, fallback, eot):
+        for each in decoded:
+            window, at = each.window, each.cut.seek
+            if halves := split_retry(window, each.result, each.cut, fallback, eot):
                 waiting += halves
                 continue
             is_rest = LEAST_FRAMES <= at <= window.n_frames - LEAST_FRAMES
             done, *rest = window.split(at) if is_rest else (window,)
             waiting += rest
-            kept.append((one, done))
+            kept.append((each, done))
         waiting.sort(key=lambda window: window.start)
         next_frame = waiting[0].start if waiting else self._end
         return kept, SpeechPlace(self._n_packed, next_frame, 0, tuple(waiting))
@@ -502,8 +502,8 @@ class _Pipeline:
         had_one_language = not self.languages.expects_several
         skipped = self.progress.skipped
         by_limit: dict[int | None, list[LanguageWindow]] = {}
-        for one in batch:
-            by_limit.setdefault(self.transcriber.sample_len(one.encoded.n_frames), []).append(one)
+        for window in batch:
+            by_limit.setdefault(self.transcriber.sample_len(window.encoded.n_frames), []).append(window)
         decoded: list[DecodedWindow] = []
         for alike in by_limit.values():
             decoded += self._decoded(alike, batch[0])
@@ -519,29 +519,29 @@ class _Pipeline:
         transcriber, prompt = self.transcriber, self._context.prompt()
         requests = [
             WindowRequest(
-                one.window.language or "",
-                prompt if one.is_prompted else (),
-                one.window.start,
-                self._is_first and one is first,
-                may_be_halved(one.window),
+                window.window.language or "",
+                prompt if window.is_prompted else (),
+                window.window.start,
+                self._is_first and window is first,
+                may_be_halved(window.window),
             )
-            for one in windows
+            for window in windows
         ]
-        encoded = windows[0].encoded.joined([one.encoded for one in windows[1:]])
+        encoded = windows[0].encoded.joined([window.encoded for window in windows[1:]])
         attempts = transcriber.decode(encoded, requests)
         decoded = [
-            self._cut(one.window, encoded.rows([index]), attempt)
-            for index, (one, attempt) in enumerate(zip(windows, attempts, strict=True))
+            self._cut(window.window, encoded.rows([index]), attempt)
+            for index, (window, attempt) in enumerate(zip(windows, attempts, strict=True))
         ]
-        if not self.options.needs_words or all(one.is_silent for one in decoded):
+        if not self.options.needs_words or all(window.is_silent for window in decoded):
             return decoded
         cuts = transcriber.with_words(
             encoded,
-            [(one.cut, one.result, one.window.n_frames) for one in decoded],
+            [(window.cut, window.result, window.window.n_frames) for window in decoded],
             window_start=windows[0].window.origin_s,
             last_speech=self.windows.last_speech_s,
         )
-        return [replace(one, cut=cut) for one, cut in zip(decoded, cuts, strict=True)]
+        return [replace(window, cut=cut) for window, cut in zip(decoded, cuts, strict=True)]
 
     def _cut(self, window: Window, encoded: EncoderOutput, attempt: Attempt) -> DecodedWindow:
         result, n_frames, fallback = attempt.result, window.n_frames, self.options.fallback
@@ -568,7 +568,7 @@ class _Pipeline:
             segments = self._recovery.recovered(decoded, self.languages.speech_in(done))
         elif decoded.is_silent and self.options.fallback.repeats(decoded.result):
             self.progress.skipped += tuple(
-                (seconds_of(one.start), seconds_of(one.end)) for one in done.pieces
+                (seconds_of(piece.start), seconds_of(piece.end)) for piece in done.pieces
             )
         return ReadWindow(done, decoded.is_silent, decoded.last_temperature, tuple(segments))
 
@@ -604,22 +604,22 @@ SHORTEST_PART_S = 0.5
 
 def outside_silences(segment: Segment, silences: Sequence[tuple[float, float]]) -> Segment:
     """Cut a segment and its words at missing sound; only segments reach across, over 0.5 s on both sides."""
-    for start, end in [one for one in silences if one[0] < segment.end and segment.start < one[1]]:
+    for start, end in [gap for gap in silences if gap[0] < segment.end and segment.start < gap[1]]:
         words = segment.words and tuple(_outside(word, start, end) for word in segment.words)
         segment = replace(_outside(segment, start, end), words=words)
     return segment
 
 
-def _outside(one: _Timed, silence_start: float, silence_end: float) -> _Timed:
-    if one.end <= silence_start or silence_end <= one.start:
-        return one
-    before_s, after_s = silence_start - one.start, one.end - silence_end
-    longest_s = math.inf if isinstance(one, Word) else SHORTEST_PART_S
+def _outside(timed: _Timed, silence_start: float, silence_end: float) -> _Timed:
+    if timed.end <= silence_start or silence_end <= timed.start:
+        return timed
+    before_s, after_s = silence_start - timed.start, timed.end - silence_end
+    longest_s = math.inf if isinstance(timed, Word) else SHORTEST_PART_S
     if min(before_s, after_s) >= longest_s or max(before_s, after_s) <= 0:
-        return one
+        return timed
     if before_s < after_s:
-        return replace(one, start=round(silence_end, 3))
-    return replace(one, end=round(silence_start, 3))
+        return replace(timed, start=round(silence_end, 3))
+    return replace(timed, end=round(silence_start, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -643,9 +643,9 @@ def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[L
         for language, group in groupby(_located(windows), key=lambda window: window.language or ""):
             if last is not None:
                 yield last
-            own = list(group)
-            mean = np.average([one.probability for one in own], weights=[one.n_frames for one in own])
-            last = LanguageSpan(seconds_of(own[0].start), seconds_of(own[-1].end), language, float(mean))
+            run = list(group)
+            mean = np.average([part.probability for part in run], weights=[part.n_frames for part in run])
+            last = LanguageSpan(seconds_of(run[0].start), seconds_of(run[-1].end), language, float(mean))
         if last is not None:
             yield replace(last, end=features.duration_s or last.end)
 

@@ -211,7 +211,7 @@ _types_of_fields = cache(get_type_hints)
 
 def _make(kind: type[Made], row: object) -> Made:
     types = _types_of_fields(cast(Hashable, kind))
-    values = {name: _read(types[name], one) for name, one in dict(cast(Row, row)).items()}
+    values = {name: _read(types[name], item) for name, item in dict(cast(Row, row)).items()}
     return cast(Callable[..., Made], kind)(**values)
 
 
@@ -220,11 +220,13 @@ def _read(kind: object, value: object) -> object:
         return _make(kind, value)
     arguments = get_args(kind)
     if get_origin(kind) in (Union, UnionType):
-        kinds = [one for one in arguments if one is not NoneType]
+        kinds = [item for item in arguments if item is not NoneType]
         if len(kinds) > 1:  # dataclasses, which differ in the names of their fields
-            kinds = [one for one in kinds if {field.name for field in fields(one)} == set(cast(Row, value))]
+            kinds = [
+                item for item in kinds if {field.name for field in fields(item)} == set(cast(Row, value))
+            ]
         (kind,) = kinds
         return None if value is None else _read(kind, value)
     if get_origin(kind) in (tuple, Sequence):
-        return tuple(_read(arguments[0], one) for one in cast(Sequence[object], value))
+        return tuple(_read(arguments[0], item) for item in cast(Sequence[object], value))
     return value

@@ -103,8 +103,8 @@ def channels_apart(
     if resume is not None and isinstance(resume.place, ChannelsPlace):
         places = resume.place.channels
     channels = [
-        _Channel(letter(index), one, place, begin, language)
-        for index, (one, place) in enumerate(zip(recordings, places, strict=True))
+        _Channel(letter(index), each, place, begin, language)
+        for index, (each, place) in enumerate(zip(recordings, places, strict=True))
     ]
     labelled = (channel.labelled() for channel in channels)
     try:
@@ -115,8 +115,8 @@ def channels_apart(
     finally:
         for channel in channels:
             channel.segments.close()
-        for one in recordings:
-            one.close()
+        for each in recordings:
+            each.close()
 
 
 class _Channel:
@@ -144,15 +144,15 @@ class _Channel:
 
 
 def _note_channels(state: TranscriptionState, separate: Sequence[_Channel]) -> None:
-    channels = [one.state for one in separate]
-    state.position = min(one.position for one in channels)
-    state.second_s = sum(one.second_s for one in channels)
-    state.skipped = tuple(sorted(span for one in channels for span in one.skipped))
-    state.duration = max((one.duration for one in channels if one.duration is not None), default=None)
-    first = next((one for one in channels if one.language is not None), None)
+    channels = [each.state for each in separate]
+    state.position = min(each.position for each in channels)
+    state.second_s = sum(each.second_s for each in channels)
+    state.skipped = tuple(sorted(span for each in channels for span in each.skipped))
+    state.duration = max((each.duration for each in channels if each.duration is not None), default=None)
+    first = next((each for each in channels if each.language is not None), None)
     if first is not None:
         state.language = first.language
         state.detection = state.detection or first.detection
-    places = tuple(one.place for one in separate)
-    if any(one.point is not None for one in places):
+    places = tuple(each.place for each in separate)
+    if any(each.point is not None for each in places):
         state.resume_point = ResumePoint(state.to_resume(), (), False, None, ChannelsPlace(places))

@@ -262,11 +262,13 @@ class FileTranscription(Iterator[Segment]):
             return turns_of(self._segments)
         if self._names:
             turns = tuple(
-                replace(one, speaker=replace_letter(one.speaker, self._names) or "") for one in turns
+                replace(turn, speaker=replace_letter(turn.speaker, self._names) or "") for turn in turns
             )
         if self._part is None:
             return turns
-        return tuple(Turn(one.start + self._start_s, one.end + self._start_s, one.speaker) for one in turns)
+        return tuple(
+            Turn(turn.start + self._start_s, turn.end + self._start_s, turn.speaker) for turn in turns
+        )
 
     @property
     def unread(self) -> tuple[Span, ...] | None:
@@ -311,7 +313,7 @@ def _check(transcriber: Transcriber, resume: ResumePoint) -> None:
     given = "channels 'apart'" if options.channels == "apart" else f"mode '{options.mode}'"
     if isinstance(resume.place, ChannelsPlace):
         kind = "channels 'apart'"
-        points = [one.point for one in resume.place.channels if one.point is not None]
+        points = [channel.point for channel in resume.place.channels if channel.point is not None]
     else:
         kind = "mode 'vad'" if isinstance(resume.place, SpeechPlace) else "mode 'seek'"
     if kind != given:
@@ -330,10 +332,10 @@ def _segments(
 ) -> Segments:
     options, runtime = transcriber.options, transcriber.runtime
 
-    def begin(one: Recording, own: TranscriptionState, point: ResumePoint | None) -> Segments:
+    def begin(channel: Recording, progress: TranscriptionState, point: ResumePoint | None) -> Segments:
         if transcriber.second is None:
-            return transcribe_recording(transcriber, one, own, point)
-        return transcribe_with_both(transcriber, transcriber.second, one, own, point)
+            return transcribe_recording(transcriber, channel, progress, point)
+        return transcribe_with_both(transcriber, transcriber.second, channel, progress, point)
 
     if options.channels == "apart":
         return in_style(channels_apart(recording, state, begin, transcriber.fixed_language, resume), options)
@@ -365,15 +367,15 @@ def transcribe_with_both(
     draft = _Draft(second, first, recording, state, resume)
     if second.deferral.min_word_prob > 0.0:
         first = replace(first, options=replace(first.options, word_timestamps=True))
-    first, own = replace(first, runtime=ObservedRuntime(first.runtime, after=draft.note)), draft.own
-    with closing(transcribe_recording(first, recording, own, resume)) as segments:
+    first, draft_state = replace(first, runtime=ObservedRuntime(first.runtime, after=draft.note)), draft.own
+    with closing(transcribe_recording(first, recording, draft_state, resume)) as segments:
         for segment in segments:
             draft.note()
             yield from draft.take(segment)
         draft.note()
-        yield from draft.read(own.duration or own.position)
+        yield from draft.read(draft_state.duration or draft_state.position)
         draft.note()
-        state.skipped = tuple(sorted([*state.skipped, *own.skipped]))
+        state.skipped = tuple(sorted([*state.skipped, *draft_state.skipped]))
 
 
 @dataclass(eq=False)
@@ -397,11 +399,11 @@ class _Draft:
             self.own, self._until_s, self._held = replace(draft.progress), draft.until_s, [*draft.held]
 
     def note(self) -> None:
-        own, state = self.own, self.state
-        state.detection, state.duration = own.detection, own.duration
-        state.language, state.outside_languages = own.language, own.outside_languages
-        state.position = min(own.position, self._until_s) if self._held else own.position
-        point = own.resume_point
+        draft_state, state = self.own, self.state
+        state.detection, state.duration = draft_state.detection, draft_state.duration
+        state.language, state.outside_languages = draft_state.language, draft_state.outside_languages
+        state.position = min(draft_state.position, self._until_s) if self._held else draft_state.position
+        point = draft_state.resume_point
         if point is not None and point is not self._drafted:
             self._drafted = point
             draft = DraftState(point.progress, self._until_s, tuple(self._held))
@@ -415,9 +417,9 @@ class _Draft:
             self._held.append(segment)
             long = segment.end - self._until_s >= LONGEST_S
             return self.read(segment.end) if long else []
-        found = self.read(segment.start)
+        again = self.read(segment.start)
         self._until_s = max(self._until_s, segment.end)
-        return [*found, segment]
+        return [*again, segment]
 
     def read(self, end_s: float) -> list[Segment]:
         start_s, held = self._until_s, self._held
@@ -445,11 +447,11 @@ class _Draft:
         reader = Transcriber(
             second.runtime, second.tokenizer, options, second.fusion, speech_model=self.first.speech_model
         )
-        own, part = TranscriptionState(language=language), self._recording.part(start_s, end_s - start_s)
-        with closing(transcribe_recording(reader, part, own)) as segments:
-            found = list(segments)
-        self.state.skipped += tuple((start_s + start, start_s + end) for start, end in own.skipped)
-        return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
+        state, part = TranscriptionState(language=language), self._recording.part(start_s, end_s - start_s)
+        with closing(transcribe_recording(reader, part, state)) as segments:
+            segments_again = list(segments)
+        self.state.skipped += tuple((start_s + start, start_s + end) for start, end in state.skipped)
+        return [self._in_first_tokens(segment_moved(segment, start_s)) for segment in segments_again]
 
     def _in_first_tokens(self, segment: Segment) -> Segment:
         tokenizer = self.first.tokenizer_of(segment.language)
@@ -473,13 +475,13 @@ def in_style(segments: Segments, options: TranscribeOptions) -> Segments:
 
 def _reporting(segments: Iterator[Segment], style: str, checked: Collection[str]) -> Segments:
     seen = set(checked)
-    for one in segments:
-        if one.language not in seen:
-            seen.add(one.language)
+    for segment in segments:
+        if segment.language not in seen:
+            seen.add(segment.language)
             logger.warning(
-                "%s: not verified for language '%s'; its text stays unchanged", style, one.language
+                "%s: not verified for language '%s'; its text stays unchanged", style, segment.language
             )
-        yield one
+        yield segment
 
 
 def _cleaned(segments: Iterator[Segment], written: str | None) -> Segments:
@@ -490,7 +492,7 @@ def _cleaned(segments: Iterator[Segment], written: str | None) -> Segments:
 
 
 def turns_of(segments: Iterable[Segment]) -> tuple[Turn, ...]:
-    return tuple(Turn(one.start, one.end, one.speaker) for one in segments if one.speaker)
+    return tuple(Turn(segment.start, segment.end, segment.speaker) for segment in segments if segment.speaker)
 
 
 def spoken_most(segments: list[Segment]) -> str | None:
@@ -529,8 +531,8 @@ def transcribe_batch(
 
     def transcribe(source: Source, caller: Caller) -> Transcript:
         with caller:
-            own, control = replace(transcriber, runtime=caller), RunControl(abort=stopped.is_set)
-            with FileTranscription(own, open_source(source), control, model=model) as transcription:
+            shared, control = replace(transcriber, runtime=caller), RunControl(abort=stopped.is_set)
+            with FileTranscription(shared, open_source(source), control, model=model) as transcription:
                 return transcription.collect()
 
     waiting = iter(sources)

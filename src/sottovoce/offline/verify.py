@@ -186,8 +186,8 @@ def _excess_of_run(words: Sequence[Word], most: float) -> float:
 
 def _seconds_in(voices: SpeechFinder, segment: Segment) -> float:
     start = max(0, round((segment.start - MARGIN_S) * SAMPLE_RATE))
-    found = voices.segments(start, round((segment.end + MARGIN_S) * SAMPLE_RATE))
-    return sum(one.end_sample - one.start_sample for one in found) / SAMPLE_RATE
+    speech = voices.segments(start, round((segment.end + MARGIN_S) * SAMPLE_RATE))
+    return sum(stretch.end_sample - stretch.start_sample for stretch in speech) / SAMPLE_RATE
 
 
 LONG_S, FEWEST_TOKENS_S = 6.0, 1.0
@@ -250,25 +250,25 @@ class LanguageHypothesis:
 
 
 def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]) -> list[LanguageHypothesis]:
-    found: list[LanguageHypothesis] = []
-    for one in hypotheses:
-        at, before = segments.index(one.segments[0]), found[-1] if found else None
-        if before and before.language == one.language and at and segments[at - 1] is before.segments[-1]:
-            weights = [before.speech.n_frames, one.speech.n_frames]
-            mean = float(np.average([before.mean, one.mean], weights=weights))
+    runs: list[LanguageHypothesis] = []
+    for this in hypotheses:
+        at, before = segments.index(this.segments[0]), runs[-1] if runs else None
+        if before and before.language == this.language and at and segments[at - 1] is before.segments[-1]:
+            weights = [before.speech.n_frames, this.speech.n_frames]
+            mean = float(np.average([before.mean, this.mean], weights=weights))
             speech, nats = (
-                SpeechSpan(before.speech.start, one.speech.end),
-                before.log_likelihood_ratio + one.log_likelihood_ratio,
+                SpeechSpan(before.speech.start, this.speech.end),
+                before.log_likelihood_ratio + this.log_likelihood_ratio,
             )
-            one = LanguageHypothesis((*before.segments, *one.segments), speech, mean, one.language, nats)
-            found.pop()
-        found.append(one)
-    return found
+            this = LanguageHypothesis((*before.segments, *this.segments), speech, mean, this.language, nats)
+            runs.pop()
+        runs.append(this)
+    return runs
 
 
 def speech_in(segment: Segment, speech: Sequence[SpeechSpan]) -> SpeechSpan | None:
     inside = clipped(speech, mel_frames(segment.start), mel_frames(segment.end))
-    is_long = sum(one.n_frames for one in inside) >= LEAST_VERIFIED_S * MEL_FRAMES_PER_SECOND
+    is_long = sum(piece.n_frames for piece in inside) >= LEAST_VERIFIED_S * MEL_FRAMES_PER_SECOND
     return SpeechSpan(inside[0].start, inside[-1].end) if is_long else None
 
 
@@ -280,8 +280,8 @@ def segment_means(result: DecodingResult, segments: Sequence[Segment], eot: int)
         n = len(segment.tokens)
         while at + n <= len(tokens) and tokens[at : at + n] != segment.tokens:
             at += 1
-        own = [logprobs[i] for i in range(at, min(at + n, len(tokens))) if tokens[i] < eot]
-        means.append(float(np.mean(own)) if own else None)
+        of_segment = [logprobs[i] for i in range(at, min(at + n, len(tokens))) if tokens[i] < eot]
+        means.append(float(np.mean(of_segment)) if of_segment else None)
         at += n
     return means
 
@@ -337,24 +337,26 @@ class SkippedSpeechRecovery:
 
     def recovered(self, decoded: DecodedWindow, speech: Sequence[SpeechSpan]) -> list[Segment]:
         """Decode the skipped speech of a window, and that of loops; return all of its segments in order."""
-        own, found = decoded.segments, list[Segment]()
-        if any(map(self._is_loop, own)) or not is_covered(own, speech, self.transcriber.tokenizer.eot):
+        segments, recovered = decoded.segments, list[Segment]()
+        if any(map(self._is_loop, segments)) or not is_covered(
+            segments, speech, self.transcriber.tokenizer.eot
+        ):
             timed = self._timed(decoded)
             loops = [segment for segment in timed if self._is_loop(segment)]
-            pairs = [pair for pair in zip(own, timed, strict=True) if pair[1] not in loops]
-            own = [segment for segment, _ in pairs]
-            stretches = uncovered(speech, map(covered_by_word, _words_in([one for _, one in pairs])))
+            pairs = [pair for pair in zip(segments, timed, strict=True) if pair[1] not in loops]
+            segments = [segment for segment, _ in pairs]
+            stretches = uncovered(speech, map(covered_by_word, _words_in([spoken for _, spoken in pairs])))
             for stretch in stretches:
-                found += self._decode_again(
-                    stretch, decoded.result.language, own, speech, is_loop=bool(loops)
+                recovered += self._decode_again(
+                    stretch, decoded.result.language, segments, speech, is_loop=bool(loops)
                 )
-            own = [trimmed(segment, one.words or (), found) for segment, one in pairs]
+            segments = [trimmed(segment, spoken.words or (), recovered) for segment, spoken in pairs]
             for segment in loops:
                 if not any(overlaps(segment, stretch) for stretch in stretches):
                     self._note_skipped(segment.start, segment.end)
         if self.follower is not None:
-            own = self._in_right_languages(decoded, speech, own, self.follower)
-        return sorted([*own, *found], key=lambda segment: segment.start)
+            segments = self._in_right_languages(decoded, speech, segments, self.follower)
+        return sorted([*segments, *recovered], key=lambda segment: segment.start)
 
     def _in_right_languages(
         self,
@@ -371,16 +373,16 @@ class SkippedSpeechRecovery:
                 continue
             if (other := follower.other_language(speech, pieces, result.language, mean)) is not None:
                 hypotheses.append(LanguageHypothesis((segment,), speech, mean, *other))
-        found = list(segments)
-        for one in joined(hypotheses, segments):
-            decoded_again = self._decode_alone(one.speech, one.language)
+        corrected = list(segments)
+        for hypothesis in joined(hypotheses, segments):
+            decoded_again = self._decode_alone(hypothesis.speech, hypothesis.language)
             if decoded_again is None:
                 continue
-            if one.is_accepted_by(text_mean(decoded_again.result, eot), follower.least_nats):
+            if hypothesis.is_accepted_by(text_mean(decoded_again.result, eot), follower.least_nats):
                 follower.expect_several()
-                at = found.index(one.segments[0])
-                found[at : at + len(one.segments)] = decoded_again.cut.segments
-        return found
+                at = corrected.index(hypothesis.segments[0])
+                corrected[at : at + len(hypothesis.segments)] = decoded_again.cut.segments
+        return corrected
 
     def _is_loop(self, segment: Segment) -> bool:
         return self.voices.exceeds_speech_rate(segment, tolerance_s=2 * MARGIN_S)
@@ -412,22 +414,22 @@ class SkippedSpeechRecovery:
         if self.follower is not None:
             language = self.follower.language_of(whole, language, speech)
         decoded = self._decode_alone(whole, language, is_loop=is_loop)
-        found: list[Segment] = []
+        segments: list[Segment] = []
         rest = [list(stretch)]
         if decoded is not None:
-            found = list(decoded.cut.segments)
-            if not is_loop and repeats_neighbour(found, neighbours, self.transcriber.tokenizer.eot):
+            segments = list(decoded.cut.segments)
+            if not is_loop and repeats_neighbour(segments, neighbours, self.transcriber.tokenizer.eot):
                 return []  # its words exist already, at other times
             rest = uncovered(stretch, map(covered_by_word, _words_in(self._timed(decoded))))
         for left in rest:
             halves = in_halves(left, evenly=is_loop) if depth < DEEPEST else ()
             for half in halves:
-                found += self._decode_again(
-                    half, language, [*neighbours, *found], speech, depth + 1, is_loop=is_loop
+                segments += self._decode_again(
+                    half, language, [*neighbours, *segments], speech, depth + 1, is_loop=is_loop
                 )
             if not halves:
                 self._note_skipped(seconds_of(left[0].start), seconds_of(left[-1].end))
-        return found
+        return segments
 
     def _note_skipped(self, start_s: float, end_s: float) -> None:
         skipped = self.progress.skipped
@@ -481,7 +483,7 @@ def is_covered(segments: Sequence[Segment], pieces: Sequence[SpeechSpan], eot: i
                 return False
             continue
         n_tokens = sum(token < eot for token in segment.tokens)
-        spoken_s = sum(one.n_frames for one in inside) / MEL_FRAMES_PER_SECOND
+        spoken_s = sum(piece.n_frames for piece in inside) / MEL_FRAMES_PER_SECOND
         if spoken_s >= SPARSE_S and n_tokens < SPARSE_TOKENS_S * spoken_s:
             return False
     return True
@@ -501,13 +503,13 @@ def uncovered(pieces: Iterable[SpeechSpan], covered: Iterable[tuple[int, int]]) 
         if at < piece.end:
             free.append(SpeechSpan(at, piece.end))
     groups: list[list[SpeechSpan]] = []
-    for one in free:
-        if groups and one.start - groups[-1][-1].end <= NEIGHBOUR_S * MEL_FRAMES_PER_SECOND:
-            groups[-1].append(one)
+    for span in free:
+        if groups and span.start - groups[-1][-1].end <= NEIGHBOUR_S * MEL_FRAMES_PER_SECOND:
+            groups[-1].append(span)
         else:
-            groups.append([one])
+            groups.append([span])
     least = LEAST_S * MEL_FRAMES_PER_SECOND
-    return [group for group in groups if sum(one.n_frames for one in group) >= least]
+    return [group for group in groups if sum(span.n_frames for span in group) >= least]
 
 
 def overlaps(segment: Segment, stretch: Sequence[SpeechSpan]) -> bool:
@@ -520,14 +522,14 @@ def covered_by_word(word: Word) -> tuple[int, int]:
     return mel_frames(word.start - MARGIN_S), mel_frames(end_s + MARGIN_S)
 
 
-def trimmed(segment: Segment, words: Sequence[Word], found: Sequence[Segment]) -> Segment:
+def trimmed(segment: Segment, words: Sequence[Word], others: Sequence[Segment]) -> Segment:
     """Trim a segment to its words where other segments were found before or after them."""
     if not words:
         return segment
     first, last = words[0].start, words[-1].end
-    if any(segment.start <= other.start < first for other in found):
+    if any(segment.start <= other.start < first for other in others):
         segment = replace(segment, start=min(first, segment.end))
-    if any(last <= other.start < segment.end for other in found):
+    if any(last <= other.start < segment.end for other in others):
         segment = replace(segment, end=max(last, segment.start))
     return segment
 
@@ -555,15 +557,15 @@ def in_halves(stretch: Sequence[SpeechSpan], *, evenly: bool = False) -> tuple[l
     return list(stretch[:at]), list(stretch[at:])
 
 
-def repeats_neighbour(found: Sequence[Segment], neighbours: Sequence[Segment], eot: int) -> bool:
+def repeats_neighbour(segments: Sequence[Segment], neighbours: Sequence[Segment], eot: int) -> bool:
     """Return whether a second text repeats its neighbour, which was only timed wrongly."""
-    before = [one for one in neighbours if one.start <= found[0].start]
-    after = [one for one in neighbours if one.start > found[0].start]
-    words = _words_of(found)
+    before = [neighbour for neighbour in neighbours if neighbour.start <= segments[0].start]
+    after = [neighbour for neighbour in neighbours if neighbour.start > segments[0].start]
+    words = _words_of(segments)
     for other in (*before[-1:], *after[:1]):
         blocks = SequenceMatcher(None, words, _words_of([other]), autojunk=False).get_matching_blocks()
         share = sum(block.size for block in blocks) / max(1, len(words))
-        length_s = max(other.end, found[-1].end) - min(other.start, found[0].start)
+        length_s = max(other.end, segments[-1].end) - min(other.start, segments[0].start)
         n_tokens = sum(token < eot for token in other.tokens)
         if share >= ALIKE and n_tokens >= REPEATED_TOKENS_S * length_s:
             return True

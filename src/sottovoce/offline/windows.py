@@ -53,8 +53,8 @@ class SpeechSpan:
 
 
 def clipped(pieces: Iterable[SpeechSpan], start: int, end: int) -> list[SpeechSpan]:
-    parts = [SpeechSpan(max(start, one.start), min(end, one.end)) for one in pieces]
-    return [one for one in parts if one.n_frames > 0]
+    parts = [SpeechSpan(max(start, piece.start), min(end, piece.end)) for piece in pieces]
+    return [piece for piece in parts if piece.n_frames > 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ class Window:
         for piece in self.pieces[:-1]:
             offsets.append(offsets[-1] + piece.n_frames)
         frame = round(window_s * MEL_FRAMES_PER_SECOND, 3)
-        found = (bisect_left if is_end else bisect_right)(offsets, frame) - 1
-        index = min(max(found, 0), len(self.pieces) - 1)
+        place = (bisect_left if is_end else bisect_right)(offsets, frame) - 1
+        index = min(max(place, 0), len(self.pieces) - 1)
         inside = min(frame - offsets[index], self.pieces[index].n_frames)
         return round((self.pieces[index].start + inside) / MEL_FRAMES_PER_SECOND, 3)
 
@@ -196,8 +196,8 @@ def speech_pieces(
 
 def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[SpeechSpan]:
     """Return the speech between pauses in frames [start, end), clipped to them, without overlaps."""
-    found = speech.segments(start * HOP_SAMPLES, end * HOP_SAMPLES)
-    return clipped(_pieces(found, sys.maxsize), 0, end)
+    segments = speech.segments(start * HOP_SAMPLES, end * HOP_SAMPLES)
+    return clipped(_pieces(segments, sys.maxsize), 0, end)
 
 
 def energy_minimum(features: RecordingFeatures, before: SpeechSpan, after: SpeechSpan) -> int:
@@ -274,10 +274,10 @@ def cut_window(
     def time(token: int) -> float:
         return max(0, token - tokenizer.timestamp_begin) * SECONDS_PER_TIMESTAMP  # 0 for a prefix
 
-    def segment(own: Sequence[int], start: float, end: float) -> Segment:
+    def segment(ids: Sequence[int], start: float, end: float) -> Segment:
         end = min(max(start, end), length_s)
-        text, language = tokenizer.decode(own), tokenizer.language or "en"
-        return Segment(0, round(start_s + start, 3), round(start_s + end, 3), text, language, tuple(own))
+        text, language = tokenizer.decode(ids), tokenizer.language or "en"
+        return Segment(0, round(start_s + start, 3), round(start_s + end, 3), text, language, tuple(ids))
 
     is_time = [tokenizer.is_timestamp(token) for token in tokens]
     ends_closed = is_time[-2:] == [False, True]

@@ -204,8 +204,8 @@ def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
     """
     if not options:
         raise OptionError("decoding options: expected one for every window, got none")
-    common = [replace(one, prompt=None, hotwords=None, language=None, seed=0) for one in options]
-    if any(one != common[0] for one in common):
+    common = [replace(each, prompt=None, hotwords=None, language=None, seed=0) for each in options]
+    if any(each != common[0] for each in common):
         raise OptionError(
             "decoding options of one batch may differ in prompt, hotwords, language and seed only"
         )

@@ -118,7 +118,7 @@ class Option:
     @property
     def apis(self) -> Mapping[Api, ApiField]:
         """Names and ranges in the requests of the APIs that have this option."""
-        return {api: one for api in get_args(Api) if (one := getattr(self, api)) is not None}
+        return {api: field for api in get_args(Api) if (field := getattr(self, api)) is not None}
 
     @property
     def flags(self) -> str | None:
@@ -136,9 +136,9 @@ class Option:
 
     def check(self, value: object, name: str = "") -> None:
         """Check a value; None is valid. name: for the message. Raises: OptionError."""
-        for one in value if isinstance(value, tuple) else (value,):
-            if one is not None and not self.holds(one):
-                shown = f"'{one}'" if self.choices else f"{one:g}" if name else one
+        for item in value if isinstance(value, tuple) else (value,):
+            if item is not None and not self.holds(item):
+                shown = f"'{item}'" if self.choices else f"{item:g}" if name else item
                 called = name or self.called or self.field
                 raise OptionError(f"{called}: expected {self._range}, got {shown}")
 
@@ -189,8 +189,8 @@ def _options(owner: type) -> tuple[Option, ...]:
 def _completed(option: Option, declared: dataclasses.Field[object], owner: type) -> Option:
     annotated = KINDS.get(str(declared.type).partition(" ")[0], "text")
     kind = option.kind or ("choice" if option.choices else annotated)
-    made = declared.default_factory
-    default = declared.default if made is MISSING else made()
+    factory = declared.default_factory
+    default = declared.default if factory is MISSING else factory()
     key = option.key or option.prefix + declared.name
     return replace(option, kind=kind, key=key, field=declared.name, owner=owner.__name__, default=default)
 
@@ -213,13 +213,13 @@ def check_type(field: dataclasses.Field[object], value: object) -> None:
         name = part.removeprefix("tuple[").removesuffix(", ...]")
         if name not in TYPES:
             return
-        kind, one, many = TYPES[name]
+        kind, single, many = TYPES[name]
         is_many = name != part
         values = value if isinstance(value, tuple | list) else (value,)
         is_kind = all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
         if is_kind and is_many == isinstance(value, tuple | list):
             return
-        expected.append(f"a tuple of {many}" if is_many else one)
+        expected.append(f"a tuple of {many}" if is_many else single)
     raise OptionError(f"{field.name}: expected {' or '.join(expected)}, got {value!r}")
 
 
@@ -227,18 +227,22 @@ def check_options(chosen: DataclassInstance) -> None:
     """Check types and ranges of all fields. Raises: OptionError."""
     for declared in dataclasses.fields(chosen):
         check_type(declared, getattr(chosen, declared.name))
-    for one in options_of(type(chosen)):
-        if one.is_ranged:
-            one.check(getattr(chosen, one.field))
+    for option in options_of(type(chosen)):
+        if option.is_ranged:
+            option.check(getattr(chosen, option.field))
 
 
-def made(owner: type[T], values: Mapping[str, object], **others: object) -> T:
+def from_values(owner: type[T], values: Mapping[str, object], **others: object) -> T:
     """Build a dataclass of options from values by key; None leaves the default.
 
     others: fields that take precedence. Raises: OptionError.
     """
-    found = {one.field: values[one.key] for one in options_of(owner) if values.get(one.key, None) is not None}
-    return owner(**{**found, **others})
+    fields = {
+        option.field: values[option.key]
+        for option in options_of(owner)
+        if values.get(option.key, None) is not None
+    }
+    return owner(**{**fields, **others})
 
 
 def changed(chosen: Owner, values: Mapping[str, object]) -> Owner:
@@ -246,9 +250,9 @@ def changed(chosen: Owner, values: Mapping[str, object]) -> Owner:
 
     Raises: OptionError.
     """
-    found = {one.field: values[one.key] for one in options_of(type(chosen)) if one.key in values}
+    fields = {option.field: values[option.key] for option in options_of(type(chosen)) if option.key in values}
     for each in dataclasses.fields(chosen):
         inner = getattr(chosen, each.name)
-        if each.name not in found and dataclasses.is_dataclass(inner):
-            found[each.name] = changed(inner, values)  # type: ignore[type-var]  # an instance, no class
-    return replace(chosen, **found)
+        if each.name not in fields and dataclasses.is_dataclass(inner):
+            fields[each.name] = changed(inner, values)  # type: ignore[type-var]  # an instance, no class
+    return replace(chosen, **fields)

@@ -496,8 +496,8 @@ class WriterOptions:
         if self.max_words_per_line is not None and self.max_line_count is not None:
             raise OptionError("max_words_per_line: cannot be combined with max_line_count")
         if self.is_for_reading and (self.highlight_words or self.max_words_per_line is not None):
-            asked = "reading_speed" if self.layout is None else "layout 'reading'"
-            raise OptionError(f"{asked}: cannot be combined with highlight_words or max_words_per_line")
+            wanted = "reading_speed" if self.layout is None else "layout 'reading'"
+            raise OptionError(f"{wanted}: cannot be combined with highlight_words or max_words_per_line")
         if self.reading_speed is not None and not self.is_for_reading:
             raise OptionError("reading_speed: needs layout 'reading', got 'segments'")
         if self.max_line_count is not None and self.max_line_width is None and not self.is_for_reading:

@@ -44,13 +44,13 @@ from sottovoce.runtime.rows import (
 )
 from sottovoce.runtime.torch_encoder import StaticEncoder
 
-_made: WeakKeyDictionary[ShallowFusion, dict[torch.device, TorchFusion]] = WeakKeyDictionary()
+_fusions: WeakKeyDictionary[ShallowFusion, dict[torch.device, TorchFusion]] = WeakKeyDictionary()
 
 
 def fusion_on(fusion: Fusion, device: torch.device) -> TorchFusion:
     """Return the models on a device; they are copied there once."""
     assert isinstance(fusion, ShallowFusion)
-    of_devices = _made.setdefault(fusion, {})
+    of_devices = _fusions.setdefault(fusion, {})
     if device not in of_devices:
         of_devices[device] = TorchFusion(fusion, device)
     return of_devices[device]
@@ -516,8 +516,8 @@ class StaticMemory(RowMemory):
         if kind not in self._states:
             n_rows = 1 + self.n_recordings * (1 + self.most_rows)  # old rows, and those that join in a step
             with torch.inference_mode(False):
-                made = torch_end(end, self.text.device).state(n_rows, self.audio.shape[4])
-                self._states[kind] = end, made
+                tensors = torch_end(end, self.text.device).state(n_rows, self.audio.shape[4])
+                self._states[kind] = end, tensors
         return self._states[kind][1]
 
     def _copy_states(self, states: Mapping[type[StepEnd], tuple[StepEnd, Sequence[Tensor]]]) -> None:

@@ -172,4 +172,4 @@ def mark_newest(events: Sequence[Event]) -> Iterator[tuple[Event, bool]]:
 
 def common_beginning(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
     pairs = zip(first, second, strict=False)
-    return tuple(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return tuple(first_word for first_word, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -12,7 +12,7 @@ from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.formats.base import as_bytes, info_of, pieces_of
 from sottovoce.formats.files import FORMATS, OF_SPEAKERS, parse_transcript, writer_for
 from sottovoce.offline.regroup import parse_rules, regrouped
-from sottovoce.options.schema import ApiField, Option, made, options_of
+from sottovoce.options.schema import ApiField, Option, from_values, options_of
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.server import api
 from sottovoce.server.errors import ApiError, invalid_value, to_api_error
@@ -73,7 +73,7 @@ def conversion(query: Mapping[str, str]) -> Conversion:
             name,
             read_text("title", query.get("title", "")),
             read_text("regroup", query.get("regroup", "")),
-            made(WriterOptions, layout),
+            from_values(WriterOptions, layout),
         )
         writer_for(name, wanted.layout)
     except MissingExtraError as error:

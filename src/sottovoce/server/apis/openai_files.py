@@ -26,7 +26,7 @@ from sottovoce.formats.document import Json, json_text, score, seconds, span_doc
 from sottovoce.formats.document import word_document as live_word
 from sottovoce.formats.files import writer_for
 from sottovoce.options.decoding import WINDOW_VAD, DecodingOptions, FallbackOptions, VadOptions
-from sottovoce.options.schema import Option, Values, made
+from sottovoce.options.schema import Option, Values, from_values
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions
 from sottovoce.server import api, fields
 from sottovoce.server.errors import invalid_options, invalid_value, shutting_down, to_api_error
@@ -221,11 +221,11 @@ def languages_of(values: Values) -> tuple[str, ...]:
 
 def transcribe_options(values: Values, task: Task, *, words: bool) -> TranscribeOptions:
     strategy = values.get("chunking_strategy") or ("auto" if values.get("vad_filter") else None)
-    return made(
+    return from_values(
         TranscribeOptions,
         values,
-        decoding=made(DecodingOptions, values, task=task),
-        fallback=made(FallbackOptions, values),
+        decoding=from_values(DecodingOptions, values, task=task),
+        fallback=from_values(FallbackOptions, values),
         mode="seek" if strategy is None else "vad",
         vad=vad_of(strategy),
         word_timestamps=words,

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from sottovoce.audio.io import Recording
 from sottovoce.formats.document import Json, score, span_document
 from sottovoce.options.decoding import HOTTEST, DecodingOptions, FallbackOptions, VadOptions
-from sottovoce.options.schema import Values, made, options_of
+from sottovoce.options.schema import Values, from_values, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.server import api
 from sottovoce.server.apis import openai_files
@@ -191,11 +191,11 @@ def inference_request(fields: Fields, model: str) -> FileRequest:
 
 def transcribe_options(values: Values, *, words: bool) -> TranscribeOptions:
     threshold = values["word_threshold"] or 0.0
-    return made(
+    return from_values(
         TranscribeOptions,
         values,
-        decoding=made(DecodingOptions, values),
-        fallback=made(FallbackOptions, values, temperatures=temperatures(values)),
+        decoding=from_values(DecodingOptions, values),
+        fallback=from_values(FallbackOptions, values, temperatures=temperatures(values)),
         vad=vad_options(values),
         word_timestamps=words,
         word_threshold=threshold if words else 0.0,
