@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.ctc.emissions import BLANK, TokenModels, Vocabulary
-from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions, compat
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.lm.ngram import NgramModel
 
@@ -98,7 +99,10 @@ def sides(task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Side]]
     if "nemo" in given and task.lm is None:
         yield "nemo", nemo(task)
     if "pyctcdecode" in given and not task.closed and task.tokens is None:
-        yield "pyctcdecode", pyctcdecode(task)
+        from pyctcdecode import build_ctcdecoder
+
+        yield "pyctcdecode", pyctcdecode(task, build_ctcdecoder)
+        yield "ctc.compat", pyctcdecode(task, compat.build_ctcdecoder)
     if "flashlight" in given and task.tokens is None and (task.lm is None or task.closed):
         yield "flashlight", flashlight(task)
         yield "flashlight, pruned", flashlight(task, **PRUNED)
@@ -147,16 +151,16 @@ def nemo(task: Task) -> Side:
     return Batched(decode)
 
 
-def pyctcdecode(task: Task, *, unknown_score: float | None = None) -> Side:
-    """unknown_score: the price of an unknown word in nats, as ours; None: pyctcdecode's own, times its
+def pyctcdecode(task: Task, build: Callable[..., Any], *, unknown_score: float | None = None) -> Side:
+    """build: `build_ctcdecoder` of pyctcdecode or `ctc.compat`.
+
+    unknown_score: the price of an unknown word in nats, as ours; None: pyctcdecode's own, times its
     weight.
     """
-    from pyctcdecode import build_ctcdecoder
-
     path = None if task.lm is None else str(task.lm)
     words = list(task.known.words) if task.lm else None
     own = {} if unknown_score is None else {"unk_score_offset": unknown_score / (WEIGHT * LN10)}
-    decoder = build_ctcdecoder(task.known.labels, path, words, alpha=WEIGHT, beta=WORD_SCORE, **own)
+    decoder = build(task.known.labels, path, words, alpha=WEIGHT, beta=WORD_SCORE, **own)
     return OneByOne(lambda row: str(decoder.decode(row.numpy(), beam_width=task.beam_size)))
 
 

@@ -261,11 +261,19 @@ class EmissionDecoder:
         times, most = self.options.times, self.options.commit_frames
         return Committer(self._reader, self._idle, has_times=times, most_frames=most)
 
-    def decode(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
+    def decode(
+        self,
+        log_probs: Emissions,
+        lengths: Lengths | None = None,
+        *,
+        state: PrefixState | None = None,
+        homophones: bool = True,
+    ) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
 
         log_probs: an array of NumPy, PyTorch, JAX or another library, or lists; or a list of those of several
-        networks, see `CtcOptions.combine`. lengths: (B,) frames of each utterance; None: all.
+        networks, see `CtcOptions.combine`. lengths: (B,) frames of each utterance; None: all. state: to begin
+        from; None: as `start` makes it. homophones: see `finish`.
 
         Raises:
             InputError: other values, labels or shapes.
@@ -279,9 +287,9 @@ class EmissionDecoder:
         emissions, counts = self._checked(log_probs, lengths)
         if not len(counts):
             return []
-        state = self.start(len(emissions))
+        state = self.start(len(emissions)) if state is None else state
         self._advance(state, emissions, counts)
-        return self.finish(state)
+        return self.finish(state, homophones=homophones)
 
     def greedy(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[Hypothesis]:
         """Decode emissions (B, T, V) or (T, V) by the likeliest path, without language models or kernels."""
@@ -406,14 +414,16 @@ class EmissionDecoder:
             texts += list(by_text)[: self.options.n_best]
         return self._hypotheses(state, endings, texts)
 
-    def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
+    def finish(self, state: PrefixState, *, homophones: bool = True) -> list[list[Hypothesis]]:
         """Return the hypotheses of finished streams; the state is unchanged. If none of an utterance can be
         completed, all have `is_unfinished` and their search scores.
+
+        homophones: whether lists have homophones that the search pruned.
         """
         if not len(state.length):
             return []
         endings = self._endings(state)
-        if self._adjuster is None:
+        if self._adjuster is None and homophones:
             endings = self._with_pruned(state, endings)
         return self._hypotheses(state, endings)
 

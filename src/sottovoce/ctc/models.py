@@ -69,16 +69,17 @@ class PhraseSpeller:
         """
         if not self.labels.has_words and (" " in text or self.cased(text) in self._ids):
             return [self._symbols(text)]
-        if self.labels.separator is None or not self.pronunciations:
+        if not self.pronunciations:
             return self._lettered(text)
+        between = () if self.labels.separator is None else (self.labels.separator,)
         ways: list[list[tuple[int, ...]]] = []
         for word in text.split():
             form = self.form_among(word, self.pronunciations)
             ways.append(self._lettered(word) if form is None else list(self.pronunciations[form]))
         spelled: dict[tuple[int, ...], None] = {}
         for parts in itertools.islice(itertools.product(*ways), MOST_SPELLINGS):
-            apart = [(self.labels.separator, *part) for part in parts]
-            spelled[tuple(itertools.chain.from_iterable(apart))[1:]] = None
+            apart = [(*between, *part) for part in parts]
+            spelled[tuple(itertools.chain.from_iterable(apart))[len(between) :]] = None
         return list(spelled)
 
     def cased(self, text: str) -> str:
@@ -97,7 +98,7 @@ class PhraseSpeller:
         for written in _forms(text):
             for cased in zip(*(self.folded(each)[1:] for each in written), strict=True):
                 forms = [form for each in cased for form in forms_of(each, self._characters)]
-                spelled = [way for form in forms for way in self._segmentations(form)]
+                spelled = [way for form in forms for way in self.segmentations(form)]
                 if spelled:
                     return list(dict.fromkeys(spelled))[:MOST_SPELLINGS]
         marked = self._marked(self.cased(text))
@@ -116,7 +117,8 @@ class PhraseSpeller:
             return text.replace(" ", self.labels.names[self.labels.separator])
         return text
 
-    def _segmentations(self, text: str) -> list[tuple[int, ...]]:
+    def segmentations(self, text: str) -> list[tuple[int, ...]]:
+        """Return the label sequences that spell a text as it is written, at most `MOST_SPELLINGS`."""
         marked = self._marked(text)
         if self._longest == 1:
             ids = tuple(self._ids.get(letter, -1) for letter in marked)
@@ -169,7 +171,7 @@ def _each(texts: Sequence[str], may_stay: Callable[[str], bool]) -> tuple[str, .
 
 
 _SPACE_NAMES = (" ", "|", "<space>", PIECE_START)
-_SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
+SPECIAL_WORDS = {"<s>", "</s>", "<unk>", "<UNK>"}
 
 
 class DecoderParts:
@@ -205,7 +207,7 @@ class DecoderParts:
             return (PrefixScorer(len(self.labels), tokens) if tokens else None), None
         words, phrases = self._lexicon(model, lexicon, phrases, unknown_words)
         # Homophones have the same labels: only the words are boosted then.
-        boosts_words = bool(phrases) and (self.labels.separator is None or words.n_homophones > 1)
+        boosts_words = bool(phrases) and (not self.labels.has_words or words.n_homophones > 1)
         word_models: list[WeightedModel] = []
         unigrams = None
         if model is not None:
@@ -236,7 +238,7 @@ class DecoderParts:
             return True
         if self.options.level != "auto":
             return self.options.level == "token"
-        vocabulary = set(map(composed, model.vocabulary)) - _SPECIAL
+        vocabulary = set(map(composed, model.vocabulary)) - SPECIAL_WORDS
         return len(vocabulary & set(map(composed, names))) >= 0.9 * len(vocabulary)
 
     def _label_name(self, label: int, model: WordModel) -> str:
@@ -326,7 +328,7 @@ class DecoderParts:
 
         def add_missing(phrase: ListedPhrase) -> None:
             missing = [word for word in phrase.text.split() if not is_listed(word)]
-            if missing and self.labels.separator is None:
+            if missing and not self.labels.has_words:
                 raise LanguageModelError(f"hotwords: expected words of the lexicon, got {missing[0]!r}")
             for word in missing:
                 added[word] = speller.spellings(word)[0]
@@ -344,7 +346,7 @@ class DecoderParts:
         ids = {name: i for name, i in ids_by_form(self.labels.names).items() if i not in left_out}
         spellings: list[tuple[str, Sequence[int]]] = []
         for word in model.vocabulary:
-            if word not in _SPECIAL:
+            if word not in SPECIAL_WORDS:
                 spellings += [
                     (composed(word), way) for way in letter_spellings(self._speller.cased(word), ids)
                 ]
