@@ -151,7 +151,7 @@ def test_the_example_with_a_nemo_file_runs(
 def test_every_block_of_python_is_run() -> None:
     """Blocks `py` are fragments: tests/server/test_docs.py runs those of the server's pages."""
     fragments = {name.rpartition("-")[0] for name, match in blocks() if match[1] == "py"}
-    assert fragments == {"ctc-model.md", "protocol.md", "serving.md"}
+    assert fragments == {"ctc-model.md", "protocol.md", "server.md", "serving.md"}
     fences = sum(line.startswith("```") for page in PAGES for line in text(page).splitlines())
     assert fences == 2 * len([*blocks()])
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -27,7 +27,7 @@ SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs" / "guides" / "server.md").read_text(encoding="utf-8")
 PAGES = SERVING + GUIDE + (ROOT / "README.md").read_text(encoding="utf-8")
-CLIENTS = re.findall(r"^```py\n(.*?)^```$", PROTOCOL + SERVING, re.MULTILINE | re.DOTALL)
+CLIENTS = re.findall(r"^```py\n(.*?)^```$", PROTOCOL + SERVING + GUIDE, re.MULTILINE | re.DOTALL)
 BEFORE = {
     "speech.raw": "",
     "verify_signature": """
@@ -38,6 +38,7 @@ mac = hmac.digest(b"0123456789abcdef", f"m.{now}.{body}".encode(), "sha256")
 headers = {"webhook-id": "m", "webhook-timestamp": now}
 headers["webhook-signature"] = "v1," + base64.b64encode(mac).decode()
 """,
+    "audio.transcriptions": "",
     "AsyncOpenAI": """
 import base64
 import numpy as np

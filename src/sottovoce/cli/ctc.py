@@ -127,7 +127,7 @@ class _DecodeByDefault(click.Group):
 def ctc() -> None:
     """Decode CTC emissions with language models: `ctc FILE… --labels FILE`.
 
-    `ctc decode --help` lists the options.
+    Recordings too: `ctc talk.wav --model network.toml`. `ctc decode --help` lists the options.
     """
 
 
@@ -381,7 +381,10 @@ class Utterances:
             labels = LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
             return cls(options, config, model, labels)
         if model is not None or config.labels is None:
-            raise OptionError("--labels: expected a file of labels (or --model with a CTC head), got none")
+            raise OptionError(
+                "--labels: expected a file of labels, or --model: a network (network.toml, a folder of transformers) "
+                "or a Whisper model with a CTC head; got none"
+            )
         return cls(options, config, model, config.label_list())
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
