@@ -187,7 +187,7 @@ def test_signs_join_the_words_that_are_asked_for(clip: Path, call: Call) -> None
 
 def test_help_names_the_languages_of_the_styles() -> None:
     context = click.Context(transcribe)
-    helps = {option.name: option.get_help_record(context) for option in transcribe.get_params(context)}
+    helps = {option.name: option.get_help_record(context) for option in transcribe.params}
     for name, languages in (("verbatim", VERBATIM_PROMPTS), ("clean", DISFLUENCIES)):
         record = helps[name]
         assert record is not None

@@ -72,12 +72,14 @@ def test_every_declared_option_refuses_what_is_outside_its_range() -> None:
     assert tried > 300
 
 
-def commands(group: click.Group) -> Iterator[tuple[click.Context, SectionedCommand]]:
-    context = click.Context(group, info_name=group.name, **group.context_settings)
+def commands(
+    group: click.Group, parent: click.Context | None = None
+) -> Iterator[tuple[click.Context, SectionedCommand]]:
+    context = click.Context(group, parent, info_name=group.name, **group.context_settings)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if isinstance(command, click.Group):
-            yield from commands(command)
+            yield from commands(command, context)
         elif isinstance(command, SectionedCommand):
             yield context, command
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard, TypeVar, cast
 
 import av
 import numpy as np
@@ -393,7 +393,8 @@ def _resampler_to(layout: str) -> av.AudioResampler:
 def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None, n_channels: int) -> Pcm16:
     frames = [] if resampler is None else resampler.resample(frame)
     # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
-    blocks = [resampled.to_ndarray().reshape(-1, n_channels) for resampled in frames if resampled is not None]
+    packed = [cast(Pcm16, resampled.to_ndarray()) for resampled in frames if resampled is not None]
+    blocks = [samples.reshape(-1, n_channels) for samples in packed]
     return blocks[0] if len(blocks) == 1 else np.concatenate([np.zeros((0, n_channels), np.int16), *blocks])
 
 

@@ -382,8 +382,8 @@ class Utterances:
             return cls(options, config, model, labels)
         if model is not None or config.labels is None:
             raise OptionError(
-                "--labels: expected a file of labels, or --model: a network (network.toml, a folder of transformers) "
-                "or a Whisper model with a CTC head; got none"
+                "--labels: expected a file of labels, or --model: a network (network.toml, a folder of "
+                "transformers) or a Whisper model with a CTC head; got none"
             )
         return cls(options, config, model, config.label_list())
 
