@@ -194,6 +194,20 @@ def test_tuning_writes_a_decoder_that_reads_the_set_right(ctc: Rows) -> None:
     assert found[0].text == "ab"
 
 
+def test_several_models_have_weights_and_are_kept_by_tuning(ctc: Rows, call: Call) -> None:
+    Path("second.arpa").write_bytes(Path("lm.arpa").read_bytes())
+    given = ("--lm", "lm.arpa=0.5", "--lm", "second.arpa=1")
+    (row,) = ctc("tune", "dev.jsonl", *given, "--decodings", 4, "-o", "decoder.toml")
+    assert "lm_weight" not in row
+    assert read_config("decoder.toml").lm == {"lm.arpa": 0.5, "second.arpa": 1.0}
+    (both,) = ctc("three.csv", *given)
+    (single,) = ctc("three.csv", "--lm", "lm.arpa", "--lm-weight", 1.5)
+    assert (both["text"], both["score"]) == (single["text"], single["score"])
+    wrong = ("--lm", "lm.arpa", "--lm", "second.arpa=1")
+    error = call("ctc", "three.csv", "--labels", "labels.txt", *wrong, code=2).err
+    assert error == "error: --lm: expected FILE=WEIGHT, got 'lm.arpa'\n"
+
+
 def test_options_without_a_flag_are_read_from_a_configuration(folder: Path, ctc: Rows, call: Call) -> None:
     Path("decoder.toml").write_text('labels = ["-", "a", "b", "c", "|"]\ntimes = false\nhotwords = ["ab"]\n')
     (row,) = ctc("three.csv", "--config", "decoder.toml")

@@ -126,7 +126,7 @@ def test_a_decoder_of_a_file_decodes_as_one_of_arguments(folder: Path) -> None:
         ("lm_weight = true", "lm_weight: expected a number, got True"),
         ("beam_size = 1.5", "beam_size: expected a whole number, got 1.5"),
         ("beam_size = 0", "beam_size: expected at least 1, got 0"),
-        ("lm = 3", "lm: expected a path, got 3"),
+        ("lm = 3", "lm: expected a path or a table of numbers, got 3"),
         ("times = 1", "times: expected true or false, got 1"),
         ("level = 'letter'", "level: expected 'auto' or 'token' or 'word', got 'letter'"),
         ("labels = [1]", "labels: expected a path or a list of texts, got [1]"),

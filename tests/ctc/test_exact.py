@@ -172,7 +172,7 @@ def test_utterances_that_end_inside_a_word_give_it_as_far_as_it_goes(
         4,
         lexicon=lexicon,
         words=[(model.automaton(), 0.7)],
-        unigrams=model.unigrams(range(2)) if look_ahead else None,
+        unigrams=0.7 * model.unigrams(range(2)) if look_ahead else None,
     )
     log_probs[:, :, 0] -= 60  # the empty text ends as well
     log_probs[:, :, 3] -= 60
@@ -263,7 +263,7 @@ def test_unknown_words_of_pieces_equal_enumeration(look_ahead: bool) -> None:
         lexicon=lexicon,
         words=[(model.automaton(), 0.8)],
         unknown_score=-0.6,
-        unigrams=model.unigrams(range(4)) if look_ahead else None,
+        unigrams=0.8 * model.unigrams(range(4)) if look_ahead else None,
     )
     truth = best_of(
         all_texts(log_probs, 0),
@@ -294,7 +294,7 @@ def test_lexicon_equals_enumeration(separator: int | None, unknown: bool, look_a
         words=[(model.over(ids), 0.8)],
         word_score=0.25,
         unknown_score=-0.6,
-        unigrams=model.unigrams(ids) if look_ahead else None,
+        unigrams=0.8 * model.unigrams(ids) if look_ahead else None,
     )
 
     def read(tokens: Tokens) -> Iterator[Reading]:
@@ -339,7 +339,7 @@ def test_word_sequences_equal_enumeration(seed: int, separator: int | None) -> N
         lexicon=lexicon,
         words=[(model.automaton(), 0.8)],
         word_score=0.3,
-        unigrams=model.unigrams(range(len(WORDS))),
+        unigrams=0.8 * model.unigrams(range(len(WORDS))),
     )
     searcher = PrefixSearch(4, 0, 4, scorer=scorer)
     found = searcher.readings(sequences, 40)

@@ -1,4 +1,4 @@
-"""A language model over labels beside one over words: both count, as enumeration has it."""
+"""Language models over words and over labels together: each counts, as enumeration has it."""
 
 from __future__ import annotations
 
@@ -66,6 +66,36 @@ def test_both_count(models: tuple[NgramModel, NgramModel], look_ahead: bool) -> 
     )
     found = decoder.decode(log_probs)[0]
     assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
+
+
+@pytest.mark.parametrize("look_ahead", [False, True])
+def test_every_word_model_counts_with_its_weight(
+    models: tuple[NgramModel, NgramModel], tmp_path: Path, look_ahead: bool
+) -> None:
+    """Words of one are unknown to the other, and those of neither are unknown words."""
+    domain = tmp_path / "domain.arpa"
+    domain.write_text(
+        "\\data\\\nngram 1=4\nngram 2=1\n\n\\1-grams:\n-1.5 <unk>\n-99 <s> -0.4\n-0.7 </s>\n-0.2 aa -0.3\n\n"
+        "\\2-grams:\n-0.3 aa </s>\n\n\\end\\\n"
+    )
+    weighted = [(models[0], 0.4), (NgramModel.load(domain), 0.3)]
+    names = [*(word for word, _ in WORDS), "aa", "<unk>"]
+    log_probs = emissions(6, 4, seed=3)
+
+    def score(_: tuple[int, ...], read: tuple[int, ...]) -> float:
+        spoken = [names[word] for word in read]
+        return sum(weight * sentence(model, spoken) for model, weight in weighted) - spoken.count("<unk>")
+
+    spellings = [*((index, spelling) for index, (_, spelling) in enumerate(WORDS)), (3, (1, 1))]
+    texts = without_idle(all_texts(log_probs, 0), 3)
+    truth = best_of(texts, lambda tokens: separated_readings(tokens, spellings, 3, unknown=True), score)[:20]
+    fusion = CtcFusionOptions(look_ahead=look_ahead, unknown_score=-1.0)
+    options = CtcOptions(beam_size=3000, n_best=20, times=False)
+    for lm in (weighted, {str(tmp_path / "words.arpa"): 0.4, str(domain): 0.3}):
+        found = CtcDecoder(NAMES, 0, lm=lm, fusion=fusion, options=options).decode(log_probs)[0]
+        assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
+    with pytest.raises(OptionError, match="lm: expected models with their weights, got"):
+        CtcDecoder(NAMES, 0, lm=["words.arpa", "domain.arpa"])  # type: ignore[list-item]
 
 
 def test_a_model_over_labels_needs_no_other(models: tuple[NgramModel, NgramModel]) -> None:

@@ -228,8 +228,7 @@ def decoder(network: PreTrainedModel, every: int, ngram: RandomBigram, **width: 
     rescorer = NeuralRescorer(
         CausalWordModel(network, LetterTokenizer()),
         0.4,
-        replaces=named,
-        replaced_weight=0.7,
+        replaces=[(named, 0.7)],
     )
     options = CtcOptions(times=False, adjust_every_frames=every, **width)
     labels = Labels(("-", "a", "b"), 0)
@@ -263,7 +262,7 @@ def test_an_unknown_word_of_a_known_ones_text_gives_back_what_it_was_given(every
         3, lexicon=lexicon, words=[(ngram.automaton(), 0.7)], word_score=0.2, unknown_score=-0.4
     )
     inside = NamedBigram(ngram, ("ab", "<unk>"))
-    rescorer = NeuralRescorer(NoWords(), 1.0, replaces=inside, replaced_weight=0.7)
+    rescorer = NeuralRescorer(NoWords(), 1.0, replaces=[(inside, 0.7)])
     truth = best_of(
         all_texts(log_probs, 0),
         lambda tokens: readings(tokens, [(0, (1, 2))], unknown=True),

@@ -126,7 +126,7 @@ def test_unknown_words_are_paid_for_where_they_begin_and_where_they_end() -> Non
         words=[(model.automaton(), 0.5)],
         word_score=0.25,
         unknown_score=-7.0,
-        unigrams=model.unigrams(range(3)),
+        unigrams=0.5 * model.unigrams(range(3)),
     )
     price = 0.5 * float(model.score(np.array([3]), np.array([2]))[0][0]) + 0.25 - 7.0
     assert float(scorer.ahead[1]) == pytest.approx(UNKNOWN_SHARE * price)
@@ -163,8 +163,8 @@ def test_look_ahead_is_of_unigrams_not_of_how_sentences_begin(tmp_path: Path) ->
     pytest.importorskip("sottovoce_kernels.kenlm", reason="the native kernels are not installed, or too old")
     lexicon = Lexicon([("ab", [1, 2]), ("ba", [2, 1])], 4, separator=3, allow_unknown=True)
     for model in models_of(tmp_path / "words.arpa"):
-        parts = DecoderParts(Labels.of(LABELS, 0), CtcFusionOptions(lm_weight=0.5, unknown_score=0.0))
-        scorer, _ = parts.scorer(model, lexicon, [], None)
+        parts = DecoderParts(Labels.of(LABELS, 0), CtcFusionOptions(unknown_score=0.0))
+        scorer, _ = parts.scorer([(model, 0.5)], lexicon, [], None)
         assert scorer is not None
         expected = [0.5 * log10 * math.log(10) for log10 in (-0.5, -0.7)]
         assert scorer.ahead[2:4].tolist() == pytest.approx(expected)

@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.ctc import CtcDecoder
     from sottovoce.ctc.decoder import StreamUpdate
+    from sottovoce.ctc.models import Ngrams
     from sottovoce.ctc.network import AcousticModel
     from sottovoce.ctc.tuning import Counts, Range, Weights
     from sottovoce.evaluation.wer import ErrorCounts
-    from sottovoce.lm.base import Floats, WordModel
+    from sottovoce.lm.base import Floats
     from sottovoce.lm.boosting import Hotwords
     from sottovoce.lm.lexicon import Lexicon
     from sottovoce.lm.rescoring import History, WordLanguageModel
@@ -438,7 +439,7 @@ class Utterances:
     def decoder(
         self,
         n_best: int,
-        lm: WordModel | None = None,
+        lm: Ngrams | None = None,
         *,
         lexicon: Lexicon | None = None,
         neural_lm: WordLanguageModel | None = None,
@@ -472,6 +473,8 @@ class Utterances:
         values["blank"] = self.labels.blank
         if self.options.vocabulary_from:
             values["hotwords"] = self._hotwords()
+        if isinstance(self.config.lm, dict):
+            values["lm"] = {Path(name): weight for name, weight in self.config.lm.items()}
         if self.config.neural_lm is not None and Path(self.config.neural_lm).exists():
             values["neural_lm"] = Path(self.config.neural_lm)
         return {**values, **weights}
@@ -568,7 +571,7 @@ def tunable(config: DecoderConfig, documents: Sequence[Path]) -> tuple[str, ...]
     applies = {
         "acoustic_scale": bool(config.lm or config.label_lm or config.neural_lm) or has_hotwords,
         "blank_penalty": True,
-        "lm_weight": config.lm is not None,
+        "lm_weight": isinstance(config.lm, Path),
         "label_lm_weight": config.label_lm is not None,
         "word_score": True,
         "unknown_score": has_unknown and bool(config.lm or config.lexicon),
@@ -603,7 +606,12 @@ def tuned(
     utterances, _ = utterances.with_blank(iter(sources))
     references = [composed(row.text).split() for row in rows]
     config, fusion = utterances.config, utterances.config.fusion
-    lm, lexicon = None if config.lm is None else load_ngram(config.lm), None
+    lm: Ngrams | None = None
+    if isinstance(config.lm, Path):
+        lm = load_ngram(config.lm)
+    elif config.lm is not None:
+        lm = [(load_ngram(name), weight) for name, weight in config.lm.items()]
+    lexicon = None
     neural_lm = None
     if config.neural_lm is not None:
         neural_lm = RememberedWords(

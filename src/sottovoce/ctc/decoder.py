@@ -25,7 +25,7 @@ from sottovoce.ctc.emissions import (
     networks_of,
 )
 from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, SymbolReader, named_blank
-from sottovoce.ctc.models import DecoderParts
+from sottovoce.ctc.models import DecoderParts, Ngrams, weighted_ngrams
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, read_config
 from sottovoce.ctc.search import (
     CommittedHistory,
@@ -602,8 +602,9 @@ class CtcDecoder(EmissionDecoder):
     labels: one name per output.
     blank: its index, -1 for the last; None: that of the label with its name (see `labels.named_blank`). The
     attribute `labels.blank` says which it is.
-    lm: a trie of `sottovoce lm`, an ARPA file (.gz too), a KenLM binary, or a model.
-    label_lm: the same over labels, next to an `lm` over words.
+    lm: a trie of `sottovoce lm`, an ARPA file (.gz too), a KenLM binary, or a model; or several, as a mapping
+    or pairs, with weights that replace `CtcFusionOptions.lm_weight`.
+    label_lm: one over labels, next to an `lm` over words.
     lexicon: a file as in `lm.lexicon.read_lexicon`; words, (word, labels) pairs or a mapping of words to
     their labels, as ids or names; or the tree of another decoder with the same labels and hotwords. None: the
     words of `lm` in characters, and unknown words.
@@ -627,7 +628,7 @@ class CtcDecoder(EmissionDecoder):
         labels: Sequence[str],
         blank: int | None = None,
         *,
-        lm: str | Path | WordModel | None = None,
+        lm: Ngrams | None = None,
         label_lm: str | Path | WordModel | None = None,
         lexicon: str | Path | Entries | Lexicon | None = None,
         hotwords: Hotwords | None = None,
@@ -660,11 +661,12 @@ class CtcDecoder(EmissionDecoder):
             n_best=options.n_best if n_best is None else n_best,
         )
         fusion = fusion or CtcFusionOptions()
-        model, label_model = (None if given is None else load_ngram(given) for given in (lm, label_lm))
+        models = weighted_ngrams(lm, default_weight=fusion.lm_weight)
+        label_model = None if label_lm is None else load_ngram(label_lm)
         weight = fusion.hotword_weight
         phrases = [] if hotwords is None else listed_phrases(hotwords, default_weight=weight)
         parts = DecoderParts(named, fusion)
-        scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, label_model)
+        scorer, self.lexicon = parts.scorer(models, lexicon, phrases, unknown_words, label_model)
         """The words' tree, made or given; None without a lexicon."""
         rescorer = None
         if isinstance(neural_lm, str | Path):
@@ -681,8 +683,7 @@ class CtcDecoder(EmissionDecoder):
             rescorer = NeuralRescorer(
                 neural_lm,
                 fusion.neural_weight,
-                replaces=None if self.lexicon is None else model,
-                replaced_weight=fusion.lm_weight * (1 - fusion.lm_kept),
+                replaces=[] if self.lexicon is None else [(m, w * (1 - fusion.lm_kept)) for m, w in models],
             )
         words = () if self.lexicon is None else self.lexicon.words
         super().__init__(named, options, scorer=scorer, lexicon=words, history_scorer=rescorer)

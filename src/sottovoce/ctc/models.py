@@ -16,8 +16,8 @@ import numpy as np
 
 from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.ctc.options import Case, CtcFusionOptions
-from sottovoce.ctc.search import PrefixScorer, WeightedModel
-from sottovoce.errors import LanguageModelError, OptionError
+from sottovoce.ctc.search import IMPOSSIBLE, PrefixScorer, WeightedModel
+from sottovoce.errors import LanguageModelError, OptionError, SottovoceError
 from sottovoce.lm.base import WordModel
 from sottovoce.lm.boosting import (
     Edges,
@@ -29,6 +29,7 @@ from sottovoce.lm.boosting import (
     word_counter,
 )
 from sottovoce.lm.lexicon import Entries, Lexicon, listed_spellings, read_lexicon
+from sottovoce.lm.ngram import load_ngram
 from sottovoce.text.normalize import composed, forms_of, ids_by_form, is_composed, letter_spellings
 
 MOST_SPELLINGS = 8
@@ -37,7 +38,26 @@ _SIGNS = str.maketrans({"’": "'", "ʼ": "'", "‐": "-", "‑": "-", "–": "-
 
 _CASES: Mapping[Case, Callable[[str], str]] = {"keep": str, "lower": str.lower, "upper": str.upper}
 
+WeightedWords = Sequence[tuple[WordModel, float]]
+"""N-gram models with their weights."""
+Ngrams = str | Path | WordModel | Mapping[str, float] | Sequence[tuple[str | Path | WordModel, float]]
+"""An n-gram model or its file, or several with their weights."""
 Pronunciations = Mapping[str, Sequence[tuple[int, ...]]]
+
+
+def weighted_ngrams(given: Ngrams | None, *, default_weight: float) -> list[tuple[WordModel, float]]:
+    """Load n-gram models. Raises: LanguageModelError; OptionError: not pairs of models and numbers."""
+    if given is None:
+        return []
+    if isinstance(given, str | Path | WordModel):
+        return [(load_ngram(given), default_weight)]
+    pairs = given.items() if isinstance(given, Mapping) else given
+    try:
+        return [(load_ngram(model), float(weight)) for model, weight in pairs]
+    except (TypeError, ValueError) as error:
+        if isinstance(error, SottovoceError):
+            raise
+        raise OptionError(f"lm: expected models with their weights, got {given!r:.80}") from error
 
 
 class PhraseSpeller:
@@ -185,7 +205,7 @@ class DecoderParts:
 
     def scorer(
         self,
-        model: WordModel | None,
+        models: WeightedWords,
         lexicon: str | Path | Entries | Lexicon | None,
         phrases: list[ListedPhrase],
         unknown_words: bool | None,
@@ -197,24 +217,27 @@ class DecoderParts:
             OptionError: parts that do not fit together.
             LanguageModelError: words or phrases that the labels cannot spell.
         """
-        if model is not None and label_model is not None and self.options.level == "token":
+        if models and label_model is not None and self.options.level == "token":
             raise OptionError("lm: expected a model over words beside label_lm, got level 'token'")
         over_labels = [] if label_model is None else [(label_model, self.options.label_lm_weight)]
-        if model is not None and label_model is None and lexicon is None and self._is_over_labels(model):
-            over_labels, model = [(model, self.options.lm_weight)], None
-        if lexicon is None and model is None:
+        if label_model is None and lexicon is None:
+            over_labels = [each for each in models if self._is_over_labels(each[0])]
+            models = [each for each in models if each not in over_labels]
+        if lexicon is None and not models:
             tokens = self._token_models(over_labels, phrases, counts_words=True)
             return (PrefixScorer(len(self.labels), tokens) if tokens else None), None
-        words, phrases = self._lexicon(model, lexicon, phrases, unknown_words)
+        words, phrases = self._lexicon(models, lexicon, phrases, unknown_words)
         # Homophones have the same labels: only the words are boosted then.
         boosts_words = bool(phrases) and (not self.labels.has_words or words.n_homophones > 1)
         word_models: list[WeightedModel] = []
-        unigrams = None
-        if model is not None:
+        unigrams = np.zeros(len(words.words), np.float32)
+        for model, weight in models:
             ids = np.array(model.ids(["<unk>" if word is None else word for word in words.words]))
-            word_models.append((model.automaton().over(ids), self.options.lm_weight))
+            word_models.append((model.automaton().over(ids), weight))
             if self.options.look_ahead:
-                unigrams = model.score(model.null_context(len(ids)), ids)[0]
+                # A word that is impossible alone may be possible after others.
+                alone = model.score(model.null_context(len(ids)), ids)[0].clip(min=IMPOSSIBLE)
+                unigrams += alone * np.float32(weight)
         if boosts_words:
             word_models.append((self._word_booster(phrases, words).automaton(), 1.0))
         scorer = PrefixScorer(
@@ -224,7 +247,7 @@ class DecoderParts:
             words=word_models,
             word_score=self.options.word_score,
             unknown_score=self.options.unknown_score,
-            unigrams=unigrams,
+            unigrams=unigrams if models and self.options.look_ahead else None,
         )
         return scorer, words
 
@@ -286,7 +309,7 @@ class DecoderParts:
 
     def _lexicon(
         self,
-        model: WordModel | None,
+        models: WeightedWords,
         lexicon: str | Path | Entries | Lexicon | None,
         phrases: list[ListedPhrase],
         unknown_words: bool | None,
@@ -299,7 +322,7 @@ class DecoderParts:
         elif lexicon is not None:
             spellings = [*listed_spellings(lexicon, self.labels.names)]
         else:
-            spellings = self._spelled_vocabulary(model)
+            spellings = self._spelled_vocabulary(models)
         for word, spelling in spellings:
             if self.labels.blank in spelling:
                 raise LanguageModelError(
@@ -335,9 +358,7 @@ class DecoderParts:
 
         return [phrase for phrase, _ in usable(phrases, add_missing)]
 
-    def _spelled_vocabulary(self, model: WordModel | None) -> list[tuple[str, Sequence[int]]]:
-        if model is None or model.vocabulary is None:
-            raise OptionError("lm: expected a lexicon beside KenLM's reader of an ARPA file, got none")
+    def _spelled_vocabulary(self, models: WeightedWords) -> list[tuple[str, Sequence[int]]]:
         if self.labels.separator is None:
             raise OptionError(
                 "lm: expected a lexicon beside a word model, or a label for the space between words"
@@ -345,7 +366,7 @@ class DecoderParts:
         left_out = (self.labels.separator, self.labels.blank)
         ids = {name: i for name, i in ids_by_form(self.labels.names).items() if i not in left_out}
         spellings: list[tuple[str, Sequence[int]]] = []
-        for word in model.vocabulary:
+        for word in dict.fromkeys(itertools.chain(*(model.vocabulary for model, _ in models))):
             if word not in SPECIAL_WORDS:
                 spellings += [
                     (composed(word), way) for way in letter_spellings(self._speller.cased(word), ids)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import partial
@@ -128,6 +128,20 @@ class CtcOptions:
             raise OptionError("blank_skip: expected a probability from 0.5 to below 1, got 1")
 
 
+def weighted_files(given: Sequence[Path]) -> Path | dict[str, float] | None:
+    """Read files FILE or FILE=WEIGHT of the command line. Raises: OptionError."""
+    if len(given) == 1 and ("=" not in str(given[0]) or given[0].exists()):
+        return given[0]
+    weights: dict[str, float] = {}
+    for path in given:
+        name, _, weight = str(path).rpartition("=")
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            raise OptionError(f"--lm: expected FILE=WEIGHT, got '{path}'") from None
+    return weights or None
+
+
 @dataclass(frozen=True, slots=True)
 class CtcFusionOptions:
     """Weights of the parts of a `CtcDecoder`; scores are natural logs.
@@ -136,7 +150,7 @@ class CtcFusionOptions:
         OptionError: a value is out of range, or token_offset is for a model over words.
     """
 
-    lm_weight: float = of_models("Weight of --lm.").as_field(0.5)
+    lm_weight: float = of_models("Weight of an --lm without its own.").as_field(0.5)
     """Factor on the n-gram model's log-probability."""
     level: Level = of_models(
         "Units of --lm; auto looks at its vocabulary.", key="lm_level", choices=get_args(Level)
@@ -206,9 +220,14 @@ class DecoderConfig:
         "Index of the blank; -1 is the last.",
         unset="default: by its name in --labels, else the label that is likeliest in most frames",
     ).as_field(None)
-    lm: Path | None = of_models("N-gram model: .trie, ARPA, ARPA.gz or KenLM binary.", kind="file").as_field(
-        None
-    )
+    lm: Path | dict[str, float] | None = of_models(
+        "N-gram model: .trie, ARPA, ARPA.gz or KenLM binary; several with their weights.",
+        kind="file",
+        many=True,
+        metavar="FILE[=WEIGHT]",
+        reads=weighted_files,
+    ).as_field(None)
+    """A file, or files and their weights."""
     label_lm: Path | None = of_models(
         "N-gram model over labels, in addition to an --lm over words.", kind="file"
     ).as_field(None)
@@ -268,6 +287,8 @@ def read_config(path: str | Path) -> DecoderConfig:
     neural, priors = values.get("neural_lm"), values.get("label_priors")
     if isinstance(neural, str) and (path.parent / neural).exists():
         values["neural_lm"] = str(path.parent / neural)
+    if isinstance(ngrams := values.get("lm"), dict):
+        values["lm"] = {str(path.parent / name): weight for name, weight in ngrams.items()}
     if isinstance(priors, Path):
         values["label_priors"] = read_priors(priors)
     try:
@@ -303,7 +324,11 @@ def write_config(path: str | Path, values: Mapping[str, object]) -> None:
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
     lines = [f"{key} = {_written(value, path.parent)}" for key, value in plain.items()]
     for key, table in tables.items():
-        lines += ["", f"[{key}]", *(f"{_written(name)} = {_written(value)}" for name, value in table.items())]
+        lines += [
+            "",
+            f"[{key}]",
+            *(f"{_written(name, path.parent)} = {_written(value)}" for name, value in table.items()),
+        ]
     with writing(str(path)), whole_file(path) as unfinished:
         unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

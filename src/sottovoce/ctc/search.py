@@ -58,7 +58,7 @@ class PrefixScorer:
     """The language models, lexicon and boosting of a search over n_tokens labels.
 
     tokens, words: models over labels, and over the words of the lexicon, with their weights. word_score,
-    unknown_score: added for every word, and every unknown word. unigrams: (n_words,) log-probabilities for
+    unknown_score: added for every word, and every unknown word. unigrams: (n_words,) weighted scores for
     look-ahead, or None.
 
     Look-ahead (Ortmanns et al. 1997; flashlight's smearing) adds the best score of the words that are still
@@ -91,8 +91,7 @@ class PrefixScorer:
             self._word_scores[lexicon.unknown] += np.float32(unknown_score)
         self.ahead = np.zeros(lexicon.n_nodes, np.float32)
         if unigrams is not None:
-            # A word that is impossible alone may be possible after others.
-            scores = unigrams.clip(min=IMPOSSIBLE) * np.float32(words[0][1])
+            scores = unigrams.copy()
             if lexicon.unknown is not None:
                 whole = scores[lexicon.unknown] + self._word_scores[lexicon.unknown]
                 scores[lexicon.unknown] = np.float32(UNKNOWN_SHARE) * whole

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
-from sottovoce.lm.base import WordModel
+from sottovoce.lm.base import Ints, WordModel
 
 History = tuple[str, ...]
 RETAINED_WORDS = 128
@@ -83,8 +83,8 @@ class NeuralRescorer:
     """Replaces a search's word scores by a neural model's; thread-safe. Each word after a history is scored
     once.
 
-    weight: factor on the neural log-probability. replaces: the word model of the search, whose scores times
-    replaced_weight are subtracted; or None.
+    weight: factor on the neural log-probability. replaces: word models of the search, whose scores times
+    their weights are subtracted.
     """
 
     def __init__(
@@ -92,17 +92,15 @@ class NeuralRescorer:
         model: WordLanguageModel,
         weight: float,
         *,
-        replaces: WordModel | None = None,
-        replaced_weight: float = 0.0,
+        replaces: Sequence[tuple[WordModel, float]] = (),
     ) -> None:
         self._model = model
         self._weight = weight
         self._replaces = replaces
-        self._replaced_weight = replaced_weight
         self._neural: WeakKeyDictionary[WordHistory, float] = WeakKeyDictionary()
         self._ends: WeakKeyDictionary[WordHistory, float] = WeakKeyDictionary()
-        self._ngrams: WeakKeyDictionary[WordHistory, tuple[float, int]] = WeakKeyDictionary()
-        """Sums of replaced scores, and the model's states."""
+        self._ngrams: WeakKeyDictionary[WordHistory, tuple[float, tuple[int, ...]]] = WeakKeyDictionary()
+        """Sums of replaced scores, and the states of the models."""
         self._lock = Lock()
 
     @property
@@ -157,26 +155,35 @@ class NeuralRescorer:
             self._ends.update({history: ends[context] for history, context in contexts.items()})
 
     def _replaced(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
-        model, weight = self._replaces, self._replaced_weight
-        if model is None:
+        if not self._replaces:
             return [0.0] * len(histories)
         for level in _by_length(histories, self._ngrams):
             if level[0].before is None:
-                self._ngrams.update({history: (0.0, int(model.start(1)[0])) for history in level})
+                start = tuple(int(model.start(1)[0]) for model, _ in self._replaces)
+                self._ngrams.update(dict.fromkeys(level, (0.0, start)))
                 continue
             past = [self._ngrams[history.before] for history in level if history.before is not None]
             newest = [history.word for history in level if history.word is not None]
-            words = model.ids([word.text if word.in_lexicon else "<unk>" for word in newest])
-            scores, after = model.score(np.array([state for _, state in past]), np.array(words))
-            for history, (total, _), score, state in zip(
-                level, past, scores.tolist(), after.tolist(), strict=True
-            ):
-                self._ngrams[history] = (total + weight * score, state)
+            words = [word.text if word.in_lexicon else "<unk>" for word in newest]
+            totals, states = np.array([total for total, _ in past]), []
+            for (model, weight), before in zip(self._replaces, _columns(past), strict=True):
+                scores, after = model.score(before, np.array(model.ids(words)))
+                totals += weight * scores.astype(np.float64)
+                states.append(after.tolist())
+            after_words = zip(totals.tolist(), zip(*states, strict=True), strict=True)
+            self._ngrams.update(zip(level, after_words, strict=True))
         sums = [self._ngrams[history] for history in histories]
-        if not final or not sums:
-            return [total for total, _ in sums]
-        ends = model.finish(np.array([state for _, state in sums])).tolist()
-        return [total + weight * end for (total, _), end in zip(sums, ends, strict=True)]
+        totals = np.array([total for total, _ in sums])
+        if final and sums:
+            for (model, weight), states in zip(self._replaces, _columns(sums), strict=True):
+                totals += weight * model.finish(states).astype(np.float64)
+        replaced: list[float] = totals.tolist()
+        return replaced
+
+
+def _columns(sums: Sequence[tuple[float, tuple[int, ...]]]) -> Ints:
+    """Return the states (M, N) of M models after N histories."""
+    return np.array([states for _, states in sums]).T
 
 
 def _by_length(histories: Sequence[WordHistory], known: Container[WordHistory]) -> list[list[WordHistory]]:
