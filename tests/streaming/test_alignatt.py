@@ -341,7 +341,7 @@ def assert_same(ours: Sequence[AlignAttHypothesis], theirs: Sequence[AlignAttHyp
 
 def test_sessions_that_begin_at_once_share_a_vocabulary() -> None:
     """Only requests with the same one are decoded in a batch."""
-    LiveVocabulary._made.cache_clear()
+    LiveVocabulary._computed.cache_clear()
     at_once = threading.Barrier(8)
 
     def made(_: int) -> LiveVocabulary:

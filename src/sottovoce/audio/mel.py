@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from sottovoce.audio.vad import SpeechFinder
 
 N_FFT = 400
+"""Samples of a frame (25 ms). Source of this and of the window: openai-whisper 20250625, audio.py."""
 MEL_FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 MELS_PER_FRAME = MEL_FRAMES_PER_SECOND // FRAMES_PER_SECOND
 """Log-mel frames of an encoder frame."""
 WINDOW_FRAMES = 3000
 FLOOR = 1e-10
+"""Least power. Source: openai-whisper 20250625, `log_mel_spectrogram`."""
 SILENCE_LOG_MEL = -10.0
 """Un-normalised log-mel of digital silence: log10 of the floor."""
 DYNAMIC_RANGE = 8.0

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -260,8 +260,6 @@ def suppressed_tokens(wanted: Sequence[int], tokenizer: Tokenizer) -> tuple[int,
     return tuple(sorted(ids))
 
 
-FEW = 0.25
-"""Up to this fraction of the vocabulary, selecting rows is cheaper than computing all."""
 _VOCABULARIES = threading.Lock()
 
 
@@ -271,7 +269,8 @@ class LiveVocabulary:
 
     ids: (n,) int64 ascending, allowed tokens, <|endoftext|> last. blank: (n,) bool, those that may not begin
     a text. marks: (2, n) bool, marks that end sentences, and others. others: (k,) int64, <|nospeech|> and
-    languages. n_vocab: rows of the model.
+    languages. n_vocab: rows of the model. rows: (n + k,) those to compute in a step, of a model with few
+    trained tokens; None: all.
     """
 
     ids: Ints
@@ -279,6 +278,7 @@ class LiveVocabulary:
     marks: npt.NDArray[np.bool_]
     others: Ints
     n_vocab: int
+    rows: Ints | None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, n_vocab: int) -> LiveVocabulary:
@@ -287,11 +287,11 @@ class LiveVocabulary:
         Unlike offline, <|endoftext|> may come first: forbidding it invites hallucination.
         """
         with _VOCABULARIES:
-            return cls._made(tokenizer, n_vocab)
+            return cls._computed(tokenizer, n_vocab)
 
     @classmethod
     @lru_cache(maxsize=8)
-    def _made(cls, tokenizer: Tokenizer, n_vocab: int) -> LiveVocabulary:
+    def _computed(cls, tokenizer: Tokenizer, n_vocab: int) -> LiveVocabulary:
         allowed = np.full(tokenizer.eot + 1, tokenizer.pieces is None)
         if tokenizer.pieces is not None:
             allowed[list(tokenizer.pieces.ids.values())] = True
@@ -302,20 +302,15 @@ class LiveVocabulary:
         ids = np.flatnonzero(allowed)
         languages = tokenizer.language_tokens if tokenizer.is_multilingual else ()
         texts = [tokenizer.token_bytes(token).decode(errors="replace").strip() for token in ids[:-1].tolist()]
-        kinds = np.array([*map(mark_kind, texts), 0])
+        kinds, others = np.array([*map(mark_kind, texts), 0]), np.array((tokenizer.no_speech, *languages))
         return cls(
             ids,
             blank=ids == tokenizer.blank,
             marks=np.stack((kinds == 1, kinds == 2)),
-            others=np.array((tokenizer.no_speech, *languages)),
+            others=others,
             n_vocab=n_vocab,
+            rows=None if tokenizer.pieces is None else np.concatenate((ids, others)),
         )
-
-    @cached_property
-    def rows(self) -> Ints | None:
-        """Rows (n + k,) to compute in a step; None: all."""
-        few = len(self.ids) + len(self.others) <= FEW * self.n_vocab
-        return np.concatenate((self.ids, self.others)) if few else None
 
     @property
     def no_speech_row(self) -> int:

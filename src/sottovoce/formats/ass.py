@@ -92,7 +92,6 @@ def hundredths(seconds: float) -> int:
 ENDINGS = (".mp4", ".mkv", ".mov")
 LAYOUT = WriterOptions(max_line_width=34)
 SIZES = ((320, 180), (3840, 2160))
-FRAMES_A_SECOND = 25
 
 
 def check_video(path: Path, size: str, background: str, recording: Path | None = None) -> None:
@@ -142,7 +141,7 @@ def write_karaoke(
 
 
 def _command(recording: Path, target: Path, size: str, background: str, seconds: float) -> list[str]:
-    colour = f"color=c=0x{background[1:]}:s={size}:r={FRAMES_A_SECOND}:d={max(seconds, 0.1):.3f}"
+    colour = f"color=c=0x{background[1:]}:s={size}:d={max(seconds, 0.1):.3f}"
     return [
         *("ffmpeg", "-hide_banner", "-loglevel", "error", "-nostdin", "-y"),
         *("-f", "lavfi", "-i", colour, "-i", f"file:{recording.absolute()}"),

@@ -168,6 +168,7 @@ def unit(vectors: Floats) -> Floats:
 
 
 STEP_FRAMES = 59
+"""A second of the segmentation's frames of 270 samples."""
 ACTIVE = 0.5
 LONGEST_GAP_S = 0.3
 """Longest pause within a turn."""

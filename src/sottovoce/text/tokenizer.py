@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).parent / "assets"
 SECONDS_PER_TIMESTAMP = 0.02
 N_TIMESTAMPS = 1501
+"""From 0 to 30 s. Source: openai-whisper 20250625, tokenizer.py."""
 N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100 = 51864, 51865, 51866
 
 # GPT-2's rule for cutting text before BPE (tiktoken's r50k pattern).

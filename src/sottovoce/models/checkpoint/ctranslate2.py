@@ -258,6 +258,7 @@ HEADS = MappingProxyType({"n_audio_head": "encoder/num_heads", "n_text_head": "d
 
 ACTIVATION = "decoder/activation"
 GELU = 3
+"""Source: CTranslate2 4, `ActivationType`."""
 WRITTEN = MappingProxyType(
     {
         ACTIVATION: GELU,

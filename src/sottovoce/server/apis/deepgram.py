@@ -63,6 +63,7 @@ UTTERANCE_END_MS = (1_000.0, 5_000.0)
 
 UTT_SPLIT_S = (0.1, 30.0)
 DEFAULT_SPLIT_S = 0.8
+"""Source: Deepgram, `utt_split`."""
 
 SILENTLY_IGNORED = ("version", "tag", "extra", "mip_opt_out", "no_delay")
 """Accepted with any value, as no answer could show them."""

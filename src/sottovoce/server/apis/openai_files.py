@@ -57,6 +57,7 @@ CHUNKING = {
 """fields.Fields of `chunking_strategy`: our name, and the greatest value."""
 SUPPORTED = {"transcribe": tuple(fields.fields_of("openai")), "translate": TRANSLATED}
 MOST_SPEAKERS = 4
+"""Source: OpenAI, `known_speaker_names`."""
 LEAST_SPEECH_S, MOST_SPEECH_S = 1.0, 30.0
 NAMES, REFERENCES = "known_speaker_names[]", "known_speaker_references[]"
 TEXT_TYPES = {
