@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.models.backend import Backend, EncoderOutput, Floats
+from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.runtime.graphs import eagerly
 from sottovoce.runtime.static_rows import RowPool
-from sottovoce.types import Features
+from sottovoce.types import Features, Floats
 from tests.models import tiny
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
 

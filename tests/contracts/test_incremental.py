@@ -12,14 +12,8 @@ from torch import Tensor
 
 from sottovoce.audio.mel import window_features
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import (
-    EXACT,
-    Backend,
-    EncoderMode,
-    EncoderState,
-    IncrementalResult,
-    IncrementalWindow,
-)
+from sottovoce.models.backend import Backend, EncoderState, IncrementalResult, IncrementalWindow
+from sottovoce.models.dims import EXACT, EncoderMode
 from sottovoce.types import Features, Floats
 from tests.contracts.subjects import NAMES, TOLERANCE, difference, short_backend
 from tests.runtime.fake import FakeBackend

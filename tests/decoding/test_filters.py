@@ -14,8 +14,8 @@ from sottovoce.decoding.filters import (
     suppressed_tokens,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Floats
 from sottovoce.options.decoding import DecodingOptions
+from sottovoce.types import Floats
 from tests.conftest import Reference, digest
 from tests.decoding import rig
 

@@ -18,7 +18,7 @@ from sottovoce.decoding.search import (
     ranked_candidates,
 )
 from sottovoce.lm.base import Ints
-from sottovoce.models.backend import Floats
+from sottovoce.types import Floats
 
 EOT, N_VOCAB = 4, 5
 

@@ -17,15 +17,10 @@ from tests.runtime.reading import read
 native = pytest.importorskip("sottovoce.runtime.native_encoder", reason="sottovoce-kernels has no encoder")
 
 from sottovoce.errors import OptionError  # noqa: E402
-from sottovoce.models.backend import (  # noqa: E402
-    Backend,
-    EncoderMode,
-    IncrementalResult,
-    IncrementalWindow,
-    ModelDims,
-)
+from sottovoce.models.backend import Backend, IncrementalResult, IncrementalWindow  # noqa: E402
 from sottovoce.models.checkpoint.base import Array  # noqa: E402
 from sottovoce.models.devices import CPU, choose_number_format  # noqa: E402
+from sottovoce.models.dims import EncoderMode, ModelDims  # noqa: E402
 from sottovoce.runtime import native as backends  # noqa: E402
 from sottovoce.runtime.registry import BACKENDS, choose_runtime  # noqa: E402
 from sottovoce.types import Features, Floats  # noqa: E402

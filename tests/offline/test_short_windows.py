@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sottovoce.audio.io import Recording
-from sottovoce.models.backend import EncoderMode, EncoderOutput, IncrementalResult, IncrementalWindow
-from sottovoce.models.dims import BASE, DENSE
+from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
+from sottovoce.models.dims import BASE, DENSE, EncoderMode
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.transcription import transcribe_batch
 from sottovoce.options.decoding import DecodingOptions

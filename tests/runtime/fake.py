@@ -20,22 +20,19 @@ from torch.nn.functional import pad
 from sottovoce.audio.mel import normalize
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
-    EXACT,
-    AlignmentHeads,
     EncoderOutput,
     IncrementalResult,
     IncrementalWindow,
     Ints,
-    ModelDims,
     RowPrefix,
     RowsOutput,
-    Span,
     check_admitted,
     check_heads,
     check_selected,
     check_spans,
     check_step,
 )
+from sottovoce.models.dims import EXACT, AlignmentHeads, ModelDims, Span
 from sottovoce.runtime.incremental_encoder import (
     EncoderCacheInfo,
     check_windows,

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.models.backend import AlignmentHeads, Backend, EncoderOutput, RunningRows, Span
+from sottovoce.models.backend import Backend, EncoderOutput, RunningRows
+from sottovoce.models.dims import AlignmentHeads, Span
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttHypothesis, AlignAttRequest
 
 

@@ -15,7 +15,7 @@ import pytest
 import sottovoce
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.kernels import load_kernels
-from sottovoce.models.backend import Backend, ModelDims
+from sottovoce.models.backend import Backend
 from sottovoce.models.devices import (
     CPU,
     Device,
@@ -24,6 +24,7 @@ from sottovoce.models.devices import (
     choose_number_format,
     cpu_has_bfloat16,
 )
+from sottovoce.models.dims import ModelDims
 from sottovoce.runtime.registry import BACKENDS, KERNELS, LEAST_TEXT_STATE, RUNTIMES, choose_runtime
 from tests.models import tiny
 

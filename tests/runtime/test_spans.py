@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.models.backend import EncoderOutput, Span
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.models.checkpoint.base import BFLOAT16, Checkpoint, floats, with_dtype
+from sottovoce.models.dims import Span
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.types import Features

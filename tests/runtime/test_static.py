@@ -23,9 +23,7 @@ from sottovoce.decoding.search import BestTokens, BestTokensEnd
 from sottovoce.errors import OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.models.backend import (
-    EXACT,
     STEPS_AHEAD,
-    EncoderMode,
     EncoderOutput,
     EncoderState,
     IncrementalResult,
@@ -34,6 +32,7 @@ from sottovoce.models.backend import (
 )
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.devices import NumberFormat, plan_memory
+from sottovoce.models.dims import EXACT, EncoderMode
 from sottovoce.models.load import load_checkpoint
 from sottovoce.runtime import batching
 from sottovoce.runtime.calls import DirectRuntime, Runtime

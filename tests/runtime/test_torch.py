@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import EncoderMode, IncrementalWindow
+from sottovoce.models.backend import IncrementalWindow
+from sottovoce.models.dims import EncoderMode
 from sottovoce.models.whisper import stays_float32
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.runtime.torch_encoder import TorchEncoderOutput

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sottovoce.models.backend import EXACT, EncoderMode, IncrementalResult, IncrementalWindow
+from sottovoce.models.backend import IncrementalResult, IncrementalWindow
+from sottovoce.models.dims import EXACT, EncoderMode
 from sottovoce.types import FRAMES_PER_SECOND
 from tests.runtime.fake import FakeBackend
 from tests.streaming.sessions import ALIGNATT, listen, session, spoken, words_of

@@ -16,7 +16,8 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.decoding.decode import decode
 from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.language.probe import LanguageProbe
-from sottovoce.models.backend import EXACT, Backend, EncoderMode, EncoderOutput, IncrementalWindow
+from sottovoce.models.backend import Backend, EncoderOutput, IncrementalWindow
+from sottovoce.models.dims import EXACT, EncoderMode
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,

@@ -16,7 +16,8 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import VadStream
 from sottovoce.decoding import filters
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.models.backend import EncoderMode, IncrementalResult, IncrementalWindow
+from sottovoce.models.backend import IncrementalResult, IncrementalWindow
+from sottovoce.models.dims import EncoderMode
 from sottovoce.streaming.commit_policy import WordBuilder
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.streaming.utterance import PromptContext, UtteranceEncoder

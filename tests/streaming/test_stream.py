@@ -9,8 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sottovoce.models.backend import EXACT, EncoderMode
-from sottovoce.models.dims import BASE, DENSE
+from sottovoce.models.dims import BASE, DENSE, EXACT, EncoderMode
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import encoder_mode
 from sottovoce.types import SAMPLE_RATE, Unstable

@@ -25,7 +25,7 @@ from sottovoce.types import SAMPLE_RATE
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.evaluation.speed import Timing
-    from sottovoce.models.backend import EncoderMode
+    from sottovoce.models.dims import EncoderMode
     from sottovoce.types import Samples
 
 LEAST_S = 0.1

@@ -225,7 +225,7 @@ def open_session(
     fusion: FusionOptions,
     speakers: SpeakerOptions | None,
 ) -> Session:
-    from sottovoce.models.backend import EXACT
+    from sottovoce.models.dims import EXACT
     from sottovoce.streaming.options import StreamOptions
 
     vad = from_values(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))

@@ -32,11 +32,12 @@ from sottovoce.decoding.search import (
     ranked_candidates,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, EncoderOutput, Floats
+from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.disfluency import verbatim_tokens
 from sottovoce.text.languages import find_language
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Floats
 
 NO_PRIOR: Mapping[str, float] = MappingProxyType({})
 

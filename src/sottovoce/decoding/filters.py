@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Floats, Ints
+from sottovoce.models.backend import Ints
 from sottovoce.options.decoding import NON_SPEECH, DecodingOptions
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
+from sottovoce.types import Floats
 
 FORBIDDEN = float("-inf")
 

@@ -30,16 +30,9 @@ from sottovoce.decoding.filters import (
     SuppressTokens,
     log_softmax,
 )
-from sottovoce.models.backend import (
-    STEPS_AHEAD,
-    AlignmentHeads,
-    EndingRows,
-    Floats,
-    Ints,
-    RunningRows,
-    StepGroup,
-    ending_rows,
-)
+from sottovoce.models.backend import STEPS_AHEAD, EndingRows, Ints, RunningRows, StepGroup, ending_rows
+from sottovoce.models.dims import AlignmentHeads
+from sottovoce.types import Floats
 
 Bools = npt.NDArray[np.bool_]
 BLOCK = 64

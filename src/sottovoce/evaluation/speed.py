@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +15,6 @@ from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderOutput, RunningRows
 from sottovoce.models.devices import HasType
 from sottovoce.types import SAMPLE_RATE, Floats
-
-if TYPE_CHECKING:
-    pass
 
 PROMPT_TOKENS = 100
 STEPS = 40

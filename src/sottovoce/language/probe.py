@@ -16,7 +16,8 @@ import numpy.typing as npt
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, SILENCE_LOG_MEL, window_features
 from sottovoce.decoding.filters import log_softmax, log_sum_exp
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, EncoderMode, EncoderOutput, IncrementalWindow, RunningRows, Span
+from sottovoce.models.backend import Backend, EncoderOutput, IncrementalWindow, RunningRows
+from sottovoce.models.dims import EncoderMode, Span
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Floats
 

@@ -8,23 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import OptionError
-from sottovoce.models.devices import HasType as HasType
-from sottovoce.models.dims import EXACT as EXACT
-from sottovoce.models.dims import AlignmentHeads as AlignmentHeads
-from sottovoce.models.dims import EncoderMode as EncoderMode
-from sottovoce.models.dims import ModelDims as ModelDims
-from sottovoce.models.dims import Span as Span
-from sottovoce.types import Features
-from sottovoce.types import Floats as Floats
-
-if TYPE_CHECKING:
-    pass
+from sottovoce.models.devices import HasType
+from sottovoce.models.dims import AlignmentHeads, EncoderMode, ModelDims, Span
+from sottovoce.types import Features, Floats
 
 Ints = npt.NDArray[np.int64]
 Prefix = TypeVar("Prefix")

@@ -23,7 +23,8 @@ from sottovoce.decoding.decode import (
 )
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, EncoderMode, EncoderOutput, IncrementalWindow
+from sottovoce.models.backend import Backend, EncoderOutput, IncrementalWindow
+from sottovoce.models.dims import EncoderMode
 from sottovoce.offline.windows import SpeechSpan, Window, WindowCut
 from sottovoce.options.decoding import DecodingOptions, DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions

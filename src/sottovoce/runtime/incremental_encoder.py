@@ -15,8 +15,8 @@ import numpy as np
 
 from sottovoce.audio.mel import MELS_PER_FRAME, normalize
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import EncoderOutput, IncrementalWindow, ModelDims
-from sottovoce.models.dims import EncoderMode, Padding, frames_of
+from sottovoce.models.backend import EncoderOutput, IncrementalWindow
+from sottovoce.models.dims import EncoderMode, ModelDims, Padding, frames_of
 from sottovoce.types import Features, Floats
 
 Own = TypeVar("Own")

@@ -18,16 +18,12 @@ import sottovoce_kernels as kernels
 from sottovoce.decoding.search import BestTokensEnd
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
-    AlignmentHeads,
     EncoderOutput,
-    Floats,
     IncrementalResult,
     IncrementalWindow,
     Ints,
-    ModelDims,
     RowPrefix,
     RowsOutput,
-    Span,
     StepEnd,
     StepGroup,
     StepPart,
@@ -39,6 +35,7 @@ from sottovoce.models.backend import (
 )
 from sottovoce.models.checkpoint.base import Array, Checkpoint, floats
 from sottovoce.models.devices import CPU, beyond_kernels
+from sottovoce.models.dims import AlignmentHeads, ModelDims, Span
 from sottovoce.runtime.incremental_encoder import state_of
 from sottovoce.runtime.native_encoder import (
     CrossKeysValues,
@@ -47,7 +44,7 @@ from sottovoce.runtime.native_encoder import (
     NativeEncoderState,
 )
 from sottovoce.threads import n_threads
-from sottovoce.types import Features
+from sottovoce.types import Features, Floats
 
 ATTENTION_TABLES = (
     ("attn.out", 1),

@@ -23,7 +23,6 @@ from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd, FusedRowScores,
 from sottovoce.models.backend import (
     Backend,
     EncoderOutput,
-    Floats,
     Ints,
     RowPrefix,
     RunningRows,
@@ -34,6 +33,7 @@ from sottovoce.models.backend import (
 )
 from sottovoce.options.decoding import count_repeated
 from sottovoce.streaming.options import TextEnd
+from sottovoce.types import Floats
 
 MAX_TOKENS = 224
 """Half of Whisper's text context."""

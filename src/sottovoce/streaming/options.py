@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.models.backend import EXACT, EncoderMode
+from sottovoce.models.dims import EXACT, EncoderMode
 from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import Eagerness, Latency, LiveDecodingOptions, LiveOptions
 from sottovoce.text.languages import find_language

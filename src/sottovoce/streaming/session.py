@@ -26,7 +26,8 @@ from sottovoce.audio.vad import SpeechEdge, VadStream
 from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.errors import SessionClosedError
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
-from sottovoce.models.backend import Backend, EncoderMode
+from sottovoce.models.backend import Backend
+from sottovoce.models.dims import EncoderMode
 from sottovoce.options.live import Switching as Switching
 from sottovoce.runtime.calls import DirectRuntime, Runtime, Steps
 from sottovoce.speakers.live_speakers import LiveSpeakers

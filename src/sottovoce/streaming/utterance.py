@@ -11,15 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 
 from sottovoce.audio.mel import MELS_PER_FRAME, quiet_frames, quietest_frame, smoothed
-from sottovoce.models.backend import (
-    EXACT,
-    EncoderMode,
-    EncoderOutput,
-    EncoderState,
-    IncrementalResult,
-    IncrementalWindow,
-)
-from sottovoce.models.dims import FULL_WINDOW_S
+from sottovoce.models.backend import EncoderOutput, EncoderState, IncrementalResult, IncrementalWindow
+from sottovoce.models.dims import EXACT, FULL_WINDOW_S, EncoderMode
 from sottovoce.runtime.calls import DecodeCall, IncrementalEncodeCall, Steps
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
