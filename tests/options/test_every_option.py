@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from sottovoce.server.apis.whisper_cpp import inference_request
 from sottovoce.server.app import APIS
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import FORM, Fields, fields_of, read_field, read_form, schema_of
+from sottovoce.text.replacements import Replacements
 
 CONTEXT: dict[str, Any] = {"obj": Invocation(), "help_option_names": ["-h", "--help"]}
 """As the whole command line has it: click keeps the names of the help option once they were looked at."""
@@ -47,6 +49,12 @@ VALUES = {
     "input_format": ("mulaw", "mulaw"),
     "duration": ("0:10", 10.0),
     "offset": ("1:00", 60.0),
+    "replacements": (
+        str(Path(__file__).with_name("replacements.txt")),
+        Replacements((("ada", "Ada"),)),
+    ),
+    "only_languages": ("de, fr", ("de", "fr")),
+    "except_languages": ("en", ("en",)),
     "vad_threshold": ("0.6", 0.6),
     "vad_neg_threshold": ("0.2", 0.2),
 }

@@ -14,6 +14,7 @@ from sottovoce.options.schema import Option, changed, from_values, options_of
 from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.fields import LIVE
 from sottovoce.streaming.options import StreamOptions
+from sottovoce.text.replacements import Replacements
 
 FLAGS = [
     option for option in (*options_of(LiveDecodingOptions), *options_of(VadStreamOptions)) if option.flags
@@ -27,6 +28,7 @@ FIELDS: dict[str, tuple[object, Any]] = {
     "captions": ("revisable", "revisable"),
     "vad": (False, False),
     "speakers": ("3", "3"),
+    "replacements": ("ada => Ada", Replacements((("ada", "Ada"),))),
     "task": ("translate", "translate"),
     "eagerness": ("high", "high"),
     "prompt": ("Anna said", "Anna said"),

@@ -25,6 +25,7 @@ from sottovoce.server.apis.deepgram import (
 from sottovoce.server.errors import ApiError
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.settings import ModelSettings, ServerLimits
+from sottovoce.text.replacements import Replacements
 from sottovoce.types import Event, Partial, Segment, Transcript, Word
 from tests.audio.test_live_container import recorded
 from tests.server.conversation import TWO_SENTENCES_S, Message, connected, exchanged, received, refusal, say
@@ -236,6 +237,8 @@ REFUSED = (
     (f"{PLAIN}&endpointing=soon", "endpointing"),
     (f"{PLAIN}&utterance_end_ms=5", "utterance_end_ms"),
     (f"{PLAIN}&keyterm={'a' * 5000}", "keyterm"),
+    (f"{PLAIN}&replace=a:b&replace=A:c", "replace"),
+    (f"{PLAIN}&replace=/a/:b", "replace"),
 )
 
 
@@ -377,6 +380,11 @@ def test_language_and_hash_are_told() -> None:
     assert (channel["detected_language"], channel["language_confidence"]) == ("en", 0.75)
     (channel,) = document(languages=("en",))["results"]["channels"]
     assert "detected_language" not in channel
+
+
+def test_replacements_are_those_of_a_session_and_a_recording() -> None:
+    params = config_of(replace=["ada:Ada", "um"])
+    assert params.options.replacements == Replacements((("ada", "Ada"), ("um", ""))) == params.replacements
 
 
 def test_parameters_of_a_recording_are_read() -> None:

@@ -559,7 +559,9 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         for writer, write in outputs:
             write(writer.end(ended))
         if not has_text and not transcription.unread:
-            run.progress.note(f"{name}: no speech was found")
+            chosen = run.options.only_languages or run.options.except_languages
+            what = "no speech in the languages of the options" if chosen else "no speech"
+            run.progress.note(f"{name}: {what} was found")
         for note in summary_of(transcription, run):
             run.progress.note(f"{name}: {note}")
     run.progress.written(run.documents.places(name))

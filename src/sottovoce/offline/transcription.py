@@ -37,6 +37,7 @@ from sottovoce.runtime.calls import ObservedRuntime, Runtime
 from sottovoce.speakers.diarize import ChannelDiarizer, make_diarizer
 from sottovoce.speakers.labels import replace_letter
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
+from sottovoce.text.replacements import Replacements
 from sottovoce.types import Segment, Span, Transcript, Turn, Word
 
 if TYPE_CHECKING:
@@ -469,8 +470,23 @@ def in_style(segments: Segments, options: TranscribeOptions) -> Segments:
         written = "en" if options.decoding.task == "translate" else None
         if written is None:
             segments = _reporting(segments, "clean", DISFLUENCIES)
-        segments = _cleaned(segments, written)
+        segments = _nonempty(clean_segment(segment, written or segment.language) for segment in segments)
+    if options.only_languages or options.except_languages:
+        segments = _in_languages(segments, options)
+    if (replacements := Replacements.of(options.replacements)) is not None:
+        segments = _nonempty(map(replacements.segment, segments))
     return segments
+
+
+def _in_languages(segments: Iterator[Segment], options: TranscribeOptions) -> Segments:
+    for segment in segments:
+        is_excepted = segment.language in options.except_languages
+        if segment.language in options.only_languages or not (options.only_languages or is_excepted):
+            yield segment
+
+
+def _nonempty(segments: Iterator[Segment | None]) -> Segments:
+    yield from (segment for segment in segments if segment is not None)
 
 
 def _reporting(segments: Iterator[Segment], style: str, checked: Collection[str]) -> Segments:
@@ -482,13 +498,6 @@ def _reporting(segments: Iterator[Segment], style: str, checked: Collection[str]
                 "%s: not verified for language '%s'; its text stays unchanged", style, segment.language
             )
         yield segment
-
-
-def _cleaned(segments: Iterator[Segment], written: str | None) -> Segments:
-    for segment in segments:
-        cleaned = clean_segment(segment, written or segment.language)
-        if cleaned is not None:
-            yield cleaned
 
 
 def turns_of(segments: Iterable[Segment]) -> tuple[Turn, ...]:

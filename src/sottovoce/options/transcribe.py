@@ -14,6 +14,7 @@ from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOpti
 from sottovoce.options.schema import ApiField, Option, check_options, in_python
 from sottovoce.text.disfluency import check_cleanable
 from sottovoce.text.languages import find_language
+from sottovoce.text.replacements import Replacements, Rules, phrases_alone
 from sottovoce.types import Samples, Turn
 
 PREPENDED = "\"'“¿([{-"
@@ -37,6 +38,7 @@ _times = partial(Option, group="Times")
 _speech = partial(Option, group="Speech")
 _words = partial(Option, group="Words")
 _layout = partial(Option, group="Layout")
+_style = partial(Option, group="Style")
 _signs = partial(_words, unset="openai-whisper's", metavar="SIGNS", cli_default=None)
 
 
@@ -302,11 +304,34 @@ class TranscribeOptions:
     normalization: Normalization = in_python("Range of the log-mel's maximum, see `audio.mel`.").as_field(
         "recording"
     )
-    clean: bool = Option(
+    clean: bool = _style(
         "Remove fillers, repetitions and broken-off words (en, de, es, fr, it, nl, pl, pt, ru).",
-        group="Style",
     ).as_field(False)
     """Words keep their times, and empty segments are dropped."""
+    replacements: Replacements | Rules | None = _style(
+        "File of lines 'what is said => what is written'; phrases, or /expressions/.",
+        flag="--replace",
+        kind="file",
+        openai=ApiField(
+            "replacements",
+            "lines `what is said => what is written`: phrases in any case, as whole words",
+            kind="text",
+            reads=phrases_alone,
+        ),
+    ).as_field(None)
+    """See `Replacements.of`. Words that become one word share its times."""
+    only_languages: tuple[str, ...] = _style(
+        "Keep segments in these languages alone, such as those of a film that are not its main one.",
+        metavar="CODE[,CODE…]",
+        kind="texts",
+        openai=ApiField("only_languages[]", "keep segments in these languages alone", examples=("de",)),
+    ).as_field(())
+    except_languages: tuple[str, ...] = _style(
+        "Leave out segments in these languages.",
+        metavar="CODE[,CODE…]",
+        kind="texts",
+        openai=ApiField("except_languages[]", "leave out segments in these languages", examples=("en",)),
+    ).as_field(())
     speakers: SpeakerOptions | Diarizer | None = _speakers(
         "Identify speakers: their number, or auto. Implies word times.", metavar="auto|N", kind="text"
     ).as_field(None)
@@ -335,6 +360,11 @@ class TranscribeOptions:
         check_options(self)
         prior = {find_language(language): value for language, value in self.language_prior.items()}
         object.__setattr__(self, "language_prior", prior)
+        object.__setattr__(self, "replacements", Replacements.of(self.replacements))
+        for name in ("only_languages", "except_languages"):
+            object.__setattr__(self, name, tuple(map(find_language, getattr(self, name))))
+        if self.only_languages and self.except_languages:
+            raise OptionError("only_languages: expected no except_languages beside them")
         if self.speakers is not None:
             object.__setattr__(self, "speakers", parse_speakers(self.speakers))
         self._check_decoding()

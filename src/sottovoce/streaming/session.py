@@ -39,6 +39,7 @@ from sottovoce.streaming.options import PAUSE_MS, USUAL_PAUSE_S, StreamOptions, 
 from sottovoce.streaming.options import SessionOptions as SessionOptions
 from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, UtteranceDecoder
 from sottovoce.text.languages import SENTENCE_ENDS
+from sottovoce.text.replacements import Replacements
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
@@ -95,12 +96,15 @@ class EventEmitter:
     attempt: Callable[[], AbstractContextManager[None]] = nullcontext
     speakers: LiveSpeakers | None = None
     allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None
+    replacements: Replacements | None = None
 
     def __post_init__(self) -> None:
         self._events: list[Event] = []
         self._numbers = EventNumbers()
         self._words: list[Word] = []
         """Committed words since the last final."""
+        self._waiting: list[Word] = []
+        """Committed words that the next ones may join in a replacement."""
         self._unstable = ""
 
     def take(self) -> list[Event]:
@@ -108,6 +112,13 @@ class EventEmitter:
         return self._numbers.numbered(events)
 
     def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
+        if self.replacements is not None:
+            waiting = [*self._waiting, *words]
+            n_settled = self.replacements.n_settled(waiting)
+            words, self._waiting = self.replacements.words(waiting[:n_settled]), waiting[n_settled:]
+        self._emit_settled(words, language, now_s)
+
+    def _emit_settled(self, words: Sequence[Word], language: str, now_s: float) -> None:
         part: list[Word] = []
         for word in words:
             part.append(word)
@@ -115,7 +126,7 @@ class EventEmitter:
             ends = word.word.rstrip().endswith(SENTENCE_ENDS)
             if span_s > self.longest_s or (ends and span_s > self.sentence_s):
                 self._emit_partial(part, language, now_s)
-                self.emit_final(language, now_s)
+                self._emit_final(language, now_s)
                 part = []
         if part:
             self._emit_partial(part, language, now_s)
@@ -132,6 +143,8 @@ class EventEmitter:
     def emit_unstable(
         self, words: Sequence[Word], language: str, now_s: float, *, committed_s: float
     ) -> None:
+        if self.replacements is not None and words:
+            words = self.replacements.words([*self._waiting, *words])
         text = "".join(word.word for word in words)
         if text == self._unstable:
             return
@@ -141,6 +154,12 @@ class EventEmitter:
 
     def emit_final(self, language: str, now_s: float) -> None:
         """Emit a final of the words since the last final."""
+        if self.replacements is not None and self._waiting:
+            words, self._waiting = self.replacements.words(self._waiting), []
+            self._emit_settled(words, language, now_s)
+        self._emit_final(language, now_s)
+
+    def _emit_final(self, language: str, now_s: float) -> None:
         if not self._words:
             return
         words, self._words = tuple(self._words), []
@@ -317,7 +336,12 @@ class Session:
         vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab)
         self._aligner = AlignAttDecoder(backend, tokenizer.eot, vocabulary, stream.beam_size, stream.fusion)
         self._events = EventEmitter(
-            stream.sentence_s, stream.longest_final_s, self._attempt, speakers, self.timeline.allowed_mass
+            stream.sentence_s,
+            stream.longest_final_s,
+            self._attempt,
+            speakers,
+            self.timeline.allowed_mass,
+            Replacements.of(self._options.replacements),
         )
         self._speakers = speakers
         self._decoder: UtteranceDecoder | None = None

@@ -29,7 +29,7 @@ from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import Captions, Eagerness, LiveDecodingOptions, LiveOptions
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.server import api, fields
-from sottovoce.server.errors import ApiError, invalid_value, unsupported
+from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
 from sottovoce.server.fields import LANGUAGE_EXAMPLES
 from sottovoce.server.live import MAX_RATE, MIN_RATE, PcmReader, WebSocketConnection
 from sottovoce.server.models import ModelRegistry, resolve_model_id
@@ -38,6 +38,7 @@ from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, begin_job, received_body
 from sottovoce.speakers.labels import letter_index
 from sottovoce.text.languages import SENTENCE_ENDS
+from sottovoce.text.replacements import Replacements, phrases_alone
 from sottovoce.types import (
     Event,
     Final,
@@ -67,10 +68,10 @@ DEFAULT_SPLIT_S = 0.8
 
 SILENTLY_IGNORED = ("version", "tag", "extra", "mip_opt_out", "no_delay")
 """Accepted with any value, as no answer could show them."""
-REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
+REFUSED = ("callback", "callback_method", "redact", "multichannel")
 """Must be false: they would change the text or send it elsewhere."""
 OFF_VALUES = ("false", "0", "")
-REPEATABLE = ("keyterm", "keywords", "language_hint", "detect_language")
+REPEATABLE = ("keyterm", "keywords", "replace", "language_hint", "detect_language")
 STREAM_PARAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
     *("detect_language", "utt_split"),
@@ -90,6 +91,7 @@ class ListenParams(ABC):
     terms: tuple[str, ...] = ()
     raw: tuple[str, int] | None = None
     ignored: tuple[str, ...] = ()
+    replacements: Replacements | None = None
 
     @property
     @abstractmethod
@@ -103,6 +105,7 @@ class ListenParams(ABC):
             captions=captions,
             decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms), eagerness=eagerness),
             speakers=speakers,
+            replacements=self.replacements,
             vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
         )
 
@@ -170,6 +173,14 @@ class Query:
         keywords = (word.partition(":")[0] for word in self.values.get("keywords", ()))
         terms = (term.strip() for term in (*self.values.get("keyterm", ()), *keywords))
         return fields.check_terms([term for term in terms if term])
+
+    @property
+    def replacements(self) -> Replacements | None:
+        """Of the rules `said:written`, which may be repeated; without a colon the words are left out."""
+        rules = fields.check_terms(self.values.get("replace", ()), "replace")
+        pairs = (rule.partition(":") for rule in rules)
+        with invalid_options("replace"):
+            return phrases_alone("\n".join(f"{said} => {written}" for said, _, written in pairs))
 
     @property
     def language_hints(self) -> tuple[str, ...]:
@@ -242,6 +253,7 @@ def common_params(query: Query, registry: ModelRegistry) -> DeepgramParams:
         has_speakers=query.flag("diarize") or query.last.get("diarize_model", "").lower() not in OFF_VALUES,
         raw=raw,
         ignored=registry.ignored(model, query.ignored),
+        replacements=query.replacements,
     )
 
 
@@ -425,6 +437,7 @@ async def listen_recording(request: Request) -> Response:
     options = TranscribeOptions(
         word_timestamps=True,
         speakers=SpeakerOptions() if params.has_speakers else None,
+        replacements=params.replacements,
         input_format=params.raw and f"{params.raw[0]}:{params.raw[1]}",
     )
     transcription = TranscriptionRequest(options, params.languages, params.terms)
@@ -709,6 +722,7 @@ SCHEMAS: Mapping[str, api.Schema] = {
     "language_hint": {"type": "array", "items": LANGUAGE},
     "keyterm": fields.TEXTS,
     "keywords": fields.TEXTS,
+    "replace": fields.TEXTS,
     "punctuate": api.FLAG,
     "smart_format": api.FLAG,
     "diarize": api.FLAG,

@@ -1,0 +1,263 @@
+"""What is said, and what is written instead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import regex
+
+from sottovoce.errors import OptionError
+from sottovoce.text.languages import UNSPACED_LETTERS
+from sottovoce.types import Segment, Word
+
+ARROW = "=>"
+UNSPACED_LETTER = regex.compile(f"[{UNSPACED_LETTERS}]")
+Rules: TypeAlias = Mapping[str, str] | str | Path
+
+
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """Rewrites recognised text by rules: what is said, and what is written instead.
+
+    rules: pairs. What is said is a phrase, which matches whole words in any case, or a regular expression
+    between slashes, whose groups the other may name (`\\1`). What is written in lower case begins with a
+    capital where the speech did; an empty text deletes. Where several rules match, the earliest match counts,
+    and of those the longest. Nothing that was written is read again.
+
+    Raises:
+        OptionError: an empty phrase, one phrase with two replacements, an invalid expression or one that
+            matches an empty text.
+    """
+
+    rules: tuple[tuple[str, str], ...]
+    _written: dict[str, str] = field(init=False, repr=False, compare=False)
+    _prefixes: frozenset[str] = field(init=False, repr=False, compare=False)
+    """Folded beginnings of phrases, up to the end of a word."""
+    _patterns: tuple[tuple[regex.Pattern[str], str | None], ...] = field(
+        init=False, repr=False, compare=False
+    )
+    """That of all phrases, with None, and the expressions."""
+
+    def __post_init__(self) -> None:
+        written: dict[str, str] = {}
+        patterns: list[tuple[regex.Pattern[str], str | None]] = []
+        for said, text in self.rules:
+            if len(said) > 2 and said[0] == said[-1] == "/":
+                patterns.append((_compiled(said[1:-1], text), text))
+                continue
+            phrase = _folded(said)
+            if not phrase:
+                raise OptionError(f"replacements: expected what is said before '{text}', got nothing")
+            if written.setdefault(phrase, text) != text:
+                raise OptionError(
+                    f"replacements: expected one text for '{said}', got '{written[phrase]}' and '{text}'"
+                )
+        if written:
+            longest_first = sorted(written.items(), key=lambda rule: -len(rule[0]))
+            either = "|".join(_phrase_pattern(*rule) for rule in longest_first)
+            patterns.append((regex.compile(either, regex.IGNORECASE | regex.FULLCASE), None))
+        prefixes = {beginning for phrase in written for beginning in _beginnings(phrase)}
+        object.__setattr__(self, "_written", written)
+        object.__setattr__(self, "_patterns", tuple(patterns))
+        object.__setattr__(self, "_prefixes", frozenset(prefixes))
+
+    @classmethod
+    def of(cls, rules: Replacements | Rules | None) -> Replacements | None:
+        """Return replacements, or None without rules.
+
+        rules: what is written by what is said; lines `said => written`, where # begins a comment; or a file
+        of such lines. Raises: OptionError.
+        """
+        if rules is None or isinstance(rules, Replacements):
+            return rules
+        if isinstance(rules, Mapping):
+            pairs = tuple(rules.items())
+        elif isinstance(rules, Path):
+            try:
+                pairs = _read(rules.read_text(encoding="utf-8-sig"), f"{rules}: ")
+            except (OSError, UnicodeError) as fault:
+                cause = getattr(fault, "strerror", None) or "it is no UTF-8"
+                raise OptionError(f"{rules}: expected a readable text file, got an error: {cause}") from None
+        elif isinstance(rules, str):
+            pairs = _read(rules, "replacements: ")
+        else:
+            raise OptionError(f"replacements: expected texts by phrases, or a file, got {rules!r:.60}")
+        return cls(pairs) if pairs else None
+
+    @property
+    def has_expressions(self) -> bool:
+        return any(text is not None for _, text in self._patterns)
+
+    def text(self, text: str) -> str:
+        parts, at = [], 0
+        for start, end, written in self._matches(text):
+            parts += [text[at:start], written]
+            at = end
+        return "".join([*parts, text[at:]])
+
+    def words(self, words: Sequence[Word]) -> tuple[Word, ...]:
+        """Rewrite words. If a match has as many words as before, they keep their times; if not, it becomes
+        one word with the times of all, and their lowest probability.
+        """
+        text = "".join(word.word for word in words)
+        matches = deque(self._matches(text))
+        rewritten: list[Word] = []
+        remaining = deque(words)
+        end = 0
+        while remaining:
+            group, at, parts = [remaining.popleft()], end, [""]
+            end += len(group[0].word)
+            while matches and matches[0].start < end:
+                match = matches.popleft()
+                while match.end > end:
+                    group.append(remaining.popleft())
+                    end += len(group[-1].word)
+                parts += [text[at : match.start], match.written]
+                at = match.end
+            rewritten += group if len(parts) == 1 else _spread("".join(parts) + text[at:end], group)
+        return tuple(rewritten)
+
+    def segment(self, segment: Segment) -> Segment | None:
+        """Rewrite a segment; None if nothing remains. Its tokens stay."""
+        text = self.text(segment.text)
+        if text == segment.text:
+            return segment
+        words = segment.words and self.words(segment.words)
+        return replace(segment, text=text, words=words) if text.strip() else None
+
+    def n_settled(self, words: Sequence[Word]) -> int:
+        """Return the number of leading words that no word to come can change."""
+        text = "".join(word.word for word in words)
+        settled = min([len(text), *self._unfinished(text)])
+        for match in self._matches(text):
+            if match.start < settled < match.end:
+                settled = match.start
+        end = n_words = 0
+        for word in words:
+            end += len(word.word)
+            if end > settled:
+                break
+            n_words += 1
+        return n_words
+
+    def _unfinished(self, text: str) -> Iterator[int]:
+        """Yield where matches begin that words to come may complete or lengthen."""
+        longest = max(map(len, self._prefixes), default=0)
+        for start in range(max(0, len(text) - longest - 1), len(text)):
+            if _is_border(text, start) and _folded(text[start:]) in self._prefixes:
+                yield start
+        for pattern, written in self._patterns:
+            if written is not None:
+                for found in pattern.finditer(text, partial=True):
+                    if found.partial or found.end() == len(text):
+                        yield found.start()
+
+    def _matches(self, text: str) -> Iterator[_Match]:
+        at = 0
+        while True:
+            candidates = [
+                (found.start(), -found.end(), found, written)
+                for pattern, written in self._patterns
+                if (found := pattern.search(text, at))
+            ]
+            if not candidates:
+                return
+            start, end, found, written = min(candidates, key=lambda candidate: candidate[:2])
+            at = -end
+            yield _Match(
+                start, at, self._written_for(found.group()) if written is None else found.expand(written)
+            )
+
+    def _written_for(self, said: str) -> str:
+        phrase = _folded(said)
+        written = self._written.get(phrase)
+        if written is None:
+            return self._written[phrase.rstrip(",")]  # a comma behind deleted words goes with them
+        is_capital = said.lstrip()[:1].isupper() and written.islower()
+        return written[:1].upper() + written[1:] if is_capital else written
+
+
+class _Match(NamedTuple):
+    start: int
+    end: int
+    written: str
+
+
+def phrases_alone(rules: str) -> Replacements | None:
+    """Read rules of a request, which may hold no expressions: some take very long. Raises: OptionError."""
+    replacements = Replacements.of(rules)
+    if replacements is not None and replacements.has_expressions:
+        raise OptionError("replacements: expected phrases in a request, got a regular expression")
+    return replacements
+
+
+def _read(lines: str, place: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for number, line in enumerate(lines.splitlines(), start=1):
+        rule = line.strip()
+        if not rule or rule.startswith("#"):
+            continue
+        said, arrow, written = rule.partition(ARROW)
+        if not arrow or not said.strip():
+            raise OptionError(
+                f"{place}line {number}: expected 'what is said {ARROW} what is written', got '{rule:.60}'"
+            )
+        pairs.append((said.strip(), written.strip()))
+    return tuple(pairs)
+
+
+def _compiled(expression: str, written: str) -> regex.Pattern[str]:
+    try:
+        pattern = regex.compile(expression)
+        regex.sub(f"(?:{expression})|", written, "")  # fails where a group is missing
+    except (regex.error, IndexError) as fault:
+        raise OptionError(
+            f"replacements: expected a regular expression, got '/{expression}/': {fault}"
+        ) from None
+    if pattern.search(""):
+        raise OptionError(
+            f"replacements: expected an expression with text, got '/{expression}/', which matches none"
+        )
+    return pattern
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _phrase_pattern(phrase: str, written: str) -> str:
+    """Of whole words; where letters are written without spaces, of any place."""
+    body = r"\s+".join(map(regex.escape, phrase.split(" ")))
+    before = r"(?<!\w)" if _is_spaced(phrase[0]) else ""
+    after = r"(?!\w)" if _is_spaced(phrase[-1]) else ""
+    return f"{before}{body}{after}" if written else rf"\s*{before}{body}{after},?"
+
+
+def _is_spaced(letter: str) -> bool:
+    return letter.isalnum() and not UNSPACED_LETTER.match(letter)
+
+
+def _is_border(text: str, at: int) -> bool:
+    """Whether a phrase may begin at a position, or end before it."""
+    return at == 0 or not (_is_spaced(text[at - 1]) and _is_spaced(text[at]))
+
+
+def _beginnings(phrase: str) -> Iterator[str]:
+    for end in range(1, len(phrase)):
+        if _is_border(phrase, end) and not phrase[end - 1].isspace():
+            yield phrase[:end]
+
+
+def _spread(text: str, group: Sequence[Word]) -> Sequence[Word]:
+    parts = regex.findall(r"\s*\S+", text)
+    if len(parts) == len(group):
+        return [replace(word, word=part) for word, part in zip(group, parts, strict=True)]
+    if not parts:
+        return []
+    tokens = tuple(token for word in group for token in word.tokens)
+    probability = min(word.probability for word in group)
+    return [replace(group[0], word=text, end=group[-1].end, probability=probability, tokens=tokens)]
