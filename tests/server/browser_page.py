@@ -247,8 +247,8 @@ def test_a_key_is_asked_for_where_one_is_needed() -> None:
         assert downloaded(page, "txt").startswith("word")
 
 
-def test_a_sample_is_written_and_not_kept(server: ServerThread) -> None:
-    with browser(f"{server.url}/?languages=en,de") as page:
+def test_a_sample_is_written_and_not_kept() -> None:
+    with serving(SentencesModel()) as server, browser(server.url) as page:
         page.click("#sample")
         state(page, "ended")
         assert page.locator("#log .words").count() > 0
