@@ -61,9 +61,11 @@ def test_list_tells_what_is_here_and_what_can_be_fetched(
         "cached": None,
         "in_index": True,
         "size_mb": 150.2,
+        "parameters_m": 74,
         "licence": "MIT",
     }
     assert rows["large-v3"]["size_mb"] is None
+    assert [name for name, row in rows.items() if row["parameters_m"] is None] == ["nano"]
     assert not rows["large-v3"]["in_index"]
     assert "openai/whisper-large-v3-turbo" in call("models", "list").out
 

@@ -14,7 +14,16 @@ from rich.table import Table
 
 from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand
 from sottovoce.models.checkpoint.formats import BY_NAME, WRITTEN, format_by_name, require_suffix
-from sottovoce.models.sources.find import LICENCE, NANO, REPOSITORIES, Sources, cached, list_models, resolve
+from sottovoce.models.sources.find import (
+    LICENCE,
+    MILLIONS,
+    NANO,
+    REPOSITORIES,
+    Sources,
+    cached,
+    list_models,
+    resolve,
+)
 from sottovoce.options.schema import Option, from_values
 
 if TYPE_CHECKING:
@@ -52,19 +61,21 @@ FORMAT = (
 def list_(as_json: bool, model_dir: str | None) -> None:
     """List the model names; --model also takes a path or a hub id (org/name).
 
-    Here: on this machine. MB: on disk, if known. Index: available from the package index without the hub.
+    M: millions of parameters, of two bytes each in float16 and four in float32. Here: on this machine. MB: on
+    disk, if known. Index: available from the package index without the hub. The licence of all is MIT.
     """
     sources = ModelOptions(model_dir=model_dir).sources()
     rows = [listed(name, sources) for name in list_models()]
     if as_json:
         click.echo(json.dumps(rows))
         return
-    columns = ("name", "here", "MB", "licence", "index", "hub")
+    columns = ("name", "M", "here", "MB", "index", "hub")
     table = Table(*columns, box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
         here, there = ("yes" if row[key] else "" for key in ("cached", "in_index"))
         size = "" if row["size_mb"] is None else f"{row['size_mb']:.0f}"
-        table.add_row(str(row["name"]), here, size, str(row["licence"]), there, str(row["source"]))
+        millions = "" if row["parameters_m"] is None else str(row["parameters_m"])
+        table.add_row(str(row["name"]), millions, here, size, there, str(row["source"]))
     Console(soft_wrap=not sys.stdout.isatty()).print(table)
 
 
@@ -74,6 +85,7 @@ def listed(name: str, sources: Sources) -> dict[str, object]:
     return {
         "name": name,
         "source": REPOSITORIES.get(name, "bundled"),
+        "parameters_m": MILLIONS.get(name),
         "cached": str(here) if here else None,
         "in_index": entry is not None,
         "size_mb": None if size is None else round(size / 1e6, 1),

@@ -39,6 +39,18 @@ REPOSITORIES = MappingProxyType(
     }
 )
 """Hub repositories by name; `large` and `turbo` as in openai-whisper."""
+MILLIONS = MappingProxyType(
+    {
+        **{f"{name}{end}": n for name, n in (("tiny", 39), ("base", 74)) for end in ("", ".en")},
+        **{f"{name}{end}": n for name, n in (("small", 244), ("medium", 769)) for end in ("", ".en")},
+        **dict.fromkeys(("large-v1", "large-v2", "large-v3", "large"), 1550),
+        **dict.fromkeys(("large-v3-turbo", "turbo"), 809),
+        "distil-small.en": 166,
+        "distil-medium.en": 394,
+        **dict.fromkeys(("distil-large-v2", "distil-large-v3", "distil-large-v3.5"), 756),
+    }
+)
+"""Millions of parameters by name. Source: the READMEs of openai-whisper and Distil-Whisper."""
 PUBLISHERS = frozenset(
     {
         *("openai", "distil-whisper", "systran", "guillaumekln", "ggerganov", "deepdml", "mobiuslabsgmbh"),
