@@ -36,12 +36,32 @@ from sottovoce.ctc.search import (
     padded,
 )
 from sottovoce.errors import OptionError
-from sottovoce.lm.base import Bools, Floats, Ints, WordModel
+from sottovoce.lm.base import Bools, Doubles, Floats, Ints, LanguageModel, WordModel
 from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.lexicon import Entries, Lexicon
 from sottovoce.lm.ngram import load_ngram
 from sottovoce.lm.rescoring import HistoryWord, NeuralRescorer, WordHistory, WordLanguageModel
 from sottovoce.types import Hypothesis, Partial, Word
+
+
+@dataclass(frozen=True, slots=True)
+class WordScores:
+    """The parts of a hypothesis' score that a word has; natural logs.
+
+    acoustic: of the likeliest path, from the first frame of the word to that of the next. ngram, hotword,
+    neural: weighted; the last word's include the end of the sentence. bonus: word score and unknown score.
+    rival: the words in its place in the best hypothesis that lacks it, "" for none there; None: all have it.
+    margin: nats by which the explained hypothesis is better than that one.
+    """
+
+    word: Word
+    acoustic: float
+    ngram: float
+    hotword: float
+    neural: float
+    bonus: float
+    rival: str | None
+    margin: float | None
 
 
 class Ending(NamedTuple):
@@ -414,17 +434,20 @@ class EmissionDecoder:
             texts += list(by_text)[: self.options.n_best]
         return self._hypotheses(state, endings, texts)
 
-    def finish(self, state: PrefixState, *, homophones: bool = True) -> list[list[Hypothesis]]:
+    def finish(
+        self, state: PrefixState, *, n_best: int | None = None, homophones: bool = True
+    ) -> list[list[Hypothesis]]:
         """Return the hypotheses of finished streams; the state is unchanged. If none of an utterance can be
         completed, all have `is_unfinished` and their search scores.
 
-        homophones: whether lists have homophones that the search pruned.
+        n_best: None: that of the options. homophones: whether lists have homophones that the search pruned.
         """
         if not len(state.length):
             return []
-        endings = self._endings(state)
+        n_best = n_best or self.options.n_best
+        endings = self._endings(state, n_best)
         if self._adjuster is None and homophones:
-            endings = self._with_pruned(state, endings)
+            endings = self._with_pruned(state, endings, n_best)
         return self._hypotheses(state, endings)
 
     def _text_so_far(self, history: CommittedHistory, later: Sequence[int]) -> str:
@@ -467,7 +490,7 @@ class EmissionDecoder:
             self._adjuster.adjust(state, (counts > 0) & (state.n_searched % every == 0))
             begin += part.shape[1]
 
-    def _endings(self, state: PrefixState) -> list[Ending]:
+    def _endings(self, state: PrefixState, n_best: int) -> list[Ending]:
         n_batch, n_beams = state.length.shape
         ranked = state.acoustic + state.lm
         endings, marks = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
@@ -480,15 +503,15 @@ class EmissionDecoder:
             scores = self._adjuster.final_scores(state, scores, beams, marks)
         scores[is_stuck, ::n_ways] = ranked[is_stuck]
         marks[is_stuck] = UNFINISHED
-        index = (-scores).argsort(axis=1, kind="stable")[:, : self.options.n_best]
+        index = (-scores).argsort(axis=1, kind="stable")[:, :n_best]
         best, marks = (np.take_along_axis(part, index, axis=1) for part in (scores, marks))
         shares = _posteriors(best, scores + state.merged.repeat(n_ways, axis=1))
         listed = _listed(state, best, shares, index // n_ways, marks)
         return list(itertools.chain.from_iterable(listed))
 
-    def _with_pruned(self, state: PrefixState, endings: list[Ending]) -> list[Ending]:
+    def _with_pruned(self, state: PrefixState, endings: list[Ending], n_best: int) -> list[Ending]:
         """Merge in pruned homophones, except of unfinished utterances and committed words."""
-        if self.options.n_best == 1 or self._scorer is None or self._scorer.n_arcs == 1:
+        if n_best == 1 or self._scorer is None or self._scorer.n_arcs == 1:
             return endings
         n_labels, acoustic, lm_offset = len(self.labels), state.acoustic.tolist(), state.lm_offset.tolist()
         beams: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -502,13 +525,13 @@ class EmissionDecoder:
                 beams[key] = ending.beam
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
         labels = [labels for _, labels in beams]
-        readings = self._search.readings(labels, each * self.options.n_best) if beams else []
+        readings = self._search.readings(labels, each * n_best) if beams else []
         more = [
             Ending(row, acoustic[row][beam] + score - lm_offset[row], 0.0, beam, mark, symbols)
             for ((row, _), beam), several in zip(beams.items(), readings, strict=True)
             for symbols, mark, score in several
         ]
-        return merge_rescored(endings, more, self.options.n_best)
+        return merge_rescored(endings, more, n_best)
 
     def _hypotheses(
         self, state: PrefixState, endings: Sequence[Ending], texts: Sequence[str] | None = None
@@ -567,6 +590,21 @@ class EmissionDecoder:
             end=(times.last[word.end - 1] + 1) * self.options.frame_s,
             probability=math.exp(sum(peaks) / len(peaks)),
         )
+
+
+def _step_scores(model: LanguageModel, ids: Sequence[int]) -> Doubles:
+    """Return the scores (N,) of a sentence's ids; the last with that of the end."""
+    state, scores = model.start(1), np.zeros(len(ids))
+    for place, each in enumerate(ids):
+        score, state = model.score(state, np.array([each]))
+        scores[place] = score[0]
+    scores[-1] += model.finish(state)[0]
+    return scores
+
+
+def _beside(hypothesis: Hypothesis, word: Word) -> list[Word]:
+    """Return the words of a hypothesis that overlap a word of another."""
+    return [each for each in hypothesis.words if each.start < word.end and word.start < each.end]
 
 
 def ranked_beams(state: PrefixState) -> list[list[Ending]]:
@@ -665,7 +703,7 @@ class CtcDecoder(EmissionDecoder):
         label_model = None if label_lm is None else load_ngram(label_lm)
         weight = fusion.hotword_weight
         phrases = [] if hotwords is None else listed_phrases(hotwords, default_weight=weight)
-        parts = DecoderParts(named, fusion)
+        parts = self._parts = DecoderParts(named, fusion)
         scorer, self.lexicon = parts.scorer(models, lexicon, phrases, unknown_words, label_model)
         """The words' tree, made or given; None without a lexicon."""
         rescorer = None
@@ -686,6 +724,7 @@ class CtcDecoder(EmissionDecoder):
                 replaces=[] if self.lexicon is None else [(m, w * (1 - fusion.lm_kept)) for m, w in models],
             )
         words = () if self.lexicon is None else self.lexicon.words
+        self._rescorer = rescorer
         super().__init__(named, options, scorer=scorer, lexicon=words, history_scorer=rescorer)
 
     def __copy__(self) -> CtcDecoder:
@@ -698,6 +737,78 @@ class CtcDecoder(EmissionDecoder):
         """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
         networks = [log_softmax(as_arrays(each, None)[0].astype(np.float32)) for each in networks_of(logits)]
         return self.decode(networks if len(networks) > 1 else networks[0], lengths)
+
+    def explain(self, log_probs: Emissions, hypothesis: Hypothesis) -> list[WordScores]:
+        """Explain a hypothesis of emissions (T, V) word by word; it needs `CtcOptions.times`.
+
+        Rivals are those of the final beam. Over all words, the scores of language models sum to `lm_score`,
+        and `acoustic` to the likeliest path, which is less than `acoustic_score`, the sum of all paths.
+
+        Raises:
+            OptionError: a hypothesis without times.
+        """
+        if hypothesis.tokens and not hypothesis.token_frames:
+            raise OptionError("explain: expected a hypothesis with times, got one without")
+        if not hypothesis.words:
+            return []
+        emissions, lengths = self._checked(log_probs, None)
+        state = self.start()
+        self._advance(state, emissions, lengths)
+        others = [each for each in self.finish(state, n_best=self.options.beam_size)[0] if each != hypothesis]
+        frame_of = {frame: place for place, frame in enumerate(hypothesis.token_frames)}
+        begins = [0, *(frame_of[round(w.start / self.options.frame_s)] for w in hypothesis.words[1:])]
+        acoustic = self._path_scores(self._scaling.scores(emissions), hypothesis.tokens, begins)
+        parts: dict[str, Doubles] = {kind: np.zeros(len(begins)) for kind in ("ngram", "hotword")}
+        index = {} if self.lexicon is None else {word: i for i, word in enumerate(self.lexicon.words)}
+        words = [index.get(word.word, index.get(None, 0)) for word in hypothesis.words]
+        fusion = self._parts.options
+        kept = 1.0 if self._rescorer is None else fusion.lm_kept
+        for kind, model, ids, weight, over_words in self._parts.scored:
+            scores = _step_scores(model, [ids[each] for each in (words if over_words else hypothesis.tokens)])
+            parts[kind] += (
+                scores * weight * (kept if kind == "ngram" else 1.0)
+                if over_words
+                else np.add.reduceat(scores, begins) * weight
+            )
+        known = [HistoryWord(word.word, word.word in index or not index) for word in hypothesis.words]
+        neural = [0.0] * len(words) if self._rescorer is None else self._rescorer.word_scores(known)
+        explained = []
+        for i, word in enumerate(hypothesis.words):
+            place = (each for each in others if all(w.word != word.word for w in _beside(each, word)))
+            rival = max(place, key=lambda each: each.score, default=None)
+            bonus = fusion.word_score + (0.0 if known[i].in_lexicon else fusion.unknown_score)
+            explained.append(
+                WordScores(
+                    word,
+                    float(acoustic[i]),
+                    float(parts["ngram"][i]),
+                    float(parts["hotword"][i]),
+                    neural[i],
+                    bonus,
+                    None if rival is None else " ".join(w.word for w in _beside(rival, word)),
+                    None if rival is None else hypothesis.score - rival.score,
+                )
+            )
+        return explained
+
+    def _path_scores(self, scores: Floats, tokens: Sequence[int], begins: Sequence[int]) -> Floats:
+        """Return the scores (N,) of the likeliest path of tokens by the words that begin at N of them."""
+        labels, n_labels = np.array([tokens]), len(self.labels)
+        seen, n_frames = self._idle.emissions(scores)[0], scores.shape[1]
+        first_symbol = self.labels.blank if self._idle.separator is None else self._idle.separator
+        blanks = np.broadcast_to(
+            self._idle.blanks(labels, np.array([first_symbol]), n_labels), (1, len(tokens) + 1)
+        )[0]
+        lengths = np.array([n_frames]), np.array([len(tokens)])
+        spans = align(
+            seen[None], lengths[0], labels, lengths[1], rows=np.zeros(1, np.int64), blank=blanks[None]
+        )
+        frames = np.arange(n_frames)
+        after = np.searchsorted(spans.first[0], frames, side="right")  # tokens that have begun
+        is_token = (after > 0) & (frames <= spans.last[0][after - 1])
+        path = np.where(is_token, labels[0][after - 1], blanks[after])
+        totals: Floats = np.add.reduceat(seen[frames, path], [0, *spans.first[0][begins[1:]]])
+        return totals
 
     @classmethod
     def from_config(cls, path: str | Path, *, device: str = "cpu") -> CtcDecoder:

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.ctc.options import Case, CtcFusionOptions
 from sottovoce.ctc.search import IMPOSSIBLE, PrefixScorer, WeightedModel
 from sottovoce.errors import LanguageModelError, OptionError, SottovoceError
-from sottovoce.lm.base import WordModel
+from sottovoce.lm.base import LanguageModel, WordModel
 from sottovoce.lm.boosting import (
     Edges,
     ListedPhrase,
@@ -190,6 +191,16 @@ def _each(texts: Sequence[str], may_stay: Callable[[str], bool]) -> tuple[str, .
     return tuple(text for text in stripped if text)
 
 
+class ScoredPart(NamedTuple):
+    """A model of a search. ids: the model's id of each word of the lexicon, or of each label."""
+
+    kind: Literal["ngram", "hotword"]
+    model: LanguageModel
+    ids: Sequence[int]
+    weight: float
+    over_words: bool
+
+
 _SPACE_NAMES = (" ", "|", "<space>", PIECE_START)
 SPECIAL_WORDS = {"<s>", "</s>", "<unk>", "<UNK>"}
 
@@ -198,6 +209,8 @@ class DecoderParts:
     def __init__(self, labels: Labels, options: CtcFusionOptions) -> None:
         self.labels = labels
         self.options = options
+        self.scored: list[ScoredPart] = []
+        """The models of the scorer."""
 
     @cached_property
     def _speller(self) -> PhraseSpeller:
@@ -234,12 +247,16 @@ class DecoderParts:
         for model, weight in models:
             ids = np.array(model.ids(["<unk>" if word is None else word for word in words.words]))
             word_models.append((model.automaton().over(ids), weight))
+            self.scored.append(ScoredPart("ngram", model, ids.tolist(), weight, over_words=True))
             if self.options.look_ahead:
                 # A word that is impossible alone may be possible after others.
                 alone = model.score(model.null_context(len(ids)), ids)[0].clip(min=IMPOSSIBLE)
                 unigrams += alone * np.float32(weight)
         if boosts_words:
-            word_models.append((self._word_booster(phrases, words).automaton(), 1.0))
+            booster = self._word_booster(phrases, words)
+            word_models.append((booster.automaton(), 1.0))
+            every = range(len(words.words))
+            self.scored.append(ScoredPart("hotword", booster, every, 1.0, over_words=True))
         scorer = PrefixScorer(
             len(self.labels),
             self._token_models(over_labels, [] if boosts_words else phrases, lexicon=words),
@@ -287,8 +304,12 @@ class DecoderParts:
         for model, weight in weighted:
             ids = model.ids([self._label_name(i, model) for i in range(len(self.labels))])
             models.append((model.automaton().over(np.array(ids)), weight))
+            self.scored.append(ScoredPart("ngram", model, ids, weight, over_words=False))
         if phrases:
-            models.append((self._label_booster(phrases, lexicon).automaton(), 1.0))
+            booster = self._label_booster(phrases, lexicon)
+            models.append((booster.automaton(), 1.0))
+            every = range(len(self.labels))
+            self.scored.append(ScoredPart("hotword", booster, every, 1.0, over_words=False))
         if counts_words and self.options.word_score:
             edges = {"separators": self.labels.separators, "starts": self.labels.word_starts}
             models.append((word_counter(self.options.word_score, **edges), 1.0))

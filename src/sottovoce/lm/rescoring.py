@@ -4,6 +4,7 @@ of a search, and at the end, its scores of whole word histories replace the n-gr
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from threading import Lock
@@ -117,6 +118,18 @@ class NeuralRescorer:
                 self._score_ends(histories)
                 neural = [n + self._ends[history] for n, history in zip(neural, histories, strict=True)]
             return [self._weight * n - taken for n, taken in zip(neural, replaced, strict=True)]
+
+    def word_scores(self, words: Sequence[HistoryWord]) -> list[float]:
+        """Return the weighted scores of the words of a sentence; the last with that of the end."""
+        histories = [WordHistory()]
+        for word in words:
+            histories.append(histories[-1].after([word]))
+        with self._lock:
+            self._score(histories)
+            self._score_ends(histories[-1:])
+            sums = [self._neural[history] for history in histories]
+            sums[-1] += self._ends[histories[-1]]
+        return [self._weight * (after - before) for before, after in itertools.pairwise(sums)]
 
     def bounds(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
         """Return the adjustments if the model were certain of all words not scored yet."""
