@@ -347,7 +347,8 @@ function showLevel(peak) {
 function offerActions() {
   const has = transcript.words > 0;
   const running = isRunning();
-  $("toggle-text").textContent = running ? "Stop" : has && !isSample ? "Continue" : "Start";
+  const goesOn = has && !isSample && kind() !== "upload"; // a file that is read as a whole replaces what stands here
+  $("toggle-text").textContent = running ? "Stop" : goesOn ? "Continue" : "Start";
   for (const id of ["copy", "save"]) $(id).disabled = !has;
   $("clear").disabled = !has || running;
   $("hint").hidden = has || running;
