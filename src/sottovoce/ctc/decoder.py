@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,14 @@ from sottovoce.lm.base import Bools, Doubles, Floats, Ints, LanguageModel, WordM
 from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.lexicon import Entries, Lexicon
 from sottovoce.lm.ngram import load_ngram
-from sottovoce.lm.rescoring import HistoryWord, NeuralRescorer, WordHistory, WordLanguageModel
+from sottovoce.lm.rescoring import (
+    HistoryWord,
+    NeuralRescorer,
+    StatefulModel,
+    StatefulWords,
+    WordHistory,
+    WordLanguageModel,
+)
 from sottovoce.types import Hypothesis, Partial, Word
 
 
@@ -650,7 +657,8 @@ class CtcDecoder(EmissionDecoder):
 
     A decoder can be copied and pickled; files are read anew.
     neural_lm: a Hugging Face causal model's folder or name, the folder of a LoRA adapter (extra `neural-lm`),
-    or a model; its scores replace the n-gram's.
+    or a model in Python with `start`, `score` and `finish` (see `lm.rescoring.StatefulModel`); its scores
+    replace the n-gram's.
     beam_size, n_best: override the options.
     unknown_words: whether words outside the lexicon are allowed; None: only without a given lexicon.
     device: of the neural model. The search runs on the CPU.
@@ -670,7 +678,7 @@ class CtcDecoder(EmissionDecoder):
         label_lm: str | Path | WordModel | None = None,
         lexicon: str | Path | Entries | Lexicon | None = None,
         hotwords: Hotwords | None = None,
-        neural_lm: str | Path | WordLanguageModel | None = None,
+        neural_lm: str | Path | WordLanguageModel | StatefulModel[Any] | None = None,
         beam_size: int | None = None,
         n_best: int | None = None,
         unknown_words: bool | None = None,
@@ -717,6 +725,8 @@ class CtcDecoder(EmissionDecoder):
                 dtype=fusion.neural_dtype,
                 cache_mb=fusion.neural_cache_mb,
             )
+        if isinstance(neural_lm, StatefulModel):
+            neural_lm = StatefulWords(neural_lm)
         if neural_lm is not None:
             rescorer = NeuralRescorer(
                 neural_lm,

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -78,6 +78,58 @@ class WordLanguageModel(Protocol):
     def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
         """Return natural log-probabilities of the sentence's end after at least one history."""
         ...
+
+
+State = TypeVar("State")
+
+
+@runtime_checkable
+class StatefulModel(Protocol[State]):
+    """A language model over words, with states of any type; lists have N entries, scores are natural logs."""
+
+    def start(self) -> State:
+        """Return the state before a sentence."""
+        ...
+
+    def score(self, states: Sequence[State], words: Sequence[str]) -> tuple[Sequence[float], Sequence[State]]:
+        """Return the log-probabilities of words after states, and the states after them."""
+        ...
+
+    def finish(self, states: Sequence[State]) -> Sequence[float]:
+        """Return the log-probabilities of ending after states."""
+        ...
+
+
+class StatefulWords(Generic[State]):
+    """A `WordLanguageModel` of a `StatefulModel`. most_states: that are kept between calls."""
+
+    def __init__(self, model: StatefulModel[State], *, most_states: int = 4096) -> None:
+        self._model = model
+        self._most_states = most_states
+        self._states: dict[History, State] = {(): model.start()}
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
+        return dict(zip(pairs, self._scored(pairs), strict=True))
+
+    def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
+        return dict(zip(histories, self._model.finish(self._after(histories)), strict=True))
+
+    def _scored(self, pairs: Sequence[tuple[History, str]]) -> Sequence[float]:
+        scores, states = self._model.score(
+            self._after([past for past, _ in pairs]), [word for _, word in pairs]
+        )
+        self._states.update({(*past, word): state for (past, word), state in zip(pairs, states, strict=True)})
+        return scores
+
+    def _after(self, histories: Sequence[History]) -> list[State]:
+        prefixes = {past[:n] for past in histories for n in range(1, len(past) + 1)}
+        missing = prefixes - self._states.keys()
+        if len(self._states) + len(missing) > self._most_states:
+            self._states = {(): self._states[()]}
+            missing = prefixes
+        for _, level in itertools.groupby(sorted(missing, key=len), key=len):
+            self._scored([(past[:-1], past[-1]) for past in level])
+        return [self._states[past] for past in histories]
 
 
 class NeuralRescorer:
