@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -137,8 +138,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return bool(ALL_LONG.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what takes many minutes, unless it is asked for."""
+    """Mark further cases of a test as long, and leave out what takes many minutes, unless it is asked for."""
+    n_cases: Counter[str] = Counter()
+    for item in items:
+        if (quick := item.get_closest_marker("quick")) is not None:
+            test = item.nodeid.partition("[")[0]
+            n_cases[test] += 1
+            if n_cases[test] > quick.args[0]:
+                item.add_marker(pytest.mark.long)
     if os.environ.get("SOTTOVOCE_LARGE"):
         return
     for item in items:

@@ -249,6 +249,7 @@ def test_speakers_of_another_type_are_one_line() -> None:
         TranscribeOptions(speakers=[2])  # type: ignore[arg-type]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", ["seek", "vad"])
 def test_languages_within_a_recording(model: Model, mode: Literal["seek", "vad"]) -> None:
     """Found once where following is off, in a part with two of them."""

@@ -80,6 +80,7 @@ LOOKS: dict[str, Callable[[Model, Source], object]] = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("look", LOOKS)
 def test_every_look_opens_a_recording_alike(look: str, sources: dict[str, Source], model: Model) -> None:
     of_samples: dict[bytes, object] = {}
@@ -90,6 +91,7 @@ def test_every_look_opens_a_recording_alike(look: str, sources: dict[str, Source
         assert LOOKS[look](model, source) == of_samples[samples.tobytes()], way
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", ["track", "format", "filter"])
 def test_every_document_of_a_command_is_of_the_recording_as_it_was_opened(
     way: str, sources: dict[str, Source], tmp_path: Path

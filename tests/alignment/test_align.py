@@ -127,6 +127,7 @@ def test_a_model_without_a_ctc_head_is_refused(model: Model, monkeypatch: pytest
 UNRELATED = "Wholly unrelated vocabulary concerning astronomy, jurisprudence and bookkeeping."
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("text", "seconds", "method", "message"),
     [

@@ -98,6 +98,7 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_what_several_processes_read_is_what_one_reads(sentences: Path) -> None:
     """Speech is found first, and a window is shorter than two sentences: both cut alike."""
     model = LOAD()
@@ -144,6 +145,7 @@ def broken(kind: str) -> Model:
     raise {"ours": OptionError, "unexpected": KeyError}[kind]("model: expected a model, got a fault")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "error"),
     [

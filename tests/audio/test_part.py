@@ -56,6 +56,7 @@ def recording(container: str, codec: str, rate: int) -> bytes:
     return encoded_bytes(speechlike(LENGTH_S * rate), rate=rate, container=container, codec=codec)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("container", "codec", "rate"), SOUGHT + DECODED)
 def test_a_part_is_that_of_the_whole_to_the_sample(
     container: str, codec: str, rate: int, decoded_s: list[float]

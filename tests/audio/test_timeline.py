@@ -61,6 +61,7 @@ def lags_s(theirs: Samples, ours: Samples) -> list[float]:
     return lags
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("kind", STAMPS)
 @pytest.mark.parametrize(("container", "codec", "rate"), CONTAINERS)
 def test_places_are_those_of_ffmpeg(container: str, codec: str, rate: int, kind: str, tmp_path: Path) -> None:
@@ -70,6 +71,7 @@ def test_places_are_those_of_ffmpeg(container: str, codec: str, rate: int, kind:
     assert np.abs(lags).max() <= SAME_S
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("container", "codec", "rate"),
     [
@@ -113,6 +115,7 @@ def test_an_audio_file_begins_where_its_sound_begins() -> None:
         assert spans_near(live(data), [(0.0, 9.0)])
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("container", ["mp4", "matroska", "webm", "ogg"])
 @pytest.mark.parametrize("start_s", [21.0, 27.5, 38.3])
 def test_a_part_has_the_places_of_the_whole(container: str, start_s: float) -> None:
@@ -219,6 +222,7 @@ def link(seconds: int, n_channels: int) -> bytes:
     return encoded_bytes(sound, rate=48_000, container="ogg", codec="libopus", layout=layout)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "links",
     [[(8, 2), (5, 1)], [(2, 1), (3, 1)], [(20, 1), (2, 2), (12, 1)], [(9, 1), (2, 2), (4, 1), (2, 2)]],

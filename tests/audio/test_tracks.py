@@ -22,6 +22,7 @@ def frequency(samples: np.ndarray) -> int:
     return round(float(np.argmax(np.abs(np.fft.rfft(samples)))) * 16_000 / len(samples), -1)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("name", ["film.mka", "film.mp4", "film.mov"])
 @pytest.mark.parametrize(
     ("track", "expected"),

@@ -58,6 +58,7 @@ def encoded(samples: Samples) -> dict[str, bytes]:
     return {"bytes": encoded_bytes(samples, rate=SAMPLE_RATE, container="flac", codec="flac")}
 
 
+@pytest.mark.long
 def test_conversation_is_scored_where_its_data_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +87,7 @@ def test_conversation_is_scored_where_its_data_are(
     assert "| en | 1, 1 |" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_clips_of_smart_turn_are_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     arrow = pytest.importorskip("pyarrow")

@@ -31,6 +31,7 @@ PARTS = [
 MEMORY = "peak memory"
 
 
+@pytest.mark.long
 def test_a_document_for_each_number_format(call: Call) -> None:
     arguments = ["--dtype", "float32,int8", "--beam-size", "1", "--repeats", "1", "--json"]
     results = [json.loads(line) for line in call("bench", "-m", "nano", *arguments).out.splitlines()]

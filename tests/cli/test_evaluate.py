@@ -25,6 +25,7 @@ def test_language_accuracy_by_width(call: Call) -> None:
     assert all(row["accuracy"] >= 0.9 for row in document["widths"])
 
 
+@pytest.mark.long
 def test_switches_and_their_picture(tmp_path: Path, call: Call) -> None:
     command = ["eval", "switching", MANIFEST, *MODEL, "--chunk-ms", "1000", "--plots", str(tmp_path)]
     document = json.loads(call(*command, "--languages", "en,de,es,fr").out)

@@ -69,6 +69,7 @@ def documents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("talk.*"))}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [SEEK, pytest.param(VAD, marks=pytest.mark.long), pytest.param(SECOND, marks=pytest.mark.long)],

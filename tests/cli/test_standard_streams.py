@@ -57,6 +57,7 @@ def test_errors_need_nobody_to_hear_them() -> None:
         assert (result.returncode, result.stdout, result.stderr) == (2, b"", b"")
 
 
+@pytest.mark.long
 def test_documents_in_files_need_no_standard_output(tmp_path: Path) -> None:
     """A closed descriptor is the next that is opened: no recording may become standard output."""
     command = [sys.executable, "-m", "sottovoce", "transcribe", str(CLIP), "-m", "nano", "-l", "zh"]

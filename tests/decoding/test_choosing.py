@@ -96,6 +96,7 @@ def fusion() -> ShallowFusion:
         return text_fusion(rig.tokenizer(), lm=path, hotwords=words, hotword_weight=2.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_examples", [6, pytest.param(24, marks=pytest.mark.long)])
 def test_steps_without_the_host_change_nothing(n_examples: int) -> None:
     """Steps at once, one by one, and filters and search over logits; windows join at any step."""

@@ -124,6 +124,7 @@ def run_example(
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", [*python_blocks()])
 def test_python_examples_run(
     code: str, run_example: Callable[..., str], request: pytest.FixtureRequest
@@ -171,6 +172,7 @@ def test_blocks_of_json_are_json() -> None:
             assert json.loads(match[3]), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_keeps_nothing_printed(
     kernels: None, notebook: Path, examples: Path, run_example: Callable[..., str]

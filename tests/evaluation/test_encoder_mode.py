@@ -72,6 +72,7 @@ def test_what_is_found_is_as_near_as_dense_padding(
         assert whole.worst >= encoder_mode.LOOP
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("sparse", "dense", "whole", "chosen"),
     [

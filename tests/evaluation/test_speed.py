@@ -28,6 +28,7 @@ def test_the_median_of_repeats_and_of_their_pieces() -> None:
     assert timing.each(2) == Timing(1.0, 0.5, 1.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n_rows", "last"), [(1, "decoder, a token"), (3, "decoder, a token of 3 rows")])
 def test_every_part_of_a_window_is_measured(model: Model, n_rows: int, last: str) -> None:
     parts = dict(model_parts(model.backend, n_rows, 1))

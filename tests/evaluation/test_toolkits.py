@@ -81,6 +81,7 @@ def spoken(audio: Samples) -> str:
     return "".join(event.text for event in events if isinstance(event, Partial)).strip()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("captions", [pytest.param("firm", marks=pytest.mark.long), "revisable"])
 def test_simulstream_gets_what_a_session_says(
     monkeypatch: pytest.MonkeyPatch, audio: Samples, captions: str
@@ -106,6 +107,7 @@ def test_simulstream_gets_what_a_session_says(
         processor.clear()
 
 
+@pytest.mark.long
 def test_simuleval_gets_what_a_session_says(monkeypatch: pytest.MonkeyPatch, audio: Samples) -> None:
     module(monkeypatch, "simuleval.agents", SpeechToTextAgent=SpeechToTextAgent)
     module(monkeypatch, "simuleval.agents.actions", Action=object, ReadAction=object, WriteAction=WriteAction)

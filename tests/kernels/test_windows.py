@@ -81,6 +81,7 @@ def threads(n_threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("n_frames", LENGTHS)
 def test_states_are_nearly_those_of_pytorch(name: str, n_frames: int) -> None:
@@ -161,6 +162,7 @@ def test_a_backend_encodes_whole_windows_in_the_kernels() -> None:
     assert whole.n_content_frames == (97, 31)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_growing_windows_are_nearly_those_of_pytorch(name: str, mode: EncoderMode) -> None:

@@ -111,6 +111,7 @@ def test_states_stay_valid_while_other_searches_begin_and_go_on() -> None:
         assert np.array_equal(fusion.finish(late[step]) == 0, ended)
 
 
+@pytest.mark.long
 def test_recordings_that_share_a_grammar_are_read_as_each_alone(
     nano: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +170,7 @@ def test_speech_comes_out_in_the_form_that_is_asked_for(nano: Model) -> None:
         assert re.fullmatch(wanted, found), found
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("clip", ["en", "de", "es"])
 def test_speech_that_is_nothing_of_the_grammar_has_no_way_around_it(nano: Model, clip: str) -> None:
     """Tokens of languages, tasks and the like are no text, and were written between its halves."""

@@ -86,6 +86,7 @@ def test_published_modes_and_those_in_the_file_need_no_entry(tmp_path: Path) -> 
     assert (model.mode_key, model.backend.encoder_mode) == (None, BASE)
 
 
+@pytest.mark.long
 def test_the_encoder_is_tested_once_at_the_first_use(caplog: pytest.LogCaptureFixture) -> None:
     """In ten encodings at most; the mode is kept, and told in one line."""
     caplog.set_level(logging.WARNING, "sottovoce.api")

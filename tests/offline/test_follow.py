@@ -52,6 +52,7 @@ def languages(segments: Sequence[Segment]) -> list[str]:
     ]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("mode", "batch_size", "language"),
     [("seek", 1, None), ("seek", 1, "en,de,es,fr"), ("vad", 4, None)],
@@ -115,6 +116,7 @@ def test_languages_outside_of_the_list_are_told(model: Model) -> None:
     assert transcription.outside_languages["de"] > 2.0
 
 
+@pytest.mark.long
 def test_recordings_read_together_are_read_as_alone(model: Model) -> None:
     """Windows of different lengths, where one is in several languages."""
     sources = [MIXED, CLIPS / "de.flac"]

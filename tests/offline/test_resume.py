@@ -126,6 +126,7 @@ LANGUAGES = "en,de,es,fr"
 LONG = pytest.mark.long
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("samples", "language", "options"),
     [
@@ -145,6 +146,7 @@ def test_points_go_on_to_the_same_text(
     assert found == {"de"} if samples is GERMAN else len(found) > 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("samples", "language", "options"),
     [
@@ -190,6 +192,7 @@ def in_two_channels(samples: Samples) -> Samples:
     return np.stack([samples * (1 - is_right), samples * is_right]).astype(np.float32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("samples", "options", "has_second"),
     [

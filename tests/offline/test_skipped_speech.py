@@ -184,6 +184,7 @@ def loop_until(end_s: float, *, step: int, is_speech: bool = True) -> Script:
     return Script(tokens, (SpokenLanguage("en", 0, 1500),) if is_speech else ())
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("mode", "word_timestamps"), [("seek", True), ("vad", False)])
 def test_a_word_faster_than_people_speak_is_read_again_in_parts(mode: Mode, word_timestamps: bool) -> None:
     """A full window says 250 words in ten seconds; its parts repeat the word twice a second."""
@@ -210,6 +211,7 @@ def test_words_that_pile_up_at_one_time_are_read_again() -> None:
     assert sum(len(one.text.split()) for one in segments) <= 25
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("mode", "read_again"), [("seek", False), ("vad", True)])
 def test_a_loop_that_is_left_out_is_reported(mode: Mode, read_again: bool) -> None:
     """With speech detection by the parts that stay loops, without it as text over silence."""

@@ -129,6 +129,7 @@ def speakers() -> list[Speaker]:
     ]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("batching", [WIDE, replace(NARROW, rows=2)], ids=str)
 def test_events_in_company_are_those_of_a_session_alone(batching: Batching) -> None:
     model = backend()
@@ -344,6 +345,7 @@ def test_no_recording_waits_for_another_to_end(decodes_first: bool) -> None:
     assert n_others > 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_recordings_join_and_leave_between_the_steps_of_others(seed: int) -> None:
     """Results are those alone, whoever joins when; the one that came last need not end last."""

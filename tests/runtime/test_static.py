@@ -291,6 +291,7 @@ def test_sizes_of_steps() -> None:
     assert step_sizes(130)[-3:] == [64, 128, 192]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("beam_size", "is_fused"), [(1, False), pytest.param(5, False, marks=pytest.mark.long), (5, True)]
 )
@@ -414,6 +415,7 @@ def live(
     return decoder, DecoderPrefix(english.sot_sequence_including_notimestamps, 0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("beam_size", "n_rows"), [pytest.param(1, 16, marks=pytest.mark.long), (3, 6)])
 def test_live_rows_at_once_are_the_processors(device: PretendedDevice, beam_size: int, n_rows: int) -> None:
     """Windows of any length, each decoded by AlignAtt in the company of the others; then again with what is
@@ -500,6 +502,7 @@ def test_a_live_update_has_a_budget(device: PretendedDevice) -> None:
             assert sum(step.operators.values()) <= 16 + n, step.operators
 
 
+@pytest.mark.long
 def test_live_speech_on_the_device_is_the_processors(device: PretendedDevice) -> None:
     """With a choice of languages, so that the probe runs too."""
     checkpoint = nano()

@@ -52,6 +52,7 @@ base64_of_24_khz_pcm = base64.b64encode((np.append(half, np.zeros(48000)) * 3276
 CURL = sorted(set(re.findall(r"^curl .*$", PAGES, re.MULTILINE)))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
 @pytest.mark.parametrize("line", CURL)
 def test_requests_of_curl_are_answered(server: ServerThread, line: str, tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def job(server: ServerThread) -> str:
     return cast(str, httpx.get(address).json()["result"]["text"]).strip()
 
 
+@pytest.mark.long
 def test_every_api_of_files_has_what_is_in_doubt_read_again(nano: Model, tmp_path: Path) -> None:
     second = SecondBackend()
     with both(nano, second, jobs=JobSettings(str(tmp_path))) as server:

@@ -316,6 +316,7 @@ def alone(model: Model, options: LiveOptions, audio: Samples) -> str:
     return " ".join(event.text for event in events if isinstance(event, Final))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n_engines", "n_each"), [pytest.param(1, 2, marks=pytest.mark.long), (3, 1)])
 def test_sessions_say_what_they_say_alone(nano: Model, voice: Samples, n_engines: int, n_each: int) -> None:
     # Never less often: other updates are other words.

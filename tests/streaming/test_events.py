@@ -153,6 +153,7 @@ def hear_sentences(mel: Floats, row: int = 0) -> Script:
     return Script(tuple(tokens), script.languages)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("unstable", "chunk_s"), [(False, 0.5), (True, 0.5), (False, 3.0)])
 def test_speech_without_a_pause_is_told_by_sentences(unstable: bool, chunk_s: float) -> None:
     """17 s without a pause: a final at the end of each sentence of 4 s or more, and one at the end; in

@@ -65,6 +65,7 @@ def assert_sound(events: Sequence[Event]) -> None:
     assert words_of(events) == " ".join(final.text for final in finals_of(events)).split()
 
 
+@pytest.mark.long
 def test_a_failure_loses_no_word_but_those_left_at_the_end_of_an_utterance() -> None:
     whole = FIRST + SECOND
     for failing in range(0, n_works(AUDIO), 9):
@@ -81,6 +82,7 @@ def test_a_failure_loses_no_word_but_those_left_at_the_end_of_an_utterance() -> 
             assert first + lost in (len(FIRST), len(whole)), "the end of an utterance"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("failing", range(0, 40, 9))
 def test_a_failure_while_languages_are_followed_loses_no_more(failing: int) -> None:
     events, n_failed = listen(open_session(Noting(backend(), failing=[failing]), ("en", "de")), MIXED)

@@ -76,6 +76,7 @@ def test_the_probe_leaves_the_transcript_as_it_is_bit_by_bit(model: Model) -> No
     assert words(probing=True) == words(probing=False)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("names", "languages"),
     [

@@ -61,6 +61,7 @@ def test_nothing_is_decoded_in_silence() -> None:
     assert model.n_encoded == 0
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("gap_s", [0.0, 0.3, 0.8])
 @pytest.mark.parametrize("switching_seed", range(3))
 def test_switches_lose_and_double_nothing(gap_s: float, switching_seed: int) -> None:
@@ -79,6 +80,7 @@ def test_switches_lose_and_double_nothing(gap_s: float, switching_seed: int) -> 
     assert sum(a != b for a, b in zip(labelled, expected, strict=True)) <= 4
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("word_s", [0.3, 0.5])
 @pytest.mark.parametrize("shift_s", [0.0, 0.08, 0.12, 0.2, 0.28])
 def test_a_switch_cuts_no_word_in_two(word_s: float, shift_s: float) -> None:
@@ -109,6 +111,7 @@ def test_partials_add_up_to_finals_and_time_goes_on() -> None:
             assert event.end <= event.emission_time
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("switching", ["off", "restart"])
 def test_any_cutting_gives_the_same_events(switching: Switching, seed: int) -> None:
@@ -258,6 +261,7 @@ N_WORDS = 8
 """Of a turn."""
 
 
+@pytest.mark.long
 def test_switches_leave_no_trace() -> None:
     """Flat memory: what is held has bounds, over more than the minute that a timeline keeps."""
     n_switches = 45

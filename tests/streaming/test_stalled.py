@@ -81,6 +81,7 @@ def listen(live: Session, audio: Samples, chunk: int = 8000) -> tuple[list[Event
     return events + live.close(), most_s
 
 
+@pytest.mark.quick(2)
 @EVERY_LOSS
 @OPTIONS
 def test_a_reading_that_loses_the_thread_loses_no_later_word(loss: str, stream: StreamOptions) -> None:
@@ -142,6 +143,7 @@ def noise(seconds: float) -> Samples:
     return np.random.default_rng(0).normal(0, 0.1, round(seconds * SAMPLE_RATE)).astype(np.float32)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("heard", "vad"),
     [

@@ -28,6 +28,7 @@ from tests.streaming.sessions import (
 from tests.streaming.speech import backend, say, silence
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("threshold", [10, 25, 200, math.inf])
 @pytest.mark.parametrize("chunk_s", [0.2, 1.7])
 @pytest.mark.parametrize("careful", [True, False])
@@ -54,6 +55,7 @@ def test_word_times_are_where_the_words_are() -> None:
     assert all(a.end <= b.start for a, b in pairwise(found))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("max_len_s", [3.0, 5.0, 12.0])
 def test_trimming_loses_nothing(max_len_s: float) -> None:
     words = spoken("en", 60, seed=3)
@@ -63,6 +65,7 @@ def test_trimming_loses_nothing(max_len_s: float) -> None:
     assert held_s(live) <= max_len_s + 0.5
 
 
+@pytest.mark.long
 def test_dropped_text_becomes_the_prompt_within_its_limit() -> None:
     words = spoken("en", 90, seed=5)
     options = StreamOptions(
@@ -127,6 +130,7 @@ MODES = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_the_encoders_context_changes_no_word(mode: EncoderMode) -> None:
     words = spoken("en", 20)

@@ -129,6 +129,7 @@ def test_speech_that_goes_on_in_time_is_one_turn() -> None:
     assert words_of(events) == words
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_any_cutting_gives_the_same_turns(seed: int) -> None:
     audio, _ = talk(0.3, 1.0, 0.5, 2.0)

@@ -162,6 +162,7 @@ def hear_densely(mel: object, row: int = 0) -> Script:
     return Script(tuple(tokens), script.languages)
 
 
+@pytest.mark.long
 def test_dense_text_is_cut_by_its_tokens() -> None:
     """13 tokens a second, for 18 s: the decoder never runs full, and words come in time."""
     words = spoken("en", 60)
@@ -202,6 +203,7 @@ def test_committed_text_is_cut_at_the_widest_pause_of_its_middle() -> None:
     assert held.start_sample == start, "once is enough"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", ["close", "finalize", "pause"])
 @pytest.mark.parametrize(
     "beyond_s", [0.01, 0.31, *(pytest.param(long, marks=pytest.mark.long) for long in (0.13, 0.47))]

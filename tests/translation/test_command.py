@@ -101,6 +101,7 @@ class Nobody:
 DECODED = DecodingOptions(sample_len=20)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "options",
     [

@@ -555,8 +555,9 @@ class JobRunner:
     async def _notify(self, job: TranscriptionJob) -> None:
         assert job.webhook is not None
         async for _ in self.webhooks.deliver(job.webhook, job.owner, job.event):
+            if job.webhook.status != "pending":
+                self._services.metrics.webhooks.labels(job.webhook.status).inc()
             await self._save(job)
-        self._services.metrics.webhooks.labels(job.webhook.status).inc()
 
     async def _expire(self) -> None:
         while True:
