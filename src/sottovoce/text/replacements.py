@@ -14,7 +14,7 @@ from sottovoce.errors import OptionError
 from sottovoce.text.languages import UNSPACED_LETTERS
 from sottovoce.types import Segment, Word
 
-ARROW = "=>"
+ARROW = regex.compile("=>|->|→|\t")
 UNSPACED_LETTER = regex.compile(f"[{UNSPACED_LETTERS}]")
 Rules: TypeAlias = Mapping[str, str] | str | Path
 
@@ -69,8 +69,8 @@ class Replacements:
     def of(cls, rules: Replacements | Rules | None) -> Replacements | None:
         """Return replacements, or None without rules.
 
-        rules: what is written by what is said; lines `said => written`, where # begins a comment; or a file
-        of such lines. Raises: OptionError.
+        rules: what is written by what is said; lines `said => written` (or ->, →, a tab), where # begins a
+        comment; or a file of such lines. Raises: OptionError.
         """
         if rules is None or isinstance(rules, Replacements):
             return rules
@@ -198,15 +198,15 @@ def phrases_alone(rules: str) -> Replacements | None:
 def _read(lines: str, place: str) -> tuple[tuple[str, str], ...]:
     pairs = []
     for number, line in enumerate(lines.splitlines(), start=1):
-        rule = line.strip()
+        rule = line.strip(" ")
         if not rule or rule.startswith("#"):
             continue
-        said, arrow, written = rule.partition(ARROW)
-        if not arrow or not said.strip():
+        said, *written = ARROW.split(rule, maxsplit=1)
+        if not written or not said.strip():
             raise OptionError(
-                f"{place}line {number}: expected 'what is said {ARROW} what is written', got '{rule:.60}'"
+                f"{place}line {number}: expected 'what is said => what is written', got '{rule:.60}'"
             )
-        pairs.append((said.strip(), written.strip()))
+        pairs.append((said.strip(), written[0].strip()))
     return tuple(pairs)
 
 
