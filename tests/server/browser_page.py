@@ -147,7 +147,7 @@ def test_what_the_microphone_hears_is_written_coloured_and_saved(server: ServerT
         chips = page.locator("#chips li:has(i)").all_inner_texts()
         names = [text.strip("×\n") for text in chips]
         assert names == ["English", "German", "Spanish", "French"]
-        assert float(page.inner_text("#latency").removesuffix(" s")) < 30
+        assert float(page.inner_text("#latency").split()[0]) < 30
         page.click("#toggle")
         state(page, "ended")
         page.click("#copy")
@@ -188,11 +188,14 @@ def test_a_server_that_comes_back_gets_what_it_missed(nano: Model, monkeypatch: 
     )
     away = ("WebSocket", "ERR_CONNECTION_REFUSED")  # the longer, the busier the machine is
     with browser(allowed=away) as page:
+        told: list[str] = []
+        page.on("websocket", lambda socket: socket.on("framereceived", lambda text: told.append(str(text))))
         with serving(nano) as first:
             port = int(first.address.split(":")[1])
             page.goto(f"{first.url}{ALL}&speakers=true")
             page.click("#toggle")
             page.wait_for_selector("#log .utterance:nth-child(2)")
+            wait_until(lambda: page.is_visible("#log") and any('"voices"' in text for text in told))
         state(page, "reconnecting")
         picture(page, "reconnecting")
         with serving(nano, port=port):
@@ -201,8 +204,8 @@ def test_a_server_that_comes_back_gets_what_it_missed(nano: Model, monkeypatch: 
             page.wait_for_timeout(1_500)
             page.click("#toggle")
             state(page, "ended")
-            heard = " ".join(page.locator("#log .words").all_inner_texts()).split()
-        expected = " ".join(SPOKEN).split()
+            heard = " ".join(page.locator("#log .words").all_inner_texts()).replace(".", "").split()
+        expected = " ".join(SPOKEN).replace(".", "").split()
         assert len(heard) >= len(expected) - 2
         assert len(heard) <= len(expected) + 2
         assert heard[:10] == expected[:10]
