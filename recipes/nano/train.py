@@ -31,10 +31,11 @@ from recipes.nano.model import NANO_DIMS, NanoModel, TokenTable, known_text, sta
 from recipes.nano.pieces import CtcSymbols, frequent_words
 from recipes.nano.texts import spelled
 from sottovoce.errors import CheckpointError, ManifestError
-from sottovoce.models.checkpoint.base import Array, Checkpoint, Floats, floats
+from sottovoce.models.checkpoint.base import Array, Checkpoint, floats
 from sottovoce.models.checkpoint.compact import read_compact, save_compact
 from sottovoce.models.devices import cpu_has_bfloat16
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Floats
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,8 @@ FRAMES_PER_SECOND = 50
 """Encoder frames a second."""
 
 Floats: TypeAlias = "npt.NDArray[np.float32]"
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Bools: TypeAlias = "npt.NDArray[np.bool_]"
 Samples: TypeAlias = "npt.NDArray[np.float32]"
 """Audio (n,) float32 in [-1, 1], mono, at 16 kHz."""
 

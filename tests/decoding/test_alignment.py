@@ -15,8 +15,7 @@ from sottovoce.decoding.alignment import (
     median_filter,
     normalize_over_tokens,
 )
-from sottovoce.models.backend import Ints
-from sottovoce.types import Floats
+from sottovoce.types import Floats, Ints
 from tests.conftest import Reference, some
 
 

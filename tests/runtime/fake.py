@@ -23,7 +23,6 @@ from sottovoce.models.backend import (
     EncoderOutput,
     IncrementalResult,
     IncrementalWindow,
-    Ints,
     RowPrefix,
     RowsOutput,
     check_admitted,
@@ -42,7 +41,7 @@ from sottovoce.runtime.incremental_encoder import (
 )
 from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Features, Floats
+from sottovoce.types import Features, Floats, Ints
 
 FAKE_DIMS = ModelDims(
     n_mels=80,

@@ -17,7 +17,7 @@ from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.decoding.alignment import RunningStatistics, median_filter
 from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd
-from sottovoce.models.backend import EncoderOutput, Ints, RowsOutput, RunningRows, StepGroup, StepPart
+from sottovoce.models.backend import EncoderOutput, RowsOutput, RunningRows, StepGroup, StepPart
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttHypothesis,
@@ -30,7 +30,7 @@ from sottovoce.streaming.alignatt import (
     count_looped,
     max_tokens_in,
 )
-from sottovoce.types import Floats
+from sottovoce.types import Floats, Ints
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken
 from tests.runtime.reading import decoded
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, say

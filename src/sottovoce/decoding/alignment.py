@@ -13,10 +13,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice, pairwise
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from sottovoce.decoding.filters import log_sum_exp
 from sottovoce.models.backend import Backend, EncoderOutput
@@ -25,6 +23,7 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     FRAMES_PER_SECOND,
     Floats,
+    Ints,
     Segment,
     Stepwise,
     Token,
@@ -135,9 +134,6 @@ class RunningStatistics:
         std = np.maximum(np.sqrt(self.squares / self.n_tokens) + floor, np.float32(LEAST_DEVIATION))
         score: Floats = (attention - self.mean[..., None, :]) / std[..., None, :]
         return score
-
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 def dtw(cost: Floats, n_tokens: Ints | None = None, n_frames: Ints | None = None) -> tuple[Ints, Ints]:

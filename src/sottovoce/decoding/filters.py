@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Ints
 from sottovoce.options.decoding import NON_SPEECH, DecodingOptions
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
-from sottovoce.types import Floats
+from sottovoce.types import Floats, Ints
 
 FORBIDDEN = float("-inf")
 

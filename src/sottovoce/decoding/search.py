@@ -30,11 +30,10 @@ from sottovoce.decoding.filters import (
     SuppressTokens,
     log_softmax,
 )
-from sottovoce.models.backend import STEPS_AHEAD, EndingRows, Ints, RunningRows, StepGroup, ending_rows
+from sottovoce.models.backend import STEPS_AHEAD, EndingRows, RunningRows, StepGroup, ending_rows
 from sottovoce.models.dims import AlignmentHeads
-from sottovoce.types import Floats
+from sottovoce.types import Bools, Floats, Ints
 
-Bools = npt.NDArray[np.bool_]
 BLOCK = 64
 """Tokens that share a maximum."""
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
 from sottovoce.errors import OptionError
 from sottovoce.models.devices import HasType
 from sottovoce.models.dims import AlignmentHeads, EncoderMode, ModelDims, Span
-from sottovoce.types import Features, Floats
+from sottovoce.types import Features, Floats, Ints
 
-Ints = npt.NDArray[np.int64]
 Prefix = TypeVar("Prefix")
 
 

@@ -26,14 +26,13 @@ from sottovoce.models.checkpoint.base import (
     Checkpoint,
     Convolution,
     CtcWeights,
-    Floats,
     check_ctc,
     floats,
     with_dtype,
 )
 from sottovoce.models.checkpoint.safetensors_file import read_safetensors, write_safetensors
 from sottovoce.models.dims import ModelDims
-from sottovoce.types import Emissions, Features
+from sottovoce.types import Emissions, Features, Floats
 
 OVERLAP_FRAMES = 100
 """Encoder frames (2 s) shared by two windows."""

@@ -21,7 +21,6 @@ from sottovoce.models.backend import (
     EncoderOutput,
     IncrementalResult,
     IncrementalWindow,
-    Ints,
     RowPrefix,
     RowsOutput,
     StepEnd,
@@ -44,7 +43,7 @@ from sottovoce.runtime.native_encoder import (
     NativeEncoderState,
 )
 from sottovoce.threads import n_threads
-from sottovoce.types import Features, Floats
+from sottovoce.types import Features, Floats, Ints
 
 ATTENTION_TABLES = (
     ("attn.out", 1),

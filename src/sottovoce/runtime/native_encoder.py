@@ -12,7 +12,7 @@ import sottovoce_kernels as kernels
 from sottovoce_kernels.encoder import Encoder, Window
 
 from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow
-from sottovoce.models.checkpoint.base import Array, Checkpoint, Floats, floats
+from sottovoce.models.checkpoint.base import Array, Checkpoint, floats
 from sottovoce.models.ctc_head import gelu
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.runtime.incremental_encoder import (
@@ -23,7 +23,7 @@ from sottovoce.runtime.incremental_encoder import (
     plan_updates,
 )
 from sottovoce.threads import n_threads
-from sottovoce.types import Features
+from sottovoce.types import Features, Floats
 
 Words = npt.NDArray[np.uint16]
 """Bits of bfloat16."""

@@ -37,8 +37,8 @@ from sottovoce.models.whisper import (
     head_weights,
 )
 from sottovoce.runtime.torch_encoder import TorchEncoderOutput
+from sottovoce.types import Ints
 
-Ints = npt.NDArray[np.int64]
 Table = npt.NDArray[np.int16]
 """(n_rows, n_cells): 1 + the position of the row's token in each cell; 0: not one of its own."""
 

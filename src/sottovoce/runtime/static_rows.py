@@ -27,7 +27,7 @@ from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd, BestTokensEnd, 
 from sottovoce.errors import OptionError
 from sottovoce.lm.boosting import BackoffTable, WholeWordBooster
 from sottovoce.lm.fusion import ShallowFusion, TokenNgram
-from sottovoce.models.backend import STEPS_AHEAD, Ints, StepEnd, StepGroup, StepPart
+from sottovoce.models.backend import STEPS_AHEAD, StepEnd, StepGroup, StepPart
 from sottovoce.models.devices import MOST_RECORDINGS, encoder_work
 from sottovoce.models.dims import AlignmentHeads, ModelDims, aligned
 from sottovoce.models.whisper import TextDecoder, attention_plans
@@ -43,7 +43,7 @@ from sottovoce.runtime.rows import (
     selected,
 )
 from sottovoce.runtime.torch_encoder import StaticEncoder
-from sottovoce.types import Floats
+from sottovoce.types import Floats, Ints
 
 _fusions: WeakKeyDictionary[ShallowFusion, dict[torch.device, TorchFusion]] = WeakKeyDictionary()
 

@@ -23,7 +23,6 @@ from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd, FusedRowScores,
 from sottovoce.models.backend import (
     Backend,
     EncoderOutput,
-    Ints,
     RowPrefix,
     RunningRows,
     StepEnd,
@@ -33,7 +32,7 @@ from sottovoce.models.backend import (
 )
 from sottovoce.options.decoding import count_repeated
 from sottovoce.streaming.options import TextEnd
-from sottovoce.types import Floats
+from sottovoce.types import Floats, Ints
 
 MAX_TOKENS = 224
 """Half of Whisper's text context."""

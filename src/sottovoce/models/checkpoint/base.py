@@ -18,10 +18,10 @@ import numpy.typing as npt
 from sottovoce.errors import CheckpointError, OptionError, cause_of
 from sottovoce.models.dims import AlignmentHeads, EncoderMode, ModelDims
 from sottovoce.text.files import whole_file
+from sottovoce.types import Floats
 
 Shape: TypeAlias = tuple[int, ...]
 Array: TypeAlias = npt.NDArray[np.generic]
-Floats: TypeAlias = npt.NDArray[np.float32]
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """NumPy has no bfloat16: its bits, under its name."""

@@ -32,7 +32,6 @@ from sottovoce.models.checkpoint.base import (
     Checkpoint,
     Codec,
     Cursor,
-    Floats,
     QuantizationLoss,
     Shape,
     StoredTensor,
@@ -64,6 +63,7 @@ from sottovoce.models.dims import AlignmentHeads, ModelDims, upper_half_heads
 from sottovoce.text.files import from_plain, whole_file
 from sottovoce.text.languages import language_codes
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Floats
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,6 @@ from sottovoce.models.checkpoint.base import (
     Checkpoint,
     Codec,
     Cursor,
-    Floats,
     QuantizationLoss,
     Shape,
     StoredTensor,
@@ -47,6 +46,7 @@ from sottovoce.models.checkpoint.formats import GGML_MAGIC
 from sottovoce.models.dims import ModelDims
 from sottovoce.text.files import whole_file
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Floats
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
