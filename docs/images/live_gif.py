@@ -1,9 +1,9 @@
-"""Draw the moving picture of the page, live.gif, and live-page.png: `python docs/images/live_gif.py`.
+"""Draw the moving picture of the page, live.gif, live-page.png and live-phone.png: `python docs/images/live_gif.py`.
 
 The words are those of live sessions, one by one: of Whisper `base` over bundled recordings of people, each
 frame at a time of the audio at which words came; and of `nano` over its own, which the page hears as its
 microphone. So delays are those of a machine that keeps up. `--events FILE` takes the JSON lines of an earlier
-session (`sottovoce stream --jsonl`) for the first, `--page` draws the second alone. Needs playwright and
+session (`sottovoce stream --jsonl`) for the first, `--page` draws the others alone. Needs playwright and
 Chromium.
 """
 
@@ -43,6 +43,7 @@ SIZE = {"width": 900, "height": 600}
 PAGE = HERE.parents[1] / "examples" / "clips" / "mixed.flac"
 PAGE_LANGUAGES = ("en", "de", "es", "fr")
 PAGE_SIZE = {"width": 1200, "height": 640}
+PHONE_SIZE = {"width": 390, "height": 600}
 BYTES_A_SECOND = 2 * SAMPLE_RATE
 SHOWN_S = 4.0
 """Seconds of the last frame."""
@@ -133,6 +134,8 @@ def draw_page(chromium: Browser, url: str) -> None:
     page.mouse.move(2, 2)
     page.locator("#log .utterance").nth(len(PAGE_LANGUAGES) - 1).wait_for(timeout=120_000)
     picture(page).save(HERE / "live-page.png", optimize=True)
+    page.set_viewport_size(PHONE_SIZE)
+    picture(page).save(HERE / "live-phone.png", optimize=True)
     page.close()
 
 
