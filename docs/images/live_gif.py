@@ -1,4 +1,4 @@
-"""Draw the moving picture of the page, live.gif, live-page.png and live-phone.png: `python docs/images/live_gif.py`.
+"""Draw live.gif, live-page.png and live-phone.png, pictures of the page: `python docs/images/live_gif.py`.
 
 The words are those of live sessions, one by one: of Whisper `base` over bundled recordings of people, each
 frame at a time of the audio at which words came; and of `nano` over its own, which the page hears as its
