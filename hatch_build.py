@@ -14,4 +14,4 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 class KernelsOfReleases(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if os.environ.get("SOTTOVOCE_RELEASE"):
-            build_data["dependencies"].append("sottovoce-kernels>=0.5")
+            build_data["dependencies"].append("sottovoce-kernels>=0.6")

@@ -2,24 +2,22 @@
 // function returns 0 and `sv_error` tells why. Arrays are contiguous, and shapes the caller's to check.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "decoder.h"
 #include "guarded.h"
 #include "isa.h"
+#include "packed_words.h"
 #include "rows.h"
 
 using namespace sottovoce;
 
 namespace {
 
-Norm norm_of(const float* weight, const float* bias, int n) {
-    return {std::vector<float>(weight, weight + n), std::vector<float>(bias, bias + n)};
-}
-
-Packed* table_of(Decoder& decoder, int layer, int which) {
+Table* table_of(Decoder& decoder, int layer, int which) {
     if (layer < 0) return &decoder.embedding;
     DecoderLayer& l = decoder.layers[layer];
-    Packed* const tables[] = {&l.query_key_value, &l.self_out, &l.cross_query, &l.cross_key_value,
+    Table* const tables[] = {&l.query_key_value, &l.self_out, &l.cross_query, &l.cross_key_value,
                               &l.cross_out,       &l.up,       &l.down};
     return tables[which];
 }
@@ -30,6 +28,19 @@ Norm* norm_at(Decoder& decoder, int layer, int which) {
     Norm* const norms[] = {&l.self_norm, &l.cross_norm, &l.mlp_norm};
     return norms[which];
 }
+
+// A linear layer that keeps its table.
+struct Linear {
+    PackedShape shape;
+    Block memory;
+    Table table;
+
+    Linear(const float* weight, const float* bias, int n_out, int n_in)
+        : shape{n_out, n_in, 1}, memory(shape.size()), table(table_in_bytes(shape, memory.as<uint8_t>())) {
+        std::memset(memory.as<uint8_t>(), 0, shape.size());
+        pack_bytes(shape, weight, bias, 0, n_out, memory.as<uint8_t>());
+    }
+};
 
 }  // namespace
 
@@ -50,23 +61,39 @@ SV_API int sv_use(const char* name) {
     return kernels != nullptr;
 }
 
-SV_API Packed* sv_linear_new(const float* weight, const float* bias, int n_out, int n_in) {
-    return guarded([&] { return new Packed(weight, bias, n_out, n_in); });
+// Packed tables, in memory that is the caller's and begins at a cache line; bytes_a_value: 1, or 2 for words.
+SV_API int sv_packed_layout() { return kPackedLayout; }
+SV_API int64_t sv_packed_size(int n_out, int n_in, int bytes_a_value) {
+    return static_cast<int64_t>(PackedShape{n_out, n_in, bytes_a_value}.size());
 }
-SV_API void sv_linear_free(Packed* linear) { delete linear; }
-SV_API void sv_linear_row(const Packed* linear, int row, float* to) { linear->row(row, to); }
+// Pack rows [first, first + n) of a table; memory: zeros before the first.
+SV_API int sv_pack(const float* rows, const float* bias, int n_out, int n_in, int bytes_a_value, int first, int n,
+                   uint8_t* memory) {
+    return guarded([&] {
+        const PackedShape shape{n_out, n_in, bytes_a_value};
+        (bytes_a_value == 1 ? pack_bytes : pack_words)(shape, rows, bias, first, n, memory);
+        return 1;
+    });
+}
+
+SV_API Linear* sv_linear_new(const float* weight, const float* bias, int n_out, int n_in) {
+    return guarded([&] { return new Linear(weight, bias, n_out, n_in); });
+}
+SV_API void sv_linear_free(Linear* linear) { delete linear; }
+SV_API void sv_linear_row(const Linear* linear, int row, float* to) { unpack_row(linear->table, row, to); }
 
 // out (n_rows, n_out) = x (n_rows, n_in) times the table, plus the bias; epilogue as `Epilogue`.
-SV_API int sv_linear_apply(const Packed* layer, const float* x, int n_rows, float* out, int epilogue, int n_threads) {
+SV_API int sv_linear_apply(const Linear* layer, const float* x, int n_rows, float* out, int epilogue, int n_threads) {
     return guarded([&] {
         thread_local RowBuffers local;
         RowBuffers& buffers = local;
-        buffers.resize(n_rows, layer->n_in(), n_threads);
-        const Rows from{const_cast<float*>(x), static_cast<size_t>(layer->n_in())};
-        const Rows to{out, static_cast<size_t>(layer->n_out())};
+        const Table& table = layer->table;
+        buffers.resize(n_rows, table.n_in, n_threads);
+        const Rows from{const_cast<float*>(x), static_cast<size_t>(table.n_in)};
+        const Rows to{out, static_cast<size_t>(table.n_out)};
         const Kernels& kernels = kernels_in_use();
         run_together(n_threads, [&](Worker& worker) {
-            linear(kernels, worker, buffers, nullptr, from, n_rows, layer->table(), to, static_cast<Epilogue>(epilogue));
+            linear(kernels, worker, buffers, nullptr, from, n_rows, table, to, static_cast<Epilogue>(epilogue));
         });
         return 1;
     });
@@ -138,28 +165,16 @@ SV_API Decoder* sv_decoder_new(int n_layer, int n_state, int n_head, int n_vocab
 SV_API void sv_decoder_free(Decoder* decoder) { delete decoder; }
 
 // which: 0 query, key and value of self-attention, 1 its output; 2 query of cross-attention, 3 its key and value,
-// 4 its output; 5 and 6 the perceptron. layer: -1 is the token embedding.
-SV_API int sv_decoder_table(Decoder* decoder, int layer, int which, const float* weight, const float* bias, int n_out,
-                            int n_in) {
-    return guarded([&] {
-        *table_of(*decoder, layer, which) = Packed(weight, bias, n_out, n_in);
-        return 1;
-    });
+// 4 its output; 5 and 6 the perceptron. layer: -1 is the token embedding. memory: of a table packed in eight bits; it,
+// and that of norms and positions, must outlive the decoder.
+SV_API void sv_decoder_table(Decoder* decoder, int layer, int which, const uint8_t* memory, int n_out, int n_in) {
+    *table_of(*decoder, layer, which) = table_in_bytes({n_out, n_in, 1}, memory);
 }
 // which: 0 before self-attention, 1 before cross-attention, 2 before the perceptron. layer: -1 is the last.
-SV_API int sv_decoder_norm(Decoder* decoder, int layer, int which, const float* weight, const float* bias) {
-    return guarded([&] {
-        *norm_at(*decoder, layer, which) = norm_of(weight, bias, decoder->dims.n_state);
-        return 1;
-    });
+SV_API void sv_decoder_norm(Decoder* decoder, int layer, int which, const float* weight, const float* bias) {
+    *norm_at(*decoder, layer, which) = {weight, bias};
 }
-SV_API int sv_decoder_positions(Decoder* decoder, const float* table) {
-    return guarded([&] {
-        const size_t n = static_cast<size_t>(decoder->dims.n_context) * decoder->dims.n_state;
-        decoder->positions.assign(table, table + n);
-        return 1;
-    });
-}
+SV_API void sv_decoder_positions(Decoder* decoder, const float* table) { decoder->positions = table; }
 
 // keys, values: of each layer, zeroed memory as audio.h lays it out.
 SV_API int sv_decoder_cross_keys_values(Decoder* decoder, const float* states, int n_frames, uint16_t** keys, uint16_t** values,

@@ -120,8 +120,8 @@ private:
         if (!panels_.empty()) Workspace::grow(work_.logits, request_.wanted.size() * dims_.n_vocab);
     }
 
-    void pass(Worker& worker, const Norm* norm, Rows from, const Packed& layer, Rows to, Epilogue epilogue) const {
-        linear(kernels_, worker, work_.buffers, norm, from, n_, layer.table(), to, epilogue);
+    void pass(Worker& worker, const Norm* norm, Rows from, const Table& table, Rows to, Epilogue epilogue) const {
+        linear(kernels_, worker, work_.buffers, norm, from, n_, table, to, epilogue);
     }
 
     void embed(Worker& worker) const {
@@ -130,8 +130,8 @@ private:
             const int known = row.row->n_tokens() - row.n_new;
             for (int j = 0; j < row.n_new; ++j) {
                 const int place = begins_[index] + j;
-                decoder_.embedding.row(request_.tokens[place], x_[place]);
-                const float* position = decoder_.positions.data() + static_cast<size_t>(known + j) * dims_.n_state;
+                unpack_row(decoder_.embedding, request_.tokens[place], x_[place]);
+                const float* position = decoder_.positions + static_cast<size_t>(known + j) * dims_.n_state;
                 for (int k = 0; k < dims_.n_state; ++k) x_[place][k] += position[k];
             }
         });
@@ -217,10 +217,10 @@ private:
     void compute_logits(Worker& worker) const {
         const int n_wanted = static_cast<int>(request_.wanted.size());
         worker.each(n_wanted, [&](int i) {
-            kernels_.layer_norm(x_[request_.wanted[i]], decoder_.norm.weight.data(), decoder_.norm.bias.data(),
+            kernels_.layer_norm(x_[request_.wanted[i]], decoder_.norm.weight, decoder_.norm.bias,
                                 dims_.n_state, wanted_row(i));
         });
-        const Table table = decoder_.embedding.table();
+        const Table& table = decoder_.embedding;
         const Rows normed{wanted_row(0), static_cast<size_t>(dims_.n_state)};
         if (panels_.empty()) {
             const Rows out{request_.logits, static_cast<size_t>(dims_.n_vocab)};
@@ -312,7 +312,7 @@ void Decoder::cross_keys_values(const float* states, int n_frames, uint16_t* con
             const int n = std::min(kFramesAtOnce, n_frames - first);
             const Rows from{const_cast<float*>(states) + first * d, d}, to{work.projected.data(), 4 * d};
             for (int layer = 0; layer < dims.n_layer; ++layer) {
-                const Table table = layers[layer].cross_key_value.table();
+                const Table& table = layers[layer].cross_key_value;
                 linear(kernels, worker, work.buffers, nullptr, from, n, table, to, Epilogue::store);
                 worker.share(n, kBlock, [&](int begin, int end) {
                     pack_keys(shape, to[begin], to.stride, first + begin, first + end, keys[layer]);

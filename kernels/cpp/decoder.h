@@ -17,12 +17,14 @@ struct DecoderDims {
     int d_head() const { return n_state / n_head; }
 };
 
+// Numbers and tables of a model lie in memory that outlives it: a mapped file, or an array.
 struct Norm {
-    std::vector<float> weight, bias;
+    const float* weight;
+    const float* bias;
 };
 
 struct DecoderLayer {
-    Packed query_key_value, self_out, cross_query, cross_key_value, cross_out, up, down;
+    Table query_key_value, self_out, cross_query, cross_key_value, cross_out, up, down;
     Norm self_norm, cross_norm, mlp_norm;
 };
 
@@ -86,9 +88,9 @@ public:
 
     const DecoderDims dims;
     std::vector<DecoderLayer> layers;
-    Packed embedding;
-    std::vector<float> positions;  // (n_context, n_state)
-    Norm norm;
+    Table embedding{};
+    const float* positions = nullptr;  // (n_context, n_state)
+    Norm norm{};
 
     // Read tokens into their rows; where it throws, the rows are as before.
     void step(const StepRequest& request);

@@ -155,7 +155,7 @@ private:
     }
 
     void norm(const Norm& by, const float* from, float* to) const {
-        kernels_.layer_norm(from, by.weight.data(), by.bias.data(), d_, to);
+        kernels_.layer_norm(from, by.weight, by.bias, d_, to);
     }
 
     // Frames before the first convolution, from column 2 * start - 2 on, and behind it, from the next on.
@@ -204,36 +204,37 @@ private:
             multiply(buffers(worker), encoder_.second_convolution,
                      {convolved_frame(rows.window, 2 * rows.first), 2 * out.stride}, n_run, out, Epilogue::gelu);
         for (int r = 0; r < rows.n; ++r) {
-            if (r >= n_run) std::copy(encoder_.padding.begin(), encoder_.padding.end(), out[r]);
+            if (r >= n_run) std::copy_n(encoder_.padding, d_, out[r]);
             const int at = rows.first + r;
             const size_t place = r < n_run ? window.start + at : window.places[at - window.n_run];
-            const float* position = encoder_.positions.data() + place * d_;
+            const float* position = encoder_.positions + place * d_;
             for (int i = 0; i < d_; ++i) out[r][i] += position[i];
         }
     }
 
     // Rows, which may overlap, times a table in words.
-    void multiply(BlockBuffers& room, const PackedWords& by, Rows from, int n, Rows to, Epilogue epilogue) const {
+    void multiply(BlockBuffers& room, const WordTable& by, Rows from, int n, Rows to, Epilogue epilogue) const {
+        const int depth = 2 * by.n_pairs();
         int16_t* words = room.words.as<int16_t>();
         float* scales = room.scales.as<float>();
         for (int r = 0; r < n; ++r) {
-            int16_t* row = words + static_cast<size_t>(r) * by.depth();
-            row[by.depth() - 1] = 0;
-            scales[r] = native_.fill(from[r], by.n_in(), kMostActivation, row);
+            int16_t* row = words + static_cast<size_t>(r) * depth;
+            row[depth - 1] = 0;
+            scales[r] = native_.fill(from[r], by.n_in, kMostActivation, row);
         }
         multiply_words(room, by, n, to, epilogue);
     }
 
     // The rows of words that are in the room times a table.
-    void multiply_words(BlockBuffers& room, const PackedWords& by, int n, Rows to, Epilogue epilogue) const {
-        native_.multiply({by.table(), room.words.as<int16_t>(), room.scales.as<float>(), n, to.data, to.stride, epilogue},
-                         0, by.table().n_panels());
+    void multiply_words(BlockBuffers& room, const WordTable& by, int n, Rows to, Epilogue epilogue) const {
+        native_.multiply({by, room.words.as<int16_t>(), room.scales.as<float>(), n, to.data, to.stride, epilogue}, 0,
+                         by.n_panels());
     }
 
     // Rows times a table of either kind.
     void apply(BlockBuffers& room, const Projection& by, Rows from, int n, Rows to, Epilogue epilogue) const {
         if (!by.in_bytes()) return multiply(room, by.words, from, n, to, epilogue);
-        const Table table = by.bytes.table();
+        const Table& table = by.bytes;
         const Activations rows = room.bytes.rows(table.depth, kernels_.bytes_an_activation);
         for (int r = 0; r < n; ++r)
             kernels_.quantize(from[r], table.n_in, table.depth, rows.values + r * rows.stride, rows.scales + r,

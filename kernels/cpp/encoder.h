@@ -15,10 +15,10 @@ namespace sottovoce {
 
 // A table in one of the two.
 struct Projection {
-    Packed bytes;
-    PackedWords words;
+    Table bytes;
+    WordTable words;
 
-    bool in_bytes() const { return bytes.n_out() > 0; }
+    bool in_bytes() const { return bytes.n_out > 0; }
 };
 
 struct EncoderDims {
@@ -60,10 +60,10 @@ public:
 
     const EncoderDims dims;
     std::vector<EncoderLayer> layers;
-    PackedWords first_convolution, second_convolution;
-    std::vector<float> positions;  // (n_context, n_state)
-    std::vector<float> padding;    // (n_state): what the convolutions make of padding far from audio
-    Norm norm;
+    WordTable first_convolution{}, second_convolution{};
+    const float* positions = nullptr;  // (n_context, n_state)
+    const float* padding = nullptr;    // (n_state): what the convolutions make of padding far from audio
+    Norm norm{};
 
     // Compute states, and keys and values where they are wanted.
     void encode(const std::vector<EncoderWindow>& windows, int n_threads);

@@ -22,52 +22,32 @@ SV_API Encoder* sv_encoder_new(int n_mels, int n_context, int n_state, int n_hea
 }
 SV_API void sv_encoder_free(Encoder* encoder) { delete encoder; }
 
-// which: 0 query and key, 1 value, 2 out, 3 and 4 the perceptron. in_bytes: eight bits, else words of sixteen.
-SV_API int sv_encoder_table(Encoder* encoder, int layer, int which, int in_bytes, const float* weight,
-                            const float* bias, int n_out, int n_in) {
-    return guarded([&] {
-        Projection& to = *projection_of(encoder->layers[layer], which);
-        to = {};
-        if (in_bytes)
-            to.bytes = Packed(weight, bias, n_out, n_in);
-        else
-            to.words = PackedWords(weight, bias, n_out, n_in);
-        return 1;
-    });
+// which: 0 query and key, 1 value, 2 out, 3 and 4 the perceptron. memory: of a packed table; it, and that of norms,
+// positions and padding, must outlive the encoder. bytes_a_value: 1, or 2 for words.
+SV_API void sv_encoder_table(Encoder* encoder, int layer, int which, const uint8_t* memory, int n_out, int n_in,
+                             int bytes_a_value) {
+    const PackedShape shape{n_out, n_in, bytes_a_value};
+    Projection& to = *projection_of(encoder->layers[layer], which);
+    to = {};
+    if (bytes_a_value == 1)
+        to.bytes = table_in_bytes(shape, memory);
+    else
+        to.words = table_in_words(shape, memory);
 }
-// which: 0 or 1. weight: (n_state, n_in, 3).
-SV_API int sv_encoder_convolution(Encoder* encoder, int which, const float* weight, const float* bias, int n_in) {
-    return guarded([&] {
-        PackedWords& to = which ? encoder->second_convolution : encoder->first_convolution;
-        to = PackedWords(weight, bias, encoder->dims.n_state, n_in, 3);
-        return 1;
-    });
+// which: 0 or 1. memory: of a table (n_state, 3 * n_in) packed in words.
+SV_API void sv_encoder_convolution(Encoder* encoder, int which, const uint8_t* memory, int n_in) {
+    WordTable& to = which ? encoder->second_convolution : encoder->first_convolution;
+    to = table_in_words({encoder->dims.n_state, 3 * n_in, 2}, memory);
 }
 // which: 0 before attention, 1 before the perceptron. layer: -1 is the last.
-SV_API int sv_encoder_norm(Encoder* encoder, int layer, int which, const float* weight, const float* bias) {
-    return guarded([&] {
-        const int n = encoder->dims.n_state;
-        Norm& to = layer < 0 ? encoder->norm
-                   : which   ? encoder->layers[layer].mlp_norm
-                             : encoder->layers[layer].attention_norm;
-        to = {std::vector<float>(weight, weight + n), std::vector<float>(bias, bias + n)};
-        return 1;
-    });
+SV_API void sv_encoder_norm(Encoder* encoder, int layer, int which, const float* weight, const float* bias) {
+    Norm& to = layer < 0 ? encoder->norm
+               : which   ? encoder->layers[layer].mlp_norm
+                         : encoder->layers[layer].attention_norm;
+    to = {weight, bias};
 }
-SV_API int sv_encoder_positions(Encoder* encoder, const float* table) {
-    return guarded([&] {
-        const size_t n = static_cast<size_t>(encoder->dims.n_context) * encoder->dims.n_state;
-        encoder->positions.assign(table, table + n);
-        return 1;
-    });
-}
-
-SV_API int sv_encoder_padding(Encoder* encoder, const float* frame) {
-    return guarded([&] {
-        encoder->padding.assign(frame, frame + encoder->dims.n_state);
-        return 1;
-    });
-}
+SV_API void sv_encoder_positions(Encoder* encoder, const float* table) { encoder->positions = table; }
+SV_API void sv_encoder_padding(Encoder* encoder, const float* frame) { encoder->padding = frame; }
 
 struct sv_window {
     int32_t n_columns, start, n_run, n_places, n_before, n_after;
@@ -98,15 +78,18 @@ SV_API int sv_words_apply(const float* weight, const float* bias, int n_out, int
                           float* out, int epilogue) {
     return guarded([&] {
         const EncoderKernels& kernels = *kernels_in_use().encoder;
-        const PackedWords table(weight, bias, n_out, n_in);
-        std::vector<int16_t> words(static_cast<size_t>(n_rows) * table.depth());
+        const PackedShape shape{n_out, n_in, 2};
+        std::vector<uint8_t> memory(shape.size());
+        pack_words(shape, weight, bias, 0, n_out, memory.data());
+        const WordTable table = table_in_words(shape, memory.data());
+        std::vector<int16_t> words(static_cast<size_t>(n_rows) * shape.depth());
         std::vector<float> scales(n_rows);
         for (int r = 0; r < n_rows; ++r)
             scales[r] = kernels.fill(x + static_cast<size_t>(r) * n_in, n_in, kMostActivation,
-                                     &words[static_cast<size_t>(r) * table.depth()]);
-        kernels.multiply({table.table(), words.data(), scales.data(), n_rows, out, static_cast<size_t>(n_out),
+                                     &words[static_cast<size_t>(r) * shape.depth()]);
+        kernels.multiply({table, words.data(), scales.data(), n_rows, out, static_cast<size_t>(n_out),
                           static_cast<Epilogue>(epilogue)},
-                         0, table.table().n_panels());
+                         0, table.n_panels());
         return 1;
     });
 }

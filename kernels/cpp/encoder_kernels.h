@@ -24,15 +24,16 @@ struct WordTable {
     const int16_t* values;
     const float* scales;
     const float* bias;
-    int n_out, n_pairs;
+    int n_out, n_in;
 
+    int n_pairs() const { return (n_in + 1) / 2; }
     int n_panels() const { return (n_out + kPanel - 1) / kPanel; }
 };
 
 // out[r, n] (=, +=, = gelu of) sum over k of x[r, k] * table[n, k], plus bias[n]; x[r, k] is scales[r] * rows[r, k].
 struct WordProduct {
     WordTable table;
-    const int16_t* rows;  // (n_rows, 2 * n_pairs)
+    const int16_t* rows;  // (n_rows, 2 * n_pairs of the table)
     const float* scales;
     int n_rows;
     float* out;

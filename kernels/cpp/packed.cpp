@@ -71,40 +71,44 @@ void Block::Free::operator()(void* memory) const {
 #endif
 }
 
-Packed::Packed(const float* weight, const float* bias, int n_out, int n_in) : n_out_(n_out), n_in_(n_in) {
-    const int n_padded = padded(n_out, kPanel);
-    const size_t bytes = static_cast<size_t>(n_padded) * depth();
-    values_ = Block(bytes);
-    scales_.assign(n_padded, 0.0f);
-    bias_.assign(n_padded, 0.0f);
-    sums_.assign(n_padded, 0);
-    if (bias) std::copy(bias, bias + n_out, bias_.begin());
-    int8_t* values = values_.as<int8_t>();
-    std::memset(values, 0, bytes);
-    std::vector<int8_t> bytes_of_row(padded(n_in, kQuad));
-    for (int n = 0; n < n_out; ++n) {
-        const float* row = weight + static_cast<size_t>(n) * n_in;
-        const float largest = largest_of(row, n_in);
-        scales_[n] = largest > 0.0f ? largest / 127.0f : 1.0f;
-        sums_[n] = fill_bytes(row, n_in, 1.0f / scales_[n], bytes_of_row.data());
-        int8_t* to = values + place(n, 0);
-        for (int k = 0; k < n_in; k += kQuad)
+namespace {
+
+// Of the first input of four.
+size_t place(int output, int input, int depth) {
+    const size_t panel = static_cast<size_t>(output / kPanel) * kPanel * depth;
+    return panel + (static_cast<size_t>(input / kQuad) * kPanel + output % kPanel) * kQuad + input % kQuad;
+}
+
+}  // namespace
+
+void pack_bytes(const PackedShape& shape, const float* rows, const float* bias, int first, int n, uint8_t* memory) {
+    auto* values = reinterpret_cast<int8_t*>(memory);
+    auto* scales = reinterpret_cast<float*>(memory + shape.scales());
+    auto* biases = reinterpret_cast<float*>(memory + shape.biases());
+    auto* sums = reinterpret_cast<int32_t*>(memory + shape.sums());
+    std::vector<int8_t> bytes_of_row(padded(shape.n_in, kQuad));
+    for (int r = 0; r < n; ++r) {
+        const int output = first + r;
+        const float* row = rows + static_cast<size_t>(r) * shape.n_in;
+        const float largest = largest_of(row, shape.n_in);
+        scales[output] = largest > 0.0f ? largest / 127.0f : 1.0f;
+        biases[output] = bias ? bias[r] : 0.0f;
+        sums[output] = fill_bytes(row, shape.n_in, 1.0f / scales[output], bytes_of_row.data());
+        int8_t* to = values + place(output, 0, shape.depth());
+        for (int k = 0; k < shape.n_in; k += kQuad)
             std::memcpy(to + static_cast<size_t>(k) * kPanel, &bytes_of_row[k], kQuad);
     }
 }
 
-Table Packed::table() const {
-    return {values_.as<int8_t>(), scales_.data(), sums_.data(), bias_.data(), n_out_, n_in_, depth()};
+Table table_in_bytes(const PackedShape& shape, const uint8_t* memory) {
+    return {reinterpret_cast<const int8_t*>(memory), reinterpret_cast<const float*>(memory + shape.scales()),
+            reinterpret_cast<const int32_t*>(memory + shape.sums()),
+            reinterpret_cast<const float*>(memory + shape.biases()), shape.n_out, shape.n_in, shape.depth()};
 }
 
-size_t Packed::place(int output, int input) const {
-    const size_t panel = static_cast<size_t>(output / kPanel) * kPanel * depth();
-    return panel + (static_cast<size_t>(input / kQuad) * kPanel + output % kPanel) * kQuad + input % kQuad;
-}
-
-void Packed::row(int at, float* to) const {
-    const int8_t* values = values_.as<int8_t>();
-    for (int k = 0; k < n_in_; ++k) to[k] = scales_[at] * static_cast<float>(values[place(at, k)]);
+void unpack_row(const Table& table, int row, float* to) {
+    for (int k = 0; k < table.n_in; ++k)
+        to[k] = table.scales[row] * static_cast<float>(table.values[place(row, k, table.depth)]);
 }
 
 void ActivationBuffer::resize(int n_rows, int depth) {

@@ -34,30 +34,32 @@ private:
     size_t size_ = 0;
 };
 
-// A linear layer: its table, the scales of its outputs, its bias.
-class Packed {
-public:
-    Packed() = default;
+// Places and numbers of packed tables, of eight bits and of words. Raise it whenever either changes: tables that were
+// packed before are no longer read.
+constexpr int kPackedLayout = 1;
 
-    // weight: (n_out, n_in) float32. bias: (n_out), or nothing.
-    Packed(const float* weight, const float* bias, int n_out, int n_in);
+// Where the parts of a packed table lie, in bytes: its values, one row of them after the other in panels, then for each
+// output the scale, the bias and (in eight bits) the sum.
+struct PackedShape {
+    int n_out, n_in, bytes_a_value;
 
-    Table table() const;
-    int n_out() const { return n_out_; }
-    int n_in() const { return n_in_; }
-    int depth() const { return padded(n_in_, kDepth); }
-
-    // One row of the table as numbers (n_in).
-    void row(int at, float* to) const;
-
-private:
-    int n_out_ = 0, n_in_ = 0;
-    Block values_;
-    std::vector<float> scales_, bias_;
-    std::vector<int32_t> sums_;
-
-    size_t place(int output, int input) const;
+    int depth() const { return padded(n_in, bytes_a_value == 1 ? kDepth : 2); }
+    size_t n_padded() const { return padded(n_out, kPanel); }
+    size_t scales() const { return n_padded() * depth() * bytes_a_value; }
+    size_t biases() const { return scales() + n_padded() * sizeof(float); }
+    size_t sums() const { return biases() + n_padded() * sizeof(float); }
+    size_t size() const { return bytes_a_value == 1 ? sums() + n_padded() * sizeof(int32_t) : sums(); }
 };
+
+// Pack rows [first, first + n) of a table in eight bits. rows: (n, n_in) float32. bias: (n), or nothing. memory: of the
+// whole table, zeros before.
+void pack_bytes(const PackedShape& shape, const float* rows, const float* bias, int first, int n, uint8_t* memory);
+
+// The table that lies in memory, which must stay where it is.
+Table table_in_bytes(const PackedShape& shape, const uint8_t* memory);
+
+// One row of a table as numbers (n_in).
+void unpack_row(const Table& table, int row, float* to);
 
 // Room for rows of activations, of any instruction set.
 class ActivationBuffer {

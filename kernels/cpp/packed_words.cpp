@@ -23,30 +23,27 @@ float scale_of(const float* weights, int n) {
 
 }  // namespace
 
-PackedWords::PackedWords(const float* weight, const float* bias, int n_out, int n_in, int width)
-    : n_out_(n_out), n_in_(n_in * width) {
-    const int n_pairs = depth() / 2, n_padded = padded(n_out, kPanel), n_inputs = n_in * width;
-    values_ = Block(static_cast<size_t>(n_padded) * depth() * sizeof(int16_t));
-    scales_.assign(n_padded, 0.0f);
-    bias_.assign(n_padded, 0.0f);
-    if (bias) std::copy(bias, bias + n_out, bias_.begin());
-    int16_t* values = values_.as<int16_t>();
-    std::memset(values, 0, values_.size());
-    std::vector<int16_t> words(depth());
-    for (int n = 0; n < n_out; ++n) {
-        const float* row = weight + static_cast<size_t>(n) * n_inputs;
-        scales_[n] = scale_of(row, n_inputs);
-        for (int place = 0; place < width; ++place)
-            for (int i = 0; i < n_in; ++i)
-                words[place * n_in + i] = static_cast<int16_t>(nearest_whole(row[i * width + place] / scales_[n]));
-        int16_t* to = values + (static_cast<size_t>(n / kPanel) * kPanel * n_pairs + n % kPanel) * 2;
-        for (int k = 0; k < depth(); k += 2)
+void pack_words(const PackedShape& shape, const float* rows, const float* bias, int first, int n, uint8_t* memory) {
+    auto* values = reinterpret_cast<int16_t*>(memory);
+    auto* scales = reinterpret_cast<float*>(memory + shape.scales());
+    auto* biases = reinterpret_cast<float*>(memory + shape.biases());
+    const int depth = shape.depth();
+    std::vector<int16_t> words(depth);
+    for (int r = 0; r < n; ++r) {
+        const int output = first + r;
+        const float* row = rows + static_cast<size_t>(r) * shape.n_in;
+        scales[output] = scale_of(row, shape.n_in);
+        biases[output] = bias ? bias[r] : 0.0f;
+        for (int k = 0; k < shape.n_in; ++k) words[k] = static_cast<int16_t>(nearest_whole(row[k] / scales[output]));
+        int16_t* to = values + static_cast<size_t>(output / kPanel) * kPanel * depth + output % kPanel * 2;
+        for (int k = 0; k < depth; k += 2)
             std::memcpy(to + static_cast<size_t>(k) * kPanel, &words[k], 2 * sizeof(int16_t));
     }
 }
 
-WordTable PackedWords::table() const {
-    return {values_.as<int16_t>(), scales_.data(), bias_.data(), n_out_, depth() / 2};
+WordTable table_in_words(const PackedShape& shape, const uint8_t* memory) {
+    return {reinterpret_cast<const int16_t*>(memory), reinterpret_cast<const float*>(memory + shape.scales()),
+            reinterpret_cast<const float*>(memory + shape.biases()), shape.n_out, shape.n_in};
 }
 
 void lay_key(const EncoderKernels& kernels, const WordShape& shape, const float* key, int t, WordPlaces to) {

@@ -8,24 +8,10 @@
 
 namespace sottovoce {
 
-// A linear layer in words. Each output has the largest words whose sums cannot overflow.
-class PackedWords {
-public:
-    PackedWords() = default;
+// The same as `pack_bytes`, in words: each output has the largest whose sums cannot overflow.
+void pack_words(const PackedShape& shape, const float* rows, const float* bias, int first, int n, uint8_t* memory);
 
-    // weight: (n_out, n_in, width) float32, inputs of one place together when packed. bias: (n_out), or nothing.
-    PackedWords(const float* weight, const float* bias, int n_out, int n_in, int width = 1);
-
-    WordTable table() const;
-    int n_out() const { return n_out_; }
-    int n_in() const { return n_in_; }
-    int depth() const { return padded(n_in_, 2); }
-
-private:
-    int n_out_ = 0, n_in_ = 0;
-    Block values_;
-    std::vector<float> scales_, bias_;
-};
+WordTable table_in_words(const PackedShape& shape, const uint8_t* memory);
 
 // How keys and values of one window lie: head by head, see `WordHead`.
 struct WordShape {

@@ -38,7 +38,7 @@ inline Activations quantize_rows(const Kernels& kernels, Worker& worker, RowBuff
             const float* row = from[r];
             if (norm) {
                 float* normed = buffers.normed[worker.index].data();
-                kernels.layer_norm(row, norm->weight.data(), norm->bias.data(), table.n_in, normed);
+                kernels.layer_norm(row, norm->weight, norm->bias, table.n_in, normed);
                 row = normed;
             }
             kernels.quantize(row, table.n_in, table.depth, rows.values + r * rows.stride, rows.scales + r, rows.zeros + r);

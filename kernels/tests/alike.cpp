@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-struct Packed;
+struct Linear;
 extern "C" {
 const char* sv_built(int place);
 int sv_runs_here(const char* name);
 int sv_use(const char* name);
-Packed* sv_linear_new(const float* weight, const float* bias, int n_out, int n_in);
-void sv_linear_free(Packed* linear);
-int sv_linear_apply(const Packed* layer, const float* x, int n_rows, float* out, int epilogue, int n_threads);
+Linear* sv_linear_new(const float* weight, const float* bias, int n_out, int n_in);
+void sv_linear_free(Linear* linear);
+int sv_linear_apply(const Linear* layer, const float* x, int n_rows, float* out, int epilogue, int n_threads);
 void sv_layer_norm(const float* x, const float* weight, const float* bias, int n_rows, int n, float* out);
 int sv_attend_self(const float* query, const float* keys_values, int n_tokens, int d_head, float* out);
 int sv_attend_cross(const float* queries, int n_queries, const float* keys, const float* values, int n_frames,
@@ -55,7 +55,7 @@ std::function<Numbers()> products() {
     const Numbers weight = normal(n_out * n_in), bias = normal(n_out), x = normal(n_rows * n_in);
     return [=] {
         Numbers out(n_rows * n_out, 1.0f);
-        Packed* table = sv_linear_new(weight.data(), bias.data(), n_out, n_in);
+        Linear* table = sv_linear_new(weight.data(), bias.data(), n_out, n_in);
         sv_linear_apply(table, x.data(), n_rows, out.data(), epilogue, threads);
         sv_linear_free(table);
         return out;

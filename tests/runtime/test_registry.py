@@ -144,7 +144,7 @@ def test_an_instruction_set_that_is_not_there_is_an_error_of_the_user(
     monkeypatch.delitem(sys.modules, "sottovoce_kernels")
     monkeypatch.setenv("SOTTOVOCE_KERNELS", "mmx")
     with pytest.raises(OptionError, match="'mmx' given, expected auto or one of portable"):
-        load_kernels("encoder")
+        load_kernels("packed")
 
 
 def test_an_instruction_set_of_no_name_is_the_best() -> None:
@@ -166,7 +166,7 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch, instruction_set: str | None) -
     """Pretend that the package is there with these instructions, or is not."""
     made = None if instruction_set is None else SimpleNamespace(in_use=lambda: instruction_set)
     monkeypatch.setitem(sys.modules, "sottovoce_kernels", made)
-    monkeypatch.setitem(sys.modules, "sottovoce_kernels.encoder", made)
+    monkeypatch.setitem(sys.modules, "sottovoce_kernels.packed", made)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_without_pytorch_the_kernels_are_used_or_an_extra_is_named(
         choose_device("cuda")
 
 
-def test_auto_does_without_kernels_that_have_no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_does_without_kernels_that_pack_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     with_kernels(monkeypatch, "amx")
-    monkeypatch.delitem(sys.modules, "sottovoce_kernels.encoder")
+    monkeypatch.delitem(sys.modules, "sottovoce_kernels.packed")
     choice = choose_runtime("auto", "auto", CPU, WIDE)
     assert choice.name == "torch"
     assert "sottovoce-kernels is too old (pip install ./kernels)" in choice.reason

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "../silero.h"
@@ -168,32 +169,62 @@ private:
     std::vector<float> gates_ = std::vector<float>(kTogether * 4 * kSpeechState);
 };
 
+// Whether a window hears what the one before it heard, bit by bit, as in digital silence.
+inline bool repeats(const SpeechWindows& windows, int w) {
+    const float* window = windows.samples + static_cast<size_t>(w) * kSpeechWindow;
+    return w > 0 && !std::memcmp(window, window - kSpeechWindow, (kSpeechContext + kSpeechWindow) * sizeof *window);
+}
+
+// One step of the cell; the probability of speech.
+float step_cell(const Silero& network, const float* gates, float* hidden, float* cell) {
+    float sums[4 * kSpeechState];
+    const float* row = hidden;
+    float* to = sums;
+    multiply_floats(network.recurrent, &row, &gates, &to, 1);
+    F logit = F::set(0.0f);
+    for (int i = 0; i < kSpeechState; i += F::n) {
+        const F input = sigmoid(F::load(sums + i)), forget = sigmoid(F::load(sums + kSpeechState + i));
+        const F candidate = hyperbolic_tangent(F::load(sums + 2 * kSpeechState + i));
+        const F shown = sigmoid(F::load(sums + 3 * kSpeechState + i));
+        const F now = fused(forget, F::load(cell + i), input * candidate);
+        const F then = shown * hyperbolic_tangent(now);
+        now.store(cell + i);
+        then.store(hidden + i);
+        logit = fused(larger(then, F::set(0.0f)), F::load(network.output.data() + i), logit);
+    }
+    float probability[F::n];
+    sigmoid(F::set(logit.sum() + network.output_bias)).store(probability);
+    return probability[0];
+}
+
 void detect_speech(const Silero& network, const SpeechWindows& windows) {
     SileroGroup group(network);
-    float sums[4 * kSpeechState];
-    for (int first = 0; first < windows.n_windows; first += kTogether) {
-        const int n = std::min(kTogether, windows.n_windows - first);
-        const float* gates = group.gates(windows.samples + static_cast<size_t>(first) * kSpeechWindow, n);
-        for (int w = 0; w < n; ++w) {
-            const float* row = windows.hidden;
-            const float* onto = gates + w * 4 * kSpeechState;
-            float* to = sums;
-            multiply_floats(network.recurrent, &row, &onto, &to, 1);
-            F logit = F::set(0.0f);
-            for (int i = 0; i < kSpeechState; i += F::n) {
-                const F input = sigmoid(F::load(sums + i)), forget = sigmoid(F::load(sums + kSpeechState + i));
-                const F candidate = hyperbolic_tangent(F::load(sums + 2 * kSpeechState + i));
-                const F shown = sigmoid(F::load(sums + 3 * kSpeechState + i));
-                const F cell = fused(forget, F::load(windows.cell + i), input * candidate);
-                const F hidden = shown * hyperbolic_tangent(cell);
-                cell.store(windows.cell + i);
-                hidden.store(windows.hidden + i);
-                logit = fused(larger(hidden, F::set(0.0f)), F::load(network.output.data() + i), logit);
+    float gates[4 * kSpeechState], before[2 * kSpeechState];  // of the last window, and the state before it
+    constexpr size_t kStateBytes = kSpeechState * sizeof(float);
+    for (int first = 0; first < windows.n_windows;) {
+        int n = 1;
+        if (repeats(windows, first)) {
+            float* to = windows.probabilities + first;
+            if (!std::memcmp(before, windows.hidden, kStateBytes) &&
+                !std::memcmp(before + kSpeechState, windows.cell, kStateBytes)) {
+                to[0] = to[-1];  // nothing changes any more
+            } else {
+                std::memcpy(before, windows.hidden, kStateBytes);
+                std::memcpy(before + kSpeechState, windows.cell, kStateBytes);
+                to[0] = step_cell(network, gates, windows.hidden, windows.cell);
             }
-            float probability[F::n];
-            sigmoid(F::set(logit.sum() + network.output_bias)).store(probability);
-            windows.probabilities[first + w] = probability[0];
+        } else {
+            while (n < kTogether && first + n < windows.n_windows && !repeats(windows, first + n)) ++n;
+            const float* all = group.gates(windows.samples + static_cast<size_t>(first) * kSpeechWindow, n);
+            for (int w = 0; w < n; ++w) {
+                std::memcpy(before, windows.hidden, kStateBytes);
+                std::memcpy(before + kSpeechState, windows.cell, kStateBytes);
+                const float* row = all + w * 4 * kSpeechState;
+                windows.probabilities[first + w] = step_cell(network, row, windows.hidden, windows.cell);
+            }
+            std::copy(all + (n - 1) * 4 * kSpeechState, all + n * 4 * kSpeechState, gates);
         }
+        first += n;
     }
 }
 

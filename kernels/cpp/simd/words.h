@@ -94,20 +94,20 @@ struct WordPanels {
 
     // The next panel, which all passes over this one fetch together.
     Ahead ahead(int row, const int16_t* values) const {
-        const size_t panel_size = static_cast<size_t>(p.table.n_pairs) * kPanel * 2 * sizeof *values;
+        const size_t panel_size = static_cast<size_t>(p.table.n_pairs()) * kPanel * 2 * sizeof *values;
         const size_t n_groups = (p.n_rows + kManyRows - 1) / kManyRows, n_passes = kPanel / (kAbreast * F::n) * n_groups;
         const size_t pass = first_output % kPanel / (kAbreast * F::n) * n_groups + row / kManyRows;
         const size_t step = kPanel * 2 * sizeof *values / n_passes;
-        return {reinterpret_cast<const char*>(values) + panel_size + pass * p.table.n_pairs * step, step};
+        return {reinterpret_cast<const char*>(values) + panel_size + pass * p.table.n_pairs() * step, step};
     }
 
     template <int R>
     void rows(int row) const {
         const int panel = first_output / kPanel, at = first_output % kPanel;
-        const size_t depth = static_cast<size_t>(p.table.n_pairs) * 2;
+        const size_t depth = static_cast<size_t>(p.table.n_pairs()) * 2;
         const int16_t* values = p.table.values + panel * kPanel * depth;
         Sums sums[R][kAbreast];
-        sum_words<R>(p.rows + row * depth, depth, values + at * 2, kPanel * 2, p.table.n_pairs, ahead(row, values), sums);
+        sum_words<R>(p.rows + row * depth, depth, values + at * 2, kPanel * 2, p.table.n_pairs(), ahead(row, values), sums);
         for (int r = 0; r < R; ++r) {
             const F scale = F::set(p.scales[row + r]);
             for (int i = 0; i < kAbreast; ++i) {

@@ -1,6 +1,6 @@
 """Whisper's decoder step and its linear layers on a processor, in eight bits: the face of a native library.
 
-The encoder is in `sottovoce_kernels.encoder`.
+The encoder is in `sottovoce_kernels.encoder`, the packing of tables in `sottovoce_kernels.packed`.
 
 The functions take addresses of contiguous arrays (`Tensor.data_ptr()`, `ndarray.ctypes.data`), so that no
 array library is needed here; whoever calls them keeps the arrays alive and their shapes right.
@@ -179,27 +179,30 @@ class Row(Native, free="sv_row_free"):
 
 
 class Decoder(Native, free="sv_decoder_free"):
-    """Whisper's decoder, with its tables in eight bits."""
+    """Whisper's decoder, with its tables in eight bits.
+
+    Addresses given to it are kept: the caller keeps tables, norms and positions alive.
+    """
 
     def __init__(self, n_layer: int, n_state: int, n_head: int, n_vocab: int, n_context: int) -> None:
         self.n_layer, self.n_head, self.d_head = n_layer, n_head, n_state // n_head
         super().__init__(library.sv_decoder_new(n_layer, n_state, n_head, n_vocab, n_context))
 
-    def set_table(self, layer: int, which: int, weight: int, bias: int, shape: tuple[int, int]) -> None:
-        """Give a linear layer its table (n_out, n_in) and bias; layer -1 is the token embedding.
+    def set_table(self, layer: int, which: int, memory: int, shape: tuple[int, int]) -> None:
+        """Give a linear layer its table (n_out, n_in), packed in eight bits; layer -1 is the token embedding.
 
         which: 0 query, key and value of self-attention, 1 its output; 2 query of cross-attention, 3 its key
         and value, 4 its output; 5 and 6 the perceptron.
         """
-        check(library.sv_decoder_table(self.address, layer, which, weight, bias or None, *shape))
+        library.sv_decoder_table(self.address, layer, which, memory, *shape)
 
     def set_norm(self, layer: int, which: int, weight: int, bias: int) -> None:
         """Give a norm its numbers: 0 to 2 before the parts of a layer; layer -1 is the last norm."""
-        check(library.sv_decoder_norm(self.address, layer, which, weight, bias))
+        library.sv_decoder_norm(self.address, layer, which, weight, bias)
 
     def set_positions(self, table: int) -> None:
         """Give the table (n_context, n_state) of positions."""
-        check(library.sv_decoder_positions(self.address, table))
+        library.sv_decoder_positions(self.address, table)
 
     def cross_shapes(self, n_frames: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of a layer's keys and values, in 16 bits each."""

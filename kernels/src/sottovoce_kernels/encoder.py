@@ -45,7 +45,10 @@ class Window:
 
 
 class Encoder(Native, free="sv_encoder_free"):
-    """Whisper's encoder, each of its tables in eight bits or in words of sixteen."""
+    """Whisper's encoder, each of its tables in eight bits or in words of sixteen.
+
+    Addresses given to it are kept: the caller keeps tables, norms, positions and padding alive.
+    """
 
     def __init__(self, n_mels: int, n_context: int, n_state: int, n_head: int, n_layer: int) -> None:
         """n_mels and n_state: even."""
@@ -53,30 +56,29 @@ class Encoder(Native, free="sv_encoder_free"):
         super().__init__(library.sv_encoder_new(n_mels, n_context, n_state, n_head, n_layer))
 
     def set_table(
-        self, layer: int, which: int, weight: int, bias: int, shape: tuple[int, int], *, in_bytes: bool
+        self, layer: int, which: int, memory: int, shape: tuple[int, int], *, in_words: bool
     ) -> None:
-        """Give a linear layer its table (n_out, n_in) and bias.
+        """Give a linear layer its packed table (n_out, n_in).
 
-        which: 0 query and key, one behind the other; 1 value, 2 output, 3 and 4 the perceptron. in_bytes: in
-        eight bits, else in words.
+        which: 0 query and key, one behind the other; 1 value, 2 output, 3 and 4 the perceptron.
         """
-        check(library.sv_encoder_table(self.address, layer, which, in_bytes, weight, bias or None, *shape))
+        library.sv_encoder_table(self.address, layer, which, memory, *shape, 1 + in_words)
 
-    def set_convolution(self, which: int, weight: int, bias: int, n_in: int) -> None:
-        """Give the first (0) or second (1) convolution its table (n_state, n_in, 3) and bias."""
-        check(library.sv_encoder_convolution(self.address, which, weight, bias, n_in))
+    def set_convolution(self, which: int, memory: int, n_in: int) -> None:
+        """Give the first (0) or second (1) convolution its table (n_state, 3 * n_in), packed in words."""
+        library.sv_encoder_convolution(self.address, which, memory, n_in)
 
     def set_norm(self, layer: int, which: int, weight: int, bias: int) -> None:
         """Give a norm its numbers: 0 before attention, 1 before the perceptron; layer -1 is the last norm."""
-        check(library.sv_encoder_norm(self.address, layer, which, weight, bias))
+        library.sv_encoder_norm(self.address, layer, which, weight, bias)
 
     def set_positions(self, table: int) -> None:
         """Give the table (n_context, n_state) of positions."""
-        check(library.sv_encoder_positions(self.address, table))
+        library.sv_encoder_positions(self.address, table)
 
     def set_padding(self, frame: int) -> None:
-        """Give what the convolutions make of padding far from any audio (n_state,)."""
-        check(library.sv_encoder_padding(self.address, frame))
+        """Give the output of the convolutions for padding far from any audio (n_state,)."""
+        library.sv_encoder_padding(self.address, frame)
 
     def encode(self, windows: Sequence[Window], n_threads: int = 1) -> None:
         """Compute frames of windows, each by itself."""

@@ -1,4 +1,4 @@
-"""`sottovoce models`: list, inspect, download, convert and quantise models."""
+"""`sottovoce models`: list, inspect, download, convert and quantise models, and list packed weights."""
 
 from __future__ import annotations
 
@@ -124,6 +124,42 @@ def download(names: tuple[str, ...], **given: str | None) -> None:
     sources = from_values(ModelOptions, given).sources()
     for name in names:
         click.echo(f"{name}: {resolve(name, sources)}")
+
+
+@models.command(
+    cls=SectionedCommand,
+    sections={"Options": (Option("Remove them.", key="remove", flag="--remove", kind="flag"), JSON)},
+)
+@click.argument("names", nargs=-1)
+def packed(names: tuple[str, ...], remove: bool, as_json: bool) -> None:
+    """List the cached weights of the native kernels, of all models or those named.
+
+    They are packed at a model's first use, and mapped into memory afterwards; removed ones are packed again.
+    """
+    from sottovoce.runtime.packed import list_packed
+
+    files = [file for file in list_packed() if not names or file.model in names]
+    rows = [
+        {
+            "name": file.model,
+            "size_mb": round(file.n_bytes / 1e6, 1),
+            "weights": file.source,
+            "file": str(file.path),
+        }
+        for file in files
+    ]
+    if remove:
+        for file in files:
+            file.remove()
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    table = Table(
+        "name", "MB", "weights", box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False
+    )
+    for row in rows:
+        table.add_row(str(row["name"]), f"{row['size_mb']:.0f}", str(row["weights"]))
+    Console(soft_wrap=not sys.stdout.isatty()).print(table)
 
 
 def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:

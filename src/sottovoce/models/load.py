@@ -21,9 +21,11 @@ from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import (
     LONG,
     Checkpoint,
+    FileTensors,
     QuantizationLoss,
     expected_shapes,
     floats,
+    release_pages,
     write_json,
 )
 from sottovoce.models.checkpoint.compact import compact_languages
@@ -201,7 +203,9 @@ def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) ->
 def open_checkpoint(path: Path) -> Checkpoint:
     """Read a file or folder of any known format. Raises: CheckpointError."""
     kind = format_of(path)
-    return replace(kind.codec().read(path), kind=kind.name)
+    checkpoint = kind.codec().read(path)
+    release_pages(checkpoint.tensors)  # of names and shapes, between the numbers
+    return replace(checkpoint, kind=kind.name, tensors=FileTensors(checkpoint.tensors, path))
 
 
 def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> QuantizationLoss | None:

@@ -32,7 +32,7 @@ from sottovoce.models.backend import (
     check_spans,
     check_step,
 )
-from sottovoce.models.checkpoint.base import Array, Checkpoint, floats
+from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.devices import CPU, beyond_kernels
 from sottovoce.models.dims import AlignmentHeads, ModelDims, Span
 from sottovoce.runtime.incremental_encoder import state_of
@@ -42,19 +42,28 @@ from sottovoce.runtime.native_encoder import (
     NativeEncoderOutput,
     NativeEncoderState,
 )
+from sottovoce.runtime.packed import PackedPart, PackedTable, PackedWeights, stored
 from sottovoce.threads import n_threads
 from sottovoce.types import Features, Floats, Ints
 
-ATTENTION_TABLES = (
-    ("attn.out", 1),
-    ("cross_attn.query", 2),
-    ("cross_attn.out", 4),
-    ("mlp.0", 5),
-    ("mlp.2", 6),
+LAYER_TABLES = (
+    (("attn.query", "attn.key", "attn.value"), 3, 1),
+    (("attn.out",), 1, 1),
+    (("cross_attn.query",), 1, 1),
+    (("cross_attn.key", "cross_attn.value"), 2, 1),
+    (("cross_attn.out",), 1, 1),
+    (("mlp.0",), 4, 1),
+    (("mlp.2",), 1, 4),
 )
+"""Linear layers that share a table, in the order of the kernels; its outputs and inputs, in widths of the
+decoder.
+"""
 FRAMES_PER_BLOCK = 16
 """Keys are packed in blocks, values in pairs of frames."""
-NORMS = (("attn_ln", 0), ("cross_attn_ln", 1), ("mlp_ln", 2))
+NORMS = ("attn_ln", "cross_attn_ln", "mlp_ln")
+"""In the order of the kernels."""
+EMBEDDING = "decoder.token_embedding"
+POSITIONS = "decoder.positional_embedding"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,50 +89,43 @@ class _NativeRow:
     window: _Window
 
 
+def _parts(dims: ModelDims) -> dict[str, PackedPart]:
+    d = dims.n_text_state
+    parts: dict[str, PackedPart] = {EMBEDDING: PackedTable((EMBEDDING,), (dims.n_vocab, d))}
+    parts |= stored(POSITIONS, dims.n_text_ctx, d)
+    norms = ["decoder.ln"]
+    for layer in range(dims.n_text_layer):
+        block = f"decoder.blocks.{layer}"
+        norms += [f"{block}.{norm}" for norm in NORMS]
+        for which, (layers, n_out, n_in) in enumerate(LAYER_TABLES):
+            names = tuple(f"{block}.{name}" for name in layers)
+            parts[f"{block}.{which}"] = PackedTable(names, (n_out * d, n_in * d))
+    for norm in norms:
+        parts |= stored(f"{norm}.weight", d) | stored(f"{norm}.bias", d)
+    return parts
+
+
 class NativeDecoder:
-    def __init__(self, dims: ModelDims, tensors: Mapping[str, Array]) -> None:
-        """Pack weights. tensors: OpenAI's state dict, of any floating dtype."""
-        self.dims = dims
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Map packed weights, or pack them; the checkpoint's may have any floating dtype."""
+        self.dims = dims = checkpoint.dims
         sizes = (dims.n_text_layer, dims.n_text_state, dims.n_text_head, dims.n_vocab, dims.n_text_ctx)
         self._decoder = kernels.Decoder(*sizes)
+        self._weights = weights = PackedWeights(checkpoint, _parts(dims))
+        d = dims.n_text_state
         for layer in range(dims.n_text_layer):
-            self._set_layer(layer, tensors)
-        self._set_table(-1, 0, floats(tensors["decoder.token_embedding.weight"]), None)
-        self._set_norm(-1, 0, tensors, "decoder.ln")
-        positions = floats(tensors["decoder.positional_embedding"])
-        self._decoder.set_positions(positions.ctypes.data)
+            block = f"decoder.blocks.{layer}"
+            for which, (_, n_out, n_in) in enumerate(LAYER_TABLES):
+                self._decoder.set_table(layer, which, weights[f"{block}.{which}"], (n_out * d, n_in * d))
+            for which, norm in enumerate(NORMS):
+                self._set_norm(layer, which, f"{block}.{norm}")
+        self._decoder.set_table(-1, 0, weights[EMBEDDING], (dims.n_vocab, d))
+        self._set_norm(-1, 0, "decoder.ln")
+        self._decoder.set_positions(weights[POSITIONS])
 
-    def _set_layer(self, layer: int, tensors: Mapping[str, Array]) -> None:
-        name = f"decoder.blocks.{layer}"
-        for which, part, projections in (
-            (0, "attn", ("query", "key", "value")),
-            (3, "cross_attn", ("key", "value")),
-        ):
-            weights = [tensors[f"{name}.{part}.{projection}.weight"] for projection in projections]
-            biases = [
-                tensors.get(f"{name}.{part}.{projection}.bias", np.zeros(self.dims.n_text_state, np.float32))
-                for projection in projections
-            ]
-            self._set_table(
-                layer,
-                which,
-                np.concatenate(list(map(floats, weights))),
-                np.concatenate(list(map(floats, biases))),
-            )
-        for part, which in ATTENTION_TABLES:
-            weight, bias = tensors[f"{name}.{part}.weight"], tensors[f"{name}.{part}.bias"]
-            self._set_table(layer, which, floats(weight), floats(bias))
-        for part, which in NORMS:
-            self._set_norm(layer, which, tensors, f"{name}.{part}")
-
-    def _set_table(self, layer: int, which: int, weight: Floats, bias: Floats | None) -> None:
-        address = 0 if bias is None else bias.ctypes.data
-        n_out, n_in = weight.shape
-        self._decoder.set_table(layer, which, weight.ctypes.data, address, (n_out, n_in))
-
-    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Array], name: str) -> None:
-        weight, bias = floats(tensors[f"{name}.weight"]), floats(tensors[f"{name}.bias"])
-        self._decoder.set_norm(layer, which, weight.ctypes.data, bias.ctypes.data)
+    def _set_norm(self, layer: int, which: int, name: str) -> None:
+        weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
+        self._decoder.set_norm(layer, which, weight, bias)
 
     def windows(self, encoded: NativeEncoderOutput) -> list[_Window]:
         if encoded.cross_kv is None:
@@ -356,7 +358,7 @@ class NativeBackend:
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> NativeBackend:
-        """Pack a checkpoint's weights.
+        """Map packed weights, or pack a checkpoint's.
 
         Raises:
             OptionError: sizes that the kernels do not take.
@@ -364,7 +366,7 @@ class NativeBackend:
         dims = checkpoint.dims
         if (sizes := beyond_kernels(dims)) is not None:
             raise OptionError(f"native backend: expected another model, got {sizes}")
-        return cls(NativeEncoder(checkpoint), NativeDecoder(dims, checkpoint.tensors))
+        return cls(NativeEncoder(checkpoint), NativeDecoder(checkpoint))
 
     @property
     def runtime(self) -> str:

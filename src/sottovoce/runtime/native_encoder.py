@@ -14,7 +14,7 @@ from sottovoce_kernels.encoder import Encoder, Window
 from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Array, Checkpoint, floats
 from sottovoce.models.ctc_head import gelu
-from sottovoce.models.dims import default_encoder_mode, upper_half_heads
+from sottovoce.models.dims import ModelDims, default_encoder_mode, upper_half_heads
 from sottovoce.runtime.incremental_encoder import (
     CachedWindow,
     EncodedWindows,
@@ -22,6 +22,7 @@ from sottovoce.runtime.incremental_encoder import (
     content_frames,
     plan_updates,
 )
+from sottovoce.runtime.packed import PackedNumbers, PackedPart, PackedTable, PackedWeights, stored
 from sottovoce.threads import n_threads
 from sottovoce.types import Features, Floats
 
@@ -29,13 +30,19 @@ Words = npt.NDArray[np.uint16]
 """Bits of bfloat16."""
 
 LAYERS = (
-    (("attn.query", "attn.key"), "query_key"),
-    (("attn.value",), "value"),
-    (("attn.out",), "out"),
-    (("mlp.0",), "up"),
-    (("mlp.2",), "down"),
+    ("query_key", ("attn.query", "attn.key"), 2, 1),
+    ("value", ("attn.value",), 1, 1),
+    ("out", ("attn.out",), 1, 1),
+    ("up", ("mlp.0",), 4, 1),
+    ("down", ("mlp.2",), 1, 4),
 )
-"""Linear layers of a block that share a table, in the order of the kernels, and the table's name."""
+"""Tables of a block, in the order of the kernels: name, linear layers, outputs and inputs in widths of the
+encoder.
+"""
+CONVOLUTIONS = ("encoder.conv1", "encoder.conv2")
+POSITIONS = "encoder.positional_embedding"
+PADDING = "encoder.padding"
+"""The output of the convolutions far from any audio (d,)."""
 IN_BYTES = ("down",)
 """Tables in int8, as far as this is faster; others are int16. The states' error is that of PyTorch's
 bfloat16 (1.6 and 1.8 %, docs/research/kernels.md); with int16 alone 0.2 %.
@@ -119,6 +126,26 @@ def _window(update: EncoderUpdate[WindowFrames], mel: Floats, computed: WindowFr
     )
 
 
+def _parts(dims: ModelDims, in_bytes: Collection[str]) -> dict[str, PackedPart]:
+    d = dims.n_audio_state
+    parts: dict[str, PackedPart] = {
+        name: PackedTable((name,), (d, 3 * n_in), in_words=True)
+        for name, n_in in zip(CONVOLUTIONS, (dims.n_mels, d), strict=True)
+    }
+    parts |= stored(POSITIONS, dims.n_audio_ctx, d)
+    parts[PADDING] = PackedNumbers((d,), _frame_of_padding)
+    norms = ["encoder.ln_post"]
+    for layer in range(dims.n_audio_layer):
+        block = f"encoder.blocks.{layer}"
+        norms += [f"{block}.attn_ln", f"{block}.mlp_ln"]
+        for name, layers, n_out, n_in in LAYERS:
+            names, shape = tuple(f"{block}.{each}" for each in layers), (n_out * d, n_in * d)
+            parts[f"{block}.{name}"] = PackedTable(names, shape, in_words=name not in in_bytes)
+    for norm in norms:
+        parts |= stored(f"{norm}.weight", d) | stored(f"{norm}.bias", d)
+    return parts
+
+
 def _frame_of_padding(tensors: Mapping[str, Array]) -> Floats:
     first, bias = (floats(tensors[f"encoder.conv{which}.bias"]) for which in (1, 2))
     return gelu(floats(tensors["encoder.conv2.weight"]).sum(2) @ gelu(first) + bias)
@@ -140,40 +167,25 @@ class NativeEncoder:
         self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(dims)
         sizes = (dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
         self._encoder = Encoder(dims.n_mels, *sizes)
-        tensors = checkpoint.tensors
         chosen = tables_in_bytes() if in_bytes is None else in_bytes
+        self._weights = weights = PackedWeights(checkpoint, _parts(dims, chosen))
+        d = dims.n_audio_state
         for layer in range(dims.n_audio_layer):
-            self._set_layer(layer, tensors, chosen)
-        for which, n_in in enumerate((dims.n_mels, dims.n_audio_state)):
-            weight, bias = (floats(tensors[f"encoder.conv{which + 1}.{of}"]) for of in ("weight", "bias"))
-            self._encoder.set_convolution(which, weight.ctypes.data, bias.ctypes.data, n_in)
-        self._set_norm(-1, 0, tensors, "encoder.ln_post")
-        positions = floats(tensors["encoder.positional_embedding"])
-        self._encoder.set_positions(positions.ctypes.data)
-        padding = _frame_of_padding(tensors)
-        self._encoder.set_padding(padding.ctypes.data)
+            block = f"encoder.blocks.{layer}"
+            for which, (name, _, n_out, n_in) in enumerate(LAYERS):
+                memory, shape = weights[f"{block}.{name}"], (n_out * d, n_in * d)
+                self._encoder.set_table(layer, which, memory, shape, in_words=name not in chosen)
+            self._set_norm(layer, 0, f"{block}.attn_ln")
+            self._set_norm(layer, 1, f"{block}.mlp_ln")
+        for which, n_in in enumerate((dims.n_mels, d)):
+            self._encoder.set_convolution(which, weights[CONVOLUTIONS[which]], n_in)
+        self._set_norm(-1, 0, "encoder.ln_post")
+        self._encoder.set_positions(weights[POSITIONS])
+        self._encoder.set_padding(weights[PADDING])
 
-    def _set_layer(self, layer: int, tensors: Mapping[str, Array], in_bytes: Collection[str]) -> None:
-        block = f"encoder.blocks.{layer}"
-        for which, (parts, name) in enumerate(LAYERS):
-            weights = [floats(tensors[f"{block}.{part}.weight"]) for part in parts]
-            weight = np.concatenate(weights)
-            bias = np.concatenate([self._bias(tensors, f"{block}.{part}", len(weights[0])) for part in parts])
-            shape = (weight.shape[0], weight.shape[1])
-            self._encoder.set_table(
-                layer, which, weight.ctypes.data, bias.ctypes.data, shape, in_bytes=name in in_bytes
-            )
-        self._set_norm(layer, 0, tensors, f"{block}.attn_ln")
-        self._set_norm(layer, 1, tensors, f"{block}.mlp_ln")
-
-    @staticmethod
-    def _bias(tensors: Mapping[str, Array], name: str, n_out: int) -> Floats:
-        bias = tensors.get(f"{name}.bias")
-        return np.zeros(n_out, np.float32) if bias is None else floats(bias)
-
-    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Array], name: str) -> None:
-        weight, bias = (floats(tensors[f"{name}.{of}"]) for of in ("weight", "bias"))
-        self._encoder.set_norm(layer, which, weight.ctypes.data, bias.ctypes.data)
+    def _set_norm(self, layer: int, which: int, name: str) -> None:
+        weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
+        self._encoder.set_norm(layer, which, weight, bias)
 
     def encode(self, features: Features) -> NativeEncoderOutput:
         n_content = content_frames(features, self.dims, self.name)

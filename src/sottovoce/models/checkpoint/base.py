@@ -206,11 +206,15 @@ def _norm(prefix: str, n_state: int) -> dict[str, Shape]:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor that is decoded when it is read, such as one in blocks of eight bits."""
+    """A tensor that is decoded when it is read, such as one in blocks of eight bits.
+
+    stored: the values as they are in the file.
+    """
 
     shape: Shape
     dtype: np.dtype[np.generic]
     read: Callable[[], Array]
+    stored: Array
 
 
 class StoredTensors(Mapping[str, Array]):
@@ -229,9 +233,46 @@ class StoredTensors(Mapping[str, Array]):
         return len(self.stored)
 
 
+class FileTensors(Mapping[str, Array]):
+    """All tensors of a file or folder, as they were read. A mapping made of some of them is another one."""
+
+    def __init__(self, tensors: Mapping[str, Array], path: Path) -> None:
+        self.tensors = tensors
+        self.path = path
+
+    def __getitem__(self, name: str) -> Array:
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
 def stored_tensors(tensors: Mapping[str, Array]) -> Mapping[str, Array | StoredTensor]:
     """Return the shapes and dtypes of tensors, without decoding any."""
+    if isinstance(tensors, FileTensors):
+        return stored_tensors(tensors.tensors)
     return tensors.stored if isinstance(tensors, StoredTensors) else tensors
+
+
+def release_pages(tensors: Mapping[str, Array]) -> None:
+    """Free the memory of mapped files; it is read from them again when needed.
+
+    Arrays that were written into have their values in the file again. Does nothing where the system cannot.
+    """
+    if not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    contents = {}
+    for tensor in stored_tensors(tensors).values():
+        owner: object = tensor.stored if isinstance(tensor, StoredTensor) else tensor
+        while isinstance(owner, np.ndarray | memoryview):
+            owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+        if isinstance(owner, mmap.mmap):
+            contents[id(owner)] = owner
+    for content in contents.values():
+        content.madvise(mmap.MADV_DONTNEED)
 
 
 def dtype_name(dtype: np.dtype[np.generic]) -> str:

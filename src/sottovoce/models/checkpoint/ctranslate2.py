@@ -125,11 +125,12 @@ class ModelFile:
         variable = self.variables[name]
         values = read_values(self.cursor, variable)
         if not variable.is_integer:
-            return StoredTensor(variable.shape, variable.dtype, lambda: values)
+            return StoredTensor(variable.shape, variable.dtype, lambda: values, values)
         # CTranslate2 multiplies by the inverse scale; this product is exact.
         inverse = np.float32(1) / self._scale(variable)
         inverses = inverse.reshape(-1, *[1] * (values.ndim - 1))
-        return StoredTensor(variable.shape, np.dtype("<f4"), lambda: values.astype(np.float32) * inverses)
+        decoded = lambda: values.astype(np.float32) * inverses  # noqa: E731
+        return StoredTensor(variable.shape, np.dtype("<f4"), decoded, values)
 
     def _scale(self, variable: Variable) -> Floats:
         stored = self.variables.get(f"{variable.name}_scale")
@@ -405,7 +406,8 @@ def _tensors(contents: ModelFile, dims: ModelDims) -> Iterator[tuple[str, Stored
 
 
 def _rows(weights: StoredTensor, first: int, n: int) -> StoredTensor:
-    return StoredTensor((n, *weights.shape[1:]), weights.dtype, lambda: weights.read()[first : first + n])
+    shape, stored = (n, *weights.shape[1:]), weights.stored
+    return StoredTensor(shape, weights.dtype, lambda: weights.read()[first : first + n], stored)
 
 
 def _check_projection(contents: ModelFile) -> None:

@@ -211,9 +211,9 @@ def _decoded(cursor: Cursor, name: str, shape: Shape, kind: BlockType) -> Stored
     n_bytes = math.prod(shape) // kind.n_elements * kind.n_bytes
     data = cursor.array(n_bytes, f"tensor {name}")
     if kind.n_elements > 1:
-        return StoredTensor(shape, np.dtype("<f4"), lambda: dequantize(data, kind).reshape(shape))
+        return StoredTensor(shape, np.dtype("<f4"), lambda: dequantize(data, kind).reshape(shape), data)
     dtype = np.dtype("<f2" if kind.name == "f16" else "<f4")
-    return StoredTensor(shape, dtype, lambda: data.view(dtype).reshape(shape))
+    return StoredTensor(shape, dtype, lambda: data.view(dtype).reshape(shape), data)
 
 
 def _names(kinds: Iterable[BlockType]) -> str:
