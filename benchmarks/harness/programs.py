@@ -77,7 +77,7 @@ class Weights:
 
 
 Reader: TypeAlias = Callable[[Samples, str, int], str]
-"""A program: the text of samples in a language, by a beam of so many (1: greedy)."""
+"""A program: the text of samples in a language ("auto": detected), by a beam of so many (1: greedy)."""
 
 
 def ours(
@@ -129,7 +129,8 @@ def faster(weights: Weights, compute_type: str, *, vad: bool = False, batched: b
     more: dict[str, Any] = {"batch_size": BATCH} if batched else {"vad_filter": vad}
 
     def read(samples: Samples, language: str, beam_size: int) -> str:
-        segments, _ = transcribe(samples, language=language, beam_size=beam_size, **more)
+        given = None if language == "auto" else language
+        segments, _ = transcribe(samples, language=given, beam_size=beam_size, **more)
         return "".join(segment.text for segment in segments)
 
     return read
