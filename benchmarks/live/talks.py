@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -223,27 +224,28 @@ HEADS = (
 
 
 def row(
-    name: str, bench: Bench, model: str, item: Item, found: dict[str, Any]
+    name: str, bench: Bench, model: str, runs: Sequence[tuple[Item, dict[str, Any]]]
 ) -> tuple[list[str], dict[str, float]]:
-    live, parts = run_from(found), found["parts"]
-    counts: ErrorCounts = errors(item, live.text)
-    whole = bench.whole(model, item)
-    delays = (
-        timing(live, whole, item.language).latencies_s
-        if not item.languages[1:]
-        else [delay - word.end for delay, word in zip(live.delays_s, live.words, strict=True)]
-    )
+    """Cells and figures of one setting over recordings."""
+    counts, delays, total = ErrorCounts(), list[float](), Counter[str]()
+    for item, found in runs:
+        live = run_from(found)
+        counts += errors(item, live.text)
+        delays += (
+            timing(live, bench.whole(model, item), item.language).latencies_s
+            if not item.languages[1:]
+            else [delay - word.end for delay, word in zip(live.delays_s, live.words, strict=True)]
+        )
+        total.update(found["parts"] | {"cpu_s": live.cpu_s, "duration_s": live.duration_s})
     delay_s, late_s = (float(np.quantile(delays, at)) for at in (0.5, 0.9))
-    spent = [parts[part] / live.duration_s for part in ("encoder_s", "keys_values_s", "steps_s")]
-    cpu = live.cpu_s / live.duration_s
+    duration_s, n = total["duration_s"], max(1, total["n_updates"])
+    spent = [total[part] / duration_s for part in ("encoder_s", "keys_values_s", "steps_s")]
+    cpu = total["cpu_s"] / duration_s
     spent.append(cpu - sum(spent))
-    n = max(1, parts["n_updates"])
-    each = [parts["n_encoded"] / n, parts["n_key_frames"] / n, parts["n_steps"] / n, parts["n_rows"] / n]
+    each = [total[count] / n for count in ("n_encoded", "n_key_frames", "n_steps", "n_rows")]
     cells = [name, percent(counts.rate or 0.0), seconds(delay_s), seconds(late_s), f"{cpu:.3f}"]
-    cells.append(f"{live.compute_s / live.duration_s:.3f}")
-    cells += (
-        [f"{one:.3f}" for one in spent] + [f"{n / live.duration_s:.2f} a s"] + [f"{one:.1f}" for one in each]
-    )
+    cells += [f"{part:.3f}" for part in spent] + [f"{n / duration_s:.2f} a s"]
+    cells += [f"{count:.1f}" for count in each]
     return cells, {"wrong": counts.rate or 0.0, "delay_s": delay_s, "late_s": late_s, "cpu": cpu}
 
 
@@ -262,23 +264,27 @@ def main() -> None:
     given = parser.parse_args()
     bench = Bench(Log(given.log))
     torch.set_num_threads(given.threads)
-    rows, figures = [], {}
-    for name in given.kinds:
-        item = talk(name, given.shared / "data", given.part, given.minutes)
+    items = [talk(name, given.shared / "data", given.part, given.minutes) for name in given.kinds]
+    runs: dict[tuple[str, str], list[tuple[Item, dict[str, Any]]]] = {}
+    for name, item in zip(given.kinds, items, strict=True):
         for words in given.settings:
-            is_mixed = len(item.languages) > 1
             setting = Setting(
                 given.model,
                 given.dtype,
                 KINDS[name].allowed,
-                "restart" if is_mixed else "off",
+                "restart" if item.languages[1:] else "off",
                 options_from(words.split()),
                 given.label or source_version(),
             )
-            found = run(bench, setting, item)
-            shown = f"{name}, {words or 'as published'}"
-            cells, figures[shown] = row(shown, bench, given.model, item, found)
-            rows.append(cells)
+            runs[name, words] = [(item, run(bench, setting, item))]
+    if given.kinds[1:]:
+        for words in given.settings:
+            runs["all", words] = [one for name in given.kinds for one in runs[name, words]]
+    rows, figures = [], {}
+    for (name, words), several in runs.items():
+        shown = f"{name}, {words or 'as published'}"
+        cells, figures[shown] = row(shown, bench, given.model, several)
+        rows.append(cells)
     show_table(HEADS, rows)
     show_json("live talks", figures)
 

@@ -143,6 +143,7 @@ def test_a_state_is_never_changed(backend: Backend, mode: EncoderMode) -> None:
     ("mode", "expected"),
     [
         (INCREMENTAL, [30, 8, 8, 18, 8]),  # 10 frames of padding at first, and after 0.2 s (10 frames)
+        (replace(INCREMENTAL, between_s=0.08), [30, 5, 5, 18, 5]),  # fewer while the padding is kept
         (THIN, [40, 18, 18, 24, 18]),  # the 10 frames right behind the audio each time, single ones as above
     ],
 )
@@ -157,6 +158,12 @@ def test_padding_is_computed_anew_where_the_audio_leaves_no_room_for_it(backend:
     mode = replace(THIN, refresh_s=2.0)
     counts = [grown.n_computed for grown in grow(backend, audio(backend, N_FULL), mode, (30, 40, 50, 55, 60))]
     assert counts == [47, 21, 21, 13, 8]
+
+
+def test_kept_padding_that_the_audio_has_reached_is_left_out(backend: Backend) -> None:
+    first, second = grow(backend, audio(backend, N_FULL), replace(THIN, refresh_s=2.0), (30, 40))
+    assert first.encoded.n_frames == 30 + 10 + 7  # of each three frames of [40, 60) the middle one
+    assert second.encoded.n_frames == 40 + 10 + 4  # those from 50 on
 
 
 def test_audio_longer_than_what_is_recomputed_leaves_no_gap(backend: Backend) -> None:

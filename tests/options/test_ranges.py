@@ -120,6 +120,7 @@ REFUSED: tuple[tuple[type, Mapping[str, object], str], ...] = (
     (EncoderMode, {"bucket_s": -1.0}, "bucket_s: expected 0 to 30"),
     (EncoderMode, {"recompute_s": 0.0}, r"recompute_s: expected 0.02 to 30"),
     (EncoderMode, {"refresh_s": -0.1}, "refresh_s: expected 0 to 30"),
+    (EncoderMode, {"between_s": 0.0}, "between_s: expected 0.02 to 30"),
     (EncoderMode, {"stride": 0}, "stride: expected at least 1 frame, got 0"),
     (EncoderMode, {"level_drift": nan}, "level_drift: expected 0 or more, got nan"),
     (EncoderMode, {"anchors": (5, 3)}, r"anchors: expected places that rise from 0 or later, got \(5, 3\)"),

@@ -100,8 +100,9 @@ class EncoderMode:
     tail_s: seconds of padding; None: up to the full window. stride: after `NEAR_FRAMES`, one frame in
     `stride` is computed, with its weight in attention. anchors: ascending positions that are always computed.
     bucket_s: audio is padded to a multiple of this; 0: not. recompute_s: newest audio that an update
-    recomputes; None: everything. refresh_s: growth of the audio after which padding is recomputed.
-    level_drift: change of the loudest value (log10) above which everything is.
+    recomputes; None: everything. refresh_s: growth of the audio after which padding is recomputed. between_s:
+    newest audio that the updates until then recompute; None: recompute_s. level_drift: change of the loudest
+    value (log10) above which everything is recomputed.
 
     Raises: OptionError: a number is out of range.
     """
@@ -112,6 +113,7 @@ class EncoderMode:
     bucket_s: float = 0.0
     recompute_s: float | None = None
     refresh_s: float = 2.0
+    between_s: float | None = None
     level_drift: float = 0.5
 
     def __post_init__(self) -> None:
@@ -119,6 +121,7 @@ class EncoderMode:
         _check_range("bucket_s", self.bucket_s, 0.0)
         _check_range("recompute_s", self.recompute_s, 1.0 / FRAMES_PER_SECOND)
         _check_range("refresh_s", self.refresh_s, 0.0)
+        _check_range("between_s", self.between_s, 1.0 / FRAMES_PER_SECOND)
         if self.stride < 1:
             raise OptionError(f"stride: expected at least 1 frame, got {self.stride}")
         if list(self.anchors) != sorted(set(self.anchors)) or any(place < 0 for place in self.anchors):
@@ -188,7 +191,7 @@ BASE_ANCHORS = (
 
 DENSE = EncoderMode(tail_s=5.0, recompute_s=3.5, refresh_s=0.0)
 """5 s of dense padding, valid for every Whisper."""
-BASE = EncoderMode(stride=30, anchors=BASE_ANCHORS, recompute_s=3.5, refresh_s=0.0)
+BASE = EncoderMode(stride=30, anchors=BASE_ANCHORS, recompute_s=3.5, refresh_s=0.5, between_s=1.0)
 """More accurate than 5 s of dense padding; a stride of 60 or a recompute_s of 2 fails on some clips."""
 
 PUBLISHED_MODES = MappingProxyType({(6, 512, 51865): BASE})

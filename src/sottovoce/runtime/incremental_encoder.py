@@ -7,6 +7,7 @@ window begins at the same sample.
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -217,10 +218,9 @@ class CachedWindow(Generic[Frames]):
     def n_content_frames(self) -> int:
         return self.cache.n_content
 
-    @property
-    def kept_padding(self) -> Frames | None:
-        """The padding that updates may keep."""
-        first = self.cache.n_content + self.cache.padding.n_with_audio
+    def kept_padding(self, padding: Padding) -> Frames | None:
+        """Return the frames of this padding, without those that are computed with the audio."""
+        first = self.frames.n_frames - (padding.n_frames - padding.n_with_audio)
         return self.frames.part(first, self.frames.n_frames) if first < self.frames.n_frames else None
 
 
@@ -251,7 +251,7 @@ def _update(
         ends=not padding.places and (plan.pads or not padding.n_frames),
         places=padding.places if plan.pads else (),
         before=state.frames.part(0, plan.start) if state is not None and plan.start else None,
-        after=None if state is None or plan.pads else state.kept_padding,
+        after=None if state is None or plan.pads else state.kept_padding(padding),
         log_weights=None if weights is None else np.array(weights, np.float32),
     )
 
@@ -311,25 +311,38 @@ def plan_update(window: IncrementalWindow, cache: EncoderCacheInfo | None, n_ful
     """Plan an update; cache: after the last one, or None; n_full: frames of the full window."""
     n_content = window.log_mel.shape[1] // MELS_PER_FRAME
     level = float(window.log_mel.max())
-    start = 0 if cache is None else _first_new_frame(window.mode, cache, n_content, level)
-    has_room = cache is not None and n_content + cache.padding.n_frames <= n_full
-    if cache is not None and start and has_room and _padding_is_fresh(window.mode, cache, n_content):
-        return UpdatePlan(start, False, replace(cache, n_content=n_content))
+    kept = None if cache is None else _kept_padding(window.mode, cache, n_content, n_full)
+    start = 0 if cache is None else _first_new_frame(window.mode, cache, n_content, level, pads=kept is None)
+    if cache is not None and kept is not None and start:
+        return UpdatePlan(start, False, replace(cache, n_content=n_content, padding=kept))
     padding = window.mode.padding(n_content, n_full)
     if cache is not None and start:
         level = cache.level
     return UpdatePlan(start, True, EncoderCacheInfo(n_content, padding, n_content, window.mode, level))
 
 
-def _first_new_frame(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int, level: float) -> int:
+def _first_new_frame(
+    mode: EncoderMode, cache: EncoderCacheInfo, n_content: int, level: float, *, pads: bool
+) -> int:
     """Return the first frame to compute; 0 by the mode, or because the level has drifted."""
     moved = abs(level - cache.level) > mode.level_drift
     if mode.recompute_s is None or moved:
         return 0
+    newest_s = mode.recompute_s if pads or mode.between_s is None else mode.between_s
     # The last cached frame has seen the padding through the convolutions.
-    return max(0, min(cache.n_content - 1, n_content - frames_of(mode.recompute_s)))
+    return max(0, min(cache.n_content - 1, n_content - frames_of(newest_s)))
 
 
-def _padding_is_fresh(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int) -> bool:
-    n_since = n_content - cache.padded_at
-    return mode.whole() == cache.mode.whole() and 0 <= n_since < max(1, frames_of(mode.refresh_s))
+def _kept_padding(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int, n_full: int) -> Padding | None:
+    """Return the padding that an update keeps, or None where it computes padding again.
+
+    Single frames that the audio has reached are left out: they would stand for silence within it.
+    """
+    n_since, padding = n_content - cache.padded_at, cache.padding
+    is_fresh = mode.whole() == cache.mode.whole() and 0 <= n_since < max(1, frames_of(mode.refresh_s))
+    if not is_fresh or n_content + padding.n_frames > n_full:
+        return None
+    n_passed = bisect_left(padding.places, n_content + padding.n_near)
+    if n_passed and n_passed == len(padding.places):
+        return None
+    return Padding(padding.n_near, padding.places[n_passed:], padding.counts[n_passed:])
