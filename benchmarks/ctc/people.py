@@ -127,7 +127,9 @@ class Bench:
         self._weights = weights
         self.dev, self.test, self._texts = dev, test, texts
         self._labels, self._blank = list(model.ctc_head.labels), model.ctc_head.blank
-        self._emissions = {clip.path: recorded_emissions(clip.path, model).values for clip in (*dev, *test)}
+        self._emissions = {
+            clip.path: recorded_emissions(clip.path, model.network).values for clip in (*dev, *test)
+        }
         self.chosen: dict[str, dict[str, float]] = {}
         self._trees: dict[tuple[str, bool], Lexicon] = {}
 

@@ -48,7 +48,7 @@ from sottovoce.language.chain import Array, Emission, Fit, Numbers
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.offline.languages import TextLikelihood
-from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.windows import PIECE_VAD, SpeechSpan, speech_pieces
 from sottovoce.options.decoding import VadOptions
 from sottovoce.options.transcribe import LANGUAGE_PRIOR, TranscribeOptions

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sottovoce.audio.io import load_audio as load_audio
     from sottovoce.ctc.decoder import CtcDecoder as CtcDecoder
     from sottovoce.ctc.network import AcousticModel as AcousticModel
-    from sottovoce.ctc.network import CtcModel as CtcModel
-    from sottovoce.ctc.network import ctc_model as ctc_model
     from sottovoce.decoding.decode import LanguageDetection as LanguageDetection
     from sottovoce.errors import SottovoceError as SottovoceError
+    from sottovoce.network_model import CtcModel as CtcModel
+    from sottovoce.network_model import ctc_model as ctc_model
     from sottovoce.offline.pipeline import LanguageSpan as LanguageSpan
     from sottovoce.offline.transcription import FileTranscription as FileTranscription
     from sottovoce.options.decoding import DecodingOptions as DecodingOptions
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sottovoce.options.transcribe import SpeakerOptions as SpeakerOptions
     from sottovoce.options.transcribe import TranscribeOptions as TranscribeOptions
     from sottovoce.options.transcribe import WriterOptions as WriterOptions
+    from sottovoce.recogniser import Recogniser as Recogniser
     from sottovoce.streaming.options import StreamOptions as StreamOptions
     from sottovoce.streaming.session import Session as Session
     from sottovoce.types import Event as Event
@@ -47,7 +48,7 @@ _HOMES = {
     "AcousticModel": "sottovoce.ctc.network",
     "AudioSource": "sottovoce.audio.io",
     "CtcDecoder": "sottovoce.ctc.decoder",
-    "CtcModel": "sottovoce.ctc.network",
+    "CtcModel": "sottovoce.network_model",
     "DecodingOptions": "sottovoce.options.decoding",
     "Event": "sottovoce.types",
     "FallbackOptions": "sottovoce.options.decoding",
@@ -61,6 +62,7 @@ _HOMES = {
     "Match": "sottovoce.alignment.phrases",
     "Model": "sottovoce.api",
     "Partial": "sottovoce.types",
+    "Recogniser": "sottovoce.recogniser",
     "Segment": "sottovoce.types",
     "Session": "sottovoce.streaming.session",
     "SottovoceError": "sottovoce.errors",
@@ -74,7 +76,7 @@ _HOMES = {
     "VadOptions": "sottovoce.options.decoding",
     "Word": "sottovoce.types",
     "WriterOptions": "sottovoce.options.transcribe",
-    "ctc_model": "sottovoce.ctc.network",
+    "ctc_model": "sottovoce.network_model",
     "load_audio": "sottovoce.audio.io",
     "load_model": "sottovoce.api",
 }

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.audio.io import Recording, check_is_there, check_reading
+from sottovoce.audio.io import Recording, check_reading
+from sottovoce.audio.mel import MELS_PER_FRAME, log_mel, window_features
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.models.devices import choose_device, choose_number_format
-from sottovoce.models.dims import DENSE, FULL_WINDOW_S, frames_of
-from sottovoce.models.load import load_checkpoint, store_mode
-from sottovoce.models.sources.find import Source, Sources, default_model
-from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
-from sottovoce.offline.transcriber import SecondModel, transcriber_for, with_arguments
-from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch
+from sottovoce.models.dims import DENSE, EXACT, FULL_WINDOW_S, frames_of
+from sottovoce.models.load import load_checkpoint, n_parameters, store_mode
+from sottovoce.models.sources.find import Source, Sources, default_model, is_ctc_network
+from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language, transcriber_for
+from sottovoce.offline.transcriber import SecondModel, with_arguments
 from sottovoce.options.decoding import BEAM_SIZE, DeferralOptions
 from sottovoce.options.live import LiveOptions
-from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions, parse_speakers
+from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions
+from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.runtime.registry import AUTO, BACKENDS, check_runtime, choose_runtime
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import SAMPLE_RATE, Task, Transcript
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples, Task, Transcript
 
 if TYPE_CHECKING:
-    from sottovoce.alignment.phrases import Match
     from sottovoce.audio.io import AudioSource
+    from sottovoce.ctc.network import AcousticModel
     from sottovoce.decoding.decode import LanguageDetection
     from sottovoce.lm.boosting import Hotwords
     from sottovoce.lm.fusion import ShallowFusion
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
     from sottovoce.models.backend import Backend
     from sottovoce.models.checkpoint.base import Checkpoint
     from sottovoce.models.ctc_head import CtcHead
-    from sottovoce.offline.resume import ResumePoint
-    from sottovoce.offline.transcriber import Transcriber
+    from sottovoce.models.dims import EncoderMode
+    from sottovoce.offline.transcriber import RecordingTranscriber, Transcriber
     from sottovoce.options.decoding import VadStreamOptions
     from sottovoce.options.live import Captions, Switching
     from sottovoce.speakers.live_speakers import LiveSpeakers
@@ -48,18 +50,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LM_WEIGHT = 0.3
+"""Of an n-gram over token ids. Source: docs/lm-fusion.md."""
+CONTEXT_S = 1.0
+"""On both sides of the frames of a CTC head that are used; at most a quarter of a short window."""
 
-class Model:
-    """A loaded model, made by `load_model`. Use it for one recording or session at a time.
 
-    A shallow copy shares the weights. A deep copy, or a pickle in another process, loads them anew as `load`
-    does; None: TypeError.
-    """
+class Model(Recogniser):
+    """A loaded Whisper model, see `Recogniser`."""
+
+    tokenizer: Tokenizer
 
     def __init__(
-        self, checkpoint: Checkpoint, backend: Backend, load: Callable[[], Model] | None = None
+        self, checkpoint: Checkpoint, backend: Backend, load: Callable[[], Recogniser] | None = None
     ) -> None:
         self._load = load
+        self._fusion: ShallowFusion | None = None
         self.name = checkpoint.name
         self.backend = backend
         self.runtime: Runtime = DirectRuntime(backend)
@@ -84,65 +90,64 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {len(self.languages)} languages, {self.backend.runtime})"
 
-    def __copy__(self) -> Model:
-        copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__)
-        return copied
+    @property
+    def beam_size(self) -> int:
+        return BEAM_SIZE
 
-    def __reduce__(self) -> tuple[Callable[[], Model], tuple[()]]:
-        if self._load is None:
-            raise TypeError(
-                f"model {self.name}: expected one of load_model to be pickled, got one made by hand"
-            )
-        return self._load, ()
+    @property
+    def n_bytes(self) -> int:
+        itemsize: int = getattr(getattr(self.backend, "dtype", None), "itemsize", 4)
+        return n_parameters(self.backend.dims) * itemsize
 
-    def transcribe(
+    @property
+    def can_detect_languages(self) -> bool:
+        return self.tokenizer.is_multilingual
+
+    @property
+    def can_translate(self) -> bool:
+        return self.tokenizer.is_multilingual
+
+    @cached_property
+    def network(self) -> AcousticModel:
+        from sottovoce.ctc.labels import LabelList
+        from sottovoce.ctc.network import AcousticModel, together
+
+        head, backend = self.ctc_head, self.backend
+        if head is None:
+            raise OptionError(f"{self.name}: expected a model with a CTC head (nano and base have one)")
+        n_mels, longest = backend.dims.n_mels, backend.dims.n_audio_ctx
+        n_tail = round(backend.tail_s * FRAMES_PER_SECOND)
+
+        def log_probs(samples: Samples) -> Floats:
+            mels = [log_mel(each, n_mels) for each in samples]
+            n_frames = -(-mels[0].shape[1] // MELS_PER_FRAME)
+            n_encoded = min(longest, n_frames + n_tail)
+            return head.emissions(window_features(mels, MELS_PER_FRAME * n_encoded)).log_probs[:, :n_frames]
+
+        return AcousticModel(
+            together(log_probs),
+            LabelList(tuple(head.labels), head.blank),
+            1 / FRAMES_PER_SECOND,
+            max(4, longest - n_tail) / FRAMES_PER_SECOND,
+            min(CONTEXT_S, longest / FRAMES_PER_SECOND / 4),
+            name=f"ctc:{self.name}",
+            n_bytes=self.n_bytes,
+        )
+
+    def prepare(self) -> None:
+        self.test_encoder()
+
+    def transcriber(
         self,
-        source: AudioSource,
-        *,
-        language: str | Sequence[str] | None = None,
-        task: Task | None = None,
-        word_timestamps: bool | None = None,
-        beam_size: int | None = None,
-        speakers: Speakers | None = None,
-        options: TranscribeOptions | None = None,
-        fusion: ShallowFusion | None = None,
+        options: TranscribeOptions,
+        fusion: LanguageModels | None = None,
         second: SecondModel | None = None,
-        sample_rate: int = SAMPLE_RATE,
-        on_progress: Callable[[float, float | None], None] | None = None,
-        abort: Callable[[], bool] | None = None,
-        resume: ResumePoint | None = None,
         runtime: Runtime | None = None,
-    ) -> FileTranscription:
-        """Transcribe a recording, segment by segment, while it is being read.
-
-        source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
-        language: a code or name; "auto" detects it and follows clear changes; of several ("en,de" or a list)
-        all changes are followed.
-        beam_size: 1 is greedy; None: that of `options`, and 5 without these.
-        speakers: "auto", a number of speakers, options, or a diarizer; words are timed too.
-        options: everything else; keyword arguments override them.
-        fusion: language models for the beam search, see `fusion`.
-        second: transcribes uncertain speech, see `as_second`.
-        on_progress: called with the seconds done and those of the recording, None while unknown.
-        abort: called at least once a window; True ends the transcription.
-        resume: `resume_point` of an earlier call with the same recording, model and options.
-        runtime: None: the model runs in the thread that asks for segments.
-
-        Raises:
-            AudioError: the recording is not there, or (while iterating) cannot be read.
-            OptionError: the options contradict each other or the model.
-        """
-        check_is_there(source)
-        chosen = self._chosen(language, task, word_timestamps, beam_size, options)
-        if speakers is not None:
-            chosen = replace(chosen, speakers=parse_speakers(speakers))
-        if chosen.read_again and chosen.audio_ctx is None:
+    ) -> RecordingTranscriber:
+        if options.read_again and options.audio_ctx is None:
             self.test_encoder()
-        transcriber = transcriber_for(runtime or self.runtime, self.tokenizer, chosen, fusion, second)
-        recording = Recording(source, chosen, sample_rate=sample_rate)
-        control = RunControl(on_progress, abort)
-        return FileTranscription(transcriber, recording, control, model=self.name, resume=resume)
+        given = _shallow(fusion) or self._fusion
+        return transcriber_for(runtime or self.runtime, self.tokenizer, options, given, second)
 
     def test_encoder(self) -> None:
         """Find how weights without a published encoder mode encode short windows, once; keep it in the cache.
@@ -163,66 +168,21 @@ class Model:
             kept = f"not kept: {cause_of(error)}"
         logger.warning("%s: tested its encoder, once: it needs %s of padding (%s)", self.name, frames, kept)
 
+    def with_language_models(self, **given: Any) -> Model:
+        model = copy(self)
+        model._fusion = self.fusion(**given)
+        return model
+
     def as_second(
         self,
         deferral: DeferralOptions | None = None,
-        fusion: ShallowFusion | None = None,
+        fusion: LanguageModels | None = None,
         runtime: Runtime | None = None,
     ) -> SecondModel:
-        """Return the argument `second` of another model's `transcribe`.
-
-        deferral: which speech is uncertain. fusion, runtime: of this model.
-        """
-        return SecondModel(runtime or self.runtime, self.tokenizer, deferral or DeferralOptions(), fusion)
-
-    def transcribe_files(
-        self,
-        sources: Iterable[AudioSource],
-        *,
-        batch_size: int = 8,
-        language: str | Sequence[str] | None = None,
-        task: Task | None = None,
-        word_timestamps: bool | None = None,
-        beam_size: int | None = None,
-        options: TranscribeOptions | None = None,
-        fusion: ShallowFusion | None = None,
-        sample_rate: int = SAMPLE_RATE,
-    ) -> Iterator[tuple[AudioSource, Transcript | Exception]]:
-        """Transcribe several recordings in batches; results do not depend on the batch.
-
-        Yields each source with its transcript, or its error (AudioError, OptionError, out of memory).
-
-        batch_size: recordings at a time; each takes up to 30 MB. The rest as in `transcribe`.
-
-        Raises:
-            OptionError: the options are wrong for every recording.
-        """
-        if batch_size < 1:
-            raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
-        if isinstance(sources, str | bytes | Path):
-            raise OptionError(f"transcribe_files: expected a list of recordings, got one: {sources!r:.60}")
-        chosen = self._chosen(language, task, word_timestamps, beam_size, options)
-        if chosen.read_again and chosen.audio_ctx is None:
-            self.test_encoder()
-        return transcribe_batch(
-            transcriber_for(self.runtime, self.tokenizer, chosen, fusion),
-            sources,
-            lambda source: Recording(source, chosen, sample_rate=sample_rate),
-            batch_size=batch_size,
-            model=self.name,
+        deferral = deferral or DeferralOptions()
+        return SecondModel(
+            runtime or self.runtime, self.tokenizer, deferral, _shallow(fusion) or self._fusion
         )
-
-    def _chosen(
-        self,
-        language: str | Sequence[str] | None,
-        task: Task | None,
-        word_timestamps: bool | None,
-        beam_size: int | None,
-        options: TranscribeOptions | None,
-    ) -> TranscribeOptions:
-        if options is None:
-            options, beam_size = TranscribeOptions(), BEAM_SIZE if beam_size is None else beam_size
-        return self.options(language, task, word_timestamps, beam_size, options)
 
     def options(
         self,
@@ -232,11 +192,6 @@ class Model:
         beam_size: int | None,
         options: TranscribeOptions,
     ) -> TranscribeOptions:
-        """Return `options` with those arguments of `transcribe` that are not None.
-
-        Raises:
-            OptionError: the model lacks the language, or FFmpeg the filter or format.
-        """
         check_reading(options.audio_filter, options.input_format)
         codes = self.languages if self.tokenizer.is_multilingual else ()
         return with_arguments(options, codes, language, task, word_timestamps, beam_size)
@@ -245,30 +200,26 @@ class Model:
         self,
         *,
         lm: str | Path | None = None,
-        lm_weight: float = 0.3,
+        lm_weight: float | None = None,
         hotwords: Hotwords | None = None,
-        hotword_weight: float = HOTWORD_WEIGHT,
+        hotword_weight: float | None = None,
         grammar: Grammar | str | Path | None = None,
         grammar_penalty: float | None = None,
+        lexicon: str | Path | None = None,
+        neural_lm: str | Path | None = None,
+        config: str | Path | None = None,
     ) -> ShallowFusion:
-        """Make language models for this model's beam search.
-
-        lm: an ARPA file over token ids.
-        hotwords: a file of phrases, phrases, or phrases with weights per token.
-        grammar: a GBNF file or a parsed grammar. grammar_penalty: nats for breaking it; None: never broken.
-
-        Raises:
-            LanguageModelError: a file cannot be used.
-            OptionError: no model is given.
-        """
+        for name, value in (("lexicon", lexicon), ("neural_lm", neural_lm), ("config", config)):
+            if value is not None:
+                raise OptionError(f"{name}: expected a CTC network, got the Whisper model {self.name}")
         from sottovoce.lm.fusion import text_fusion
 
         return text_fusion(
             self.tokenizer,
             lm=lm,
-            lm_weight=lm_weight,
+            lm_weight=LM_WEIGHT if lm_weight is None else lm_weight,
             hotwords=hotwords,
-            hotword_weight=hotword_weight,
+            hotword_weight=HOTWORD_WEIGHT if hotword_weight is None else hotword_weight,
             grammar=grammar,
             grammar_penalty=grammar_penalty,
         )
@@ -283,15 +234,6 @@ class Model:
         sample_rate: int = SAMPLE_RATE,
         on_progress: Callable[[float, float | None], None] | None = None,
     ) -> Transcript:
-        """Align a text with a recording.
-
-        text: a string, whose lines and sentences become segments; segments; or a transcript.
-        language: None: that of the transcript, or detected.
-
-        Raises:
-            AudioError: the recording cannot be read.
-            OptionError: the text is not spoken there.
-        """
         from sottovoce.alignment.forced import CtcAligner, TextAligner, lines_of
 
         options = options or AlignOptions()
@@ -311,29 +253,6 @@ class Model:
             segments, duration_s = aligner.segments(lines, recording)
         return Transcript(tuple(segments), code, duration_s, self.name)
 
-    def find(
-        self,
-        source: AudioSource | Transcript,
-        phrase: str,
-        *,
-        least_score: float = 0.7,
-        language: str | Sequence[str] | None = None,
-        options: TranscribeOptions | None = None,
-        sample_rate: int = SAMPLE_RATE,
-    ) -> list[Match]:
-        """Find a phrase in a transcript, or in a recording, which is transcribed first.
-
-        least_score: least similarity, see `find_phrase`. The rest and errors as in `transcribe`.
-        """
-        from sottovoce.alignment.phrases import find_phrase
-
-        find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=least_score)  # before the work
-        if not isinstance(source, Transcript):
-            source = self.transcribe(
-                source, language=language, word_timestamps=True, options=options, sample_rate=sample_rate
-            ).collect()
-        return find_phrase(source, phrase, least_score=least_score)
-
     def _one_language(self, language: str | None, recording: Recording) -> str:
         if not self.tokenizer.is_multilingual:
             return "en"
@@ -351,14 +270,6 @@ class Model:
         languages: str | Sequence[str] | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> LanguageDetection:
-        """Detect the language of a recording over its first windows with speech.
-
-        languages: to choose among; None: all of the model.
-
-        Raises:
-            AudioError: the recording cannot be read, or has no audio.
-            OptionError: an unknown language, or an English-only model.
-        """
         with Recording(source, sample_rate=sample_rate) as recording:
             return self._detected(recording, languages)
 
@@ -375,14 +286,6 @@ class Model:
         languages: str | Sequence[str] | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> Iterator[LanguageSpan]:
-        """Return the languages of a whole recording in order: start, end (seconds), code, probability.
-
-        languages: to follow among, as in `transcribe`; None: those that are clearly spoken.
-
-        Raises:
-            AudioError: the recording cannot be read.
-            OptionError: an unknown language, or an English-only model.
-        """
         transcriber = self._language_transcriber(languages)
         recording = Recording(source, sample_rate=sample_rate)
 
@@ -410,21 +313,6 @@ class Model:
         speakers: Speakers | LiveSpeakers | None = None,
         runtime: Runtime | None = None,
     ) -> Session:
-        """Open a live session, a context manager: push samples, get events; `close` returns the last ones.
-
-        languages: one code, or several to follow among; None: all of the model.
-        switching: "restart" follows changes of language, "off" does not.
-        vad: decode only detected speech; or its options.
-        captions: "firm": committed words only; "revisable": also words that may change.
-        stream: how speech is decoded.
-        speakers: of each word: "auto", the most speakers, or those of an earlier session.
-        options: of the arguments that are None, and others.
-        runtime: as in `transcribe`.
-
-        Raises:
-            OptionError: contradicting options, such as an eagerness without `vad`.
-            CheckpointError, ModelNotFoundError: a network for speech or speakers cannot be loaded.
-        """
         from sottovoce.audio.vad import VadStream
         from sottovoce.speakers.live_speakers import make_live_speakers
         from sottovoce.streaming.options import vad_with_pauses
@@ -436,6 +324,8 @@ class Model:
         given = {"switching": switching, "vad": vad, "captions": captions, "stream": stream}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         chosen = replace(chosen, languages=self._allowed(languages or chosen.languages), **changes)
+        if chosen.stream.fusion is None:
+            chosen = replace(chosen, stream=replace(chosen.stream, fusion=self._fusion))
         if chosen.stream.encoder is None:
             self.test_encoder()
         speakers = (chosen.speakers or None) if speakers is None else speakers
@@ -448,9 +338,36 @@ class Model:
             runtime=runtime,
         )
 
+    def encoder_mode(self, name: str) -> EncoderMode | None:
+        return {"auto": None, "whole": self.backend.encoder_mode.whole(), "exact": EXACT}[name]
+
+    def n_prompt_tokens(self, text: str) -> int:
+        return len(self.tokenizer.encode(" " + text.strip()))
+
+    def token_text(self, token: int) -> str:
+        return self.tokenizer.token_text(token)
+
+    def with_timestamps(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode_with_timestamps(tokens)
+
     def _allowed(self, languages: str | Sequence[str] | None) -> tuple[str, ...]:
         choice = LanguageChoice.parse(languages or None, self.languages)
         return (choice.fixed,) if choice.fixed else choice.allowed or self.languages
+
+
+def _shallow(fusion: LanguageModels | None) -> ShallowFusion | None:
+    from sottovoce.ctc.decoder import CtcDecoder
+
+    if isinstance(fusion, CtcDecoder):
+        raise OptionError("fusion: expected one of this Whisper model's `fusion`, got a CtcDecoder")
+    return fusion
+
+
+def as_whisper(model: Recogniser, what: str) -> Model:
+    """Return a model that `what` needs to be Whisper's. Raises: OptionError for another."""
+    if not isinstance(model, Model):
+        raise OptionError(f"{what}: expected a Whisper model, got {model.name}")
+    return model
 
 
 def load_model(
@@ -464,10 +381,12 @@ def load_model(
     source: Source | None = None,
     backend: str = AUTO,
     gpu_memory: float | None = None,
-) -> Model:
-    """Load a Whisper model: a name, a hub id, or a file or folder of any known format.
+) -> Recogniser:
+    """Load a model: a name, a hub id, or a file or folder of any known format.
 
-    name: None: large-v3-turbo on CUDA, base on a CPU; "nano" is a bundled toy.
+    name: None: Whisper large-v3-turbo on CUDA, base on a CPU; "nano" is a bundled toy. CTC networks, see
+    `ctc_model`: a TOML file of an ONNX network, the folder or hub id of an `AutoModelForCTC`,
+    "onnx-asr:NAME", or "ctc:NAME", the CTC head of a Whisper model. The other arguments are for Whisper.
     device: "auto", "cpu", "cuda", "cuda:1".
     dtype: "auto", "float32", "bfloat16", "float16", "int8"; "int8_float32" also names the activations.
     model_dir: of fetched models; None: the usual caches.
@@ -483,6 +402,15 @@ def load_model(
         OptionError: contradicting or unsupported options.
     """
     given = dict(locals())
+    load = partial(load_model, **given)
+    prefix, _, of_head = str(name or "").partition(":")
+    if prefix == "ctc" or (name is not None and is_ctc_network(name, local_only=local_only)):
+        from sottovoce.ctc.network import acoustic_model
+        from sottovoce.network_model import CtcModel
+
+        if prefix == "ctc":
+            return CtcModel(load_model(**{**given, "name": of_head}).network, load)
+        return CtcModel(acoustic_model(str(name)), load)
     where = choose_device(device)
     check_runtime(backend)
     numbers = choose_number_format(dtype, where)
@@ -494,4 +422,4 @@ def load_model(
         checkpoint, where, numbers, None if gpu_memory is None else 1e6 * gpu_memory
     )
     logger.info("%s: read by %s (%s)", checkpoint.name, loaded.runtime, choice.reason)
-    return Model(checkpoint, loaded, partial(load_model, **given))
+    return Model(checkpoint, loaded, load)

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 import sottovoce
-from sottovoce.audio.io import Recording
 from sottovoce.cli.main import run
 from sottovoce.ctc.emissions import log_softmax
-from sottovoce.ctc.network import AcousticModel, CtcModel
+from sottovoce.ctc.network import AcousticModel
 from sottovoce.errors import InputError, OptionError, SottovoceError
+from sottovoce.network_model import CtcModel
+from sottovoce.types import AudioChunk, Final, Partial, Transcript, Unstable
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 LABELS = ["-", "a", "b", "|"]
@@ -61,13 +62,14 @@ def recording() -> np.ndarray:
     return spoken([*said, *[0] * (1200 - len(said))])
 
 
+def model(**given: object) -> CtcModel:
+    return sottovoce.ctc_model(reads_levels, labels=LABELS, frame_s=0.02, **given)  # type: ignore[arg-type]
+
+
 def test_windows_read_what_the_whole_says(recording: np.ndarray) -> None:
-    whole = sottovoce.ctc_model(reads_levels, labels=LABELS, frame_s=0.02).transcribe(recording)
-    windows = sottovoce.ctc_model(reads_levels, labels=LABELS, frame_s=0.02, longest_s=2.0)
-    assert windows.transcribe(recording) == whole
-    pieces = list(windows.network.recording_emissions(Recording(recording)))
-    assert len(pieces) > 12
-    assert sum(map(len, pieces)) == 1200
+    whole = model().transcribe(recording).collect()
+    assert model(longest_s=2.0).transcribe(recording).collect() == whole
+    assert whole.duration == 24.0
     assert len(whole.segments) > 5
     for before, after in zip(whole.segments, whole.segments[1:], strict=False):
         assert after.start - before.end >= 0.5
@@ -75,19 +77,153 @@ def test_windows_read_what_the_whole_says(recording: np.ndarray) -> None:
     assert all(word.start < word.end <= whole.duration for word in whole.words)
 
 
+@pytest.mark.parametrize("n_frames", [0, 1, 99, 100, 101, 234, 1234])
+@pytest.mark.parametrize("context_s", [0.0, 0.2, None])
+def test_windows_follow_one_another_and_have_one_length(n_frames: int, context_s: float | None) -> None:
+    network = model(longest_s=2.0, context_s=context_s).network
+    context = round(network.margin_s / 0.02)
+    frames = np.repeat(np.arange(n_frames, dtype=np.float32), HOP)
+    pieces = [AudioChunk(frames[at : at + 5000], at) for at in range(0, len(frames), 5000)]
+    used: list[int] = []
+    for window in network.windows(pieces):
+        inside = window.samples[::HOP]
+        assert len(inside) == min(100, n_frames)
+        used += inside[window.first : window.last].astype(int).tolist()
+        assert window.first >= context or inside[0] == 0
+        assert window.last is None or len(inside) - window.last == context
+    assert used == list(range(n_frames))
+
+
+def test_speech_alone_is_read_with_voice_activity_detection(recording: np.ndarray) -> None:
+    """The pauses of 3 s between the words do not pass through the network; times stay."""
+    seconds: list[float] = []
+
+    def log_probs(windows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        seconds.extend(len(samples) / 16_000 for samples in windows)
+        return reads_levels(windows)
+
+    clip = sottovoce.load_audio(CLIP)
+    samples = np.concatenate([clip, np.zeros(160_000, np.float32), clip])
+    network = sottovoce.ctc_model(log_probs, labels=LABELS, frame_s=0.02, longest_s=4.0)
+    options = sottovoce.TranscribeOptions(mode="vad", batch_size=3)
+    transcript = network.transcribe(samples, options=options).collect()
+    assert transcript.duration == pytest.approx(len(samples) / 16_000, abs=0.02)
+    assert sum(seconds) < 2.5 * len(clip) / 16_000
+    assert transcript.words[-1].end > len(clip) / 16_000 + 10
+
+
+def test_a_transcription_goes_on_where_it_was_left(recording: np.ndarray) -> None:
+    whole = list(model(longest_s=2.0).transcribe(recording))
+    left = model(longest_s=2.0).transcribe(recording)
+    before = [next(left) for _ in range(4)]
+    point = left.resume_point
+    assert point is not None
+    rest = list(model(longest_s=2.0).transcribe(recording, resume=type(point).of_json(point.to_json())))
+    said = [*before[: point.n_segments], *rest]
+    assert [(one.id, one.text, one.start) for one in said] == [(one.id, one.text, one.start) for one in whole]
+
+
+def test_options_of_recordings_apply(recording: np.ndarray) -> None:
+    seen: list[float] = []
+    part = sottovoce.TranscribeOptions(offset_s=6.0, duration_s=8.0)
+    transcript = (
+        model()
+        .transcribe(
+            recording, options=part, beam_size=4, language="de", on_progress=lambda at, _: seen.append(at)
+        )
+        .collect()
+    )
+    assert transcript.language == "de"
+    assert 6.0 <= transcript.segments[0].start < transcript.segments[-1].end <= 14.0
+    assert seen
+    several = model(longest_s=4.0).transcribe_files([recording, recording[:80_000], "none.wav"])
+    first, second, missing = (outcome for _, outcome in several)
+    assert isinstance(first, Transcript)
+    assert isinstance(second, Transcript)
+    assert first.text == model().transcribe(recording).text
+    assert "none.wav" in str(missing)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda one: one.transcribe(np.zeros(9), task="translate"), "task 'translate'"),
+        (lambda one: one.transcribe(np.zeros(9), language="en,de"), "languages en,de to tell apart"),
+        (
+            lambda one: one.transcribe(np.zeros(9), options=sottovoce.TranscribeOptions(initial_prompt="a")),
+            "initial_prompt",
+        ),
+        (lambda one: one.detect_language(np.zeros(9)), "detection of languages"),
+        (lambda one: one.fusion(grammar="a.gbnf"), "grammar"),
+        (lambda one: one.session(stream=sottovoce.StreamOptions(init_prompt="a")), "init_prompt"),
+        (lambda one: one.session(stream=sottovoce.StreamOptions(eagerness="low")), "eagerness"),
+    ],
+)
+def test_a_network_refuses_in_one_line_what_only_whisper_can(call: object, message: str) -> None:
+    with pytest.raises(OptionError, match=f"^{message}: expected a Whisper model, got the CTC network"):
+        call(model())  # type: ignore[operator]
+
+
+def test_live_speech_has_the_words_of_the_recording(recording: np.ndarray) -> None:
+    whole = model().transcribe(recording).collect()
+    session = model(longest_s=2.0).session(vad=False, captions="revisable")
+    events = [
+        event for at in range(0, len(recording), 3000) for event in session.push(recording[at : at + 3000])
+    ]
+    events += session.close()
+    words = [word for event in events if isinstance(event, Partial) for word in event.words]
+    assert [(word.word, word.start) for word in words] == [(word.word, word.start) for word in whole.words]
+    assert (
+        "".join(word.word for word in words).split()
+        == " ".join(event.text for event in events if isinstance(event, Final)).split()
+    )
+    assert any(isinstance(event, Unstable) and event.text for event in events)
+    late = [event.emission_time - event.words[0].end for event in events if isinstance(event, Partial)]
+    assert float(np.median(late)) < 2.0
+
+
 def test_language_models_take_part(recording: np.ndarray, tmp_path: Path) -> None:
-    model = sottovoce.ctc_model(reads_levels, labels=LABELS, frame_s=0.02, language="en")
-    transcript = model.transcribe(recording, decoder=model.decoder(lexicon=["a", "b"], beam_size=4))
+    english = model(language="en")
+    (tmp_path / "words.txt").write_text("a\nb\n")
+    decoder = english.fusion(lexicon=tmp_path / "words.txt")
+    transcript = english.transcribe(recording, fusion=decoder).collect()
     assert set(transcript.text.split()) == {"a", "b"}
     assert {word.language for word in transcript.words} == {"en"}
+    configured = english.with_language_models(lexicon=tmp_path / "words.txt")
+    assert configured.transcribe(recording).text == transcript.text
+    with configured.session(vad=False) as session:
+        finals = [
+            event.text for event in session.push(recording) + session.close() if isinstance(event, Final)
+        ]
+    assert set(" ".join(finals).split()) == {"a", "b"}
     for ending in ("srt", "json", "vtt"):
         transcript.save(tmp_path / f"talk.{ending}")
     assert sottovoce.Transcript.load(tmp_path / "talk.json").text == transcript.text
 
 
+def test_keywords_are_hotwords(recording: np.ndarray) -> None:
+    plain = model().transcribe(recording).text.split()
+    phrases = {"bb": 4.0}
+    boosted = model().transcribe(recording, fusion=model().fusion(hotwords=phrases)).text.split()
+    assert boosted.count("bb") > plain.count("bb")
+
+
+def test_a_whisper_model_has_its_head_as_a_network(tmp_path: Path) -> None:
+    nano = sottovoce.load_model("nano")
+    head = sottovoce.load_model("ctc:nano")
+    assert repr(head).startswith("CtcModel('ctc:nano'")
+    samples = sottovoce.load_audio(CLIP)
+    assert head.transcribe(CLIP).collect().words
+    network = head.network
+    (alone,), (together, other) = network.emissions([samples]), network.emissions([samples, samples])
+    np.testing.assert_allclose(alone, together, atol=1e-4)
+    np.testing.assert_allclose(alone, other, atol=1e-4)
+    with pytest.raises(OptionError, match="expected one of this Whisper model's"):
+        nano.transcribe(samples, fusion=head.fusion())
+
+
 def test_less_than_a_frame_has_no_text() -> None:
-    model = sottovoce.ctc_model(reads_levels, labels=LABELS, frame_s=0.02)
-    assert model.transcribe(np.zeros(HOP - 1, np.float32)).segments == ()
+    assert model().transcribe(np.zeros(HOP - 1, np.float32)).collect().segments == ()
 
 
 @pytest.fixture
@@ -114,8 +250,8 @@ def test_an_onnx_file_is_read_as_its_description_says(onnx: Path) -> None:
 def test_the_command_reads_recordings(onnx: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ctc", str(CLIP), "--model", str(onnx), "--beam-size", "4"]) == 0
     line = json.loads(capsys.readouterr().out)
-    model = sottovoce.ctc_model(onnx)
-    transcript = model.transcribe(CLIP, decoder=model.decoder(beam_size=4))
+    model = sottovoce.load_model(onnx)
+    transcript = model.transcribe(CLIP, beam_size=4).collect()
     assert line["text"] == transcript.text
     assert line["words"][-1]["end"] == pytest.approx(transcript.words[-1].end, abs=1e-3)
 
@@ -169,7 +305,7 @@ def test_a_folder_of_transformers_emits_what_transformers_computes(folder: Path)
 
 def _spoiled(network: AcousticModel) -> str:
     with pytest.raises(InputError) as error:
-        CtcModel(network).transcribe(np.zeros(40_000, np.float32))
+        CtcModel(network).transcribe(np.zeros(40_000, np.float32)).collect()
     return str(error.value)
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from sottovoce.options.schema import options_of
+from sottovoce.recogniser import Recogniser
 from tests.docs.command_tables import DOCS
 
 PAGE = DOCS / "reference.md"
@@ -57,9 +58,12 @@ def described(name: str, only: list[str]) -> str:
 
 
 def members_of(owner: type) -> Iterator[tuple[str, Any]]:
-    """Yield the public methods and properties that have a docstring, inherited ones of this project too."""
+    """Yield the public methods and properties that have a docstring, inherited ones of this project too, but
+    those of `Recogniser`, which has a section.
+    """
     seen: dict[str, Any] = {}
-    for each in reversed([one for one in owner.__mro__ if one.__module__.startswith("sottovoce")]):
+    shown = [one for one in owner.__mro__ if one.__module__.startswith("sottovoce")]
+    for each in reversed([one for one in shown if one is owner or one is not Recogniser]):
         seen |= vars(each)
     for name, one in seen.items():
         function = one.fget if isinstance(one, property) else getattr(one, "__func__", one)

@@ -1,6 +1,4 @@
-"""The CTC head: normalised, on shared encoder states; recordings window by window; heads in files, for
-the encoder they were trained on.
-"""
+"""The CTC head: normalised, on shared encoder states; heads in files, for their encoder."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.audio.mel import window_features
 from sottovoce.errors import CheckpointError
-from sottovoce.models.backend import EncoderOutput
 from sottovoce.models.checkpoint.base import Array, Checkpoint, Convolution, CtcWeights
 from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.ctc_head import (
@@ -22,8 +18,6 @@ from sottovoce.models.ctc_head import (
     CtcFile,
     CtcHead,
     ctc_head_of,
-    ctc_windows,
-    emissions_of_recording,
     fingerprint,
     path_beside,
     read_ctc_file,
@@ -88,43 +82,6 @@ def test_padding_behind_the_audio_changes_nothing_of_it() -> None:
     np.testing.assert_allclose(padded[:1, :12], alone, atol=1e-5, rtol=0)
     whole = head.emissions_of(TorchEncoderOutput(states[1:], (20,))).log_probs
     np.testing.assert_allclose(padded[1:], whole, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("n_frames", [0, 1, 999, 1000, 1001, 2345, 12_345])
-def test_parts_follow_one_another_away_from_edges(n_frames: int) -> None:
-    windows = list(ctc_windows(n_frames, 1000))
-    assert [frame for w in windows for frame in range(w.first, w.last)] == list(range(n_frames))
-    for window in windows:
-        assert window.end - window.start <= 1000
-        assert window.first - window.start >= 50 or window.start == 0
-        assert window.end - window.last >= 50 or window.end == n_frames
-
-
-def test_a_short_recording_is_one_window_with_its_padding() -> None:
-    head = CtcHead(WEIGHTS, tiny.backend().encode)
-    mel = torch.randn(80, 31).numpy()
-    of_windows = emissions_of_recording(head, mel, n_audio_ctx=40, n_tail_frames=10)
-    expected = head.emissions(window_features([mel], 52)).log_probs[0, :16]
-    np.testing.assert_allclose(of_windows, expected, atol=1e-5, rtol=0)
-
-
-def test_a_long_recording_has_all_its_frames() -> None:
-    seen: list[tuple[int, int]] = []
-
-    def encode(features: Features) -> EncoderOutput:
-        seen.append((features.mel.shape[2], features.n_content_frames[0]))
-        return tiny.backend().encode(features)
-
-    head = CtcHead(WEIGHTS, encode)
-    emissions = emissions_of_recording(head, torch.randn(80, 151).numpy(), n_audio_ctx=40, n_tail_frames=10)
-    assert emissions.shape == (76, 5)
-    assert max(content for _, content in seen) == 60
-    assert all(n <= 80 and n - content >= 20 - 1 for n, content in seen)
-
-
-def test_nothing_gives_nothing() -> None:
-    head = CtcHead(WEIGHTS, tiny.backend().encode)
-    assert emissions_of_recording(head, torch.zeros(80, 0), n_audio_ctx=40, n_tail_frames=0).shape == (0, 5)
 
 
 def tensors_of(weights: CtcWeights) -> list[Array]:

@@ -13,7 +13,7 @@ import pytest
 from sottovoce.audio.io import Recording
 from sottovoce.errors import AudioError
 from sottovoce.models.backend import EncoderOutput
-from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions

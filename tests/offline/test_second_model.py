@@ -12,8 +12,9 @@ from torch import Tensor
 
 from sottovoce.audio.io import Recording
 from sottovoce.errors import OptionError
+from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.resume import ResumePoint, SeekPlace, TranscriptionState
-from sottovoce.offline.transcriber import SecondModel, transcriber_for
+from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions

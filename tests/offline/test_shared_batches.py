@@ -14,7 +14,7 @@ import pytest
 
 from sottovoce.audio.io import Recording
 from sottovoce.models.backend import Backend, EncoderOutput
-from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions

@@ -11,7 +11,7 @@ import pytest
 from sottovoce.audio.io import Recording
 from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
 from sottovoce.models.dims import BASE, DENSE, EncoderMode
-from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.transcription import transcribe_batch
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions

@@ -9,7 +9,7 @@ import numpy as np
 from sottovoce.audio.io import Recording
 from sottovoce.audio.vad import SileroState, SpeechModel
 from sottovoce.models.backend import Backend
-from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions

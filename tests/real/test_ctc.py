@@ -26,7 +26,7 @@ def test_letters_of_recordings(base_model: Model, data: Path | None, language: s
     assert base_model.ctc_head is not None
     clips = [clip for clip in people(data, language, 4, with_text=True) if clip.text]
     decoder = CtcDecoder(list(base_model.ctc_head.labels), base_model.ctc_head.blank)
-    emitted = [recorded_emissions(clip.file, base_model).values for clip in clips]
+    emitted = [recorded_emissions(clip.file, base_model.network).values for clip in clips]
     rates = [
         letters_wrong(clip.text or "", decoder.greedy(rows)[0].text)
         for clip, rows in zip(clips, emitted, strict=True)

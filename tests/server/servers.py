@@ -119,10 +119,12 @@ class SlowModel:
 
     name = "slow"
     languages: tuple[str, ...] = ("en", "de")
-    backend = SimpleNamespace(device=torch.device("meta"), own_threads=False, runtime="none")
+    runtime = SimpleNamespace(
+        backend=SimpleNamespace(device=torch.device("meta"), own_threads=False, runtime="none")
+    )
     """It computes nothing, as these sessions do their work themselves; one engine on anything but a CPU."""
-    tokenizer = SimpleNamespace(is_multilingual=False)
-    """It refuses to translate."""
+    beam_size = 5
+    can_translate = can_detect_languages = False
 
     def __init__(
         self,
@@ -138,7 +140,7 @@ class SlowModel:
         self.n_calls = 0
         self.threads: set[str] = set()
 
-    def test_encoder(self) -> None:
+    def prepare(self) -> None:
         """Has no encoder."""
 
     def session(

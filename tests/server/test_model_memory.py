@@ -7,7 +7,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import cast
 
 import httpx
@@ -21,7 +20,7 @@ from sottovoce.models.load import n_parameters
 from sottovoce.server import models
 from sottovoce.server.apis.wyoming import info_document
 from sottovoce.server.errors import ApiError
-from sottovoce.server.models import ModelRegistry, free_memory, weight_bytes
+from sottovoce.server.models import ModelRegistry, free_memory
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ModelSettings, ServerSettings, Work
@@ -194,7 +193,7 @@ def test_models_that_are_loaded_together_count_together(load: Callable[..., Load
 
 
 def test_the_weights_of_a_model_have_its_size(nano: Model) -> None:
-    assert weight_bytes(nano) == 4 * n_parameters(nano.backend.dims)
+    assert nano.n_bytes == 4 * n_parameters(nano.backend.dims)
 
 
 def test_a_default_that_cannot_fit_is_refused_at_the_start() -> None:
@@ -263,9 +262,7 @@ class Sized(QuietModel):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.backend = SimpleNamespace(
-            device=torch.device("meta"), dims=DIMS[name], own_threads=False, runtime="none"
-        )
+        self.n_bytes = 4 * n_parameters(DIMS[name])
 
 
 def test_every_api_says_that_there_is_no_memory_in_its_own_way_and_which_are_loaded() -> None:

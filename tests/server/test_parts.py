@@ -18,7 +18,7 @@ from sottovoce.server.errors import ApiError, to_api_error
 from sottovoce.server.live import PcmReader
 from sottovoce.server.scheduler import MAX_COMMANDS, InputQueue, shifted
 from sottovoce.server.telemetry import Metrics
-from sottovoce.streaming.session import EventNumbers
+from sottovoce.streaming.live_session import EventNumbers
 from sottovoce.types import (
     Event,
     Final,

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.formats.document import event_line
+from sottovoce.streaming.live_session import EventEmitter
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import EventEmitter, Session, SessionOptions
+from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (
     Event,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.audio.vad import VadStream
-from sottovoce.streaming.session import ONSET_S, SchedulePoint, UpdateSchedule
+from sottovoce.streaming.live_session import ONSET_S, SchedulePoint, UpdateSchedule
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.streaming.speech import ToneDetector, say, silence
 

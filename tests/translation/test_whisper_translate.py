@@ -28,7 +28,7 @@ class Listening:
     def __init__(self) -> None:
         self.name = "listening"
         self.backend = SimpleNamespace(own_threads=False)
-        self.tokenizer = SimpleNamespace(is_multilingual=True)
+        self.can_translate = True
         self.asked: list[tuple[Samples, str, str]] = []
 
     def transcribe(

@@ -34,7 +34,7 @@ from sottovoce.decoding.alignment import (
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.models.ctc_head import CtcHead
-from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.transcribe import APPENDED, PREPENDED, AlignOptions, TranscribeOptions

@@ -12,13 +12,13 @@ from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource, Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.errors import OptionError
 from sottovoce.offline.transcription import spoken_most
 from sottovoce.options.decoding import WINDOW_VAD
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.recogniser import Recogniser
 from sottovoce.threads import n_threads, set_threads
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Segment, Span, Turn
 
@@ -103,7 +103,7 @@ class MultiprocessTranscription(Iterator[Segment]):
 
 
 def transcribe_parts(
-    model: Model, load: Callable[[], Model], source: str, options: TranscribeOptions, n_workers: int
+    model: Recogniser, load: Callable[[], Recogniser], source: str, options: TranscribeOptions, n_workers: int
 ) -> MultiprocessTranscription:
     """Transcribe a recording with several processes.
 
@@ -144,8 +144,8 @@ def _find_speech(source: str, options: TranscribeOptions) -> tuple[list[SpeechSe
     return segments, start, end_s, max(end_s, part.declared_s or 0.0) if options.is_part else end_s
 
 
-def _with_language(model: Model, source: AudioSource, options: TranscribeOptions) -> TranscribeOptions:
-    is_given = options.decoding.language is not None or not model.tokenizer.is_multilingual
+def _with_language(model: Recogniser, source: AudioSource, options: TranscribeOptions) -> TranscribeOptions:
+    is_given = options.decoding.language is not None or not model.can_detect_languages
     if is_given or options.follow_languages:
         return options
     with model.transcribe(source, options=options) as transcription:
@@ -170,7 +170,7 @@ class _PartWorker:
     @classmethod
     def begun(
         cls,
-        load: Callable[[], Model],
+        load: Callable[[], Recogniser],
         source: str,
         options: TranscribeOptions,
         part: RecordingPart,
@@ -217,7 +217,7 @@ class _PartWorker:
 
 
 def _read(
-    pipe: Connection, load: Callable[[], Model], source: str, options: TranscribeOptions, threads: int
+    pipe: Connection, load: Callable[[], Recogniser], source: str, options: TranscribeOptions, threads: int
 ) -> None:
     """Run one process; its parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TypedDict
 
-from sottovoce.api import Model
 from sottovoce.archive.results import BatchOptions, Item, Row, failed_row, transcribe_items
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
 from sottovoce.formats.document import json_text
 from sottovoce.options.replicas import Replicas
+from sottovoce.recogniser import Recogniser
 
 N_RETRIES = 2
 FATAL = "fatal"
@@ -55,10 +55,10 @@ class Block(TypedDict):
 
 
 class TranscribingActor:
-    def __init__(self, open_model: Callable[[], Model], batch: BatchOptions) -> None:
+    def __init__(self, open_model: Callable[[], Recogniser], batch: BatchOptions) -> None:
         self._open_model = open_model
         self._batch = batch
-        self._model: Model | None = None
+        self._model: Recogniser | None = None
 
     def __call__(self, block: Block) -> dict[str, list[str]]:
         """Return the rows of a block as JSON, or one that ends the job."""
@@ -74,7 +74,7 @@ class TranscribingActor:
 
 
 def transcribe_on_ray(
-    items: Sequence[Item], open_model: Callable[[], Model], batch: BatchOptions, actors: Replicas
+    items: Sequence[Item], open_model: Callable[[], Recogniser], batch: BatchOptions, actors: Replicas
 ) -> Iterator[Row]:
     """Yield a row for each recording in any order; requires `connect`. Raises: OptionError."""
     left = {item.id: item for item in items}
@@ -92,7 +92,7 @@ def transcribe_on_ray(
 
 def _round(
     items: Sequence[Item],
-    open_model: Callable[[], Model],
+    open_model: Callable[[], Recogniser],
     batch: BatchOptions,
     actors: Replicas,
     n_in_block: int,

@@ -25,7 +25,7 @@ from sottovoce.text.files import fitting_name, read_lines, whole_file, writing
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
-    from sottovoce.api import Model
+    from sottovoce.recogniser import Recogniser
 
 
 _AUDIO = "aac ac3 aif aiff amr ape au caf flac m4a m4b mka mp2 mp3 oga ogg opus spx w64 wav weba wma wv"
@@ -93,15 +93,16 @@ Row: TypeAlias = "dict[str, Json]"
 class BatchOptions:
     """How recordings are transcribed.
 
-    n_together: recordings whose windows share batches.
+    n_together: recordings whose windows share batches. beam_size: None: that of the model.
     """
 
     options: TranscribeOptions = field(default_factory=TranscribeOptions)
     language: str | None = None
     n_together: int = 8
+    beam_size: int | None = None
 
 
-def transcribe_items(model: Model, items: Iterable[Item], batch: BatchOptions) -> Iterator[Row]:
+def transcribe_items(model: Recogniser, items: Iterable[Item], batch: BatchOptions) -> Iterator[Row]:
     """Yield a row for each recording, in order.
 
     Raises: OptionError for options that would fail on every recording.
@@ -114,7 +115,11 @@ def transcribe_items(model: Model, items: Iterable[Item], batch: BatchOptions) -
             yield item.path
 
     outcomes = model.transcribe_files(
-        paths(), batch_size=batch.n_together, language=batch.language, options=batch.options
+        paths(),
+        batch_size=batch.n_together,
+        language=batch.language,
+        beam_size=batch.beam_size or model.beam_size,
+        options=batch.options,
     )
     for _, outcome in outcomes:
         yield row_of(waiting.pop(0), outcome, model.name)

@@ -738,6 +738,9 @@ class Recording:
         """Return the part from start_s of at most duration_s. Read one of the two at a time."""
         part = copy(self)
         part._spool = None
+        if self._duration_s is not None:
+            left_s = max(0.0, self._duration_s - start_s)
+            duration_s = left_s if duration_s is None else min(left_s, duration_s)
         part._start_s, part._duration_s = (self._start_s or 0.0) + start_s, duration_s
         n_before = round(start_s * SAMPLE_RATE)
         part._silent = [(max(0, first - n_before), last - n_before) for first, last in self._silent]

@@ -39,10 +39,10 @@ from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
     from sottovoce.alignment.phrases import Match
-    from sottovoce.api import Model
     from sottovoce.audio.io import AudioSource, Source
     from sottovoce.decoding.decode import LanguageDetection
     from sottovoce.offline.pipeline import LanguageSpan
+    from sottovoce.recogniser import Recogniser
 
 
 ALIGNMENT = (
@@ -83,7 +83,7 @@ def align(context: click.Context, /, recording: str, text: str, language: str | 
     script = read_text(text)
     invocation = invocation_of(context)
 
-    def work(model: Model, source: Source) -> None:
+    def work(model: Recogniser, source: Source) -> None:
         options, name = from_values(AlignOptions, given), recording
         aligned = model.align(source, script, language=language, options=options)
         invocation.interrupts.check()
@@ -99,7 +99,7 @@ def read_text(name: str) -> str | Transcript:
 
 
 def transcript_with_words(
-    model: Model, source: AudioSource, text: str | Transcript | None, language: str
+    model: Recogniser, source: AudioSource, text: str | Transcript | None, language: str
 ) -> Transcript:
     if text is None:
         return model.transcribe(source, language=language, word_timestamps=True).collect()
@@ -147,7 +147,7 @@ def find(context: click.Context, /, recording: str, phrase: str, language: str, 
         if not matches and not options.json:
             click.echo(f"{name}: no match for '{phrase}'", err=True)
 
-    def in_recording(model: Model, source: Source) -> None:
+    def in_recording(model: Recogniser, source: Source) -> None:
         matches = model.find(source, phrase, least_score=options.least_score, language=language)
         show(matches, recording)
 
@@ -206,7 +206,7 @@ def karaoke(
     script = None if text is None else read_text(text)
     invocation = invocation_of(context)
 
-    def work(model: Model, source: Source) -> None:
+    def work(model: Recogniser, source: Source) -> None:
         transcript = transcript_with_words(model, source, script, language)
         invocation.interrupts.check()
         write_karaoke(transcript, Path(recording), output, size=size, background=background)
@@ -242,7 +242,7 @@ def plot(
     samples = load_audio(Source.of(recording, reading), start_s, picture.duration or LONGEST_PICTURE_S)
     check_length(samples)
 
-    def work(model: Model, _: Source) -> None:
+    def work(model: Recogniser, _: Source) -> None:
         transcript = transcript_with_words(model, samples, script, language)
         label = label_of("standard input" if recording == "-" else Path(recording).name)
         draw(collect(model, samples, transcript, name=label, start_s=start_s), output, picture.panels)
@@ -283,7 +283,7 @@ def detect_language(
     """
     is_for_people = sys.stdout.isatty() and not json
 
-    def work(model: Model, source: Source) -> None:
+    def work(model: Recogniser, source: Source) -> None:
         name = str(source.place)
         if timeline:
             spans = list(model.language_spans(source, languages=languages))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,13 +22,13 @@ from sottovoce.cli.options import (
 )
 from sottovoce.cli.progress import exit_code, progress_bar
 from sottovoce.cli.transcribe import DECODING, EXCLUSIVE, LANGUAGE, WORDS, transcribe_options
-from sottovoce.errors import OptionError
 from sottovoce.options.schema import Option, from_values, options_of
 from sottovoce.types import Task
 
 if TYPE_CHECKING:
     from sottovoce.archive.results import BatchOptions, Item, ResultTable, Row
     from sottovoce.options.replicas import Replicas
+    from sottovoce.recogniser import Recogniser
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,14 @@ SECTIONS = {
 @click.argument("output", metavar="OUTPUT")
 @click.pass_context
 def batch(
-    context: click.Context, /, recordings: str, output: str, language: str, task: Task, **given: object
+    context: click.Context,
+    /,
+    recordings: str,
+    output: str,
+    language: str,
+    task: Task,
+    beam_size: int | None,
+    **given: object,
 ) -> int:
     """Transcribe an archive into one table. After a crash the same command continues.
 
@@ -80,25 +87,22 @@ def batch(
     from sottovoce.models.sources.find import default_model
 
     fusion = from_values(FusionOptions, given)
-    if fusion.hotwords or fusion.is_used:
-        raise OptionError(
-            "--hotwords, --vocabulary-from, --lm and --grammar: not supported by batch; "
-            "use `sottovoce transcribe`"
-        )
+    fusion.check(beam_size)
     model = from_values(ModelOptions, given)
     if model.model is None:
         model = replace(model, model=default_model(choose_device(model.device).type))
     items = list_recordings(recordings)
     table = from_values(TableOptions, given)
     actors = actors_of(table) if table.ray else None
-    options = transcribe_options({**given, "language": language, "task": task})
+    options = transcribe_options({**given, "language": language, "task": task, "beam_size": beam_size})
     options = replace(options, decoding=replace(options.decoding, task=task))
-    chosen = BatchOptions(options, language, table.files_together)
+    chosen = BatchOptions(options, language, table.files_together, beam_size)
     with open_results(output) as results:
         left = left_to_do(items, results, again=table.retry_failed)
         failed_before = {str(row["id"]) for row in results.rows() if row["error"] is not None}
         n_failed_before = sum(item.id in failed_before for item in items)
-        rows = rows_of(left, model, chosen, actors, table.ray_address) if left else iter(())
+        load = partial(open_model, model, fusion)
+        rows = rows_of(left, load, chosen, actors, table.ray_address) if left else iter(())
         return _write(rows, results, items, left, n_failed_before, invocation_of(context))
 
 
@@ -111,7 +115,7 @@ def actors_of(table: TableOptions) -> Replicas:
 
 def rows_of(
     items: Sequence[Item],
-    model: ModelOptions,
+    open_one: Callable[[], Recogniser],
     batch: BatchOptions,
     actors: Replicas | None,
     ray_address: str | None,
@@ -119,11 +123,11 @@ def rows_of(
     from sottovoce.archive.results import transcribe_items
 
     if actors is None:
-        return transcribe_items(open_model(model), items, batch)
+        return transcribe_items(open_one(), items, batch)
     from sottovoce.archive.ray_cluster import connect, transcribe_on_ray
 
     connect(ray_address)
-    return transcribe_on_ray(items, partial(open_model, model), batch, actors)
+    return transcribe_on_ray(items, open_one, batch, actors)
 
 
 def _write(

@@ -100,11 +100,12 @@ def bench(file: str | None, language: str, beam_size: int, **given: object) -> N
 
 
 def measures(opened: ModelOptions, options: MeasureOptions, samples: Samples | None) -> Iterator[Measured]:
+    from sottovoce.api import as_whisper
     from sottovoce.evaluation.speed import forget_peak, model_parts, peak_bytes, timed
 
     loading = timed(partial(open_model, opened), options.repeats)
     forget_peak()
-    model = open_model(opened)
+    model = as_whisper(open_model(opened), "bench")
     yield Measured("runtime", model.backend.runtime, {})
     numbers = {"s": loading.median_s, "lowest_s": loading.lowest_s, "highest_s": loading.highest_s}
     shown = f"{loading.median_s:.2f} s ({loading.lowest_s:.2f}-{loading.highest_s:.2f})"

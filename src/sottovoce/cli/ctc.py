@@ -35,10 +35,9 @@ from sottovoce.ctc.options import (
 from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
 from sottovoce.options.schema import Option, Values, changed, from_values, options_of
 from sottovoce.text.files import read_lines
-from sottovoce.types import FRAMES_PER_SECOND, Hypothesis, Word
+from sottovoce.types import Hypothesis, Word
 
 if TYPE_CHECKING:
-    from sottovoce.api import Model
     from sottovoce.ctc import CtcDecoder
     from sottovoce.ctc.decoder import StreamUpdate
     from sottovoce.ctc.models import Ngrams
@@ -319,36 +318,18 @@ def _utterances(name: str, values: Floats) -> Iterator[EmissionSource]:
         yield EmissionSource(named, (utterance.astype("float32"),))
 
 
-def recorded_emissions(path: Path, model: Model | AcousticModel) -> EmissionSource:
+def recorded_emissions(path: Path, network: AcousticModel) -> EmissionSource:
     from sottovoce.audio.io import Recording
-    from sottovoce.ctc.network import AcousticModel
 
-    if isinstance(model, AcousticModel):
-        with Recording(path) as recording:
-            return EmissionSource(str(path), (model.whole_emissions(recording),))
-    from sottovoce.audio.io import load_audio
-    from sottovoce.audio.mel import log_mel
-    from sottovoce.models.ctc_head import emissions_of_recording
-
-    if model.ctc_head is None:
-        raise OptionError(
-            f"--model: expected a model with a CTC head (nano and base have one), got {model.name}"
-        )
-    dims = model.backend.dims
-    values = emissions_of_recording(
-        model.ctc_head,
-        log_mel(load_audio(path), dims.n_mels),
-        n_audio_ctx=dims.n_audio_ctx,
-        n_tail_frames=round(model.backend.tail_s * FRAMES_PER_SECOND),
-    )
-    return EmissionSource(str(path), (values,))
+    with Recording(path) as recording, recording.open() as reader:
+        return EmissionSource(str(path), (network.whole_emissions(reader),))
 
 
 @dataclass(frozen=True, slots=True)
 class Utterances:
     options: DecoderOptions
     config: DecoderConfig
-    model: Model | AcousticModel | None
+    model: AcousticModel | None
     labels: LabelList
 
     @classmethod
@@ -365,28 +346,20 @@ class Utterances:
             from sottovoce.models.devices import choose_device
 
             choose_device(options.device)
-        model = None
         if options.model is not None:
-            from sottovoce.ctc.network import ctc_model, is_ctc_network
-
-            if is_ctc_network(options.model):
-                network = ctc_model(options.model).network
-                config = replace(config, options=replace(config.options, frame_s=network.frame_s))
-                return cls(options, config, network, network.labels)
             from sottovoce.api import load_model
             from sottovoce.models.devices import has_torch
 
-            # Weights and penalties were tuned on the states of PyTorch's encoder.
-            model = load_model(options.model, backend="torch" if has_torch() else "auto")
-        if model is not None and model.ctc_head is not None:
-            labels = LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
-            return cls(options, config, model, labels)
-        if model is not None or config.labels is None:
+            # Weights and penalties of heads were tuned on the states of PyTorch's encoder.
+            network = load_model(options.model, backend="torch" if has_torch() else "auto").network
+            config = replace(config, options=replace(config.options, frame_s=network.frame_s))
+            return cls(options, config, network, LabelList(network.labels.names, network.blank))
+        if config.labels is None:
             raise OptionError(
                 "--labels: expected a file of labels, or --model: a network (network.toml, a folder of "
                 "transformers) or a Whisper model with a CTC head; got none"
             )
-        return cls(options, config, model, config.label_list())
+        return cls(options, config, None, config.label_list())
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
         """Yield the utterances of a path, or of the comma-separated paths of several networks."""

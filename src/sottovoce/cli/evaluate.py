@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand, grouped, open_model
+from sottovoce.cli.options import (
+    FUSION,
+    MODEL,
+    FusionOptions,
+    ModelOptions,
+    SectionedCommand,
+    grouped,
+    open_model,
+)
 from sottovoce.errors import ManifestError
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
 from sottovoce.formats.output import writable_folder
@@ -27,6 +35,7 @@ if TYPE_CHECKING:
     from sottovoce.evaluation.latency import LiveRun, ReferenceSegment
     from sottovoce.evaluation.wer import ScoredUtterance
     from sottovoce.language.probe import LanguageProbe
+    from sottovoce.recogniser import Recogniser
     from sottovoce.streaming.options import StreamOptions
     from sottovoce.types import Samples, Word
 
@@ -73,7 +82,7 @@ def measure(*groups: str) -> Callable[[Callable[..., None]], click.Command]:
 
     def decorate(function: Callable[..., None]) -> click.Command:
         with_argument = click.argument("manifest", type=click.Path(dir_okay=False))(function)
-        sections = {"Model": MODEL, "Measurement": options}
+        sections = {"Model": MODEL, "Language models": FUSION, "Measurement": options}
         return evaluate.command(cls=SectionedCommand, sections=sections)(with_argument)
 
     return decorate
@@ -81,13 +90,13 @@ def measure(*groups: str) -> Callable[[Callable[..., None]], click.Command]:
 
 def set_up(
     manifest: str, given: Values, *, spoken: bool = False, single: bool = False
-) -> tuple[Model, list[ManifestEntry], Sequence[str]]:
+) -> tuple[Recogniser, list[ManifestEntry], Sequence[str]]:
     """Load the model, and choose recordings and languages.
 
     spoken: only recordings with a text. single: only those in one language.
     """
     entries = read_manifest(manifest)
-    model = open_model(from_values(ModelOptions, given))
+    model = open_model(from_values(ModelOptions, given), from_values(FusionOptions, given))
     choice = LanguageChoice.parse(given["languages"], model.languages)
     languages = (choice.fixed,) if choice.fixed else choice.allowed or model.languages
     entries = [
@@ -119,7 +128,7 @@ def wer(manifest: str, **given: object) -> None:
     say({"model": model.name, **score(utterances).to_dict()})
 
 
-def offline(model: Model, entry: ManifestEntry, languages: Sequence[str]) -> tuple[str, list[Word]]:
+def offline(model: Recogniser, entry: ManifestEntry, languages: Sequence[str]) -> tuple[str, list[Word]]:
     options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
     language = entry.language or ",".join(languages)
     transcription = model.transcribe(
@@ -140,19 +149,21 @@ def language(
     manifest: str, noise: Sequence[str], snr_db: float, widths: Sequence[float], **given: object
 ) -> None:
     """Measure the language accuracy of the probe for each window width, on recordings in one language."""
+    from sottovoce.api import as_whisper
     from sottovoce.audio.io import load_audio
     from sottovoce.evaluation.language_scores import LanguageScores
     from sottovoce.language.probe import LanguageProbe
 
     noises = [load_audio(path) for path in noise]
     model, entries, languages = set_up(manifest, given, single=True)
-    probe = LanguageProbe(model.backend, model.tokenizer, languages)
+    whisper = as_whisper(model, "eval language")
+    probe = LanguageProbe(whisper.backend, whisper.tokenizer, languages)
     scores = {width: LanguageScores() for width in widths}
     for i, entry in enumerate(entries):
         audio = load_audio(str(entry.path), duration_s=30.0)
         if noises:
             audio = mixed_with(audio, noises[i % len(noises)], snr_db)
-        for width, detected in probed(model, probe, audio, widths):
+        for width, detected in probed(whisper, probe, audio, widths):
             scores[width].add(entry.language or "", detected)
     rows = [
         {
@@ -204,6 +215,7 @@ def stream_options(given: Values) -> StreamOptions:
 @measure("Live", "Switching")
 def switching(manifest: str, plots: str | None, **given: object) -> None:
     """Measure change points, delays, false switches and mixed error rates of live sessions."""
+    from sottovoce.api import as_whisper
     from sottovoce.audio.io import load_audio
     from sottovoce.evaluation.language_scores import NO_SCORES, score_switches
     from sottovoce.evaluation.latency import run_live
@@ -218,7 +230,7 @@ def switching(manifest: str, plots: str | None, **given: object) -> None:
     wide = narrow = NO_SCORES
     utterances, parts = [], []
     for entry in entries:
-        session = model.session(languages, stream=stream)
+        session = as_whisper(model, "eval switching").session(languages, stream=stream)
         run = run_live(session, load_audio(str(entry.path)), chunk_s=stream.chunk_s)
         spans = [(span.start_s, span.end_s, span.language) for span in entry.spans]
         wide += score_switches(run.switches, spans, duration_s=run.duration_s)

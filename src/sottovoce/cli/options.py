@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -22,10 +22,10 @@ from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, Writ
 from sottovoce.text.languages import LanguageChoice, find_language, language_codes
 
 if TYPE_CHECKING:
-    from sottovoce.api import Model
     from sottovoce.audio.io import AudioSource
-    from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.models.sources.find import Source, Sources
+    from sottovoce.recogniser import Recogniser
+    from sottovoce.text.tokenizer import Tokenizer
     from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
     from sottovoce.types import Samples, Segment
 
@@ -301,7 +301,7 @@ LIBRARY = tuple(
 """Options of recordings."""
 BY_KEY = {option.key: option for option in LIBRARY}
 TASK = (BY_KEY["task"],)
-BEAM_SIZE = replace(BY_KEY["beam_size"], reads=None)
+BEAM_SIZE = BY_KEY["beam_size"]
 
 
 def of_library(*groups: str) -> tuple[Option, ...]:
@@ -363,14 +363,18 @@ LANGUAGE = Option(
 )
 
 
-def open_model(options: ModelOptions) -> Model:
+def open_model(options: ModelOptions, fusion: FusionOptions | None = None) -> Recogniser:
+    """Load a model, with language models for all its searches."""
     from sottovoce.api import load_model
     from sottovoce.threads import set_threads
 
     named = asdict(options)
     if n_threads := named.pop("threads"):
         set_threads(n_threads)
-    return load_model(named.pop("model"), **named)
+    model = load_model(named.pop("model"), **named)
+    if fusion is None or not fusion.is_used:
+        return model
+    return model.with_language_models(**fusion.arguments(model.tokenizer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,11 +390,25 @@ class FusionOptions:
         metavar="FILE",
         many=True,
     ).as_field(())
-    hotword_weight: float = Option("Score added for each token of a phrase.").as_field(HOTWORD_WEIGHT)
-    lm: str | None = Option(
-        "N-gram model over token ids, for the beam search.", metavar="FILE.arpa"
+    hotword_weight: float | None = Option(
+        "Score added for each token of a phrase.", unset=f"{HOTWORD_WEIGHT:g}"
     ).as_field(None)
-    lm_weight: float = Option("Weight of --lm.").as_field(0.3)
+    lm: str | None = Option(
+        "N-gram model for the beam search: of Whisper over token ids, of CTC networks over words or labels.",
+        metavar="FILE.arpa",
+    ).as_field(None)
+    lm_weight: float | None = Option("Weight of --lm.", unset="0.3; CTC networks 0.5").as_field(None)
+    lexicon: str | None = Option(
+        "CTC networks: words with their labels, or only words, one a line.", metavar="FILE"
+    ).as_field(None)
+    neural_lm: str | None = Option(
+        "CTC networks: Hugging Face causal model: folder, GGUF file or name.", metavar="DIR"
+    ).as_field(None)
+    decoder: str | None = Option(
+        "CTC networks: decoder.toml of `ctc tune`; other flags take precedence.",
+        flag="--config",
+        metavar="FILE",
+    ).as_field(None)
     grammar: str | None = Option(
         "Grammar (GBNF; extra `grammar`) that the text follows, for the beam search.", metavar="FILE.gbnf"
     ).as_field(None)
@@ -411,9 +429,10 @@ class FusionOptions:
 
     @property
     def is_used(self) -> bool:
-        return bool(self.lm or self.grammar or self.phrase_file or self.vocabulary_from)
+        of_ctc = self.lexicon or self.neural_lm or self.decoder
+        return bool(of_ctc or self.lm or self.grammar or self.phrase_file or self.vocabulary_from)
 
-    def check(self, beam_size: int, temperatures: Sequence[float] = (0.0,)) -> None:
+    def check(self, beam_size: int | None, temperatures: Sequence[float] = (0.0,)) -> None:
         """Raises: OptionError without a beam search, and for a missing file of phrases."""
         if self.phrase_file is None and means_file(self.hotwords):
             raise OptionError(
@@ -425,23 +444,25 @@ class FusionOptions:
                 f"--lm, --grammar, --vocabulary-from and a file of --hotwords: need a beam search, got {got}"
             )
 
-    def of(self, model: Model) -> ShallowFusion | None:
-        if not self.is_used:
-            return None
+    def arguments(self, tokenizer: Tokenizer | None) -> dict[str, Any]:
+        """Return the arguments of `Recogniser.fusion`."""
         from sottovoce.formats.document_words import with_vocabulary
         from sottovoce.lm.grammar import Grammar
 
-        weight, documents = self.hotword_weight, self.vocabulary_from
-        return model.fusion(
-            lm=self.lm,
-            lm_weight=self.lm_weight,
-            hotwords=with_vocabulary(
-                self.phrase_file, documents, default_weight=weight, tokenizer=model.tokenizer
+        weight = HOTWORD_WEIGHT if self.hotword_weight is None else self.hotword_weight
+        return {
+            "lm": self.lm,
+            "lm_weight": self.lm_weight,
+            "hotwords": with_vocabulary(
+                self.phrase_file, self.vocabulary_from, default_weight=weight, tokenizer=tokenizer
             ),
-            hotword_weight=weight,
-            grammar=Grammar.read(self.grammar, self.grammar_rule) if self.grammar else None,
-            grammar_penalty=self.grammar_penalty,
-        )
+            "hotword_weight": self.hotword_weight,
+            "grammar": Grammar.read(self.grammar, self.grammar_rule) if self.grammar else None,
+            "grammar_penalty": self.grammar_penalty,
+            "lexicon": self.lexicon,
+            "neural_lm": self.neural_lm,
+            "config": self.decoder,
+        }
 
 
 FUSION = options_of(FusionOptions)
@@ -612,7 +633,7 @@ class Translation:
     translator: ChatTranslator | None
 
     def of(
-        self, segments: Iterable[Segment], model: Model, source: AudioSource, options: TranscribeOptions
+        self, segments: Iterable[Segment], model: Recogniser, source: AudioSource, options: TranscribeOptions
     ) -> Iterator[Segment]:
         if self.translator is not None:
             return self.translator.segments(segments)

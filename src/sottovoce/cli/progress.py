@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import ProgressColumn, TaskID
 
-    from sottovoce.api import Model
     from sottovoce.audio.io import AudioInfo, Source
+    from sottovoce.recogniser import Recogniser
 
 
 def with_model(
     context: click.Context,
     names: Sequence[str],
-    work: Callable[[Model, Source], None],
+    work: Callable[[Recogniser, Source], None],
     *,
     check: Callable[[], None] | None = None,
     quiet: bool = False,

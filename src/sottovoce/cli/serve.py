@@ -20,9 +20,11 @@ import click
 from sottovoce.cli.invocation import Invocation, invocation_of
 from sottovoce.cli.options import (
     BEAM_SIZE,
+    FUSION,
     MODEL,
     TRANSLATION,
     Flag,
+    FusionOptions,
     ModelOptions,
     SectionedCommand,
     TranslationOptions,
@@ -50,7 +52,7 @@ from sottovoce.server.settings import (
 from sottovoce.text.files import read_toml
 
 if TYPE_CHECKING:
-    from sottovoce.api import Model
+    from sottovoce.recogniser import Recogniser
 
 FIXED = ("backend", "model_dir", "local_only")
 """Model options without a flag here; HF_HOME and HF_HUB_OFFLINE set the last two."""
@@ -99,6 +101,9 @@ SERVE = options_of(ServeOptions)
 TLS = click.Option(
     ["--tls"], nargs=2, metavar="CERTIFICATE KEY", help="PEM files of the certificate and its key, for https."
 )
+LANGUAGE_MODELS = tuple(
+    replace(option, flag="--decoder-config") if option.key == "decoder" else option for option in FUSION
+)
 SECTIONS: Mapping[str, tuple[Flag, ...]] = {
     "Address": (
         *options_of(Listening),
@@ -112,6 +117,7 @@ SECTIONS: Mapping[str, tuple[Flag, ...]] = {
         *options_of(ModelSettings),
         BEAM_SIZE,
     ),
+    "Language models of --model": LANGUAGE_MODELS,
     "Access": options_of(Access),
     "Limits": (*options_of(ServerLimits), *options_of(Work)),
     "Jobs": (*grouped("Jobs", of=SERVE), *options_of(JobSettings)),
@@ -163,7 +169,11 @@ def serve_app(given: Values, invocation: Invocation) -> int:
     model = from_values(ModelOptions, given)
     paths = model_paths(given)
     settings = settings_of(given, list(paths))
-    open_named = partial(open_one, model, paths)
+    fusion = from_values(FusionOptions, given)
+    if fusion.prompt is not None:
+        raise OptionError(f"--hotwords: expected a file of phrases, got {fusion.prompt}")
+    fusion.check(given["beam_size"])
+    open_named = partial(open_one, model, paths, fusion)
     if given["replicas"] is not None:
         return serve_on_ray(given, settings, open_named, invocation)
     with needing_extra():
@@ -194,12 +204,13 @@ def serve_app(given: Values, invocation: Invocation) -> int:
     return code
 
 
-def open_one(options: ModelOptions, paths: Mapping[str, str], name: str) -> Model:
-    return open_model(replace(options, model=paths[name]))
+def open_one(options: ModelOptions, paths: Mapping[str, str], fusion: FusionOptions, name: str) -> Recogniser:
+    is_default = name == next(iter(paths))
+    return open_model(replace(options, model=paths[name]), fusion if is_default else None)
 
 
 def serve_on_ray(
-    given: Values, settings: ServerSettings, open_named: Callable[[str], Model], invocation: Invocation
+    given: Values, settings: ServerSettings, open_named: Callable[[str], Recogniser], invocation: Invocation
 ) -> int:
     """Serve as replicas of a Ray cluster until a signal."""
     if settings.listening.port == 0:

@@ -66,8 +66,8 @@ from sottovoce.types import (
 )
 
 if TYPE_CHECKING:
-    from sottovoce.api import Model
-    from sottovoce.streaming.session import Session
+    from sottovoce.recogniser import Recogniser
+    from sottovoce.streaming.live_session import LiveSession
 
 Show = Callable[[Sequence[Event]], None]
 MOST_WAITING = 2048
@@ -176,7 +176,7 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
             pieces = stack.enter_context(saved(pieces, Path(copy)))
         options = from_values(ModelOptions, given)
         say_on_terminal(f"loading {options.model or 'the model'} …")
-        model = open_model(options)
+        model = open_model(options, fusion)
         translator, pieces = live_translator(translation, model, pieces)
         session = open_session(model, given, flags, fusion, speakers)
         show: Show = write_lines if flags.jsonl else stack.enter_context(LiveView()).show
@@ -219,24 +219,21 @@ def check(source: str | None, flags: StreamFlags, given: Values) -> None:
 
 
 def open_session(
-    model: Model,
+    model: Recogniser,
     given: Values,
     flags: StreamFlags,
     fusion: FusionOptions,
     speakers: SpeakerOptions | None,
-) -> Session:
-    from sottovoce.models.dims import EXACT
+) -> LiveSession:
     from sottovoce.streaming.options import StreamOptions
 
     vad = from_values(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
-    whole = model.backend.encoder_mode.whole()
     stream = from_values(
         StreamOptions,
         given,
         chunk_s=flags.chunk_ms / 1000,
         static_prompt=" ".join(term for term in (given["static_prompt"], fusion.prompt) if term),
-        encoder={"auto": None, "whole": whole, "exact": EXACT}[flags.encoder],
-        fusion=fusion.of(model),
+        encoder=model.encoder_mode(flags.encoder),
     )
     return model.session(
         given["languages"],
@@ -431,7 +428,7 @@ def save(emitted: EmittedWords, path: Path, model: str) -> None:
 
 
 def run(
-    session: Session,
+    session: LiveSession,
     pieces: Iterator[Samples],
     show: Show,
     interrupts: Interrupts,
@@ -573,7 +570,7 @@ def spoken_text(event: Final) -> str:
 
 
 def live_translator(
-    translation: Translation | None, model: Model, pieces: Iterator[Samples]
+    translation: Translation | None, model: Recogniser, pieces: Iterator[Samples]
 ) -> tuple[LiveTranslator | None, Iterator[Samples]]:
     if translation is None:
         return None, pieces

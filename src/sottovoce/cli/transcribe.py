@@ -65,23 +65,22 @@ from sottovoce.text.languages import LanguageChoice, language_codes, language_na
 from sottovoce.types import Segment
 
 if TYPE_CHECKING:
-    from sottovoce.api import Model
     from sottovoce.archive.multiprocess import MultiprocessTranscription
     from sottovoce.audio.io import AudioInfo
     from sottovoce.cli.documents import Documents
     from sottovoce.cli.progress import Progress
-    from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import SecondModel
     from sottovoce.offline.transcription import FileTranscription
+    from sottovoce.recogniser import Recogniser
 
 logger = logging.getLogger(__name__)
 FORMAT = "sottovoce part 1"
 ENDING = ".part"
 READ_WITH = (
     *("model", "second_model", "defer_logprob", "defer_word", "device", "dtype", "backend", "model_dir"),
-    *("revision", "lm", "lm_weight", "hotwords", "hotword_weight", "vocabulary_from"),
-    *("grammar", "grammar_rule", "grammar_penalty", "known_voices"),
+    *("revision", "lm", "lm_weight", "hotwords", "hotword_weight", "vocabulary_from", "lexicon", "neural_lm"),
+    *("decoder", "grammar", "grammar_rule", "grammar_penalty", "known_voices"),
 )
 """Other options that change the text; the files that they name are compared too."""
 ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
@@ -337,11 +336,11 @@ def _line(row: Mapping[str, object]) -> str:
 class TranscribeRun:
     """State shared by all files of a call."""
 
-    model: Model
+    model: Recogniser
     loaded: ModelOptions
     options: TranscribeOptions
     files: FileOptions
-    fusion: ShallowFusion | None
+    fusion: FusionOptions
     second: SecondModel | None
     documents: Documents
     progress: Progress
@@ -388,7 +387,7 @@ def transcribe_files(
     invocation = invocation_of(context)
     files, fusion = from_values(FileOptions, given), from_values(FusionOptions, given)
     loaded = from_values(ModelOptions, given)
-    fusion.check(given["beam_size"] or 1, options.fallback.temperatures)
+    fusion.check(given["beam_size"], options.fallback.temperatures)
     if files.processors > 1 and "-" in names:
         raise OptionError("--processors: expected a file, which every process reads, got standard input")
     if files.processors > 1 and fusion.phrase_file is not None:
@@ -418,13 +417,14 @@ def transcribe_files(
     n_refused = len(wanted) - len(left)
     if not left:
         return exit_code(n_refused, len(inputs))
-    model = open_model(loaded)
+    model = open_model(loaded, fusion)
+    beam_size = given["beam_size"] or model.beam_size
     run = TranscribeRun(
         model=model,
         loaded=loaded,
-        options=model.options(files.language, given["task"], None, None, options),
+        options=model.options(files.language, given["task"], None, beam_size, options),
         files=files,
-        fusion=fusion.of(model),
+        fusion=fusion,
         second=second_of(files, loaded, fusion, from_values(DeferralOptions, given)),
         documents=documents,
         progress=Progress(len(left), quiet=documents.is_text_on_terminal),
@@ -450,8 +450,7 @@ def second_of(
 ) -> SecondModel | None:
     if files.second_model is None:
         return None
-    model = open_model(replace(loaded, model=files.second_model))
-    return model.as_second(deferral, fusion.of(model))
+    return open_model(replace(loaded, model=files.second_model), fusion).as_second(deferral)
 
 
 @contextmanager
@@ -502,11 +501,9 @@ def begin(
     if run.files.processors > 1:
         from sottovoce.archive.multiprocess import transcribe_parts
 
-        load = partial(open_model, run.loaded)
+        load = partial(open_model, run.loaded, run.fusion)
         return transcribe_parts(run.model, load, name, run.options, run.files.processors)
-    return run.model.transcribe(
-        name, options=run.options, fusion=run.fusion, second=run.second, resume=resume
-    )
+    return run.model.transcribe(name, options=run.options, second=run.second, resume=resume)
 
 
 def transcribe_file(name: str, run: TranscribeRun) -> None:
@@ -523,7 +520,7 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             raw = chain(stored.segments, recorded(transcription, part))
         outputs = stack.enter_context(run.documents.opened(name))
         begun = replace(
-            run.documents.info(name, run.model.name, run.options), token_text=run.model.tokenizer.token_text
+            run.documents.info(name, run.model.name, run.options), token_text=run.model.token_text
         )
         segments = regrouped(raw, run.rules) if run.rules else raw
         if run.translation is not None:
@@ -536,7 +533,7 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             run.invocation.interrupts.check()
             has_text = True
             if run.files.print_special:
-                text = run.model.tokenizer.decode_with_timestamps(segment.tokens)
+                text = run.model.with_timestamps(segment.tokens)
                 segment = replace(segment, text=text, words=None)
             for writer, write in outputs:
                 write(writer.segment(segment))

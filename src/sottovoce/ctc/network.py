@@ -1,58 +1,70 @@
-"""CTC networks from sound to text: a function, an ONNX file, or a model of transformers.
+"""CTC networks from sound to emissions: a function, an ONNX file, or a model of transformers.
 
-A recording is read in windows, which overlap so that frames near an edge come from the neighbour. Each window
-runs by itself, as padding would change the output of many networks.
+A recording is read in windows of one length, whose inner frames are used: a network sees the sound on both
+sides of them. The last window reaches back to that length, as networks are less accurate on shorter sound
+than that of their training (docs/research/ctc.md, windows).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from sottovoce.audio.io import Recording
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.emissions import as_arrays, checked, likely_blank, log_softmax
-from sottovoce.ctc.labels import LabelList, LabelSource, labels_of
-from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.labels import PIECE_START, LabelList, LabelSource, labels_of
+from sottovoce.ctc.search import PrefixState
 from sottovoce.errors import CheckpointError, InputError, MissingExtraError, OptionError, cause_of
 from sottovoce.lm.base import Floats
-from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.text.files import from_plain, read_toml
-from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript, Word
-
-if TYPE_CHECKING:
-    from sottovoce.audio.io import AudioSource
+from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples, Word
 
 LogProbs = Callable[[Sequence[Samples]], Sequence[Any]]
 """Samples at 16 kHz of windows to log-probabilities (T, V) of each: arrays of any library."""
+ONNX_ASR = "onnx-asr:"
 LONGEST_S = 30.0
-OVERLAP_S = 2.0
-"""Of windows, and at most a quarter of one, as for the CTC heads of Whisper."""
+CONTEXT_SHARE = 1 / 6
+"""Of a window, on either side. Source: transformers' `pipeline("automatic-speech-recognition")`, whose
+documentation also takes windows of 30 s.
+"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class EmissionWindow:
+    """Samples (n,) of a window, whose rows [first:last] follow those of the window before."""
+
+    samples: Samples
+    first: int
+    last: int | None
+
+
+@dataclass(frozen=True)
 class AcousticModel:
     """A CTC network.
 
-    log_probs: see `LogProbs`. labels: names of its outputs, and the index of the blank; None: the label that
-    is likeliest in most frames. frame_s: seconds a frame. longest_s: of a window. language: a code, or "".
+    log_probs: see `LogProbs`. labels: names of its outputs, and the index of the blank; None: the likeliest
+    label in silence. frame_s: seconds a frame. longest_s: of a window. context_s: on both sides of the frames
+    that are used; None: a sixth of a window. language: a code, or "". n_bytes: of its weights, if known.
 
     Raises:
-        OptionError: a duration that is not above 0.
+        OptionError: a duration that is not above 0, or windows that are all context.
     """
 
     log_probs: LogProbs
     labels: LabelList
     frame_s: float
     longest_s: float = LONGEST_S
+    context_s: float | None = None
     language: str = ""
     name: str = "network"
+    n_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("frame_s", "longest_s"):
@@ -60,6 +72,29 @@ class AcousticModel:
                 raise OptionError(f"{name}: expected seconds above 0, got {getattr(self, name)}")
         if self.longest_s < 4 * self.frame_s:
             raise OptionError(f"longest_s: expected at least four frames, got {self.longest_s}")
+        if self.context_s is not None and not 0 <= self.context_s < self.longest_s / 2:
+            raise OptionError(
+                f"context_s: expected from 0 to below half of a window, {self.longest_s / 2:g}, "
+                f"got {self.context_s}"
+            )
+
+    @property
+    def margin_s(self) -> float:
+        """Seconds of context on either side of the frames that are used."""
+        return self.longest_s * CONTEXT_SHARE if self.context_s is None else self.context_s
+
+    @cached_property
+    def blank(self) -> int:
+        """Raises: OptionError if the labels do not name it, and no label is the likeliest in silence."""
+        if self.labels.blank is not None:
+            return self.labels.blank
+        blank = likely_blank(self.emissions([np.zeros(SAMPLE_RATE, np.float32)])[0])
+        if blank is None:
+            raise OptionError(f"{self.name}: expected the index of the blank (blank), got none")
+        return blank
+
+    def samples_of(self, n_frames: int) -> int:
+        return round(n_frames * self.frame_s * SAMPLE_RATE)
 
     def emissions(self, samples: Sequence[Samples]) -> list[Floats]:
         """Return log-probabilities (T, V) of each window of samples.
@@ -76,146 +111,113 @@ class AcousticModel:
         except InputError as error:
             raise InputError(f"{self.name}: {error}") from error
 
-    def whole_emissions(self, recording: Recording) -> Floats:
-        """Return the log-probabilities (T, V) of a recording. Errors: as `recording_emissions`."""
-        nothing = np.zeros((0, len(self.labels.names)), np.float32)
-        return np.concatenate([nothing, *self.recording_emissions(recording)])
-
-    def recording_emissions(self, recording: Recording) -> Iterator[Floats]:
-        """Read a recording; yield its log-probabilities (T, V) in pieces that follow one another.
-
-        Raises:
-            AudioError: the recording cannot be read.
-            InputError: as `emissions`, or another number of frames than `frame_s` says.
-        """
-        hop = self.frame_s * SAMPLE_RATE
+    def windows(self, chunks: Iterable[AudioChunk]) -> Iterator[EmissionWindow]:
+        """Cut a recording into windows."""
         longest = int(self.longest_s / self.frame_s)
-        overlap = min(round(OVERLAP_S / self.frame_s), longest // 4)
-        start = n_done = 0  # frames
-        held, n_taken = np.zeros(0, np.float32), 0
-        with recording.open() as reader:
-            for chunk in reader:
-                held = np.concatenate((held, chunk.samples))
-                while len(held) > round((start + longest) * hop) - n_taken:
-                    (rows,) = self.emissions([held[: round((start + longest) * hop) - n_taken]])
-                    last = start + longest - overlap // 2
-                    if len(rows) < last - start:
-                        raise InputError(
-                            f"{self.name}: expected about {longest} frames of {self.frame_s:g} s in "
-                            f"{longest * self.frame_s:g} s, got {len(rows)}"
-                        )
-                    yield rows[n_done - start : last - start]
-                    n_done, start = last, start + longest - overlap
-                    held, n_taken = held[round(start * hop) - n_taken :], round(start * hop)
-        if len(held) >= hop:
-            (rows,) = self.emissions([held])
-            yield rows[n_done - start :]
+        context = min(round(self.margin_s / self.frame_s), (longest - 1) // 2)
+        start = n_done = first = 0  # frames; `first` is where the held samples begin
+        held = np.zeros(0, np.float32)
+        for chunk in chunks:
+            held = np.concatenate((held, chunk.samples))
+            while len(held) > self.samples_of(start + longest) - self.samples_of(first):
+                begin, end = (self.samples_of(at) - self.samples_of(first) for at in (start, start + longest))
+                last = start + longest - context
+                yield EmissionWindow(held[begin:end], n_done - start, last - start)
+                held, first = held[begin:], start  # the last window reaches back
+                start, n_done = last - context, last
+        n_frames = math.ceil((self.samples_of(first) + len(held)) / self.samples_of(1))
+        begin = max(0, n_frames - longest)
+        rest = held[self.samples_of(begin) - self.samples_of(first) :]
+        if len(rest) >= self.samples_of(1):
+            yield EmissionWindow(rest, n_done - begin, None)
 
-
-class CtcModel:
-    """Transcribes recordings by a CTC network and a search; made by `ctc_model`."""
-
-    def __init__(self, network: AcousticModel) -> None:
-        self.network = network
-        self.name = network.name
-
-    def decoder(self, blank: int | None = None, **given: Any) -> CtcDecoder:
-        """Make the decoder of the network's labels and frames; arguments as those of `CtcDecoder`."""
-        options = replace(given.pop("options", None) or CtcOptions(), frame_s=self.network.frame_s)
-        names, known = self.network.labels
-        return CtcDecoder(names, known if blank is None else blank, options=options, **given)
-
-    def transcribe(
-        self, source: AudioSource, *, decoder: CtcDecoder | None = None, sample_rate: int = SAMPLE_RATE
-    ) -> Transcript:
-        """Transcribe a recording; segments end at pauses, and all words have times and probabilities.
-
-        source, sample_rate: as `Model.transcribe`. decoder: of `decoder`, with language models, hotwords or a
-        lexicon; None: without.
+    def rows(self, windows: Sequence[EmissionWindow], emissions: Sequence[Floats]) -> Iterator[Floats]:
+        """Yield the rows (T, V) that are used of each window.
 
         Raises:
-            AudioError: the recording cannot be read.
-            InputError: the network gives no log-probabilities of its labels.
-            OptionError: no blank is known.
+            InputError: another number of frames than `frame_s` says.
         """
-        with Recording(source, sample_rate=sample_rate) as recording:
-            pieces = self.network.recording_emissions(recording)
-            first = next(pieces, None)
-            if first is None:
-                return Transcript((), self.network.language, recording.declared_s or 0.0, self.name)
-            if decoder is None:
-                decoder = self.decoder(likely_blank(first) if self.network.labels.blank is None else None)
-            state = decoder.start()
-            decoder.decode_chunk(state, first)
-            for piece in pieces:
-                decoder.decode_chunk(state, piece)
-            duration_s = recording.declared_s or float(state.n_frames[0]) * self.network.frame_s
-        (hypotheses,) = decoder.finish(state)
-        segments = segments_of(hypotheses[0].words if hypotheses else (), self.network.language)
-        return Transcript(tuple(segments), self.network.language, duration_s, self.name)
+        for window, rows in zip(windows, emissions, strict=True):
+            seconds = len(window.samples) / SAMPLE_RATE
+            expected = round(seconds / self.frame_s)
+            least = 0.9 * expected - EDGE_FRAMES if window.last is None else window.last
+            if not least <= len(rows) <= 1.1 * expected + EDGE_FRAMES:
+                raise InputError(
+                    f"{self.name}: expected about {expected} frames of {self.frame_s:g} s in "
+                    f"{seconds:g} s, got {len(rows)}"
+                )
+            yield rows[window.first : window.last]
+
+    def whole_emissions(self, chunks: Iterable[AudioChunk]) -> Floats:
+        """Return the log-probabilities (T, V) of a recording. Errors: as `emissions` and `rows`."""
+        pieces = [np.zeros((0, len(self.labels.names)), np.float32)]
+        for window in self.windows(chunks):
+            pieces += self.rows([window], self.emissions([window.samples]))
+        return np.concatenate(pieces)
+
+    def blanks(self, n_frames: int) -> Floats:
+        """Return log-probabilities (n_frames, V) of silence."""
+        n_labels = len(self.labels.names)
+        row = np.full(n_labels, IMPROBABLE, np.float32)
+        row[self.blank] = 1 - (n_labels - 1) * IMPROBABLE
+        rows: Floats = np.tile(np.log(row), (n_frames, 1))
+        return rows
 
 
-def segments_of(words: Sequence[Word], language: str) -> Iterator[Segment]:
-    """Yield words as segments, which end at the pauses that end an utterance of a live session."""
-    pause_s = VadStreamOptions().hangover_ms / 1000
-    ends = [i for i in range(1, len(words)) if words[i].start - words[i - 1].end >= pause_s]
-    bounds = zip([0, *ends], [*ends, len(words)], strict=True)
-    for number, (first, end) in enumerate(bounds if words else ()):
-        spoken = tuple(
-            replace(word, word=f" {word.word}", language=language or None) for word in words[first:end]
+EDGE_FRAMES = 3
+"""A network may have so many frames less or more than a short window, and a tenth of a long one."""
+IMPROBABLE = 1e-9
+"""Probability of a label where nothing is spoken: negligible, and far from the limits of float32."""
+
+
+def new_words(
+    decoder: CtcDecoder, search: PrefixState, language: str, *, offset_s: float = 0.0, final: bool = False
+) -> list[Word]:
+    """Return the words of one stream that were committed since the last call, and at the end all others.
+
+    They are as in transcripts, with the space before them, and `offset_s` later.
+    """
+    words: Sequence[Word] = [word for event in decoder.committed(search) for word in event.words]
+    if final:
+        (hypotheses,) = decoder.finish(search)
+        n_before = len(search.committed[0].words)
+        words = [*words, *(hypotheses[0].words[n_before:] if hypotheses else ())]
+    return spaced(words, language, offset_s)
+
+
+def spaced(words: Sequence[Word], language: str, offset_s: float) -> list[Word]:
+    return [
+        replace(
+            word,
+            word=f" {word.word}",
+            start=round(word.start + offset_s, 3),
+            end=round(word.end + offset_s, 3),
+            language=language or None,
         )
-        logprob = float(np.mean(np.log([max(word.probability, 1e-10) for word in spoken])))
-        text = "".join(word.word for word in spoken)
-        yield Segment(
-            number, spoken[0].start, spoken[-1].end, text, language, avg_logprob=logprob, words=spoken
-        )
+        for word in words
+    ]
 
 
-def is_ctc_network(name: str | Path) -> bool:
-    """Whether a name is the TOML file of an ONNX network, or a folder of an `AutoModelForCTC`."""
-    path = Path(name).expanduser()
-    try:
-        config = json.loads((path / "config.json").read_bytes()) if path.is_dir() else {}
-    except (OSError, ValueError):
-        return False
-    architectures = config.get("architectures") if isinstance(config, dict) else None
-    return path.suffix == ".toml" or any(str(each).endswith("ForCTC") for each in architectures or ())
-
-
-def ctc_model(
+def acoustic_model(
     network: LogProbs | str | Path,
     *,
     labels: LabelSource | None = None,
     blank: int | None = None,
     frame_s: float | None = None,
     longest_s: float | None = None,
+    context_s: float | None = None,
     language: str | None = None,
     logits: bool = False,
-) -> CtcModel:
-    """Make a model of a CTC network.
-
-    network: a function of windows of samples (float32, 16 kHz) to log-probabilities (T, V) of each; a TOML
-    file of an ONNX network, see `OnnxDescription`; or the folder or hub id of an `AutoModelForCTC` of
-    transformers with its processor.
-    labels: as in `labels_of`. blank: their blank, where they don't name it. frame_s: seconds of a frame.
-    logits: whether it returns logits. These four are for functions alone.
-    longest_s: of a window. language: a code. None: those of the file, else 30 s and none.
-
-    Raises:
-        OptionError: missing or contradicting arguments.
-        CheckpointError: a file cannot be read.
-        MissingExtraError: without onnxruntime or transformers.
-    """
-    given = {"longest_s": longest_s, "language": language}
+) -> AcousticModel:
+    """Make a network; arguments and errors as those of `ctc_model`."""
+    given = {"longest_s": longest_s, "context_s": context_s, "language": language}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if not callable(network):
         if labels is not None or blank is not None or frame_s is not None or logits:
             raise OptionError(
                 f"{network}: expected no labels, blank, frame_s or logits, which its files have"
             )
-        path = Path(network).expanduser()
-        read = _onnx_network(path) if path.suffix == ".toml" else _transformers_network(str(network))
-        return CtcModel(replace(read, **chosen))
+        return replace(_read(str(network)), **chosen)
     if labels is None or frame_s is None:
         raise OptionError("ctc_model: expected labels and frame_s with a function, got none")
     listed = labels_of(labels)
@@ -224,16 +226,40 @@ def ctc_model(
     def normalised(samples: Sequence[Samples]) -> list[Floats]:
         return [log_softmax(as_arrays(each, None)[0].astype(np.float32)) for each in network(samples)]
 
-    log_probs = normalised if logits else network
-    return CtcModel(AcousticModel(log_probs, listed, frame_s, **chosen))
+    return AcousticModel(normalised if logits else network, listed, frame_s, **chosen)
+
+
+def _read(name: str) -> AcousticModel:
+    path = Path(name).expanduser()
+    if name.startswith(ONNX_ASR):
+        return _onnx_asr_network(name.removeprefix(ONNX_ASR))
+    return _onnx_network(path) if path.suffix == ".toml" else _transformers_network(name)
+
+
+def together(run: Callable[[Samples], Floats]) -> LogProbs:
+    """Make a `LogProbs` of a network that takes windows of one length (B, n) and returns (B, T, V).
+
+    Windows of other lengths run apart, as padding changes the output of many networks.
+    """
+
+    def log_probs(windows: Sequence[Samples]) -> list[Floats]:
+        by_length: dict[int, list[int]] = {}
+        for index, samples in enumerate(windows):
+            by_length.setdefault(len(samples), []).append(index)
+        rows: dict[int, Floats] = {}
+        for indices in by_length.values():
+            rows |= zip(indices, run(np.stack([windows[index] for index in indices])), strict=True)
+        return [rows[index] for index in range(len(windows))]
+
+    return log_probs
 
 
 class OnnxDescription(msgspec.Struct, forbid_unknown_fields=True):
-    """A TOML file of an ONNX network that takes samples (1, n) float32 at 16 kHz.
+    """A TOML file of an ONNX network that takes samples (B, n) float32 at 16 kHz.
 
-    model, labels: files next to it; labels also a list. samples, lengths: names of the inputs; lengths (1,)
-    int64 may be left out. output: (1, T, V), log-probabilities, or logits. n_frames: of the output that holds
-    (1,) frames, if there is one.
+    model, labels: files next to it; labels also a list. samples, lengths: names of the inputs; lengths (B,)
+    int64 may be left out. output: (B, T, V), log-probabilities, or logits. n_frames: of the output that holds
+    (B,) frames, if there is one. B is 1 if the file says so.
     """
 
     model: str
@@ -246,6 +272,7 @@ class OnnxDescription(msgspec.Struct, forbid_unknown_fields=True):
     logits: bool = False
     blank: int | None = None
     longest_s: float = LONGEST_S
+    context_s: float | None = None
     language: str = ""
 
 
@@ -274,20 +301,57 @@ def _onnx_network(path: Path) -> AcousticModel:
     outputs = [about.output] + ([] if about.n_frames is None else [about.n_frames])
 
     def run(samples: Samples) -> Floats:
-        given: dict[str, Any] = {about.samples: samples[None]}
+        given: dict[str, Any] = {about.samples: samples}
         if about.lengths is not None:
-            given[about.lengths] = np.array([len(samples)])
+            given[about.lengths] = np.full(len(samples), samples.shape[1])
         rows, *counts = session.run(outputs, given)
-        rows = rows[0, : int(counts[0][0])] if counts else rows[0]
+        rows = rows[:, : int(counts[0][0])] if counts else rows
         return log_softmax(rows.astype(np.float32)) if about.logits else rows
 
+    shape = next(each.shape for each in session.get_inputs() if each.name == about.samples)
+    alike = together(lambda samples: run(np.ascontiguousarray(samples, np.float32)))
     return AcousticModel(
-        lambda windows: [run(np.ascontiguousarray(samples, np.float32)) for samples in windows],
+        alike if shape[0] != 1 else lambda windows: [rows for one in windows for rows in alike([one])],
         labels if about.blank is None else LabelList(labels.names, about.blank),
         about.frame_ms / 1000,
         about.longest_s,
+        about.context_s,
         about.language,
         path.stem,
+        file.stat().st_size,
+    )
+
+
+def _onnx_asr_network(name: str) -> AcousticModel:
+    """Load a network of onnx-asr by its name, or from a folder whose config.json has its `model_type`."""
+    try:
+        import onnx_asr
+        from onnx_asr.asr import _AsrWithCtcDecoding
+    except ImportError as error:
+        raise MissingExtraError("onnx_asr", "onnx", f"the network {name}") from error
+    folder = Path(name).expanduser()
+    given = (None, folder) if folder.is_dir() else (name, None)
+    try:
+        adapter = onnx_asr.load_model(*given, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no common base
+        raise CheckpointError(f"{name}: expected a network of onnx-asr, got {cause_of(error)}") from error
+    asr: Any = adapter.asr
+    if not isinstance(asr, _AsrWithCtcDecoding):
+        raise CheckpointError(f"{name}: expected a CTC network of onnx-asr, got a {type(asr).__name__}")
+    frame_s = asr.window_step * asr._subsampling_factor
+    pieces = [asr._vocab.get(label, "<blank>") for label in range(asr._vocab_size)]
+    if any(len(piece) > 1 and piece.startswith(" ") for piece in pieces):  # of SentencePiece
+        pieces = [piece.replace(" ", PIECE_START) for piece in pieces]
+
+    def run(samples: Samples) -> Floats:
+        lengths = np.full(len(samples), samples.shape[1])
+        resampled = adapter.resampler(samples, lengths, SAMPLE_RATE)
+        rows, counts = asr._encode(*asr._preprocessor(*resampled))
+        n_frames = min(int(counts[0]), math.ceil(samples.shape[1] / SAMPLE_RATE / frame_s))
+        return log_softmax(rows[:, :n_frames].astype(np.float32))
+
+    return AcousticModel(
+        together(run), LabelList(tuple(pieces), int(asr._blank_idx)), frame_s, name=folder.name
     )
 
 
@@ -309,15 +373,16 @@ def _transformers_network(name: str) -> AcousticModel:
         raise OptionError(f"{name}: expected a network of {SAMPLE_RATE} Hz, got {rate}")
 
     def run(samples: Samples) -> Floats:
-        given = processor(samples, sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        given = processor([*samples], sampling_rate=SAMPLE_RATE, return_tensors="pt")
         with torch.no_grad():
-            return log_softmax(network(**given).logits[0].float().numpy())
+            return log_softmax(network(**given).logits.float().numpy())
 
     # Of two lengths, as the edges of convolutions have fewer frames.
-    short, long = (len(run(np.zeros(n * SAMPLE_RATE, np.float32))) for n in (1, 3))
+    short, long = (run(np.zeros((1, n * SAMPLE_RATE), np.float32)).shape[1] for n in (1, 3))
     return AcousticModel(
-        lambda windows: [run(samples) for samples in windows],
+        together(run),
         labels,
         round(2.0 / (long - short), 6),
         name=Path(name).name,
+        n_bytes=sum(tensor.numel() * tensor.element_size() for tensor in network.parameters()),
     )

@@ -1,8 +1,8 @@
 """CTC heads on Whisper's encoder states: label log-probabilities, 50 frames a second.
 
-A recording is cut into overlapping windows; frames near an edge come from the neighbour. Heads are bundled
-for published models, or stored next to a model's weights. A head only works with its encoder, so its file
-holds a fingerprint of small vectors that every format stores exactly. Training: recipes/ctc_head.
+Heads are bundled for published models, or stored next to a model's weights. A head only works with its
+encoder, so its file holds a fingerprint of small vectors that every format stores exactly. Training:
+recipes/ctc_head.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
-from sottovoce.audio.mel import MELS_PER_FRAME, window_features
 from sottovoce.errors import CheckpointError
 from sottovoce.models.backend import EncoderOutput
 from sottovoce.models.checkpoint.base import (
@@ -33,9 +32,6 @@ from sottovoce.models.checkpoint.base import (
 from sottovoce.models.checkpoint.safetensors_file import read_safetensors, write_safetensors
 from sottovoce.models.dims import ModelDims
 from sottovoce.types import Emissions, Features, Floats
-
-OVERLAP_FRAMES = 100
-"""Encoder frames (2 s) shared by two windows."""
 
 
 class CtcHead:
@@ -93,43 +89,6 @@ def gelu(x: Floats) -> Floats:
     half_tail = 0.5 * sum_of_powers * np.exp(-z * z)
     result: Floats = x * np.where(x > 0, 1 - half_tail, half_tail)
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class CtcWindow:
-    """Encoder frames [start, end), of which [first, last) are used."""
-
-    start: int
-    end: int
-    first: int
-    last: int
-
-
-def ctc_windows(n_frames: int, longest: int) -> Iterator[CtcWindow]:
-    """Split n_frames into windows of at most `longest` with consecutive used parts."""
-    overlap = min(OVERLAP_FRAMES, longest // 4)
-    first = start = 0
-    while first < n_frames:
-        end = min(n_frames, start + longest)
-        last = end if end == n_frames else end - overlap // 2
-        yield CtcWindow(start, end, first, last)
-        first, start = last, end - overlap
-
-
-def emissions_of_recording(head: CtcHead, log_mel: Floats, *, n_audio_ctx: int, n_tail_frames: int) -> Floats:
-    """Return label log-probabilities (n_frames, V) float32, 50 a second.
-
-    log_mel: (n_mels, n), un-normalised. n_audio_ctx: encoder frames of a full window. n_tail_frames: padding
-    after speech.
-    """
-    n_frames = -(-log_mel.shape[1] // MELS_PER_FRAME)
-    parts = [np.zeros((0, len(head.labels)), np.float32)]
-    for window in ctc_windows(n_frames, max(1, n_audio_ctx - n_tail_frames)):
-        mel = log_mel[:, MELS_PER_FRAME * window.start : MELS_PER_FRAME * window.end]
-        n_encoded = min(n_audio_ctx, window.end - window.start + n_tail_frames)
-        emissions = head.emissions(window_features([mel], MELS_PER_FRAME * n_encoded)).log_probs[0]
-        parts.append(emissions[window.first - window.start : window.last - window.start])
-    return np.concatenate(parts)
 
 
 ASSETS = Path(__file__).parent / "assets"

@@ -27,7 +27,8 @@ from sottovoce.audio.io import Recording
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import Attempt, LanguageDetection
-from sottovoce.errors import AudioError
+from sottovoce.decoding.search import Fusion
+from sottovoce.errors import AudioError, OptionError
 from sottovoce.models.backend import EncoderOutput
 from sottovoce.offline.languages import LOOK_AHEAD_FRAMES, WindowLanguages
 from sottovoce.offline.resume import (
@@ -39,7 +40,14 @@ from sottovoce.offline.resume import (
     TranscriptionState,
     WindowPlace,
 )
-from sottovoce.offline.transcriber import Context, Segments, Transcriber, WindowRequest
+from sottovoce.offline.transcriber import (
+    Context,
+    RecordingTranscriber,
+    SecondModel,
+    Segments,
+    Transcriber,
+    WindowRequest,
+)
 from sottovoce.offline.verify import (
     DecodedWindow,
     SkippedSpeechRecovery,
@@ -61,7 +69,8 @@ from sottovoce.offline.windows import (
 )
 from sottovoce.options.decoding import WINDOW_VAD, is_silence
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.calls import RunOnHost
+from sottovoce.runtime.calls import RunOnHost, Runtime
+from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Word
 
 
@@ -391,6 +400,58 @@ class PackedWindows(WindowOrder):
         waiting.sort(key=lambda window: window.start)
         next_frame = waiting[0].start if waiting else self._end
         return kept, SpeechPlace(self._n_packed, next_frame, 0, tuple(waiting))
+
+
+@dataclass(frozen=True, slots=True)
+class WhisperTranscriber(Transcriber, RecordingTranscriber):
+    """The transcriber of a Whisper model, made by `transcriber_for`."""
+
+    def transcribe(
+        self, recording: Recording, state: TranscriptionState, resume: ResumePoint | None = None
+    ) -> Segments:
+        return transcribe_recording(self, recording, state, resume)
+
+    def token_text(self, token: int) -> str:
+        return self.tokenizer.token_text(token)
+
+    def in_its_tokens(self, segment: Segment, others: Tokenizer) -> Segment:
+        tokenizer = self.tokenizer_of(segment.language)
+        if tokenizer.timestamp_begin == others.timestamp_begin:
+            return segment
+        words = segment.words and tuple(replace(word, tokens=()) for word in segment.words)
+        return replace(segment, tokens=tuple(tokenizer.encode(segment.text)), words=words)
+
+    def with_runtime(self, runtime: Runtime) -> WhisperTranscriber:
+        return replace(self, runtime=runtime)
+
+    def with_options(self, options: TranscribeOptions, second: SecondModel | None) -> WhisperTranscriber:
+        return replace(self, options=options, second=second)
+
+
+def transcriber_for(
+    runtime: Runtime,
+    tokenizer: Tokenizer,
+    options: TranscribeOptions,
+    fusion: Fusion | None,
+    second: SecondModel | None = None,
+) -> WhisperTranscriber:
+    """Make the transcriber of a model and options.
+
+    Raises:
+        OptionError: the model lacks the language or task, or the options contradict each other.
+    """
+    if fusion is not None and options.decoding.beam_size is None:
+        raise OptionError("language model fusion: needs beam search, got no beam_size")
+    most = runtime.backend.dims.n_audio_ctx
+    if options.audio_ctx is not None and options.audio_ctx > most:
+        raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
+    transcriber = WhisperTranscriber(runtime, tokenizer, options, fusion, second)
+    transcriber.tokenizer_of(transcriber.fixed_language or "en")
+    if second is not None and options.clip_timestamps:
+        raise OptionError("clip_timestamps: cannot be combined with a second model")
+    if second is not None and not second.tokenizer.is_multilingual and transcriber.fixed_language != "en":
+        raise OptionError("second model: reads English alone; expected language 'en'")
+    return transcriber
 
 
 def transcribe_recording(

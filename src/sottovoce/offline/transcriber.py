@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -22,9 +23,9 @@ from sottovoce.decoding.decode import (
     opening_tokens,
 )
 from sottovoce.decoding.search import Fusion
-from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderOutput, IncrementalWindow
 from sottovoce.models.dims import EncoderMode
+from sottovoce.offline.resume import ResumePoint, TranscriptionState
 from sottovoce.offline.windows import SpeechSpan, Window, WindowCut
 from sottovoce.options.decoding import DecodingOptions, DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -49,7 +50,50 @@ from sottovoce.types import (
     Task,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Segments: TypeAlias = Generator[Segment, None, None]
+
+
+class RecordingTranscriber(ABC):
+    """A model of any kind with the options of a transcription.
+
+    second: transcribes speech of which this one is uncertain. speech_model: None: Silero.
+    """
+
+    runtime: Runtime
+    options: TranscribeOptions
+    second: SecondModel | None
+    speech_model: SpeechModel | None
+
+    @property
+    @abstractmethod
+    def fixed_language(self) -> str | None:
+        """The language of every recording; None if it is detected."""
+
+    @abstractmethod
+    def transcribe(
+        self, recording: Recording, state: TranscriptionState, resume: ResumePoint | None = None
+    ) -> Segments:
+        """Yield the segments of the requested parts of a recording, from `resume` on, and update the state.
+
+        Raises:
+            AudioError: the recording cannot be read, or ends before the requested part.
+        """
+
+    @abstractmethod
+    def token_text(self, token: int) -> str: ...
+
+    @abstractmethod
+    def in_its_tokens(self, segment: Segment, others: Tokenizer) -> Segment:
+        """Return a segment of a second model, whose tokens are those of `others`, with tokens of this one."""
+
+    @abstractmethod
+    def with_runtime(self, runtime: Runtime) -> Self: ...
+
+    @abstractmethod
+    def with_options(self, options: TranscribeOptions, second: SecondModel | None) -> Self: ...
 
 
 def with_arguments(
@@ -386,29 +430,3 @@ def _mel(features: RecordingFeatures, window: Window, n_frames: int, fill: Fill)
         parts.append(part.mel[..., :n_content])
     mel: Floats = np.concatenate(parts, axis=-1)
     return mel[..., :n_frames]
-
-
-def transcriber_for(
-    runtime: Runtime,
-    tokenizer: Tokenizer,
-    options: TranscribeOptions,
-    fusion: Fusion | None,
-    second: SecondModel | None = None,
-) -> Transcriber:
-    """Make the transcriber of a model and options.
-
-    Raises:
-        OptionError: the model lacks the language or task, or the options contradict each other.
-    """
-    if fusion is not None and options.decoding.beam_size is None:
-        raise OptionError("language model fusion: needs beam search, got no beam_size")
-    most = runtime.backend.dims.n_audio_ctx
-    if options.audio_ctx is not None and options.audio_ctx > most:
-        raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
-    transcriber = Transcriber(runtime, tokenizer, options, fusion, second)
-    transcriber.tokenizer_of(transcriber.fixed_language or "en")
-    if second is not None and options.clip_timestamps:
-        raise OptionError("clip_timestamps: cannot be combined with a second model")
-    if second is not None and not second.tokenizer.is_multilingual and transcriber.fixed_language != "en":
-        raise OptionError("second model: reads English alone; expected language 'en'")
-    return transcriber

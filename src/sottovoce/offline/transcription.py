@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from sottovoce.audio.io import Recording
 from sottovoce.decoding.decode import LanguageDetection
 from sottovoce.errors import OptionError
-from sottovoce.offline.pipeline import transcribe_recording
+from sottovoce.offline.pipeline import WhisperTranscriber
 from sottovoce.offline.regroup import clean_segment, segment_moved
 from sottovoce.offline.resume import (
     ChannelsPlace,
@@ -30,7 +30,7 @@ from sottovoce.offline.resume import (
     state_at,
 )
 from sottovoce.offline.speakers import by_turn_tokens, channels_apart, with_speakers
-from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber
+from sottovoce.offline.transcriber import RecordingTranscriber, SecondModel, Segments
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import Batching, BatchingRuntime, Caller, Priority
 from sottovoce.runtime.calls import ObservedRuntime, Runtime
@@ -83,7 +83,7 @@ class FileTranscription(Iterator[Segment]):
 
     def __init__(
         self,
-        transcriber: Transcriber,
+        transcriber: RecordingTranscriber,
         recording: Recording,
         control: RunControl | None = None,
         *,
@@ -107,11 +107,9 @@ class FileTranscription(Iterator[Segment]):
         self._point = None if resume is None else (resume, resume)
         self._busy = Lock()
         second = transcriber.second
-        observed = replace(
-            transcriber,
-            runtime=self._observed(transcriber.runtime),
-            second=None if second is None else replace(second, runtime=self._observed(second.runtime)),
-            options=replace(options, offset_s=0.0, duration_s=None),
+        observed = transcriber.with_runtime(self._observed(transcriber.runtime)).with_options(
+            replace(options, offset_s=0.0, duration_s=None),
+            None if second is None else replace(second, runtime=self._observed(second.runtime)),
         )
         self._generator = _segments(observed, self._part or recording, self._state, resume)
 
@@ -200,7 +198,7 @@ class FileTranscription(Iterator[Segment]):
         """
         for _ in self:
             pass
-        text = self._transcriber.tokenizer.token_text
+        text = self._transcriber.token_text
         return Transcript(
             segments=self.segments,
             language=self.language or "",
@@ -309,7 +307,7 @@ class FileTranscription(Iterator[Segment]):
         return None if self._point is None else self._point[1]
 
 
-def _check(transcriber: Transcriber, resume: ResumePoint) -> None:
+def _check(transcriber: RecordingTranscriber, resume: ResumePoint) -> None:
     points, options = [resume], transcriber.options
     given = "channels 'apart'" if options.channels == "apart" else f"mode '{options.mode}'"
     if isinstance(resume.place, ChannelsPlace):
@@ -326,7 +324,7 @@ def _check(transcriber: Transcriber, resume: ResumePoint) -> None:
 
 
 def _segments(
-    transcriber: Transcriber,
+    transcriber: RecordingTranscriber,
     recording: Recording,
     state: TranscriptionState,
     resume: ResumePoint | None,
@@ -335,13 +333,14 @@ def _segments(
 
     def begin(channel: Recording, progress: TranscriptionState, point: ResumePoint | None) -> Segments:
         if transcriber.second is None:
-            return transcribe_recording(transcriber, channel, progress, point)
+            return transcriber.transcribe(channel, progress, point)
         return transcribe_with_both(transcriber, transcriber.second, channel, progress, point)
 
     if options.channels == "apart":
         return in_style(channels_apart(recording, state, begin, transcriber.fixed_language, resume), options)
     segments = begin(recording, state, resume)
     if options.decoding.speaker_turns:
+        assert isinstance(transcriber, WhisperTranscriber), "others refuse speaker_turns"
         segments = by_turn_tokens(segments, transcriber.tokenizer, state)
     if options.channels == "energy":
         segments = with_speakers(runtime, segments, ChannelDiarizer(), recording, state)
@@ -355,7 +354,7 @@ LONGEST_S = 60.0
 
 
 def transcribe_with_both(
-    first: Transcriber,
+    first: RecordingTranscriber,
     second: SecondModel,
     recording: Recording,
     state: TranscriptionState,
@@ -367,9 +366,9 @@ def transcribe_with_both(
     """
     draft = _Draft(second, first, recording, state, resume)
     if second.deferral.min_word_prob > 0.0:
-        first = replace(first, options=replace(first.options, word_timestamps=True))
-    first, draft_state = replace(first, runtime=ObservedRuntime(first.runtime, after=draft.note)), draft.own
-    with closing(transcribe_recording(first, recording, draft_state, resume)) as segments:
+        first = first.with_options(replace(first.options, word_timestamps=True), None)
+    first, draft_state = first.with_runtime(ObservedRuntime(first.runtime, after=draft.note)), draft.own
+    with closing(first.transcribe(recording, draft_state, resume)) as segments:
         for segment in segments:
             draft.note()
             yield from draft.take(segment)
@@ -382,7 +381,7 @@ def transcribe_with_both(
 @dataclass(eq=False)
 class _Draft:
     second: SecondModel
-    first: Transcriber
+    first: RecordingTranscriber
     recording: Recording
     state: TranscriptionState
     resume: InitVar[ResumePoint | None]
@@ -445,21 +444,17 @@ class _Draft:
             decoding = replace(decoding, language=language, allowed_languages=())
             options = replace(options, follow_languages=None)
         options = replace(options, decoding=decoding)
-        reader = Transcriber(
+        reader = WhisperTranscriber(
             second.runtime, second.tokenizer, options, second.fusion, speech_model=self.first.speech_model
         )
         state, part = TranscriptionState(language=language), self._recording.part(start_s, end_s - start_s)
-        with closing(transcribe_recording(reader, part, state)) as segments:
+        with closing(reader.transcribe(part, state)) as segments:
             segments_again = list(segments)
         self.state.skipped += tuple((start_s + start, start_s + end) for start, end in state.skipped)
-        return [self._in_first_tokens(segment_moved(segment, start_s)) for segment in segments_again]
-
-    def _in_first_tokens(self, segment: Segment) -> Segment:
-        tokenizer = self.first.tokenizer_of(segment.language)
-        if tokenizer.timestamp_begin == self.second.tokenizer.timestamp_begin:
-            return segment
-        words = segment.words and tuple(replace(word, tokens=()) for word in segment.words)
-        return replace(segment, tokens=tuple(tokenizer.encode(segment.text)), words=words)
+        return [
+            self.first.in_its_tokens(segment_moved(segment, start_s), second.tokenizer)
+            for segment in segments_again
+        ]
 
 
 def in_style(segments: Segments, options: TranscribeOptions) -> Segments:
@@ -523,7 +518,7 @@ Outcome: TypeAlias = Transcript | Exception
 
 
 def transcribe_batch(
-    transcriber: Transcriber,
+    transcriber: RecordingTranscriber,
     sources: Iterable[Source],
     open_source: Callable[[Source], Recording],
     *,
@@ -535,12 +530,12 @@ def transcribe_batch(
     Any exception of a recording is its outcome and leaves the others running.
     """
     limits = Batching(files=batch_size, files_together=True)
-    runtime = BatchingRuntime(transcriber.backend, limits, waits_for_all=True)
+    runtime = BatchingRuntime(transcriber.runtime.backend, limits, waits_for_all=True)
     stopped = Event()
 
     def transcribe(source: Source, caller: Caller) -> Transcript:
         with caller:
-            shared, control = replace(transcriber, runtime=caller), RunControl(abort=stopped.is_set)
+            shared, control = transcriber.with_runtime(caller), RunControl(abort=stopped.is_set)
             with FileTranscription(shared, open_source(source), control, model=model) as transcription:
                 return transcription.collect()
 

@@ -70,8 +70,7 @@ class DecodingOptions:
     beam_size: int | None = _search(
         "Hypotheses of the beam search; 1 is greedy.",
         least=1,
-        cli_default=BEAM_SIZE,
-        reads=lambda size: size if size > 1 else None,
+        unset=f"{BEAM_SIZE}; CTC networks 16",
         whisper_cpp=ApiField(
             "beam_size",
             "up to 16; without it, 0 or -1: the server's `--beam-size`; 1 is greedy",

@@ -26,7 +26,7 @@ from starlette.status import WS_1000_NORMAL_CLOSURE
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from sottovoce.api import Model
+from sottovoce.recogniser import Recogniser
 from sottovoce.server import api
 from sottovoce.server.apis import (
     captions,
@@ -64,7 +64,7 @@ APIS = (
 )
 
 
-def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> Starlette:
+def make_app(settings: ServerSettings, open_model: Callable[[str], Recogniser]) -> Starlette:
     """Make the app of a server. open_model: loads a model by name.
 
     Raises: OptionError for an invalid key file, or an unusable folder of jobs.
@@ -75,7 +75,7 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
         metrics.live_wait.observe(waited_s)
         metrics.live_work.observe(worked_s)
 
-    def make(model: Model) -> Scheduler:
+    def make(model: Recogniser) -> Scheduler:
         models = settings.models
         return Scheduler(
             model, settings.work, beam_size=models.beam_size, deferral=models.deferral, on_live=on_live

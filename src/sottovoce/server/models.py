@@ -14,11 +14,11 @@ from typing import BinaryIO
 import anyio
 import anyio.to_thread
 
-from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.models.devices import empty_cache
-from sottovoce.models.load import expected_bytes, expected_languages, n_parameters
+from sottovoce.models.load import expected_bytes, expected_languages
 from sottovoce.models.sources.find import REPOSITORIES, published_repository
+from sottovoce.recogniser import Recogniser
 from sottovoce.runtime.batching import EngineState
 from sottovoce.server.errors import RETRY_S, ApiError
 from sottovoce.server.scheduler import FileJob, Scheduler, TranscriptionRequest
@@ -35,11 +35,6 @@ logger = logging.getLogger(__name__)
 NO_MEMORY = "model_memory"
 JOIN_TIMEOUT_S = 60.0
 """Longer than a window of a large model on a slow processor."""
-
-
-def weight_bytes(model: Model) -> int:
-    itemsize: int = getattr(getattr(model.backend, "dtype", None), "itemsize", 4)
-    return n_parameters(model.backend.dims) * itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +91,9 @@ class ModelRegistry:
     def __init__(
         self,
         settings: ModelSettings,
-        open_model: Callable[[str], Model],
-        make: Callable[[Model], Scheduler],
-        size_of: Callable[[Model], int] = weight_bytes,
+        open_model: Callable[[str], Recogniser],
+        make: Callable[[Recogniser], Scheduler],
+        size_of: Callable[[Recogniser], int] = lambda model: model.n_bytes,
     ) -> None:
         self.settings = settings
         self._open_model = open_model
@@ -220,7 +215,7 @@ class ModelRegistry:
         began = time.monotonic()
         await self.free()
         model = await anyio.to_thread.run_sync(self._open_model, name)
-        await anyio.to_thread.run_sync(model.test_encoder)
+        await anyio.to_thread.run_sync(model.prepare)
         scheduler = self._make(model)
         try:
             self._record_size(name, model)
@@ -232,7 +227,7 @@ class ModelRegistry:
             self._unloaded.append(scheduler)
             raise
         seconds = round(time.monotonic() - began, 3)
-        about = {"model": name, "seconds": seconds, "runtime": model.backend.runtime}
+        about = {"model": name, "seconds": seconds, "runtime": model.runtime.backend.runtime}
         logger.info(MODEL_LOADED, extra=about)
         return scheduler
 
@@ -260,7 +255,7 @@ class ModelRegistry:
         while self.n_bytes + wanted > self._most_bytes:
             self._unload(idle.pop(0))
 
-    def _record_size(self, name: str, model: Model) -> None:
+    def _record_size(self, name: str, model: Recogniser) -> None:
         if self._most_bytes is None:
             return
         self._slots[name].n_bytes = self._size_of(model)

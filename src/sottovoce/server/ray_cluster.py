@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
-from sottovoce.api import Model
 from sottovoce.archive.ray_cluster import connect, import_ray
 from sottovoce.errors import OptionError
 from sottovoce.options.replicas import Replicas
+from sottovoce.recogniser import Recogniser
 from sottovoce.server.app import make_app
 from sottovoce.server.settings import ServerSettings
 from sottovoce.server.telemetry import log_as_json
@@ -37,7 +37,7 @@ MAX_QUEUED = 256
 @contextmanager
 def serving_on_ray(
     settings: ServerSettings,
-    open_model: Callable[[str], Model],
+    open_model: Callable[[str], Recogniser],
     replicas: Replicas,
 ) -> Iterator[None]:
     """Deploy the app, which then answers at its address on every machine of the cluster.
@@ -73,7 +73,7 @@ def serving_on_ray(
 
 
 def deployment(
-    serve: ModuleType, settings: ServerSettings, open_model: Callable[[str], Model], replicas: Replicas
+    serve: ModuleType, settings: ServerSettings, open_model: Callable[[str], Recogniser], replicas: Replicas
 ) -> Deployment:
     def build() -> Starlette:
         log_as_json(logging.INFO)

@@ -19,22 +19,21 @@ import anyio
 import anyio.to_thread
 import numpy as np
 
-from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.errors import OptionError
-from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.batching import Caller, Priority
 from sottovoce.runtime.update_interval import INTERVALS_S, UpdateIntervalController
 from sottovoce.server.errors import RETRY_S, ApiError, too_many_requests
 from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
-from sottovoce.streaming.session import EventNumbers, Session
+from sottovoce.streaming.live_session import EventNumbers, LiveSession
 from sottovoce.threads import n_threads
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
@@ -252,7 +251,7 @@ class SessionHandle:
     def __init__(
         self,
         worker: Worker,
-        model: Model,
+        model: Recogniser,
         options: LiveOptions,
         queue: InputQueue,
         sessions: set[SessionHandle],
@@ -267,7 +266,7 @@ class SessionHandle:
         self._active_s = time.monotonic()
         self._caller = worker.runtime.caller(on_work=self._add_work)
         self._numbers = EventNumbers(first=1)
-        self._session: Session | None = None
+        self._session: LiveSession | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
         self._n_processed = 0
@@ -410,7 +409,7 @@ class SessionHandle:
         self._speakers.add_voices(enrolled)
         return self._speakers.voices
 
-    def _current_session(self) -> Session:
+    def _current_session(self) -> LiveSession:
         if self._session is None:
             self._session = self._make_session(self._options, self._speakers)
         return self._session
@@ -425,7 +424,7 @@ class SessionHandle:
         self._options, self._speakers = options, speakers
         self._speakers_option = options.speakers or self._speakers_option
 
-    def _make_session(self, options: LiveOptions, speakers: LiveSpeakers | None) -> Session:
+    def _make_session(self, options: LiveOptions, speakers: LiveSpeakers | None) -> LiveSession:
         return self._model.session(
             options=options,
             speakers=speakers if options.speakers else None,
@@ -486,27 +485,27 @@ class Scheduler:
 
     def __init__(
         self,
-        model: Model,
+        model: Recogniser,
         work: Work | None = None,
         *,
-        beam_size: int = 5,
+        beam_size: int | None = None,
         deferral: DeferralOptions | None = None,
         on_live: Callable[[float, float], None] | None = None,
     ) -> None:
         self.model = model
-        self._beam_size = beam_size
+        self._beam_size = beam_size or model.beam_size
         self._deferral = deferral or DeferralOptions()
         self._fusions = anyio.CapacityLimiter(1)
         self._fusion_of = lru_cache(maxsize=4)(lambda phrases: model.fusion(hotwords=phrases))
         work = work or Work()
-        is_cpu = model.backend.device.type == "cpu"
+        is_cpu = model.runtime.backend.device.type == "cpu"
         n_engines = work.engines or (min(work.threads or n_threads(), MOST_ENGINES) if is_cpu else 1)
         self._is_measured = work.forecast
         self._sessions: set[SessionHandle] = set()
         self.most_sessions: int | None = None
         """Live sessions that the engines keep up with; None: not measured, and all are accepted."""
         self.worker = Worker(
-            model.backend,
+            model.runtime.backend,
             n_engines=n_engines,
             on_live=on_live,
             interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
@@ -585,8 +584,8 @@ class Scheduler:
         if request.options.clip_timestamps:
             return False
         chosen = self.model.options(list(request.languages) or None, None, None, None, request.options)
-        is_english = not self.model.tokenizer.is_multilingual or chosen.decoding.language == "en"
-        return second.model.tokenizer.is_multilingual or is_english
+        is_english = chosen.decoding.language == "en"
+        return second.model.can_detect_languages or is_english
 
     def close(self) -> None:
         self.worker.close()
@@ -595,13 +594,13 @@ class Scheduler:
         self.worker.join(timeout_s)
 
     def _n_tokens(self, prompt: str | None) -> int:
-        tokens = self.model.tokenizer.encode(" " + prompt.strip()) if prompt else []
-        return min(len(tokens), 223)  # as much as fits into Whisper's prompt
+        # as much as fits into Whisper's prompt
+        return min(self.model.n_prompt_tokens(prompt), 223) if prompt else 0
 
     def _beam_size_of(self, request: TranscriptionRequest) -> int:
         return request.options.decoding.beam_size or self._beam_size
 
-    def fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
+    def fusion(self, request: TranscriptionRequest) -> LanguageModels | None:
         """Return the fusion of boosted phrases, or None; it may take long to build."""
         if not request.phrases or self._beam_size_of(request) == 1:
             return None

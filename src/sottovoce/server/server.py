@@ -27,8 +27,8 @@ import uvicorn
 from starlette.formparsers import MultiPartParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sottovoce.api import Model
 from sottovoce.errors import OptionError, cause_of
+from sottovoce.recogniser import Recogniser
 from sottovoce.server.apis.wyoming import MAX_LINE, WyomingServer
 from sottovoce.server.app import make_app
 from sottovoce.server.connections import WebSocket, make_connections, make_gate
@@ -113,7 +113,7 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         settings: ServerSettings,
-        open_model: Callable[[str], Model],
+        open_model: Callable[[str], Recogniser],
         on_listening: Callable[[int], None],
     ) -> None:
         check_libraries()

@@ -220,7 +220,8 @@ class ModelSettings:
     model: str
     others: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
-    beam_size: int = 5
+    beam_size: int | None = None
+    """None: that of the model."""
     unload_s: float | None = Option(
         "Unload a model after this time without use.", unset="never", key="unload_after", kind="time"
     ).as_field(None)

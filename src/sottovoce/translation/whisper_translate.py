@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource, Source
 from sottovoce.audio.samples import AudioBuffer, PushedAudio
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.recogniser import Recogniser
 from sottovoce.runtime.calls import Runtime
 from sottovoce.translation.live_translator import SourceText, sentences, with_translation
 from sottovoce.types import SAMPLE_RATE, Samples, Segment
@@ -34,17 +34,17 @@ LEAST_TOKENS, TOKENS_A_SECOND = 16, 10
 """Longer output of an utterance is a loop."""
 
 
-def require_multilingual(model: Model) -> None:
+def require_multilingual(model: Recogniser) -> None:
     """Check that a model can translate.
 
-    Raises: OptionError for an English-only model.
+    Raises: OptionError for an English-only model, or a CTC network.
     """
-    if not model.tokenizer.is_multilingual:
-        raise OptionError(f"translation into 'en': {model.name} is an English-only model")
+    if not model.can_translate:
+        raise OptionError(f"translation into 'en': {model.name} is an English-only model or a CTC network")
 
 
 def with_english(
-    model: Model, source: AudioSource, segments: Sequence[Segment], options: TranscribeOptions
+    model: Recogniser, source: AudioSource, segments: Sequence[Segment], options: TranscribeOptions
 ) -> list[Segment]:
     """Translate the non-English sentences of a transcript by decoding the recording once more.
 
@@ -66,7 +66,11 @@ def with_english(
 
 
 def _translated(
-    model: Model, source: AudioSource, spoken: Sequence[Segment], language: str, options: TranscribeOptions
+    model: Recogniser,
+    source: AudioSource,
+    spoken: Sequence[Segment],
+    language: str,
+    options: TranscribeOptions,
 ) -> dict[int, str]:
     chosen = TranscribeOptions(
         decoding=replace(options.decoding, prefix=None, speaker_turns=False),
@@ -103,7 +107,7 @@ class WhisperTranslator:
     Raises: OptionError for a model that cannot translate.
     """
 
-    model: Model
+    model: Recogniser
     runtime: Runtime | None = None
     _pushed: PushedAudio = field(default_factory=PushedAudio, init=False)
     _audio: AudioBuffer = field(default_factory=AudioBuffer, init=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import json
 import os
 import re
 import threading
@@ -386,3 +387,32 @@ class _Search:
             return [self._sources.model_dir]
         places = [hub_cache_folder()] if self._repository is not None else []
         return [*places, cache_folder()] if self._entry is not None else places
+
+
+def is_ctc_network(name: str | Path, *, local_only: bool = False) -> bool:
+    """Return whether a name is a TOML file, the folder or hub id of an `AutoModelForCTC`, or of onnx-asr.
+
+    local_only: look only at what the hub's cache has.
+    """
+    path = Path(name).expanduser()
+    if path.suffix == ".toml" or str(name).startswith("onnx-asr:"):
+        return True
+    is_hub_id = str(name).count("/") == 1 and not path.exists()
+    try:
+        file = _hub_config(str(name), local_only=local_only) if is_hub_id else path / "config.json"
+        config = json.loads(Path(file).read_bytes()) if file and Path(file).is_file() else {}
+    except (OSError, ValueError):
+        return False
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    return any(str(each).endswith("ForCTC") for each in architectures or ())
+
+
+def _hub_config(name: str, *, local_only: bool) -> str | None:
+    """Return the path of a repository's config.json, or None without it."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return str(hf_hub_download(name, "config.json", local_files_only=local_only))
+    except (EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError):
+        return None

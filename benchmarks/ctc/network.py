@@ -1,0 +1,97 @@
+"""A phoneme network from sound to words: whole clips, windows, files and live, on development clips.
+
+    pip download --no-deps hama==1.3.13 && unzip hama-1.3.13-py3-none-any.whl     # the last with an ONNX file
+    python -m benchmarks.ctc.network hama.toml ../shared
+
+hama.toml describes `asr_waveform_fp16.onnx` (docs/guides/ctc-model.md); its labels are those of
+../shared/ctc/phonemes/dev.npz, the last one the blank.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.api import load_model
+from sottovoce.audio.io import load_audio
+from sottovoce.ctc.decoder import CtcDecoder
+from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, DecoderConfig
+from sottovoce.evaluation.latency import run_live
+from sottovoce.evaluation.wer import count_edits
+from sottovoce.network_model import CtcModel
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.types import AudioChunk, Samples
+
+WINDOWS = ((20.0, 1.0), (10.0, 1.0), (10.0, 2.0), (5.0, 0.625), (5.0, 2.0))
+COMMITS = (500, 200, 100, 50, 26)
+
+
+def main(description: str, shared: str) -> None:
+    phonemes = Path(shared) / "ctc" / "phonemes"
+    texts: dict[str, str] = json.loads(str(np.load(phonemes / "dev.npz")["meta"]))["texts"]
+    clips = {
+        name: load_audio(next((Path(shared) / "data").glob(f"{name.replace('__', '/')}.*"))) for name in texts
+    }
+    network = load_model(description).network
+    config = DecoderConfig(
+        lm=phonemes / "bigram.arpa.gz",
+        lexicon=phonemes / "lexicon.txt",
+        fusion=CtcFusionOptions(lm_weight=0.6),
+    )
+    model = CtcModel(network, config=config)
+    decoder = model.fusion()
+
+    def row(name: str, read: Callable[[Samples], str]) -> None:
+        began_s = time.process_time()
+        counts = [count_edits(texts[clip].split(), read(samples).split()) for clip, samples in clips.items()]
+        seconds = (time.process_time() - began_s) / sum(len(samples) for samples in clips.values()) * 16_000
+        wrong, spoken = sum(one.n_errors for one in counts), sum(one.n_reference for one in counts)
+        print(f"{name:24} {wrong} of {spoken} words wrong, {seconds:.3f} s a second", flush=True)
+
+    emissions = {id(samples): network.emissions([samples])[0] for samples in clips.values()}
+    row("emissions of whole clips", lambda samples: decoder.decode(emissions[id(samples)])[0][0].text)
+    row("transcribe", lambda samples: model.transcribe(samples).text)
+    for longest_s, context_s in WINDOWS:
+        cut = replace(network, longest_s=longest_s, context_s=context_s)
+        row(
+            f"windows {longest_s:g}, {context_s:g} s",
+            lambda samples, cut=cut: decoder.decode(cut.whole_emissions([AudioChunk(samples)]))[0][0].text,  # type: ignore[misc]
+        )
+    for frames in COMMITS:
+        late: list[float] = []
+        chunked = model.decoder(
+            lm=config.lm,
+            lexicon=config.lexicon,
+            fusion=config.fusion,
+            options=CtcOptions(commit_frames=frames),
+        )
+
+        def streamed(samples: Samples, decoder: CtcDecoder = chunked, late: list[float] = late) -> str:
+            rows = emissions[id(samples)]
+            updates = list(decoder.stream(rows[at : at + 12] for at in range(0, len(rows), 12)))
+            late.extend(update.time_s - word.end for update in updates for word in update.committed)
+            return updates[-1].text
+
+        row(f"commit_frames {frames}", streamed)
+        print(f"{'':24} committed {np.median(late):.2f} s late, 90 %: {np.quantile(late, 0.9):.2f} s")
+    for latency in ("low", "balanced", "sure"):
+        delays: list[float] = []
+
+        def live(samples: Samples, latency: str = latency, delays: list[float] = delays) -> str:
+            stream = StreamOptions(latency=latency)  # type: ignore[arg-type]
+            run = run_live(model.session(stream=stream), samples, chunk_s=stream.chunk_s)
+            delays.extend(at - word.end for at, word in zip(run.delays_s, run.words, strict=True))
+            return run.text
+
+        row(f"live, latency {latency}", live)
+        print(f"{'':24} committed {np.median(delays):.2f} s late, 90 %: {np.quantile(delays, 0.9):.2f} s")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

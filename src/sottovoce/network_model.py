@@ -1,0 +1,400 @@
+"""A CTC network as a model: the methods of `Recogniser`, with a search and its language models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sottovoce.audio.io import check_reading
+from sottovoce.ctc.decoder import CtcDecoder
+from sottovoce.ctc.network import AcousticModel, LogProbs, acoustic_model
+from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, DecoderConfig, read_config
+from sottovoce.errors import OptionError
+from sottovoce.lm.boosting import Hotwords, listed_phrases
+from sottovoce.lm.ngram import load_ngram
+from sottovoce.offline.ctc_transcriber import CtcTranscriber
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.recogniser import LanguageModels, Recogniser
+from sottovoce.runtime.emissions import network_runtime
+from sottovoce.text.languages import LanguageChoice, language_codes
+from sottovoce.types import FRAMES_PER_SECOND
+
+if TYPE_CHECKING:
+    from sottovoce.audio.io import AudioSource
+    from sottovoce.ctc.labels import LabelSource
+    from sottovoce.decoding.decode import LanguageDetection
+    from sottovoce.lm.grammar import Grammar
+    from sottovoce.lm.rescoring import WordLanguageModel
+    from sottovoce.models.dims import EncoderMode
+    from sottovoce.offline.pipeline import LanguageSpan
+    from sottovoce.offline.transcriber import SecondModel
+    from sottovoce.options.decoding import DeferralOptions, VadStreamOptions
+    from sottovoce.options.live import Captions, Switching
+    from sottovoce.options.transcribe import AlignOptions, Speakers
+    from sottovoce.runtime.calls import Runtime
+    from sottovoce.speakers.live_speakers import LiveSpeakers
+    from sottovoce.streaming.live_session import LiveSession
+    from sottovoce.streaming.options import StreamOptions
+    from sottovoce.types import Task, Transcript
+
+OF_WHISPER = ("initial_prompt", "max_context", "audio_ctx", "hallucination_silence_threshold")
+OF_ITS_DECODING = ("prompt", "prefix", "suppress_regex", "verbatim", "speaker_turns")
+"""Options that a CTC network refuses. Those of the fallback to other temperatures have no effect."""
+
+
+MOST_DECODERS = 4
+"""Decoders that a model keeps for requests with the same phrases, as the server keeps for Whisper."""
+
+
+class CtcModel(Recogniser):
+    """A CTC network with a search; made by `load_model` or `ctc_model`.
+
+    config: language models and options of the search, which arguments of `fusion` and `decoder` replace.
+    """
+
+    def __init__(
+        self,
+        network: AcousticModel,
+        load: Callable[[], Recogniser] | None = None,
+        config: DecoderConfig | None = None,
+    ) -> None:
+        self._load = load
+        self._network = network
+        self.name = network.name
+        self.languages = (network.language,) if network.language else language_codes()
+        self.runtime = network_runtime()
+        self.config = config or DecoderConfig()
+        self._models: dict[str | Path, Any] = {}
+        self._decoders: dict[str, CtcDecoder] = {}
+
+    def __repr__(self) -> str:
+        about = self.network
+        return (
+            f"CtcModel({self.name!r}, {len(about.labels.names)} labels, {about.frame_s * 1000:g} ms a frame)"
+        )
+
+    @property
+    def network(self) -> AcousticModel:
+        return self._network
+
+    @property
+    def beam_size(self) -> int:
+        return self.config.options.beam_size
+
+    @property
+    def n_bytes(self) -> int:
+        return self.network.n_bytes
+
+    @property
+    def can_detect_languages(self) -> bool:
+        return False
+
+    @property
+    def can_translate(self) -> bool:
+        return False
+
+    def prepare(self) -> None:
+        """Nothing has to be measured."""
+
+    def decoder(self, blank: int | None = None, **given: Any) -> CtcDecoder:
+        """Make the decoder of the network's labels and frames; arguments as those of `CtcDecoder`."""
+        options = replace(given.pop("options", None) or CtcOptions(), frame_s=self.network.frame_s)
+        blank = self.network.blank if blank is None else blank
+        return CtcDecoder(self.network.labels.names, blank, options=options, **given)
+
+    def options(
+        self,
+        language: str | Sequence[str] | None,
+        task: Task | None,
+        word_timestamps: bool | None,
+        beam_size: int | None,
+        options: TranscribeOptions,
+    ) -> TranscribeOptions:
+        check_reading(options.audio_filter, options.input_format)
+        self._check(options, task)
+        decoding = options.decoding
+        code = self._language(language or decoding.language or decoding.allowed_languages)
+        decoding = replace(
+            decoding, language=code or None, allowed_languages=(), beam_size=beam_size or decoding.beam_size
+        )
+        if word_timestamps is None:
+            word_timestamps = options.word_timestamps
+        # No search for skipped speech follows: the network reads all of it.
+        return replace(
+            options,
+            decoding=decoding,
+            follow_languages=False,
+            read_again=False,
+            word_timestamps=word_timestamps,
+        )
+
+    def _check(self, options: TranscribeOptions, task: Task | None) -> None:
+        if "translate" in (task, options.decoding.task):
+            self._refuse("task 'translate'")
+        for chosen, names in ((options, OF_WHISPER), (options.decoding, OF_ITS_DECODING)):
+            defaults = {field.name: field.default for field in fields(chosen)}
+            for name in names:
+                if getattr(chosen, name) != defaults[name]:
+                    self._refuse(name)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise OptionError(f"{what}: expected a Whisper model, got the CTC network {self.name}")
+
+    def _language(self, given: str | Sequence[str] | None) -> str:
+        choice = LanguageChoice.parse(given or None, self.languages)
+        if choice.fixed is None and 0 < len(choice.allowed) < len(self.languages):
+            self._refuse(f"languages {','.join(choice.allowed)} to tell apart")
+        return choice.fixed or self.network.language
+
+    def transcriber(
+        self,
+        options: TranscribeOptions,
+        fusion: LanguageModels | None = None,
+        second: SecondModel | None = None,
+        runtime: Runtime | None = None,
+    ) -> CtcTranscriber:
+        beam_size = options.decoding.beam_size or self.beam_size
+        decoder = self._decoder(fusion, options.decoding.hotwords, beam_size)
+        return CtcTranscriber(runtime or self.runtime, self.network, decoder, options, second)
+
+    def _commit_frames(self, stream: StreamOptions) -> int | None:
+        """Return `CtcOptions.commit_frames`, of which half lies behind the words that are committed."""
+        if not math.isfinite(stream.near_frames):
+            return None
+        near_s = stream.near_frames / FRAMES_PER_SECOND
+        return max(2, round(2 * near_s / self.network.frame_s))
+
+    def _decoder(
+        self,
+        fusion: LanguageModels | None,
+        terms: str | None,
+        beam_size: int,
+        commit_frames: int | None = CtcOptions().commit_frames,
+    ) -> CtcDecoder:
+        if fusion is None:
+            phrases = [term.strip() for term in (terms or "").split(",") if term.strip()]
+            config = self._config_with(hotwords=phrases or None)
+            options = replace(config.options, beam_size=beam_size, commit_frames=commit_frames)
+            return self._decoder_of(replace(config, options=options))
+        if not isinstance(fusion, CtcDecoder):
+            raise OptionError(f"fusion: expected a CtcDecoder of {self.name}, got {fusion!r:.60}")
+        if tuple(fusion.labels.names) != tuple(self.network.labels.names):
+            raise OptionError(f"fusion: expected a decoder of the labels of {self.name}, got one of others")
+        return fusion
+
+    def fusion(
+        self,
+        *,
+        lm: str | Path | None = None,
+        lm_weight: float | None = None,
+        hotwords: Hotwords | None = None,
+        hotword_weight: float | None = None,
+        grammar: Grammar | str | Path | None = None,
+        grammar_penalty: float | None = None,
+        lexicon: str | Path | None = None,
+        neural_lm: str | Path | None = None,
+        config: str | Path | None = None,
+    ) -> CtcDecoder:
+        given = dict(locals())
+        del given["self"]
+        return self._decoder_of(self._config_with(**given))
+
+    def with_language_models(self, **given: Any) -> CtcModel:
+        return CtcModel(self.network, config=self._config_with(**given))
+
+    def _config_with(
+        self,
+        *,
+        hotwords: Hotwords | None = None,
+        config: str | Path | None = None,
+        lexicon: str | Path | None = None,
+        grammar: object = None,
+        grammar_penalty: float | None = None,
+        **given: Any,
+    ) -> DecoderConfig:
+        """Return the model's language models and search with those that are given; phrases are added."""
+        if grammar is not None or grammar_penalty is not None:
+            self._refuse("grammar")
+        chosen = self.config if config is None else read_config(config)
+        files = {"lm": given.get("lm"), "lexicon": lexicon, "neural_lm": given.get("neural_lm")}
+        changes: dict[str, Any] = {
+            name: str(file) if name == "neural_lm" else Path(file) for name, file in files.items() if file
+        }
+        weights = {name: given.get(name) for name in ("lm_weight", "hotword_weight")}
+        fusion = replace(chosen.fusion, **{name: one for name, one in weights.items() if one is not None})
+        weight = fusion.hotword_weight
+        phrases = [
+            *listed_phrases(chosen.hotwords, default_weight=weight),
+            *listed_phrases(hotwords, default_weight=weight),
+        ]
+        boosted = {phrase.text: phrase.weight for phrase in phrases}
+        return replace(chosen, fusion=fusion, hotwords=boosted or None, **changes)
+
+    def _decoder_of(self, config: DecoderConfig) -> CtcDecoder:
+        """Make a decoder, or return one of the last few; n-grams and neural models are loaded once."""
+        key = repr(config)
+        if key not in self._decoders:
+            if len(self._decoders) >= MOST_DECODERS:
+                self._decoders.pop(next(iter(self._decoders)))
+            fusion, neural_lm = config.fusion, config.neural_lm
+            self._decoders[key] = self.decoder(
+                lm=self._ngram(config.lm),
+                label_lm=self._ngram(config.label_lm),
+                neural_lm=neural_lm and self._loaded(neural_lm, lambda: neural_model(neural_lm, fusion)),
+                lexicon=config.lexicon,
+                hotwords=config.hotwords,
+                unknown_words=config.unknown_words,
+                fusion=fusion,
+                options=config.options,
+            )
+        return self._decoders[key]
+
+    def _ngram(self, file: Path | dict[str, float] | None) -> Any:
+        return self._loaded(file, lambda: load_ngram(file)) if isinstance(file, Path) else file
+
+    def _loaded(self, name: str | Path, load: Callable[[], Any]) -> Any:
+        if name not in self._models:
+            self._models[name] = load()
+        return self._models[name]
+
+    def as_second(
+        self,
+        deferral: DeferralOptions | None = None,
+        fusion: LanguageModels | None = None,
+        runtime: Runtime | None = None,
+    ) -> SecondModel:
+        self._refuse("second model")
+
+    def align(
+        self,
+        source: AudioSource,
+        text: str | Sequence[str] | Transcript,
+        *,
+        language: str | None = None,
+        options: AlignOptions | None = None,
+        sample_rate: int = 16_000,
+        on_progress: Callable[[float, float | None], None] | None = None,
+    ) -> Transcript:
+        self._refuse("align")
+
+    def detect_language(
+        self, source: AudioSource, *, languages: str | Sequence[str] | None = None, sample_rate: int = 16_000
+    ) -> LanguageDetection:
+        self._refuse("detection of languages")
+
+    def language_spans(
+        self, source: AudioSource, *, languages: str | Sequence[str] | None = None, sample_rate: int = 16_000
+    ) -> Iterator[LanguageSpan]:
+        self._refuse("detection of languages")
+
+    def session(
+        self,
+        languages: str | Sequence[str] | None = None,
+        *,
+        options: LiveOptions | None = None,
+        switching: Switching | None = None,
+        vad: bool | VadStreamOptions | None = None,
+        captions: Captions | None = None,
+        stream: StreamOptions | None = None,
+        speakers: Speakers | LiveSpeakers | None = None,
+        runtime: Runtime | None = None,
+    ) -> LiveSession:
+        from sottovoce.audio.vad import VadStream
+        from sottovoce.speakers.live_speakers import make_live_speakers
+        from sottovoce.streaming.ctc_session import CtcSession
+        from sottovoce.streaming.options import SessionOptions
+
+        if options is not None and not isinstance(options, LiveOptions):
+            raise OptionError(f"options: expected LiveOptions or SessionOptions, got {options!r:.60}")
+        chosen = SessionOptions() if options is None else SessionOptions.of(options)
+        given = {"vad": vad, "captions": captions, "stream": stream}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        chosen = replace(chosen, **changes)
+        live = chosen.stream
+        refused = {
+            "task 'translate'": live.task == "translate",
+            "eagerness": live.turn_rule is not None,
+            "init_prompt": bool(live.init_prompt),
+            "fusion": live.fusion is not None,
+        }
+        for name, is_given in refused.items():
+            if is_given:
+                self._refuse(name)
+        code = self._language(languages or chosen.languages)
+        # The default is that of Whisper.
+        beam_size = self.beam_size if live.beam_size == LiveDecodingOptions().beam_size else live.beam_size
+        speakers = (chosen.speakers or None) if speakers is None else speakers
+        return CtcSession(
+            self.network,
+            self._decoder(None, live.static_prompt, beam_size, commit_frames=self._commit_frames(live)),
+            chosen,
+            languages=(code,) if code else self.languages,
+            runtime=runtime or self.runtime,
+            vad=VadStream.from_option(chosen.vad),
+            speakers=None if speakers is None else make_live_speakers(speakers),
+        )
+
+    def encoder_mode(self, name: str) -> EncoderMode | None:
+        if name != "auto":
+            self._refuse(f"encoder '{name}'")
+        return None
+
+    def n_prompt_tokens(self, text: str) -> int:
+        self._refuse("prompt")
+
+    def token_text(self, token: int) -> str:
+        return ""  # its segments have no tokens
+
+    def with_timestamps(self, tokens: Sequence[int]) -> str:
+        self._refuse("special tokens")
+
+
+def neural_model(name: str, fusion: CtcFusionOptions) -> WordLanguageModel:
+    from sottovoce.lm.neural import CausalWordModel
+
+    return CausalWordModel.load(name, dtype=fusion.neural_dtype, cache_mb=fusion.neural_cache_mb)
+
+
+def ctc_model(
+    network: LogProbs | str | Path,
+    *,
+    labels: LabelSource | None = None,
+    blank: int | None = None,
+    frame_s: float | None = None,
+    longest_s: float | None = None,
+    context_s: float | None = None,
+    language: str | None = None,
+    logits: bool = False,
+) -> CtcModel:
+    """Make a model of a CTC network.
+
+    network: a function of windows of samples (float32, 16 kHz) to log-probabilities (T, V) of each; a TOML
+    file of an ONNX network, see `OnnxDescription`; the folder or hub id of an `AutoModelForCTC` of
+    transformers with its processor; or "onnx-asr:" and a name or folder of the package onnx-asr.
+    labels: as in `labels_of`. blank: their blank, where they don't name it; None: the likeliest label in
+    silence. frame_s: seconds of a frame. logits: whether it returns logits. These four are for functions
+    alone.
+    longest_s: of a window. context_s: on both sides of the frames that are used. language: a code. None:
+    those of the file, else 30 s, a sixth of a window, and none.
+
+    Raises:
+        OptionError: missing or contradicting arguments.
+        CheckpointError: a file cannot be read.
+        MissingExtraError: without onnxruntime or transformers.
+    """
+    return CtcModel(
+        acoustic_model(
+            network,
+            labels=labels,
+            blank=blank,
+            frame_s=frame_s,
+            longest_s=longest_s,
+            context_s=context_s,
+            language=language,
+            logits=logits,
+        )
+    )

@@ -1,0 +1,387 @@
+"""The interface of a loaded model: Whisper (`api.Model`) or a CTC network (`network_model.CtcModel`).
+
+Methods import the packages of their task.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sottovoce.audio.io import Recording, check_is_there
+from sottovoce.errors import OptionError
+from sottovoce.offline.transcriber import RecordingTranscriber, SecondModel
+from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch
+from sottovoce.options.transcribe import Speakers, TranscribeOptions, parse_speakers
+from sottovoce.runtime.calls import Runtime
+from sottovoce.types import SAMPLE_RATE, Task, Transcript
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from sottovoce.alignment.phrases import Match
+    from sottovoce.audio.io import AudioSource
+    from sottovoce.ctc.decoder import CtcDecoder
+    from sottovoce.ctc.network import AcousticModel
+    from sottovoce.decoding.decode import LanguageDetection
+    from sottovoce.lm.boosting import Hotwords
+    from sottovoce.lm.fusion import ShallowFusion
+    from sottovoce.lm.grammar import Grammar
+    from sottovoce.models.dims import EncoderMode
+    from sottovoce.offline.pipeline import LanguageSpan
+    from sottovoce.offline.resume import ResumePoint
+    from sottovoce.options.decoding import DeferralOptions, VadStreamOptions
+    from sottovoce.options.live import Captions, LiveOptions, Switching
+    from sottovoce.options.transcribe import AlignOptions
+    from sottovoce.speakers.live_speakers import LiveSpeakers
+    from sottovoce.streaming.live_session import LiveSession
+    from sottovoce.streaming.options import StreamOptions
+    from sottovoce.text.tokenizer import Tokenizer
+
+LanguageModels: TypeAlias = "ShallowFusion | CtcDecoder"
+"""Of `Recogniser.fusion`: for Whisper's beam search, or a CTC decoder."""
+
+
+class Recogniser(ABC):
+    """A loaded model, made by `load_model`. Use it for one recording or session at a time.
+
+    A shallow copy shares the weights. A deep copy, or a pickle in another process, loads them anew as `load`
+    does; None: TypeError.
+
+    languages: codes; empty: not known.
+    """
+
+    name: str
+    languages: tuple[str, ...]
+    runtime: Runtime
+    tokenizer: Tokenizer | None = None
+    """None: its segments have no tokens."""
+    _load: Callable[[], Recogniser] | None
+
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __reduce__(self) -> tuple[Callable[[], Recogniser], tuple[()]]:
+        if self._load is None:
+            raise TypeError(
+                f"model {self.name}: expected one of load_model to be pickled, got one made by hand"
+            )
+        return self._load, ()
+
+    @property
+    @abstractmethod
+    def network(self) -> AcousticModel:
+        """The CTC network, for a Whisper model that of its head. Raises: OptionError without a head."""
+
+    @property
+    @abstractmethod
+    def beam_size(self) -> int:
+        """Of the search, unless an argument or option has another."""
+
+    @property
+    @abstractmethod
+    def n_bytes(self) -> int:
+        """Bytes of the weights in memory, by their number."""
+
+    @property
+    @abstractmethod
+    def can_detect_languages(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def can_translate(self) -> bool: ...
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Measure what the first use would have to measure."""
+
+    def transcribe(
+        self,
+        source: AudioSource,
+        *,
+        language: str | Sequence[str] | None = None,
+        task: Task | None = None,
+        word_timestamps: bool | None = None,
+        beam_size: int | None = None,
+        speakers: Speakers | None = None,
+        options: TranscribeOptions | None = None,
+        fusion: LanguageModels | None = None,
+        second: SecondModel | None = None,
+        sample_rate: int = SAMPLE_RATE,
+        on_progress: Callable[[float, float | None], None] | None = None,
+        abort: Callable[[], bool] | None = None,
+        resume: ResumePoint | None = None,
+        runtime: Runtime | None = None,
+    ) -> FileTranscription:
+        """Transcribe a recording, segment by segment, while it is being read.
+
+        source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
+        language: a code or name; "auto" detects it and follows clear changes; of several ("en,de" or a list)
+        all changes are followed.
+        beam_size: 1 is greedy; None: that of `options`, and `Recogniser.beam_size` without these.
+        speakers: "auto", a number of speakers, options, or a diarizer; words are timed too.
+        options: everything else; keyword arguments override them.
+        fusion: language models for the beam search, see `fusion`.
+        second: transcribes uncertain speech, see `as_second`.
+        on_progress: called with the seconds done and those of the recording, None while unknown.
+        abort: called at least once a window; True ends the transcription.
+        resume: `resume_point` of an earlier call with the same recording, model and options.
+        runtime: None: the model runs in the thread that asks for segments.
+
+        Raises:
+            AudioError: the recording is not there, or (while iterating) cannot be read.
+            OptionError: the options contradict each other or the model.
+        """
+        check_is_there(source)
+        chosen = self._chosen(language, task, word_timestamps, beam_size, options)
+        if speakers is not None:
+            chosen = replace(chosen, speakers=parse_speakers(speakers))
+        transcriber = self.transcriber(chosen, fusion, second, runtime)
+        recording = Recording(source, chosen, sample_rate=sample_rate)
+        control = RunControl(on_progress, abort)
+        return FileTranscription(transcriber, recording, control, model=self.name, resume=resume)
+
+    def transcribe_files(
+        self,
+        sources: Iterable[AudioSource],
+        *,
+        batch_size: int = 8,
+        language: str | Sequence[str] | None = None,
+        task: Task | None = None,
+        word_timestamps: bool | None = None,
+        beam_size: int | None = None,
+        options: TranscribeOptions | None = None,
+        fusion: LanguageModels | None = None,
+        sample_rate: int = SAMPLE_RATE,
+    ) -> Iterator[tuple[AudioSource, Transcript | Exception]]:
+        """Transcribe several recordings in batches; results do not depend on the batch.
+
+        Yields each source with its transcript, or its error (AudioError, OptionError, out of memory).
+
+        batch_size: recordings at a time; each takes up to 30 MB. The rest as in `transcribe`.
+
+        Raises:
+            OptionError: the options are wrong for every recording.
+        """
+        if batch_size < 1:
+            raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
+        if isinstance(sources, str | bytes | Path):
+            raise OptionError(f"transcribe_files: expected a list of recordings, got one: {sources!r:.60}")
+        chosen = self._chosen(language, task, word_timestamps, beam_size, options)
+        return transcribe_batch(
+            self.transcriber(chosen, fusion),
+            sources,
+            lambda source: Recording(source, chosen, sample_rate=sample_rate),
+            batch_size=batch_size,
+            model=self.name,
+        )
+
+    def _chosen(
+        self,
+        language: str | Sequence[str] | None,
+        task: Task | None,
+        word_timestamps: bool | None,
+        beam_size: int | None,
+        options: TranscribeOptions | None,
+    ) -> TranscribeOptions:
+        if options is None:
+            options, beam_size = TranscribeOptions(), self.beam_size if beam_size is None else beam_size
+        return self.options(language, task, word_timestamps, beam_size, options)
+
+    @abstractmethod
+    def options(
+        self,
+        language: str | Sequence[str] | None,
+        task: Task | None,
+        word_timestamps: bool | None,
+        beam_size: int | None,
+        options: TranscribeOptions,
+    ) -> TranscribeOptions:
+        """Return `options` with those arguments of `transcribe` that are not None.
+
+        Raises:
+            OptionError: the model lacks the language or an option, or FFmpeg the filter or format.
+        """
+
+    @abstractmethod
+    def transcriber(
+        self,
+        options: TranscribeOptions,
+        fusion: LanguageModels | None = None,
+        second: SecondModel | None = None,
+        runtime: Runtime | None = None,
+    ) -> RecordingTranscriber:
+        """Join the model with options of its `options` and the other arguments of `transcribe`."""
+
+    @abstractmethod
+    def fusion(
+        self,
+        *,
+        lm: str | Path | None = None,
+        lm_weight: float | None = None,
+        hotwords: Hotwords | None = None,
+        hotword_weight: float | None = None,
+        grammar: Grammar | str | Path | None = None,
+        grammar_penalty: float | None = None,
+        lexicon: str | Path | None = None,
+        neural_lm: str | Path | None = None,
+        config: str | Path | None = None,
+    ) -> LanguageModels:
+        """Make language models for this model's beam search.
+
+        lm: an ARPA file, for Whisper over token ids.
+        lm_weight: None: 0.3 for Whisper, 0.5 for CTC networks.
+        hotwords: a file of phrases, phrases, or phrases with weights per token or label.
+        hotword_weight: of phrases without one; None: that of the kind.
+        grammar: a GBNF file or a parsed grammar. grammar_penalty: nats for breaking it; None: never broken.
+        lexicon, neural_lm: as in `CtcDecoder`. config: a `decoder.toml`; the others take precedence.
+
+        Raises:
+            LanguageModelError: a file cannot be used.
+            OptionError: no model is given, or one that this kind does not take.
+        """
+
+    @abstractmethod
+    def with_language_models(self, **given: Any) -> Self:
+        """Return this model with language models for every search without others; arguments of `fusion`."""
+
+    @abstractmethod
+    def as_second(
+        self,
+        deferral: DeferralOptions | None = None,
+        fusion: LanguageModels | None = None,
+        runtime: Runtime | None = None,
+    ) -> SecondModel:
+        """Return the argument `second` of another model's `transcribe`.
+
+        deferral: which speech is uncertain. fusion, runtime: of this model.
+        """
+
+    @abstractmethod
+    def align(
+        self,
+        source: AudioSource,
+        text: str | Sequence[str] | Transcript,
+        *,
+        language: str | None = None,
+        options: AlignOptions | None = None,
+        sample_rate: int = SAMPLE_RATE,
+        on_progress: Callable[[float, float | None], None] | None = None,
+    ) -> Transcript:
+        """Align a text with a recording.
+
+        text: a string, whose lines and sentences become segments; segments; or a transcript.
+        language: None: that of the transcript, or detected.
+
+        Raises:
+            AudioError: the recording cannot be read.
+            OptionError: the text is not spoken there.
+        """
+
+    def find(
+        self,
+        source: AudioSource | Transcript,
+        phrase: str,
+        *,
+        least_score: float = 0.7,
+        language: str | Sequence[str] | None = None,
+        options: TranscribeOptions | None = None,
+        sample_rate: int = SAMPLE_RATE,
+    ) -> list[Match]:
+        """Find a phrase in a transcript, or in a recording, which is transcribed first.
+
+        least_score: least similarity, see `find_phrase`. The rest and errors as in `transcribe`.
+        """
+        from sottovoce.alignment.phrases import find_phrase
+
+        find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=least_score)  # before the work
+        if not isinstance(source, Transcript):
+            source = self.transcribe(
+                source, language=language, word_timestamps=True, options=options, sample_rate=sample_rate
+            ).collect()
+        return find_phrase(source, phrase, least_score=least_score)
+
+    @abstractmethod
+    def detect_language(
+        self,
+        source: AudioSource,
+        *,
+        languages: str | Sequence[str] | None = None,
+        sample_rate: int = SAMPLE_RATE,
+    ) -> LanguageDetection:
+        """Detect the language of a recording over its first windows with speech.
+
+        languages: to choose among; None: all of the model.
+
+        Raises:
+            AudioError: the recording cannot be read, or has no audio.
+            OptionError: an unknown language, or a model that cannot tell languages apart.
+        """
+
+    @abstractmethod
+    def language_spans(
+        self,
+        source: AudioSource,
+        *,
+        languages: str | Sequence[str] | None = None,
+        sample_rate: int = SAMPLE_RATE,
+    ) -> Iterator[LanguageSpan]:
+        """Return the languages of a whole recording in order: start, end (seconds), code, probability.
+
+        languages: to follow among, as in `transcribe`; None: those that are clearly spoken.
+
+        Raises:
+            AudioError: the recording cannot be read.
+            OptionError: an unknown language, or a model that cannot tell languages apart.
+        """
+
+    @abstractmethod
+    def session(
+        self,
+        languages: str | Sequence[str] | None = None,
+        *,
+        options: LiveOptions | None = None,
+        switching: Switching | None = None,
+        vad: bool | VadStreamOptions | None = None,
+        captions: Captions | None = None,
+        stream: StreamOptions | None = None,
+        speakers: Speakers | LiveSpeakers | None = None,
+        runtime: Runtime | None = None,
+    ) -> LiveSession:
+        """Open a live session, a context manager: push samples, get events; `close` returns the last ones.
+
+        languages: one code, or several to follow among; None: all of the model.
+        switching: "restart" follows changes of language, "off" does not.
+        vad: decode only detected speech; or its options.
+        captions: "firm": committed words only; "revisable": also words that may change.
+        stream: how speech is decoded.
+        speakers: of each word: "auto", the most speakers, or those of an earlier session.
+        options: of the arguments that are None, and others.
+        runtime: as in `transcribe`.
+
+        Raises:
+            OptionError: contradicting options, such as an eagerness without `vad`, or some that this kind of
+                model does not have.
+            CheckpointError, ModelNotFoundError: a network for speech or speakers cannot be loaded.
+        """
+
+    @abstractmethod
+    def encoder_mode(self, name: str) -> EncoderMode | None:
+        """Return how growing audio is encoded: "whole", "exact", or "auto", which is None."""
+
+    @abstractmethod
+    def n_prompt_tokens(self, text: str) -> int:
+        """Return the tokens of a prompt."""
+
+    @abstractmethod
+    def token_text(self, token: int) -> str:
+        """Return the text of a token of a segment."""
+
+    @abstractmethod
+    def with_timestamps(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens with timestamps and other special ones."""

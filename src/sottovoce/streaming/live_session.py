@@ -1,0 +1,425 @@
+"""What live sessions of every kind of model share: the schedule of updates, events, and the public methods.
+
+Received samples are the only clock, so events do not depend on the sizes of pushes.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.audio.samples import AudioBuffer, PushedAudio
+from sottovoce.audio.vad import SpeechEdge, VadStream
+from sottovoce.errors import SessionClosedError
+from sottovoce.runtime.calls import Runtime
+from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.streaming.options import PAUSE_MS
+from sottovoce.text.languages import SENTENCE_ENDS
+from sottovoce.text.replacements import Replacements
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Samples,
+    SpeechEnded,
+    SpeechStarted,
+    TurnEnded,
+    Unstable,
+    Word,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import Self
+
+
+class EventNumbers:
+    """Numbers the events of a session, and its utterances from 1; an utterance ends with its final."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
+        self._utterance = 0
+        self._is_open = False
+
+    def numbered(self, events: Iterable[Event]) -> list[Event]:
+        return [self._numbered(event) for event in events]
+
+    def _numbered(self, event: Event) -> Event:
+        seq, self._next = self._next, self._next + 1
+        if isinstance(event, LanguageChanged):
+            return replace(event, seq=seq, utterance=None)
+        if not self._is_open and not isinstance(event, SpeechEnded | TurnEnded):
+            self._utterance += 1
+            self._is_open = True
+        if isinstance(event, Final | SpeechEnded):
+            self._is_open = False
+        return replace(event, seq=seq, utterance=self._utterance)
+
+
+@dataclass(eq=False)
+class EventEmitter:
+    """Makes events, numbered when they are taken; times are seconds of the recording.
+
+    Without a pause, a final comes at the first end of a sentence after sentence_s, or after longest_s.
+
+    attempt: holds back an error of the speaker labeller; the words come without labels.
+    """
+
+    sentence_s: float
+    longest_s: float
+    attempt: Callable[[], AbstractContextManager[None]] = nullcontext
+    speakers: LiveSpeakers | None = None
+    allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None
+    replacements: Replacements | None = None
+
+    def __post_init__(self) -> None:
+        self._events: list[Event] = []
+        self._numbers = EventNumbers()
+        self._words: list[Word] = []
+        """Committed words since the last final."""
+        self._waiting: list[Word] = []
+        """Committed words that the next ones may join in a replacement."""
+        self._unstable = ""
+
+    def take(self) -> list[Event]:
+        events, self._events = self._events, []
+        return self._numbers.numbered(events)
+
+    def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
+        if self.replacements is not None:
+            waiting = [*self._waiting, *words]
+            n_settled = self.replacements.n_settled(waiting)
+            words, self._waiting = self.replacements.words(waiting[:n_settled]), waiting[n_settled:]
+        self._emit_settled(words, language, now_s)
+
+    def _emit_settled(self, words: Sequence[Word], language: str, now_s: float) -> None:
+        part: list[Word] = []
+        for word in words:
+            part.append(word)
+            span_s = word.end - (self._words or part)[0].start
+            ends = word.word.rstrip().endswith(SENTENCE_ENDS)
+            if span_s > self.longest_s or (ends and span_s > self.sentence_s):
+                self._emit_partial(part, language, now_s)
+                self._emit_final(language, now_s)
+                part = []
+        if part:
+            self._emit_partial(part, language, now_s)
+
+    def _emit_partial(self, words: Sequence[Word], language: str, now_s: float) -> None:
+        if self.speakers is not None:
+            with self.attempt():
+                words = self.speakers.label(words)
+        self._words += words
+        text = "".join(word.word for word in words)
+        span = (words[0].start, words[-1].end)
+        self.emit(Partial(*span, text, language, tuple(words), now_s))
+
+    def emit_unstable(
+        self, words: Sequence[Word], language: str, now_s: float, *, committed_s: float
+    ) -> None:
+        if self.replacements is not None and words:
+            words = self.replacements.words([*self._waiting, *words])
+        text = "".join(word.word for word in words)
+        if text == self._unstable:
+            return
+        self._unstable = text
+        span = (words[0].start, words[-1].end) if words else (committed_s, committed_s)
+        self.emit(Unstable(*span, text, language, now_s))
+
+    def emit_final(self, language: str, now_s: float) -> None:
+        """Emit a final of the words since the last final."""
+        if self.replacements is not None and self._waiting:
+            words, self._waiting = self.replacements.words(self._waiting), []
+            self._emit_settled(words, language, now_s)
+        self._emit_final(language, now_s)
+
+    def _emit_final(self, language: str, now_s: float) -> None:
+        if not self._words:
+            return
+        words, self._words = tuple(self._words), []
+        if self.speakers is not None:
+            with self.attempt():
+                words = tuple(self.speakers.relabel(words))
+        text = "".join(word.word for word in words).strip()
+        most = Counter(word.language for word in words).most_common(1)[0][0] or language
+        span = (words[0].start, words[-1].end)
+        mass = self.allowed_mass(*span)
+        self.emit(Final(*span, text, most, words, now_s, mass))
+
+    def emit(self, event: Event) -> None:
+        self._events.append(event)
+
+
+ONSET_S = 2.0
+"""Speech begins at most so long before it is detected."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePoint:
+    kind: Literal["update", "start", "pause", "end"]
+    sample: int
+
+
+class UpdateSchedule:
+    """Buffers samples and finds where updates are due, and where speech starts, pauses or ends.
+
+    vad: None: all is speech until `stop`. with_pauses: speech ends after the pause that `end_after` sets.
+    """
+
+    def __init__(
+        self, vad: VadStream | None, chunk_s: float, max_pause_s: float, *, with_pauses: bool = False
+    ) -> None:
+        self._vad = vad
+        self.buffer = AudioBuffer()
+        self.has_vad = vad is not None
+        self._edges: deque[SpeechEdge] = deque()
+        self._is_all_speech = False
+        self._chunk = round(chunk_s * SAMPLE_RATE)
+        self._next_update = self._chunk
+        self._max_pause = round(max_pause_s * SAMPLE_RATE)
+        self._with_pauses = with_pauses
+        self._pause: SpeechEdge | None = None
+        """The pause that has not ended speech yet."""
+        self._silence: int | None = None
+        """First sample of the pause, also after it has ended speech."""
+        self._end = 0
+        self.now = 0
+
+    @property
+    def now_s(self) -> float:
+        return self.now / SAMPLE_RATE
+
+    @property
+    def pause_s(self) -> float | None:
+        """Length (s) of the pause, also after it has ended speech; None in speech."""
+        return None if self._silence is None else (self.now - self._silence) / SAMPLE_RATE
+
+    def end_after(self, pause_s: float) -> None:
+        assert self._silence is not None
+        self._end = max(self.now, self._silence + round(pause_s * SAMPLE_RATE))
+
+    def append(self, pcm: Samples) -> None:
+        self.buffer.append(pcm)
+        if self._vad is not None:
+            self._edges += self._vad.push(pcm)
+        elif not self._is_all_speech and len(pcm):
+            self._edges.append(SpeechEdge("start", 0, 0))
+            self._is_all_speech = True
+
+    def stop(self) -> None:
+        if self._vad is not None:
+            self._edges += self._vad.close()
+        elif self._is_all_speech:
+            self._edges.append(SpeechEdge("end", self.buffer.end, self.buffer.end))
+        self._with_pauses = False
+
+    def points(self, *, newest_only: bool = False) -> Iterator[SchedulePoint]:
+        """Advance `now` to the last sample; edges come where they were detected.
+
+        newest_only: of the updates between two edges, only the last one.
+        """
+        while self._edges:
+            edge = self._edges.popleft()
+            yield from self._until(edge.detected_sample, newest_only=newest_only)
+            if self._pause is not None:  # speech goes on before the pause has ended it
+                self._pause = self._silence = None
+            elif edge.kind == "end" and self._with_pauses:
+                self._pause = edge
+                self._end = self.now
+                self._silence = self.now - round(PAUSE_MS * SAMPLE_RATE / 1000)
+                yield SchedulePoint("pause", edge.sample)
+            else:
+                yield SchedulePoint(edge.kind, edge.sample)
+        yield from self._until(self.buffer.end, newest_only=newest_only)
+        if self._pause is not None and not self._with_pauses:  # the audio ends in a pause
+            yield self._end_of_pause(self._pause)
+
+    def _until(self, until: int, *, newest_only: bool) -> Iterator[SchedulePoint]:
+        if self._pause is not None and self._end <= until:
+            yield from self._updates(self._end, newest_only=newest_only)
+            yield self._end_of_pause(self._pause)
+        yield from self._updates(until, newest_only=newest_only)
+
+    def _end_of_pause(self, pause: SpeechEdge) -> SchedulePoint:
+        self._pause = None
+        return SchedulePoint("end", pause.sample)
+
+    def _updates(self, until: int, *, newest_only: bool) -> Iterator[SchedulePoint]:
+        if newest_only and self._next_update + self._chunk <= until:
+            self._next_update += (until - self._next_update) // self._chunk * self._chunk
+        while self._next_update <= until:
+            self.now = self._next_update
+            self._next_update += self._chunk
+            yield SchedulePoint("update", self.now)
+        self.now = until
+
+    @property
+    def onset(self) -> int:
+        return self.buffer.end - round(ONSET_S * SAMPLE_RATE)
+
+    def resumes(self, end: int, start: int) -> bool:
+        return start - end <= self._max_pause
+
+    def discard(self, taken: int | None) -> None:
+        """Drop samples that no utterance needs again; taken: end of those that it copied."""
+        self.buffer.drop_before(self.onset if taken is None else taken)
+
+
+class LiveSession(ABC):
+    """Turns speech into events as it comes; made by `Recogniser.session`.
+
+    speakers: an unused speaker labeller.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        schedule: UpdateSchedule,
+        events: EventEmitter,
+        speakers: LiveSpeakers | None,
+    ) -> None:
+        self._runtime = runtime
+        self._pushed = PushedAudio()
+        self._schedule = schedule
+        self._events = events
+        events.attempt = self._attempt
+        self._speakers = events.speakers = speakers
+        self._failure: Exception | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the session. Its last events are those of a `close` within the block."""
+        self.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join([*self.languages[:3], *["…"] * (len(self.languages) > 3)])
+        state = "closed" if self._closed else "open"
+        return f"{type(self).__name__}({names}, {self._schedule.buffer.end / SAMPLE_RATE:.1f} s, {state})"
+
+    @property
+    @abstractmethod
+    def languages(self) -> tuple[str, ...]: ...
+
+    def push(
+        self,
+        pcm: npt.NDArray[np.generic] | Tensor,
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        newest_only: bool = False,
+        greedy: bool = False,
+    ) -> list[Event]:
+        """Push samples (n,), (channels, n) or (n, channels), and return the resulting events.
+
+        pcm: floats in [-1, 1], int16 or int32. All pieces have the channels, which are mixed, and the
+        `sample_rate` of the first.
+
+        If the model fails, its error is raised; the next call returns the events so far.
+
+        newest_only: do only the last update of each utterance within these samples, if the caller is late.
+        greedy: decode with one beam until the end of an utterance, if the machine is busy.
+
+        Raises:
+            SessionClosedError: after `close`.
+            AudioError: other samples, or more than 10 minutes at once; the session is unchanged.
+        """
+        if self._closed:
+            raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
+        with self._runtime.torch_threads():
+            self._schedule.append(self._pushed.push(pcm, sample_rate))
+            self._advance(newest_only=newest_only, greedy=greedy)
+        return self._take_events()
+
+    def close(self) -> list[Event]:
+        """Finish the utterance and close the session; a second call returns events held back by an error."""
+        if not self._closed:
+            self._closed = True
+            with self._runtime.torch_threads():
+                self._schedule.append(self._pushed.flush())
+                self._schedule.stop()
+                self._advance()
+        return self._take_events()
+
+    def finalize(self) -> list[Event]:
+        """Commit all words so far, as at the end of an utterance; the session continues."""
+        if self.is_in_speech and not self._closed:
+            with self._runtime.torch_threads():
+                self._flush(self._schedule.buffer.end)
+        return self._take_events()
+
+    def _take_events(self) -> list[Event]:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return self._events.take()
+
+    def _advance(self, *, newest_only: bool = False, greedy: bool = False) -> None:
+        for point in self._schedule.points(newest_only=newest_only):
+            self._diarize()
+            if point.kind == "start":
+                at = max(point.sample, self._schedule.buffer.start)
+                self._start_speech(at)
+                self._events.emit(SpeechStarted(at / SAMPLE_RATE, self._schedule.now_s))
+            elif point.kind == "pause":
+                self._pause_speech()
+            elif point.kind == "end":
+                self._end_speech(point.sample)
+            elif self.is_in_speech:
+                with self._attempt():
+                    self._update(point.sample, greedy=greedy)
+        self._diarize()
+        self._schedule.discard(self._release())
+
+    @property
+    @abstractmethod
+    def is_in_speech(self) -> bool:
+        """Whether an utterance is open."""
+
+    @abstractmethod
+    def _start_speech(self, sample: int) -> None: ...
+
+    @abstractmethod
+    def _pause_speech(self) -> None:
+        """Choose how long a pause ends the utterance, by `UpdateSchedule.end_after`."""
+
+    @abstractmethod
+    def _end_speech(self, sample: int) -> None: ...
+
+    @abstractmethod
+    def _update(self, sample: int, *, greedy: bool) -> None:
+        """Decode the open utterance up to a sample."""
+
+    @abstractmethod
+    def _flush(self, sample: int) -> None:
+        """Commit the open utterance up to a sample, and emit its final."""
+
+    @abstractmethod
+    def _release(self) -> int | None:
+        """Forget what is not needed again; return the end of the samples that were copied, or None."""
+
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            log.warning("an update failed: %s", type(error).__name__)
+            self._failure = error
+
+    def _diarize(self) -> None:
+        if self._speakers is not None:
+            with self._attempt():
+                pcm = self._schedule.buffer.view(self._speakers.n_samples, self._schedule.now)
+                self._speakers.push(pcm, is_speech=self.is_in_speech)
