@@ -36,7 +36,7 @@ def clip(tmp_path: Path) -> Path:
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call of `transcribe` that opens a model fails."""
 
-    def opened(_: object) -> None:
+    def opened(*_: object) -> None:
         raise AssertionError("the model was loaded")
 
     monkeypatch.setattr(transcribe, "open_model", opened)

@@ -95,7 +95,6 @@ batch {clips} {tmp}/file/out.jsonl | cannot be written
 batch {clips} {tmp}/out.jsonl --speakers many | 'many'
 batch {clips} {tmp}/out.jsonl --speakers 2 --channels energy | channels
 batch {clips} {tmp}/out.jsonl --actors some --ray | --actors
-batch {clips} {tmp}/out.jsonl --hotwords Zürich | --hotwords
 batch {clips} {tmp}/out.jsonl --language xx | xx
 detect-language {clip} --revision v1 | revision 'v1' given, but nano is on this machine
 align {clip} none.txt | text 'none.txt': no such file; expected a text

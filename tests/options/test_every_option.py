@@ -216,9 +216,9 @@ def test_every_field_of_the_forms_is_described() -> None:
         assert list(form["properties"]) == list(fields_of(api))  # type: ignore[arg-type]
 
 
-def test_defaults_of_the_command_line_are_those_of_the_library_but_for_the_beam() -> None:
+def test_defaults_of_the_command_line_are_those_of_the_library() -> None:
     options = transcribe_options(call())
-    assert options.decoding == DecodingOptions(beam_size=5)
+    assert options.decoding == DecodingOptions()
     assert options.fallback == FallbackOptions(best_of=5)
     assert replace(options, decoding=DecodingOptions(), fallback=FallbackOptions()) == TranscribeOptions()
     assert from_values(VadOptions, {}) == VadOptions() != WINDOW_VAD
