@@ -19,7 +19,7 @@ function named(kind, text) {
 
 // The languages of the text that have no chip.
 export function showLanguages(transcript, chips) {
-  const others = transcript.languages.filter((language) => !chips.codes.includes(language));
+  const others = transcript.languages.filter((language) => language && !chips.codes.includes(language));
   const items = others.map((language) => entry(`colour-${transcript.colour(language)}`, named("span", transcript.name(language))));
   $("legend").replaceChildren(...items);
 }
