@@ -1,1 +1,1 @@
-"""Measurements: `python -m benchmarks` lists them, `python -m benchmarks ROOM NAME --help` explains one."""
+"""Measurements: `python -m benchmarks` lists them, `python -m benchmarks TOPIC NAME --help` explains one."""

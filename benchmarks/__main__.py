@@ -1,4 +1,4 @@
-"""`python -m benchmarks ROOM NAME …` runs one benchmark; without a name, what there is is listed.
+"""`python -m benchmarks TOPIC NAME …` runs one benchmark; without a name, what there is is listed.
 
 A benchmark is a module of a topic that has a `main`; the first line of its docstring says what it measures.
 """
@@ -25,7 +25,7 @@ def benchmarks(topic: str) -> dict[str, str]:
 
 
 def listing() -> str:
-    lines = ["python -m benchmarks ROOM NAME [OPTIONS]"]
+    lines = ["python -m benchmarks TOPIC NAME [OPTIONS]"]
     for topic in TOPICS:
         lines.append(f"\n{topic}")
         lines += [f"  {name:16} {what}" for name, what in benchmarks(topic).items()]
