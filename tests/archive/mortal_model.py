@@ -14,6 +14,7 @@ class MortalModel:
     """Says the name of a file; "deadly" ends its process, "once" does so at first, "bad" is no recording."""
 
     name = "mortal"
+    beam_size = 1
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
