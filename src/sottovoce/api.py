@@ -318,12 +318,8 @@ class Model(Recogniser):
         from sottovoce.streaming.options import vad_with_pauses
         from sottovoce.streaming.session import Session, SessionOptions
 
-        if options is not None and not isinstance(options, LiveOptions):
-            raise OptionError(f"options: expected LiveOptions or SessionOptions, got {options!r:.60}")
-        chosen = SessionOptions() if options is None else SessionOptions.of(options)
-        given = {"switching": switching, "vad": vad, "captions": captions, "stream": stream}
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        chosen = replace(chosen, languages=self._allowed(languages or chosen.languages), **changes)
+        chosen = SessionOptions.of(options, switching=switching, vad=vad, captions=captions, stream=stream)
+        chosen = replace(chosen, languages=self._allowed(languages or chosen.languages))
         if chosen.stream.fusion is None:
             chosen = replace(chosen, stream=replace(chosen.stream, fusion=self._fusion))
         if chosen.stream.encoder is None:

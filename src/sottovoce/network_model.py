@@ -308,12 +308,7 @@ class CtcModel(Recogniser):
         from sottovoce.streaming.ctc_session import CtcSession
         from sottovoce.streaming.options import SessionOptions
 
-        if options is not None and not isinstance(options, LiveOptions):
-            raise OptionError(f"options: expected LiveOptions or SessionOptions, got {options!r:.60}")
-        chosen = SessionOptions() if options is None else SessionOptions.of(options)
-        given = {"vad": vad, "captions": captions, "stream": stream}
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        chosen = replace(chosen, **changes)
+        chosen = SessionOptions.of(options, vad=vad, captions=captions, stream=stream)
         live = chosen.stream
         refused = {
             "task 'translate'": live.task == "translate",

@@ -139,7 +139,7 @@ class PhraseSpeller:
         return text
 
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """Return the label sequences that spell a text as it is written, at most `MOST_SPELLINGS`."""
+        """Return the label sequences that spell a text, at most `MOST_SPELLINGS`."""
         marked = self._marked(text)
         if self._longest == 1:
             ids = tuple(self._ids.get(letter, -1) for letter in marked)

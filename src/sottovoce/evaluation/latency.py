@@ -131,7 +131,7 @@ class LogLine:
         return json.dumps(document, ensure_ascii=False)
 
 
-class LiveSession(Protocol):
+class EventSource(Protocol):
     def push(self, pcm: Samples) -> Sequence[Event]: ...
 
     def close(self) -> Sequence[Event]: ...
@@ -161,7 +161,7 @@ class LiveRun:
 
 
 def run_live(
-    session: LiveSession,
+    session: EventSource,
     audio: Samples,
     *,
     chunk_s: float,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
@@ -189,8 +190,15 @@ class SessionOptions(LiveOptions):
             raise OptionError(f"first_language_s: expected seconds from 0, got {self.first_language_s}")
 
     @classmethod
-    def of(cls, options: LiveOptions) -> SessionOptions:
-        """Return the options of a session with those that clients may set."""
-        if isinstance(options, SessionOptions):
-            return options
-        return cls(**{each.name: getattr(options, each.name) for each in fields(LiveOptions)})
+    def of(cls, options: LiveOptions | None, **changes: object) -> SessionOptions:
+        """Return the options of a session with those that clients may set, and with the changes that are not
+        None. Raises: OptionError for options of another type.
+        """
+        if options is not None and not isinstance(options, LiveOptions):
+            raise OptionError(f"options: expected LiveOptions or SessionOptions, got {options!r:.60}")
+        chosen = options
+        if not isinstance(chosen, SessionOptions):
+            given = chosen or LiveOptions()
+            chosen = cls(**{each.name: getattr(given, each.name) for each in fields(LiveOptions)})
+        known: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        return replace(chosen, **known)

@@ -1,4 +1,4 @@
-"""What is said, and what is written instead."""
+"""Replacement of recognised phrases by the spellings that a user prefers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Rules: TypeAlias = Mapping[str, str] | str | Path
 
 @dataclass(frozen=True, slots=True)
 class Replacements:
-    """Rewrites recognised text by rules: what is said, and what is written instead.
+    """Replaces phrases of recognised text.
 
-    rules: pairs. What is said is a phrase, which matches whole words in any case, or a regular expression
-    between slashes, whose groups the other may name (`\\1`). What is written in lower case begins with a
-    capital where the speech did; an empty text deletes. Where several rules match, the earliest match counts,
-    and of those the longest. Nothing that was written is read again.
+    rules: pairs of a phrase and its replacement. A phrase matches whole words in any case. A phrase between
+    slashes is a regular expression, to whose groups the replacement may refer (`\\1`). A replacement in lower
+    case takes over a capital at the beginning of the match; an empty replacement deletes the match. The
+    earliest match is replaced first, the longest of several; replaced text is not searched again.
 
     Raises:
         OptionError: an empty phrase, one phrase with two replacements, an invalid expression or one that
