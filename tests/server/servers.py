@@ -154,6 +154,10 @@ class SlowModel:
         """Boost nothing."""
         return None
 
+    def n_prompt_tokens(self, text: str) -> int:
+        """Return one a word."""
+        return len(text.split())
+
     def transcribe(self, source: object, runtime: Runtime | None = None, **options: object) -> SlowFile:
         return SlowFile(self, runtime)
 
@@ -231,6 +235,8 @@ class QuietModel(SlowModel):
 
 
 class QuietFile(SlowFile):
+    detection = None
+
     def __next__(self) -> object:
         self._model.do(self._runtime)
         raise StopIteration

@@ -22,6 +22,7 @@ from tests.server.test_listen import CLOSE, PLAIN
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
 """Deepgram's client asks websockets for what is old there."""
 HEADER = "x-ignored-parameters"
+SUBTITLES = ("/asr", "/detect-language")
 TURNS = "/v2/listen?model=flux-general-en&encoding=linear16"
 HARMLESS = {
     **dict.fromkeys(("filler_words", "profanity_filter", "numerals", "dictation", "measurements"), "true"),
@@ -96,7 +97,14 @@ ROUTES = [
 def test_a_parameter_of_the_query_that_a_route_does_not_know_is_named(
     quiet_server: ServerThread, method: str, path: str
 ) -> None:
-    is_form = path in (TRANSCRIPTIONS, "/v1/audio/translations", "/inference", "/load", "/v1/jobs")
+    is_form = path in (
+        TRANSCRIPTIONS,
+        "/v1/audio/translations",
+        "/inference",
+        "/load",
+        "/v1/jobs",
+        *SUBTITLES,
+    )
     sent: dict[str, Any] = {"content": wav(16_000)} if path == "/v1/listen" else {}
     if is_form and method == "POST":
         sent = {"files": {"file": wav(16_000)}}

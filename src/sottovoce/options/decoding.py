@@ -56,6 +56,7 @@ class DecodingOptions:
             kind="flag",
             reads=lambda on: "translate" if on else "transcribe",
         ),
+        whisper_asr=ApiField("task", "`transcribe`, or `translate` into English"),
     ).as_field("transcribe")
     temperature: float = in_python(
         "0 takes the most probable token, above 0 samples.", key="window_temperature", least=0.0, most=HOTTEST

@@ -37,8 +37,8 @@ Kind: TypeAlias = Literal[
     "any",
 ]
 """Selects the parser of a value. times: seconds, or h:mm:ss; plurals: comma-separated."""
-Api: TypeAlias = Literal["openai", "whisper_cpp", "sottovoce"]
-"""For recordings: openai, whisper_cpp; for live speech: sottovoce."""
+Api: TypeAlias = Literal["openai", "whisper_cpp", "whisper_asr", "sottovoce"]
+"""For recordings: openai, whisper_cpp, whisper_asr (whisper-asr-webservice); for live speech: sottovoce."""
 Values: TypeAlias = Mapping[str, Any]
 """Values of a request by key."""
 
@@ -79,8 +79,8 @@ class Option:
     unset: meaning of None. key: unique name; "": `prefix` and the field's. flag: "": from the key, None:
     none. negated: the flag negates the field. switch: also has a `--no-` flag. many: repeatable. reads:
     converts the command line's value. above: exclusive. may_be_infinite: in Python. expected, called: words
-    of the error message. openai, whisper_cpp, sottovoce: see `Api`. field, owner, default: set by the
-    dataclass.
+    of the error message. openai, whisper_cpp, whisper_asr, sottovoce: see `Api`. field, owner, default: set
+    by the dataclass.
     """
 
     help: str
@@ -106,6 +106,7 @@ class Option:
     called: str = ""
     openai: ApiField | None = None
     whisper_cpp: ApiField | None = None
+    whisper_asr: ApiField | None = None
     sottovoce: ApiField | None = None
     field: str = ""
     owner: str = ""

@@ -165,6 +165,9 @@ class TranscribeOptions:
         whisper_cpp=ApiField(
             "vad", "detect speech first", kind="flag", reads=lambda on: "vad" if on else None
         ),
+        whisper_asr=ApiField(
+            "vad_filter", "detect speech first", kind="flag", reads=lambda on: "vad" if on else None
+        ),
     ).as_field("seek")
     """ "seek" advances by the model's timestamps; "vad" packs speech into windows."""
     vad: VadOptions | None = None
@@ -195,6 +198,7 @@ class TranscribeOptions:
         metavar="TEXT",
         openai=ApiField("prompt", "text before the recording"),
         whisper_cpp=ApiField("prompt", "text before the recording"),
+        whisper_asr=ApiField("initial_prompt", "text before the recording"),
     ).as_field(None)
     carry_initial_prompt: bool = _context(
         "Give the initial prompt to every window.", whisper_cpp=ApiField("carry_initial_prompt")
@@ -269,7 +273,11 @@ class TranscribeOptions:
         ),
     ).as_field(None)
     """A part is read as a recording of its own, with times of the whole."""
-    word_timestamps: bool = _words("Add times and probabilities of words.", short="-w").as_field(False)
+    word_timestamps: bool = _words(
+        "Add times and probabilities of words.",
+        short="-w",
+        whisper_asr=ApiField("word_timestamps", "words in `json`"),
+    ).as_field(False)
     word_threshold: float = _words(
         "Less probable words take their times from their neighbours.",
         metavar="P",

@@ -38,6 +38,7 @@ from sottovoce.server.apis import (
     openai_realtime,
     operations,
     sottovoce_live,
+    whisper_asr,
     whisper_cpp,
 )
 from sottovoce.server.auth import AccessControl
@@ -55,6 +56,7 @@ APIS = (
     openai_files.API,
     openai_realtime.API,
     whisper_cpp.API,
+    whisper_asr.API,
     convert.API,
     jobs.API,
     deepgram.API,

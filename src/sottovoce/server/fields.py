@@ -37,7 +37,7 @@ def _of_api(
     api: Api,
     name: str,
     kind: Kind,
-    help: str,
+    help: str = "",
     key: str = "",
     *,
     least: float | None = None,
@@ -53,6 +53,7 @@ def _of_api(
 
 _openai = partial(_of_api, "openai")
 _whisper_cpp = partial(_of_api, "whisper_cpp")
+_whisper_asr = partial(_of_api, "whisper_asr")
 _live = partial(_of_api, "sottovoce")
 
 
@@ -75,6 +76,7 @@ REQUEST = (
         whisper_cpp=ApiField(
             "language", "without a language it is detected (whisper.cpp: English)", examples=LANGUAGE_EXAMPLES
         ),
+        whisper_asr=ApiField("language", "without a language it is detected", examples=LANGUAGE_EXAMPLES),
     ),
     _whisper_cpp("detect_language", "flag", "detect the language, whatever `language` is"),
     _openai(
@@ -163,7 +165,27 @@ REQUEST = (
     ),
     _whisper_cpp("split_on_word", "flag", "without effect: segments are always split between words"),
     *(_whisper_cpp(name, "any", "without effect") for name in WITHOUT_EFFECT),
+    _whisper_asr(
+        "output",
+        "choice",
+        "`txt` (default), `srt`, `vtt`, `tsv` or `json`; subtitles are laid out as those of `transcribe`",
+        choices=("txt", "srt", "vtt", "tsv", "json"),
+    ),
+    _whisper_asr(
+        "encode", "flag", "`false`: the upload is samples without a header, s16le at 16 kHz, one channel"
+    ),
+    _whisper_asr("diarize", "flag", "identify [speakers](speakers.md)", key="diarize_voices"),
+    _whisper_asr("min_speakers", "integer", "smallest number of speakers", least=1, most=100),
+    _whisper_asr("max_speakers", "integer", "largest number of speakers", least=1, most=100),
+    _whisper_asr("video_file", "any", "without effect: paths are never opened"),
 )
+DETECTION = (
+    _whisper_asr("encode", "flag"),
+    _whisper_asr("video_file", "any"),
+    _whisper_asr("detect_lang_offset", "number", key="offset", least=0.0),
+    _whisper_asr("detect_lang_length", "number", key="duration", least=1.0),
+)
+"""Of `/detect-language`; the last two are Subgen's, in seconds."""
 
 
 MODEL = _live("model", "text", "one of `/v1/models`; default: the server's")

@@ -20,6 +20,7 @@ import anyio.to_thread
 import numpy as np
 
 from sottovoce.audio.io import AudioSource
+from sottovoce.decoding.decode import LanguageDetection
 from sottovoce.errors import OptionError
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
@@ -470,6 +471,11 @@ class FileJob:
         if segment is None:
             raise StopAsyncIteration
         return segment
+
+    async def detect_language(self) -> LanguageDetection | None:
+        """Read up to the first segment and return the detection of its language, or None."""
+        await anext(self, None)
+        return self._transcription.detection
 
     async def collect(self) -> Transcript:
         async for _ in self:

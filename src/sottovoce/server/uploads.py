@@ -32,7 +32,8 @@ from sottovoce.server.settings import ServerLimits
 from sottovoce.server.worker import Slices
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
 
-FILE_FIELD = b"file"
+FILE_FIELDS = ("file", "audio_file")
+"""Names of the recording; the second is whisper-asr-webservice's."""
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
 REFERENCE_BYTES = 8 * 1024 * 1024
 """Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
@@ -130,7 +131,7 @@ def filename_of(disposition: bytes, headers: Iterable[tuple[bytes, bytes]]) -> s
         message["content-disposition"] = disposition.decode("latin-1")
         if name := message.get_filename(""):
             return "".join(letter for letter in name if letter.isprintable() and letter not in '"\\')
-    if options.get(b"name") != FILE_FIELD:
+    if options.get(b"name", b"").decode("latin-1") not in FILE_FIELDS:
         return None
     kinds = (value for name, value in headers if name == b"content-type")
     kind = parse_options_header(next(kinds, b""))[0].decode("latin-1")
@@ -173,7 +174,7 @@ def split_form(form: FormData, request: Request) -> tuple[Fields, UploadedFile |
     for name, value in form.multi_items():
         if isinstance(value, str):
             pairs.append((name, value))
-        elif name == FILE_FIELD.decode():
+        elif name in FILE_FIELDS:
             recording = UploadedFile(value)
         else:
             message = f"{name[:100]}: expected the recording as 'file'"
