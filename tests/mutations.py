@@ -1,38 +1,48 @@
-"""Put faults into a copy of the source, one at a time, and count how many the tests of its package find.
+"""Put faults into functions of the source, one at a time, and list the tests that find each.
 
-    python -m tests.mutations --n 30 [--seed 0] [--checkout FOLDER] [--packages text,audio] [-- -m "not long"]
+    python -m tests.mutations --packages text,formats --n 30 [--seed 0] [--report FILE] [-- -m "not long"]
 
-A fault is a sign, a bound, a constant, a field that is left out, or two swapped arguments. It counts as found
-where a test fails that passes without it. Checkouts before and after a change are compared by one seed.
+A fault is a sign, a bound, a constant, a condition, a field that is left out, or two swapped arguments. The
+tests of the packages run once, to learn which functions each calls. For every fault a forked process gets
+the changed code of the function and runs the tests that call it. Functions that no test calls count as
+missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import json
 import os
 import random
-import re
-import shutil
-import subprocess
+import select
+import signal
 import sys
-import tempfile
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FrameType, FunctionType
 
-ROOT = Path(__file__).parents[1]
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", "site", "demo", ".*_cache")
+import pytest
+from _pytest.runner import runtestprotocol
+
+SOURCE = Path(__file__).parents[1] / "src" / "sottovoce"
 BOUNDS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}
 SIGNS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.FloorDiv: ast.Mult}
-MOST_S = 900  # of the tests of a package; a fault that makes them longer is found
+MOST_S = 120
+"""Of the tests of one fault; a fault that makes them longer counts as found."""
+Place = tuple[str, str, int]
+"""File, name and first line of a function."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of the node at `index` of `ast.walk`."""
+    """A change of the node at `index` of `ast.walk` of the file, within the function at `place`."""
 
-    path: Path
+    place: Place
     index: int
     line: int
     kind: str
@@ -55,6 +65,11 @@ def add_one(node: ast.AST) -> None:
     node.comparators = [ast.BinOp(limit, ast.Add(), ast.Constant(1))]
 
 
+def invert(node: ast.AST) -> None:
+    assert isinstance(node, ast.If | ast.IfExp)
+    node.test = ast.UnaryOp(ast.Not(), node.test)
+
+
 def drop_field(node: ast.AST) -> None:
     assert isinstance(node, ast.Call)
     del node.keywords[-1]
@@ -65,85 +80,145 @@ def swap_arguments(node: ast.AST) -> None:
     node.args[:2] = reversed(node.args[:2])
 
 
+def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[ast.AST], None]]]:
+    if isinstance(node, ast.BinOp) and type(node.op) in SIGNS:
+        yield "sign", negate
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in BOUNDS:
+        yield "bound", move_bound
+        if isinstance(node.comparators[0], ast.Constant) and isinstance(node.comparators[0].value, int):
+            yield "constant", add_one
+    if isinstance(node, ast.If | ast.IfExp):
+        yield "condition", invert
+    if isinstance(node, ast.Call):
+        name = ast.unparse(node.func).rpartition(".")[2]
+        if node.keywords and node.keywords[-1].arg and (name[0].isupper() or name == "replace"):
+            yield "field", drop_field
+        if len(node.args) > 1 and all(isinstance(given, ast.Name | ast.Attribute) for given in node.args[:2]):
+            yield "arguments", swap_arguments
+
+
 def faults(path: Path) -> Iterator[Fault]:
-    """Every fault that a file can have, but in declarations, error messages and imports for types."""
+    """Every fault of the functions and methods of a file, but in declarations and error messages."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    places: dict[int, Place] = {}
     left_out: set[int] = set()
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for function in (*tree.body, *(member for owner in classes for member in owner.body)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            line = min([function.lineno, *(each.lineno for each in function.decorator_list)])
+            inner = (node for statement in function.body for node in ast.walk(statement))
+            places |= {id(node): (str(path), function.name, line) for node in inner}
     for node in ast.walk(tree):
-        is_declared = isinstance(node, ast.AnnAssign) or ast.unparse(node).startswith("if TYPE_CHECKING")
-        if isinstance(node, ast.Raise) or (isinstance(node, ast.stmt) and is_declared):
+        if isinstance(node, ast.Raise | ast.AnnAssign):
             left_out |= {id(inner) for inner in ast.walk(node)}
     for index, node in enumerate(ast.walk(tree)):
-        found: list[tuple[str, Callable[[ast.AST], None]]] = []
-        if isinstance(node, ast.BinOp) and type(node.op) in SIGNS:
-            found.append(("sign", negate))
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in BOUNDS:
-            found.append(("bound", move_bound))
-            if isinstance(node.comparators[0], ast.Constant) and isinstance(node.comparators[0].value, int):
-                found.append(("constant", add_one))
-        if isinstance(node, ast.Call):
-            name = ast.unparse(node.func).rpartition(".")[2]
-            if node.keywords and node.keywords[-1].arg and (name[0].isupper() or name == "replace"):
-                found.append(("field", drop_field))
-            if len(node.args) > 1 and all(isinstance(one, ast.Name | ast.Attribute) for one in node.args[:2]):
-                found.append(("arguments", swap_arguments))
-        if id(node) not in left_out:
-            yield from (Fault(path, index, getattr(node, "lineno", 0), *one) for one in found)
+        if id(node) in places and id(node) not in left_out:
+            line = getattr(node, "lineno", 0)
+            yield from (Fault(places[id(node)], index, line, *change) for change in changes(node))
 
 
-def tests_fail(folder: Path, tests: list[str], arguments: list[str], shared: Path) -> str | None:
-    """The first test that fails, or None; "in time" where they do not end."""
-    environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}", "SOTTOVOCE_SHARED": str(shared)}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments, *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=MOST_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return "in time"
-    if done.returncode in (0, 5):
-        return None
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+?(?:::.*?)?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    return failed[1] if failed else done.stdout[-200:] + done.stderr[-200:]
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_of(constant)
+
+
+def put_in(fault: Fault) -> None:
+    """Change the code of the function in this process."""
+    path, name, line = fault.place
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    fault.apply(list(ast.walk(tree))[fault.index])
+    module = compile(ast.fix_missing_locations(tree), path, "exec")
+    (changed,) = (each for each in codes_of(module) if (each.co_name, each.co_firstlineno) == (name, line))
+    for function in [each for each in gc.get_objects() if type(each) is FunctionType]:
+        code = function.__code__
+        if (code.co_filename, code.co_name, code.co_firstlineno) == fault.place:
+            function.__code__ = changed
+
+
+class Mutations:
+    """A plugin of pytest that runs the tests once, and then those that a fault concerns."""
+
+    def __init__(self, packages: list[str], n: int, seed: int) -> None:
+        choice = random.Random(seed)
+        paths = (path for package in packages for path in sorted((SOURCE / package).rglob("*.py")))
+        possible = [fault for path in paths for fault in faults(path)]
+        self.chosen = choice.sample(possible, min(n, len(possible)))
+        self.finders: dict[str, list[str]] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        calls: defaultdict[Place, list[int]] = defaultdict(list)
+        for number in range(len(session.items)):
+            for place in self._called(session.items, number):
+                calls[place].append(number)
+        for fault in self.chosen:
+            where = f"{Path(fault.place[0]).relative_to(SOURCE)}:{fault.line} {fault.kind}"
+            found = self._finders(session.items, calls[fault.place], fault)
+            self.finders[f"{where} {fault.index}"] = found
+            print(f"{where}: {f'found by {len(found)}: {found[0]}' if found else 'missed'}", flush=True)
+        n_found = sum(map(bool, self.finders.values()))
+        print(f"{n_found} of {len(self.finders)} faults found by {len(session.items)} tests", flush=True)
+        return True
+
+    def _called(self, items: list[pytest.Item], number: int) -> set[Place]:
+        places: set[Place] = set()
+
+        def note(frame: FrameType, event: str, _: object) -> None:
+            code = frame.f_code
+            if event == "call" and "sottovoce" in code.co_filename:
+                places.add((code.co_filename, code.co_name, code.co_firstlineno))
+
+        threading.setprofile(note)
+        sys.setprofile(note)
+        try:
+            self._fails(items, number)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+        return places
+
+    def _fails(self, items: list[pytest.Item], number: int) -> bool:
+        following = items[number + 1] if number + 1 < len(items) else None
+        return any(report.failed for report in runtestprotocol(items[number], log=False, nextitem=following))
+
+    def _finders(self, items: list[pytest.Item], numbers: list[int], fault: Fault) -> list[str]:
+        """The tests that fail with a fault; "in time" where they do not end."""
+        read, write = os.pipe()
+        if not (child := os.fork()):
+            try:
+                put_in(fault)
+                chosen = [items[number] for number in numbers]
+                failed = [item.nodeid for at, item in enumerate(chosen) if self._fails(chosen, at)]
+            except BaseException as error:
+                failed = [f"by {type(error).__name__}"]
+            with open(write, "w", encoding="utf-8") as pipe:
+                json.dump(failed, pipe)
+            os._exit(0)
+        os.close(write)
+        with open(read, encoding="utf-8") as pipe:
+            if not select.select([pipe], [], [], MOST_S)[0]:
+                os.kill(child, signal.SIGKILL)
+            text = pipe.read()
+        os.waitpid(child, 0)
+        found: list[str] = json.loads(text) if text else ["in time, or by the end of the process"]
+        return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkout", type=Path, default=ROOT)
+    parser.add_argument("--packages", required=True, help="between commas")
     parser.add_argument("--n", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--packages", help="some of them, between commas")
-    parser.add_argument("arguments", nargs="*", default=["-m", "not long"])
+    parser.add_argument("--report", type=Path, help="JSON of the tests that find each fault")
+    parser.add_argument("arguments", nargs="*", default=["-m", "not long"], help="of pytest, after --")
     given = parser.parse_args()
-    checkout, choice = given.checkout.resolve(), random.Random(given.seed)
-    shared = checkout.parent / "shared"
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(shutil.copytree(checkout, Path(temporary) / "checkout", ignore=LEFT_OUT))
-        source = folder / "src" / "sottovoce"
-        tested = sorted(path.name for path in source.iterdir() if (folder / "tests" / path.name).is_dir())
-        packages = given.packages.split(",") if given.packages else tested
-        choice.shuffle(packages)
-        of_package = {
-            name: [fault for path in sorted((source / name).rglob("*.py")) for fault in faults(path)]
-            for name in packages
-        }
-        n_found = 0
-        for number in range(given.n):
-            package = packages[number % len(packages)]
-            kind = choice.choice(sorted({fault.kind for fault in of_package[package]}))
-            fault = choice.choice([fault for fault in of_package[package] if fault.kind == kind])
-            text = fault.path.read_text(encoding="utf-8")
-            tree = ast.parse(text)
-            fault.apply(list(ast.walk(tree))[fault.index])
-            fault.path.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
-            failed = tests_fail(folder, [f"tests/{package}"], given.arguments, shared)
-            fault.path.write_text(text, encoding="utf-8")
-            if failed and "::" in failed and tests_fail(folder, [failed], given.arguments, shared):
-                failed = None  # it fails without the fault too
-            n_found += failed is not None
-            where = f"{fault.path.relative_to(folder)}:{fault.line}"
-            print(f"{where}: {fault.kind}: {f'found by {failed}' if failed else 'missed'}", flush=True)
-    print(f"{n_found} of {given.n} faults found")
+    packages = given.packages.split(",")
+    mutations = Mutations(packages, given.n, given.seed)
+    options = ["-q", "-s", "--timeout", "0", "-p", "no:cacheprovider", "-p", "no:xdist", *given.arguments]
+    pytest.main([*options, *(f"tests/{name}" for name in packages)], [mutations])
+    if given.report:
+        given.report.write_text(json.dumps(mutations.finders, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,25 @@
-"""Options mean the same everywhere; the help shows each once."""
+"""Options mean the same everywhere; help needs no heavy package; numbers and times as people write them."""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 from sottovoce.cli.main import cli, run
-from sottovoce.cli.options import SectionedCommand
+from sottovoce.cli.options import TIME, Parsed, SectionedCommand, number_in_range, read_list
+from sottovoce.errors import OptionError
+from sottovoce.options.schema import Option
 from tests.cli.conftest import Call
+from tests.fresh_process import run_code
 
 SHORT = {
     "-h": {"--help"},
@@ -105,3 +113,143 @@ def test_verbose_stands_anywhere(words: list[str], level: int, capsys: pytest.Ca
 def test_debug_stands_anywhere(words: list[str], call: Call) -> None:
     assert "Traceback" in call(*words, code=2).err
     assert "Traceback" not in call(*[word for word in words if word != "--debug"], code=2).err
+
+
+HEAVY = {"torch", "numpy", "av", "tiktoken", "starlette", "uvicorn", "anyio", "httpx"}
+HELP = [[word, "--help"] for word in ("transcribe", "stream", "ctc", "eval", "bench", "serve")]
+SCRIPT = f"""
+import sys
+from sottovoce.cli.main import run
+for words in {[["--help"], ["models", "list"], ["models", "download", "--help"], *HELP]}:
+    code = run(words)
+    loaded = sys.modules.keys() & {HEAVY | {"huggingface_hub.file_download"}}
+    if code or loaded:
+        print(*words, code, loaded, file=sys.stderr)
+import sottovoce.cli.options, sottovoce.cli.documents, sottovoce.offline.regroup
+assert "torch" not in sys.modules
+"""
+
+
+def test_help_lists_options_and_documents_load_nothing_heavy(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    ids=str,
+)
+def test_threads_spin_briefly_while_they_wait_unless_told_otherwise(
+    given: dict[str, str], expected: str
+) -> None:
+    script = (
+        "import atexit, os, sys; from sottovoce.cli.main import main; "
+        "atexit.register(lambda: print(os.environ.get('GOMP_SPINCOUNT'), file=sys.stderr)); "
+        "main(['--version'])"
+    )
+    waiting = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in os.environ.items() if name not in waiting} | given
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr == f"{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("90", 90), ("90.25", 90.25), ("1:30", 90), ("0:01:30.5", 90.5), ("75:00", 4500), (" 5 ", 5)],
+)
+def test_times(text: str, seconds: float) -> None:
+    assert TIME.convert(text, None, None) == seconds
+    assert read_list("times", "--x", f"{text},{text}") == (seconds, seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "nan", "inf", "-1", "-1:30", "1:60", "1:60:00", "1:-2", "1:2:3:4", "1.5:30"]
+)
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="expected seconds or h:mm:ss"):
+        TIME.convert(text, None, None)
+    if text:
+        with pytest.raises(OptionError, match="--x: expected"):
+            read_list("times", "--x", f"1,{text}")
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "x"])
+def test_what_is_no_number(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="expected a number"):
+        number().convert(text, None, None)
+    with pytest.raises(OptionError, match="--x: expected"):
+        read_list("numbers", "--x", f"1,{text}")
+
+
+def number(**bounds: float) -> Parsed:
+    return number_in_range(Option("", kind="number", **bounds))  # type: ignore[arg-type]
+
+
+def test_ranges() -> None:
+    assert number(least=0, most=1).convert("1", None, None) == 1.0
+    for kind, text in [(number(least=0), "-0.1"), (number(most=1), "1.1"), (number(above=0), "0")]:
+        with pytest.raises(click.BadParameter):
+            kind.convert(text, None, None)
+
+
+def test_whole_numbers() -> None:
+    assert read_list("integers", "--x", "-1, 50") == (-1, 50)
+    assert read_list("integers", "--x", "") == ()
+    with pytest.raises(OptionError, match="--x"):
+        read_list("integers", "--x", "1.5")
+
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+CALLS = [
+    ("plot {clip} -m nowhere -o {tmp}/talk.png", "matplotlib", "plot"),
+    ("eval switching {tmp}/list.jsonl --model nowhere --plots {tmp}", "matplotlib", "plot"),
+    ("eval wer {tmp}/list.jsonl --model nano", "whisper_normalizer", "eval"),
+    ("eval wer {tmp}/list.jsonl --model nano", "jiwer", "eval"),
+    ("stream --mic -m nano", "sounddevice", "mic"),
+    ("transcribe {clip} -m nano --grammar {tmp}/a.gbnf", "llguidance", "grammar"),
+    ("transcribe {clip} -m nano --speakers auto --speaker-engine pyannote", "pyannote.audio", "pyannote"),
+    ("batch {clips} {tmp}/out.parquet -m nano", "pyarrow", "parquet"),
+    ("batch {clips} {tmp}/out.jsonl -m nano --ray", "ray", "ray"),
+    ("serve -m nano --port 0", "uvicorn", "serve"),
+    ("serve -m nano --port 0", "starlette", "serve"),
+    ("ctc {tmp}/e.npy --labels {tmp}/labels.txt --neural-lm {tmp}", "transformers", "neural-lm"),
+]
+
+
+WITHOUT = """
+import sys
+from sottovoce.cli.main import run
+for package, words in {calls!r}:
+    assert package not in sys.modules, package
+    sys.modules[package] = None
+    print("code", run(words), flush=True)
+    del sys.modules[package]
+"""
+"""Calls in a process in which a package is as if it were not installed; none before has imported it."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    np.save(tmp_path / "e.npy", np.log(np.full((5, 3), 1 / 3, np.float32)))
+    (tmp_path / "labels.txt").write_text("_\na\nb\n")
+    (tmp_path / "lm.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(64))
+    (tmp_path / "a.gbnf").write_text('root ::= "a"')
+    row = f'{{"id": "a", "file": "{CLIP.as_posix()}", "duration": 3.0, "language": "en", "text": "a"}}\n'
+    (tmp_path / "list.jsonl").write_text(row)
+    return tmp_path
+
+
+def test_the_extra_is_named_in_one_line(folder: Path) -> None:
+    calls = [
+        (package, call.format(clip=CLIP, clips=CLIP.parent, tmp=folder).split()) for call, package, _ in CALLS
+    ]
+    assert run_code(WITHOUT.format(calls=calls), Path.cwd(), folder / "said") == 0
+    lines = (folder / "said").read_text().splitlines()
+    assert lines[1::2] == ["code 2"] * len(CALLS), lines
+    for (call, _, extra), line in zip(CALLS, lines[::2], strict=True):
+        assert line.startswith("error: "), call
+        assert f"[{extra}]'" in line.partition(": pip install ")[2], call

@@ -1,4 +1,4 @@
-"""`sottovoce transcribe` as people and programs meet it: documents, errors, exit codes."""
+"""`sottovoce transcribe`: documents, tracks, speakers, progress, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,23 @@ import pytest
 import torch
 
 from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
+from sottovoce.cli.invocation import Invocation
 from sottovoce.cli.main import run
+from sottovoce.cli.progress import for_each_file
 from sottovoce.cli.transcribe import transcribe
+from sottovoce.errors import AudioError, OutputError, is_out_of_memory
+from sottovoce.offline import transcription
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import WINDOW_VAD, FallbackOptions, VadOptions
+from sottovoce.options.transcribe import SpeakerOptions
+from sottovoce.speakers.diarize import ClusteringDiarizer
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
-from tests.audio.media import pipe, wav_bytes
+from sottovoce.types import Turn
+from tests.audio.media import Sound, pipe, wav_bytes, write_tracks
 from tests.cli.conftest import Call
 from tests.fresh_process import start_command
+from tests.speakers.tones import ToneSpeakers, ToneVoices, recording
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 FIVE = FallbackOptions(best_of=5)
@@ -270,3 +279,198 @@ def test_standard_input_without_sound_is_named(
 ) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=opened(b"no sound here")))
     assert call("transcribe", "-", *FAST, code=2).err.startswith("error: standard input: expected an audio")
+
+
+FAST_AUDIO = ["--model", "nano", "--beam-size", "1", "--temperature", "0"]
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    english, german = load_audio(CLIPS / "en.flac"), load_audio(CLIPS / "de.flac")
+    tracks: list[Sound] = [(english, "eng", None), (german, "deu", "Kommentar")]
+    return write_tracks(tmp_path / "film.mka", tracks, "pcm_s16le")
+
+
+@pytest.mark.parametrize(("track", "mode"), [("2", []), ("de", ["--vad"]), ("ger", ["--offset", "0:00.1"])])
+def test_the_track_is_read_and_told(track: str, mode: list[str], film: Path, call: Call) -> None:
+    output = call("transcribe", film, *FAST_AUDIO, "--audio-track", track, *mode)
+    assert "viel Zeit" in output.out
+    (line,) = output.err.splitlines()
+    assert line == (f"note: {film}: audio track 2 (deu, 'Kommentar') of 2; others: 1 (eng) (--audio-track)")
+
+
+def test_the_track_that_ffmpeg_takes_is_told_too(film: Path, call: Call) -> None:
+    output = call("transcribe", film, *FAST_AUDIO, "-f", "json", "-o", "-")
+    assert '"language": "en"' in output.out
+    assert "audio track 1 (eng) of 2" in output.err
+
+
+def test_a_recording_of_one_track_says_nothing(call: Call) -> None:
+    assert call("transcribe", CLIPS / "de.flac", *FAST_AUDIO, "--audio-track", "1").err == ""
+
+
+def test_a_recording_without_the_track_is_one_line_and_others_are_read(
+    film: Path, tmp_path: Path, call: Call
+) -> None:
+    other = Path(shutil.copy(CLIPS / "de.flac", tmp_path / "other.flac"))
+    said = call("transcribe", film, other, *FAST_AUDIO, "--audio-track", "2", "-o", tmp_path, code=1)
+    errors = [line for line in said.err.splitlines() if line.startswith("error")]
+    assert errors == [f"error: {other}: expected an audio track among 1; got '2'"]
+    assert "viel Zeit" in (tmp_path / "film.txt").read_text()
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_track_that_is_not_there_is_told_before_the_model_is_loaded(film: Path, call: Call) -> None:
+    for track, told in (("3", "among 1 (eng), 2 (deu, 'Kommentar'); got '3'"), ("0", "number from 1")):
+        (line,) = call("transcribe", film, *FAST_AUDIO, "--audio-track", track, code=2).err.splitlines()
+        assert line.startswith("error: ")
+        assert told in line
+
+
+@pytest.mark.long
+def test_several_processes_read_the_track(film: Path, call: Call) -> None:
+    words = ["--processors", "2", "-l", "de", "--audio-track", "de"]
+    assert "viel Zeit" in call("transcribe", film, *FAST_AUDIO, *words).out
+
+
+LACKS = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes."),
+]
+
+
+def failing(error: Exception, done: list[str]) -> Callable[[str], None]:
+    def work(name: str) -> None:
+        if name == "bad":
+            raise error
+        done.append(name)
+
+    return work
+
+
+def code_of(error: Exception, files: list[str], done: list[str]) -> int:
+    return for_each_file(files, failing(error, done), invocation=Invocation(), advice="--dtype int8")
+
+
+OTHERS = [AudioError("bad: no sound"), RuntimeError("shape mismatch"), KeyError("x"), ZeroDivisionError()]
+
+
+@pytest.mark.parametrize("error", [*LACKS, *OTHERS], ids=lambda error: repr(error)[:30])
+def test_one_file_fails_in_one_line_and_the_next_is_done(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[str] = []
+    assert code_of(error, ["a", "bad", "b"], done) == 1
+    assert done == ["a", "b"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "bad" in line
+    assert ("--dtype int8" in line) == is_out_of_memory(error)
+    assert code_of(error, ["bad"], done) == 2
+
+
+def test_nothing_more_is_done_where_nothing_can_be_written() -> None:
+    done: list[str] = []
+    with pytest.raises(OutputError):
+        code_of(OutputError("standard output: cannot be written"), ["a", "bad", "b"], done)
+    assert done == ["a"]
+
+
+def test_a_name_with_line_breaks_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(AudioError("a\nb\x1b[31m: no sound"), ["bad"], []) == 2
+    assert capsys.readouterr().err == "error: a\\nb\\x1b[31m: no sound\n"
+
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+TALK = (Turn(0.2, 4.0, "middle"), Turn(4.3, 8.0, "low"), Turn(8.2, 12.0, "high"), Turn(12.2, 15.6, "middle"))
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    path = tmp_path / "talk.wav"
+    path.write_bytes(wav_bytes(recording(TALK, 16.0)))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _tones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks that hear tones stand in for those that hear people: no weights are needed."""
+
+    def tone_diarizer(wish: SpeakerOptions) -> ClusteringDiarizer:
+        return ClusteringDiarizer(ToneSpeakers(), ToneVoices(), wish)
+
+    monkeypatch.setattr(transcription, "make_diarizer", tone_diarizer)
+
+
+def turns(talk: Path, *words: str) -> list[tuple[float, str]]:
+    """Where turns begin, and whose they are, in the JSON document; tones are not read as speech."""
+    out = talk.with_suffix(".json")
+    assert run(["transcribe", str(talk), *FAST, "--vad", *words, "-o", str(out)]) == 0
+    return [(round(turn["start"]), turn["speaker"]) for turn in json.loads(out.read_text())["turns"]]
+
+
+def test_names_by_the_order_of_first_speech(talk: Path) -> None:
+    assert turns(talk, "--speakers", "auto") == [(0, "A"), (4, "B"), (8, "C"), (12, "A")]
+    named = turns(talk, "--speakers", "3", "--speaker-names", "Ann, Bob Lee")
+    assert named == [(0, "Ann"), (4, "Bob Lee"), (8, "C"), (12, "Ann")]
+    swapped = turns(talk, "--speakers", "auto", "--speaker-names", "B,A")
+    assert swapped == [(0, "B"), (4, "A"), (8, "C"), (12, "B")]
+
+
+def test_names_are_in_every_document(talk: Path, tmp_path: Path) -> None:
+    words = ["--speakers", "auto", "--speaker-names", "Ann,Bob,Eve", "-f", "all", "-o", str(tmp_path / "out")]
+    words += ["--no-read-again"]  # words over tones, where nobody speaks, are left out otherwise
+    assert run(["transcribe", str(talk), *FAST, "--duration", "9", *words]) == 0
+    document = json.loads((tmp_path / "out" / "talk.json").read_text())
+    speakers = {segment["speaker"] for segment in document["segments"]}
+    assert speakers <= {"Ann", "Bob", "Eve"}
+    assert speakers
+    for segment in document["segments"]:
+        assert {word["speaker"] for word in segment["words"]} == {segment["speaker"]}
+    assert (tmp_path / "out" / "talk.rttm").read_text().split()[7] == "Ann"
+    for extension in ("txt", "srt", "vtt", "ass", "html", "TextGrid", "lrc"):
+        text = (tmp_path / "out" / f"talk.{extension}").read_text(encoding="utf-8")
+        assert any(name in text for name in speakers), extension
+
+
+def test_known_voices_have_their_names_wherever_they_speak(talk: Path, tmp_path: Path) -> None:
+    voice = tmp_path / "eve.wav"
+    voice.write_bytes(wav_bytes(recording((Turn(0.0, 2.0, "high"),), 2.0)))
+    names = turns(talk, "--speakers", "auto", "--known-voice", f"Eve={voice}", "--speaker-names", "Ann")
+    assert names == [(0, "Ann"), (4, "B"), (8, "Eve"), (12, "Ann")]
+    low = tmp_path / "low=1.wav"
+    low.write_bytes(wav_bytes(recording((Turn(0.0, 2.0, "low"),), 2.0)))
+    both = ["--known-voice", f"Eve={voice}", "--known-voice", f"Bob={low}"]
+    assert turns(talk, "--speakers", "auto", *both) == [(0, "A"), (4, "Bob"), (8, "Eve"), (12, "A")]
+
+
+def test_bounds_of_the_number_of_speakers(talk: Path) -> None:
+    assert {name for _, name in turns(talk, "--speakers", "auto", "--max-speakers", "2")} == {"A", "B"}
+    two = ["--speakers", "auto", "--min-speakers", "2", "--max-speakers", "12"]
+    assert {name for _, name in turns(talk, *two)} == {"A", "B", "C"}
+    alone = talk.with_name("one.wav")
+    alone.write_bytes(wav_bytes(recording((Turn(0.2, 9.0, "low"), Turn(9.5, 14.0, "low")), 15.0)))
+    assert {name for _, name in turns(alone, "--speakers", "auto")} == {"A"}
+
+
+def test_a_part_has_its_own_order(talk: Path) -> None:
+    names = turns(talk, "--speakers", "2", "--speaker-names", "Ann,Bob", "--offset", "8.1")
+    assert names == [(8, "Ann"), (12, "Bob")]
+
+
+def test_channels_are_named_in_their_order(tmp_path: Path) -> None:
+    from sottovoce.audio.io import load_audio
+
+    speech = load_audio(CLIP)
+    nothing = np.zeros_like(speech)
+    both = np.stack([np.concatenate([nothing, speech]), np.concatenate([speech, nothing])])
+    path = tmp_path / "call.wav"
+    path.write_bytes(wav_bytes(both))
+    for channels in ("energy", "apart"):
+        out = tmp_path / f"{channels}.json"
+        words = ["--channels", channels, "--speaker-names", "Ann,Bob", "-o", str(out)]
+        assert run(["transcribe", str(path), *FAST, *words]) == 0
+        segments = json.loads(out.read_text())["segments"]
+        assert (segments[0]["speaker"], segments[-1]["speaker"]) == ("Bob", "Ann")
