@@ -148,6 +148,9 @@ class Mutations:
         self.finders: dict[str, list[str]] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        from hypothesis.internal.conjecture import engine  # pytest warns of earlier imports
+
+        engine.MAX_SHRINKS = 0
         calls: defaultdict[Place, list[int]] = defaultdict(list)
         for number in range(len(session.items)):
             for place in self._called(session.items, number):
@@ -164,18 +167,18 @@ class Mutations:
     def _called(self, items: list[pytest.Item], number: int) -> set[Place]:
         places: set[Place] = set()
 
-        def note(frame: FrameType, event: str, _: object) -> None:
+        def note(frame: FrameType, _: str, __: object) -> None:  # of calls alone, as it returns no tracer
             code = frame.f_code
-            if event == "call" and "sottovoce" in code.co_filename:
+            if "sottovoce" in code.co_filename:
                 places.add((code.co_filename, code.co_name, code.co_firstlineno))
 
-        threading.setprofile(note)
-        sys.setprofile(note)
+        threading.settrace(note)
+        sys.settrace(note)
         try:
             self._fails(items, number)
         finally:
-            sys.setprofile(None)
-            threading.setprofile(None)
+            sys.settrace(None)
+            threading.settrace(None)
         return places
 
     def _fails(self, items: list[pytest.Item], number: int) -> bool:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.models.backend import Backend, EncoderOutput
-from sottovoce.runtime.graphs import eagerly
 from sottovoce.runtime.static_rows import RowPool
+from sottovoce.runtime.torch_encoder import eagerly
 from sottovoce.types import Features, Floats
 from tests.models import tiny
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row

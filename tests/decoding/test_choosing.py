@@ -21,9 +21,9 @@ from sottovoce.decoding.search import BestTokensEnd, StepsOfSearch
 from sottovoce.lm.fusion import ShallowFusion, text_fusion
 from sottovoce.models.backend import Backend, EndingRows, RunningRows
 from sottovoce.options.decoding import DecodingOptions
-from sottovoce.runtime.graphs import eagerly
 from sottovoce.runtime.static_rows import RowPool
 from sottovoce.runtime.torch import TorchBackend
+from sottovoce.runtime.torch_encoder import eagerly
 from sottovoce.types import Features
 from tests.decoding import rig
 from tests.models import tiny

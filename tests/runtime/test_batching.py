@@ -45,9 +45,9 @@ from sottovoce.runtime.calls import (
     RunOnHost,
     Runtime,
 )
-from sottovoce.runtime.graphs import eagerly
 from sottovoce.runtime.static_rows import RowPool
 from sottovoce.runtime.torch import TorchBackend
+from sottovoce.runtime.torch_encoder import eagerly
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.text.tokenizer import Tokenizer

@@ -36,9 +36,9 @@ from sottovoce.models.dims import EXACT, EncoderMode
 from sottovoce.models.load import load_checkpoint
 from sottovoce.runtime import batching
 from sottovoce.runtime.calls import DirectRuntime, Runtime
-from sottovoce.runtime.graphs import eagerly
 from sottovoce.runtime.static_rows import RowPool, StaticRows, step_sizes
 from sottovoce.runtime.torch import TorchBackend
+from sottovoce.runtime.torch_encoder import eagerly
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttRequest,

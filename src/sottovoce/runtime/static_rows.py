@@ -31,7 +31,6 @@ from sottovoce.models.backend import STEPS_AHEAD, StepEnd, StepGroup, StepPart
 from sottovoce.models.devices import MOST_RECORDINGS, encoder_work
 from sottovoce.models.dims import AlignmentHeads, ModelDims, aligned
 from sottovoce.models.whisper import TextDecoder, attention_plans
-from sottovoce.runtime.graphs import Outputs, Record, eagerly
 from sottovoce.runtime.rows import (
     NewTokens,
     RowAudio,
@@ -42,7 +41,7 @@ from sottovoce.runtime.rows import (
     indices,
     selected,
 )
-from sottovoce.runtime.torch_encoder import StaticEncoder
+from sottovoce.runtime.torch_encoder import Outputs, Record, StaticEncoder, eagerly
 from sottovoce.types import Floats, Ints
 
 _fusions: WeakKeyDictionary[ShallowFusion, dict[torch.device, TorchFusion]] = WeakKeyDictionary()

@@ -14,7 +14,6 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.devices import MOST_RECORDINGS, NumberFormat, encoder_work, plan_memory
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.whisper import KeysValues, Whisper, attention_plans, whisper_from_tensors
-from sottovoce.runtime.graphs import recorder_of
 from sottovoce.runtime.incremental_encoder import CachedWindow, content_frames, plan_updates
 from sottovoce.runtime.rows import RowMemory, TorchRows, cross_keys_values
 from sottovoce.runtime.static_rows import RowPool, StaticRows
@@ -23,6 +22,7 @@ from sottovoce.runtime.torch_encoder import (
     EncoderKvCache,
     StaticEncoder,
     TorchEncoderOutput,
+    recorder_of,
 )
 from sottovoce.threads import tell_torch
 from sottovoce.types import Features
