@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 LM_WEIGHT = 0.3
 """Of an n-gram over token ids. Source: docs/lm-fusion.md."""
 CONTEXT_S = 1.0
-"""On both sides of the frames of a CTC head that are used; at most a quarter of a short window."""
+"""On both sides of the used frames of a CTC head; at most a quarter of a short window. Set by hand."""
 
 
 class Model(Recogniser):

@@ -165,7 +165,9 @@ class AcousticModel:
 
 
 EDGE_FRAMES = 3
-"""A network may have so many frames less or more than a short window, and a tenth of a long one."""
+"""Frames by which a network may differ from a short window (a tenth of a long one), as convolutions without
+padding drop some at both ends. Set by hand.
+"""
 IMPROBABLE = 1e-9
 """Probability of a label where nothing is spoken: negligible, and far from the limits of float32."""
 
