@@ -334,40 +334,6 @@ def read_object(name: str, value: object, *, optional: bool = False) -> Mapping[
     return cast("Mapping[str, object]", value)
 
 
-def require_only(name: str, given: Mapping[str, object], allowed: Iterable[str]) -> None:
-    for key in given:
-        if key not in allowed:
-            message = f"unknown parameter '{name}.{key[:50]}': expected {', '.join(allowed)}"
-            raise ApiError(message, param=f"{name}.{key[:50]}", code="unknown_parameter")
-
-
-def object_of(**readers: Reader[Json]) -> Reader[dict[str, Json]]:
-    """The reader of an object with these fields alone; missing ones are null."""
-
-    def read(name: str, value: object) -> dict[str, Json]:
-        given = read_object(name, value)
-        require_only(name, given, readers)
-        return {field: read(field, given.get(field)) for field, read in readers.items()}
-
-    return read
-
-
-def list_of(read: Reader[T], most: int) -> Reader[list[T]]:
-    """The reader of a list; null is an empty one."""
-
-    def read_items(name: str, value: object) -> list[T]:
-        items = [] if value is None else value
-        if not isinstance(items, list) or len(items) > most:
-            raise invalid_value(name, f"a list of at most {most}", quoted(value))
-        return [read(name, item) for item in items]
-
-    return read_items
-
-
-def or_null(read: Reader[T]) -> Reader[T | None]:
-    return lambda name, value: None if value is None else read(name, value)
-
-
 def read_json_list(name: str, value: object) -> tuple[str, ...]:
     return read_list(name, value if isinstance(value, list) else None)
 

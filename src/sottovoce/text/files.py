@@ -132,6 +132,7 @@ def _located(where: str, fault: msgspec.ValidationError) -> str:
     reason, _, place = str(fault).partition(" - at `$")
     field = place.strip(".`")
     reason = reason.replace("Object missing required field", "expected a field")
+    reason = reason.replace("Object contains unknown field", "expected no field")
     reason = re.sub("`([^`]+)`", lambda kinds: _in_words(kinds[1]), reason[:1].lower() + reason[1:])
     return f"{where}: {field}: {reason}" if field else f"{where}: {reason}"
 

@@ -16,19 +16,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
-from typing import cast
+from typing import Annotated, TypeAlias, cast
 
 import anyio
+from msgspec import UNSET, Meta, Struct, UnsetType, field, to_builtins
 from starlette.requests import HTTPConnection
 from starlette.status import WS_1000_NORMAL_CLOSURE, WS_1012_SERVICE_RESTART
 from starlette.websockets import WebSocket
 
-from sottovoce.formats.document import Json, json_text, seconds
+from sottovoce.formats.document import Json, json_text
 from sottovoce.server import fields, live
 from sottovoce.server.api import Api, Auth, SocketRoute
 from sottovoce.server.apis.sottovoce_live import SUBPROTOCOL
-from sottovoce.server.errors import ApiError, invalid_value, too_many_requests
+from sottovoce.server.errors import ApiError, invalid_options, invalid_value, too_many_requests
 from sottovoce.server.services import Services, run_until_first, services_of
+from sottovoce.text.files import from_plain
 
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
 """Subprotocols that end with a reader's token, or with the secret of a publisher that reconnects."""
@@ -38,9 +40,7 @@ MAX_CAPTIONS_CHARACTERS = 16_000_000
 MAX_MESSAGE_CHARACTERS = 2_000_000
 MAX_ITEMS = 2_000
 """Of a list: utterances of a message, words of an utterance."""
-MAX_NAMES = 100
-MAX_NAME = 80
-MAX_NUMBER = 1_000_000
+MAX_NAMES, MAX_NAME = 100, 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,53 +210,51 @@ def _not_found() -> ApiError:
     return ApiError(message, status=404, code="no_such_captions")
 
 
-def read_id(name: str, value: object) -> int:
-    number = fields.read_int(name, value)
-    if not 0 <= number < MAX_NUMBER:
-        raise invalid_value(name, f"a number from 0 to {MAX_NUMBER - 1}", fields.quoted(number))
-    return number
+Text: TypeAlias = Annotated[str, Meta(max_length=8_000)]
+Label: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e6)]
+"""At most 11 days."""
 
 
-def read_label(name: str, value: object) -> str:
-    if not (isinstance(value, str) and len(value) <= MAX_NAME):
-        raise invalid_value(name, f"a text of at most {MAX_NAME} characters, or null", fields.quoted(value))
-    return value
+class SpokenWord(Struct, forbid_unknown_fields=True):
+    word: Text
+    start: Seconds
+    end: Seconds
+    language: Label | None = None
+    speaker: Label | None = None
 
 
-def read_names(name: str, value: object) -> dict[str, Json]:
-    given = fields.read_object(name, value)
-    if len(given) > MAX_NAMES:
-        raise invalid_value(name, f"at most {MAX_NAMES}", str(len(given)))
-    return {read_label(name, letter): LABEL(name, label) for letter, label in given.items()}
+class Line(Struct, forbid_unknown_fields=True):
+    text: Text
+    language: Label | None = None
 
 
-LABEL = fields.or_null(read_label)
-TEXT: fields.Reader[str] = partial(fields.read_text, most=8_000)  # characters
-TIMES: Mapping[str, fields.Reader[float]] = dict.fromkeys(
-    # At most 11 days.
-    ("start", "end"),
-    lambda name, value: seconds(fields.read_number(name, value, 0.0, 1e6)),
-)
-WORD = fields.object_of(word=TEXT, **TIMES, language=LABEL, speaker=LABEL)
-LINE = fields.or_null(fields.object_of(text=TEXT, language=LABEL))
-UTTERANCE = fields.object_of(
-    id=read_id,
-    **TIMES,
-    language=LABEL,
-    words=fields.list_of(WORD, MAX_ITEMS),
-    translation=LINE,
-    unstable=LINE,
-)
-CHANGES: Mapping[str, fields.Reader[Json]] = {
-    "utterances": fields.list_of(UTTERANCE, MAX_ITEMS),
-    "now": fields.or_null(UTTERANCE),
-    "names": read_names,
-    "stopped": fields.or_null(partial(fields.read_number, least=0.0, most=1e13)),  # milliseconds
-    "clear": lambda name, value: value is True,
-}
-"""By field of `captions`. "now": the utterance in progress. "stopped": when the speaker stopped, in
-milliseconds since 1970. An utterance without words removes it.
-"""
+class Utterance(Struct, forbid_unknown_fields=True):
+    """Without words it removes the utterance of its number."""
+
+    id: Annotated[int, Meta(ge=0, lt=1_000_000)]
+    start: Seconds
+    end: Seconds
+    language: Label | None = None
+    words: Annotated[list[SpokenWord], Meta(max_length=MAX_ITEMS)] = field(default_factory=list)
+    translation: Line | None = None
+    unstable: Line | None = None
+
+
+class Captions(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The fields of a `captions` message. now: the utterance in progress. stopped: when the speaker stopped,
+    in milliseconds since 1970.
+    """
+
+    utterances: Annotated[list[Utterance], Meta(max_length=MAX_ITEMS)] = field(default_factory=list)
+    now: Utterance | UnsetType | None = UNSET
+    names: Annotated[dict[Label, Label | None], Meta(max_length=MAX_NAMES)] | UnsetType = UNSET
+    stopped: Annotated[float, Meta(ge=0.0, le=10000000000000.0)] | UnsetType | None = UNSET
+    clear: bool = False
+
+
+class Nothing(Struct, forbid_unknown_fields=True):
+    """The fields of `keepalive` and `close`."""
 
 
 def read_publication(message: bytes | str) -> tuple[str, dict[str, Json]]:
@@ -269,8 +267,9 @@ def read_publication(message: bytes | str) -> tuple[str, dict[str, Json]]:
     kind = str(given.pop("type"))
     if kind not in ("captions", "keepalive", "close"):
         raise invalid_value("type", "captions, keepalive or close", fields.quoted(kind))
-    fields.require_only(kind, given, CHANGES if kind == "captions" else ())
-    return kind, {name: CHANGES[name](name, value) for name, value in given.items()}
+    with invalid_options(kind):
+        changes = from_plain(Captions if kind == "captions" else Nothing, given, kind)
+    return kind, to_builtins(changes)
 
 
 def captions_of(connection: HTTPConnection) -> CaptionRegistry:
