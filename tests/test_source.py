@@ -1,19 +1,25 @@
-"""A recording is opened in one way by everybody who reads it: first, again, and in any command."""
+"""The source: layers, public names, and what every module keeps to."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import sottovoce
 from sottovoce.api import Model
 from sottovoce.audio.io import Source, load_audio, probe_audio
 from sottovoce.cli.main import run
+from sottovoce.errors import MissingExtraError
 from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.pictures import spectrogram_address
@@ -123,3 +129,66 @@ def test_an_archive_is_read_as_it_is_opened(
     assert run(["batch", str(tmp_path / "list.txt"), str(table), *FAST, *flags]) == 0
     (row,) = map(json.loads, table.read_text(encoding="utf-8").splitlines())
     assert row["text"] == model.transcribe(load_audio(source), options=OPTIONS).text
+
+
+def test_imports_keep_the_contracts() -> None:
+    pytest.importorskip("importlinter.cli", reason="the extra check is not installed")
+    # In a process of its own: import-linter disables the loggers of the process.
+    script = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[1], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_all_public_names_are_there() -> None:
+    for name in sottovoce.__all__:
+        assert getattr(sottovoce, name) is not None
+
+
+def test_unknown_names_are_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        sottovoce.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("sottovoce", "torch av transformers matplotlib jiwer"),
+        (
+            "sottovoce.api",
+            "sottovoce.streaming sottovoce.alignment sottovoce.ctc sottovoce.cli sottovoce.server",
+        ),
+    ],
+)
+def test_an_import_loads_what_a_task_needs_and_changes_no_environment_variable(
+    module: str, absent: str
+) -> None:
+    """Nothing heavy for a name; no live sessions, alignment or searches of CTC for a file."""
+    code = (
+        f"import os, sys; before = dict(os.environ); import {module}; "
+        f"print(before == dict(os.environ), sys.modules.keys() & set('{absent}'.split()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True set()\n"
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'sottovoce[mic]'"),
+        ({"url": "file:///src/a%20b", "dir_info": {"editable": True}}, "pip install -e '/src/a b[mic]'"),
+        ({"url": "file:///src/own", "dir_info": {}}, "pip install '/src/own[mic]'"),
+        (
+            {"url": "https://example.org/own.git", "vcs_info": {"vcs": "git"}},
+            "pip install 'sottovoce[mic] @ git+https://example.org/own.git'",
+        ),
+    ],
+    ids=["index", "editable", "checkout", "git"],
+)
+def test_the_command_for_an_extra_installs_from_where_sottovoce_came(
+    origin: object, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = None if origin is None else json.dumps(origin)
+    monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+    assert str(MissingExtraError("sounddevice", "mic", "Recording")).endswith(f": {command}")

@@ -14,7 +14,7 @@ from sottovoce.lm.arpa import read_arpa
 from sottovoce.lm.kenlm import KenlmModel
 from tests.ctc.enumeration import emissions
 from tests.ctc.test_engines import LABELS, random_arpa
-from tests.lm.test_kenlm import write_probing
+from tests.lm.test_trie import write_probing
 
 pytest.importorskip("sottovoce_kernels.kenlm", reason="the native kernels are not installed, or too old")
 

@@ -20,7 +20,7 @@ from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
 from tests.ctc.enumeration import RandomBigram
-from tests.lm.test_kenlm import write_probing
+from tests.lm.test_trie import write_probing
 
 LABELS = ["-", "a", "b", "|"]
 

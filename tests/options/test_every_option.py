@@ -1,4 +1,4 @@
-"""An option is declared once: flag, field and form set the same value, and a new one needs nothing else."""
+"""An option is declared once: flag, field and form set the same value, for files and live."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ import pytest
 
 from sottovoce.cli.invocation import Invocation
 from sottovoce.cli.options import LIBRARY, SectionedCommand, means_file
+from sottovoce.cli.stream import stream
 from sottovoce.cli.transcribe import EXCLUSIVE, transcribe, transcribe_options
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import WINDOW_VAD, DecodingOptions, FallbackOptions, VadOptions
-from sottovoce.options.schema import ApiField, Option, check_options, from_values, options_of
+from sottovoce.options.decoding import (
+    WINDOW_VAD,
+    DecodingOptions,
+    FallbackOptions,
+    VadOptions,
+    VadStreamOptions,
+)
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.schema import ApiField, Option, changed, check_options, from_values, options_of
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.server.api import document
+from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.apis.whisper_cpp import inference_request
 from sottovoce.server.app import APIS
 from sottovoce.server.errors import ApiError
-from sottovoce.server.fields import FORM, Fields, fields_of, read_field, read_form, schema_of
+from sottovoce.server.fields import FORM, LIVE, Fields, fields_of, read_field, read_form, schema_of
+from sottovoce.streaming.options import StreamOptions
 from sottovoce.text.replacements import Replacements
 
 CONTEXT: dict[str, Any] = {"obj": Invocation(), "help_option_names": ["-h", "--help"]}
@@ -275,3 +285,52 @@ def test_temperatures_have_one_range(value: float) -> None:
 def test_a_parameter_of_the_vad_implies_it() -> None:
     options = transcribe_options(call("--vad-overlap-s", "0.1"))
     assert (options.mode, options.vad) == ("vad", replace(WINDOW_VAD, overlap_s=0.1))
+
+
+FLAGS = [
+    option for option in (*options_of(LiveDecodingOptions), *options_of(VadStreamOptions)) if option.flags
+]
+OWNERS = {"LiveDecodingOptions": StreamOptions, "VadStreamOptions": VadStreamOptions}
+FIELDS: dict[str, tuple[object, Any]] = {
+    "languages": ("en,german", ("en", "de")),
+    "switching": ("off", "off"),
+    "switch_certainty": (0.95, 0.95),
+    "latency": ("low", "low"),
+    "captions": ("revisable", "revisable"),
+    "vad": (False, False),
+    "speakers": ("3", "3"),
+    "replacements": ("ada => Ada", Replacements((("ada", "Ada"),))),
+    "task": ("translate", "translate"),
+    "eagerness": ("high", "high"),
+    "prompt": ("Anna said", "Anna said"),
+    "terms": (["Tisza", "Duna"], "Tisza, Duna"),
+}
+LIVE_FIELDS = [option for option in LIVE if option.owner and "sottovoce" in option.apis]
+
+
+@pytest.mark.parametrize("option", FLAGS, ids=lambda option: option.key)
+def test_a_flag_of_live_speech_sets_its_field_as_python_does(option: Option) -> None:
+    number = 120 if option.owner == "VadStreamOptions" else int(option.least or 0) + 7
+    value = {"text": "Anna", "choice": option.choices[-1:]}.get(option.kind, number)
+    value = value[0] if isinstance(value, tuple) else value
+    words = [str(option.flags), f"{value}"]
+    given = stream.make_context("stream", ["-", *words], help_option_names=["-h", "--help"]).params
+    owner = OWNERS[option.owner]
+    chosen = from_values(owner, given)
+    assert getattr(chosen, option.field) == value != option.default
+    assert chosen == changed(owner(), {option.key: value})
+
+
+@pytest.mark.parametrize("option", LIVE_FIELDS, ids=lambda option: option.key)
+def test_a_field_of_the_protocol_sets_the_same(option: Option) -> None:
+    name = option.apis["sottovoce"].name
+    sent, value = FIELDS[name]
+    request = with_changes(SessionRequest(), {name: sent})
+    assert request.options == changed(LiveOptions(), {option.key: value}) != LiveOptions()
+    assert with_changes(request, {"model": "nano"}).options == request.options
+
+
+def test_a_choice_holds_and_live_decoding_is_part_of_a_stream() -> None:
+    with pytest.raises(OptionError, match="switching: expected 'off' or 'restart', got 'often'"):
+        LiveOptions(switching="often")  # type: ignore[arg-type]
+    assert StreamOptions.of(LiveDecodingOptions(frame_threshold=30)) == StreamOptions(frame_threshold=30)
