@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 import sottovoce
@@ -23,7 +23,12 @@ from sottovoce import Model, load_model
 for name in sottovoce.__all__:
     getattr(sottovoce, name)  # at the first use it stays what it is then: a test's stand-in, if it is one
 N_THREADS = os.environ.get("OMP_NUM_THREADS") or str(min(2, os.cpu_count() or 1))
-torch.set_num_threads(int(N_THREADS))
+try:
+    import torch
+except ModuleNotFoundError:
+    torch = None  # type: ignore[assignment]
+else:
+    torch.set_num_threads(int(N_THREADS))
 # openai-whisper's word times are compiled to run in parallel: at the first of them numba gives PyTorch, too,
 # a thread a core, and with a test process a core these wait for each other, five times as slow.
 os.environ.setdefault("NUMBA_NUM_THREADS", N_THREADS)
@@ -83,9 +88,9 @@ def digest(value: object) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def some(values: torch.Tensor) -> list[float]:
-    """A hundred of a tensor's values, or all."""
-    flat = values.flatten()
+def some(values: object) -> list[float]:
+    """A hundred of an array's values, or all."""
+    flat = np.asarray(values).ravel()
     return [round(float(value), 7) for value in flat[:: max(1, len(flat) // 100)]]
 
 
@@ -128,14 +133,20 @@ def kernels() -> None:
     pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
 
 
+NEEDS_TORCH = re.compile(r"^(import|from) (torch|safetensors\.torch|transformers)\b", re.MULTILINE)
 ALL_LONG = re.compile(r"^pytestmark = \[?\s*[^]]*pytest\.mark\.long\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files of long tests alone where none is run: Ray takes every process seconds to import."""
-    if config.option.markexpr != "not long" or collection_path.suffix != ".py":
+    """Leave out files that need PyTorch where it is not installed.
+
+    Also those of long tests alone where none is run: Ray takes every process seconds to import.
+    """
+    if collection_path.suffix != ".py":
         return None
-    return bool(ALL_LONG.search(collection_path.read_text(encoding="utf-8"))) or None
+    text = collection_path.read_text(encoding="utf-8")
+    is_long = config.option.markexpr == "not long" and ALL_LONG.search(text)
+    return bool(is_long or (torch is None and NEEDS_TORCH.search(text))) or None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -186,4 +197,5 @@ def _batches_succeed(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    if torch is not None:
+        torch.manual_seed(0)

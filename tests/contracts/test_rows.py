@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import EncoderOutput
+from sottovoce.types import Floats
 from tests.contracts.subjects import TOLERANCE, Subject, difference, one_row, subject_of, windows
 from tests.runtime.fake import FakeBackend
 from tests.runtime.reading import read
@@ -19,7 +19,7 @@ def heard(subject: Subject) -> list[EncoderOutput]:
     return [one_row(backend.encode(windows(backend, 2, n)), row) for n, row in ((60, 0), (40, 1), (60, 1))]
 
 
-def alone(subject: Subject, encoded: EncoderOutput, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def alone(subject: Subject, encoded: EncoderOutput, tokens: list[int]) -> tuple[Floats, Floats]:
     """Logits and attention after the last token, read in one go."""
     output = read(subject.backend, encoded, [tokens], capture=subject.backend.alignment_heads)
     return output.logits[0, -1], output.attention[0, :, -1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from importlib import import_module
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.whisper import as_tensor
 from sottovoce.runtime.torch import TorchBackend
-from sottovoce.types import Features
+from sottovoce.types import Features, Floats
 from tests.conftest import Reference, some
 from tests.models import tiny
 from tests.runtime.reading import read, start, step
@@ -46,12 +47,12 @@ def twin_of(checkpoint: Checkpoint) -> nn.Module:
     return model.eval()
 
 
-def our_logits(backend: TorchBackend, mel: Tensor, tokens: Tensor) -> Tensor:
+def our_logits(backend: TorchBackend, mel: Tensor, tokens: Tensor) -> Floats:
     encoded = backend.encode(Features(mel.numpy(), (mel.shape[2],) * len(mel)))
     rows = start(backend, encoded)
     prompt = step(rows, tokens[:, :4]).logits
     steps = [step(rows, tokens[:, i : i + 1]).logits for i in range(4, tokens.shape[1])]
-    return torch.cat([prompt, *steps], dim=1)
+    return np.concatenate([prompt, *steps], axis=1)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
+import numpy as np
 
 from sottovoce.audio.mel import normalize
 from sottovoce.errors import OptionError
@@ -31,15 +29,16 @@ from sottovoce.models.backend import (
     check_spans,
     check_step,
 )
+from sottovoce.models.devices import CPU
 from sottovoce.models.dims import EXACT, AlignmentHeads, ModelDims, Span
 from sottovoce.runtime.incremental_encoder import (
+    EncodedWindows,
     EncoderCacheInfo,
     check_windows,
     content_frames,
     plan_update,
     state_of,
 )
-from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features, Floats, Ints
 
@@ -110,11 +109,32 @@ def by_row(*scripts: Script) -> Hear:
     return lambda _, row: scripts[min(row, len(scripts) - 1)]
 
 
+class FakeEncoderOutput(EncodedWindows[Floats, tuple[Floats, Floats]]):
+    """States in which the script is written."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def pair(keys: Floats, values: Floats) -> tuple[Floats, Floats]:
+        return keys, values
+
+    @staticmethod
+    def concatenated(arrays: Sequence[Floats], axis: int = 0) -> Floats:
+        joined: Floats = np.concatenate(arrays, axis)
+        return joined
+
+    def filled(self, shape: tuple[int, ...], value: float) -> Floats:
+        return np.full(shape, value, np.float32)
+
+    def states_on_host(self) -> Floats:
+        return self.states
+
+
 @dataclass(slots=True)
 class _FakeRow:
     """States (n_frames, d) of a window, its frames of audio, and the tokens read so far."""
 
-    states: Tensor
+    states: Floats
     n_content: int
     read: list[int]
 
@@ -128,7 +148,7 @@ class _Heard:
 
     tokens: tuple[tuple[int, int], ...]
     language_mass: dict[int, float]
-    bias: Tensor
+    bias: Floats
     language_at: list[int]
 
 
@@ -152,7 +172,7 @@ class FakeBackend:
     def __init__(self, hear: Hear | Script, *, dims: ModelDims = FAKE_DIMS, name: str = "fake") -> None:
         self._hear = by_row(hear) if isinstance(hear, Script) else hear
         self.dims, self.name, self.runtime = dims, name, "a script"
-        self.device, self.own_threads = torch.device("cpu"), False
+        self.device, self.own_threads = CPU, False
         self.tail_s, self.encoder_mode = 0.0, EXACT
         self.alignment_heads = ((dims.n_text_layer - 1, 0), (dims.n_text_layer - 1, 1))
         self._tokenizer = Tokenizer.for_model(dims.n_vocab)
@@ -167,7 +187,7 @@ class FakeBackend:
         n_rows, _, n_frames = features.mel.shape
         self.n_encoded += n_rows
         rows = [self._written(self._hear(mel, row), n_frames // 2) for row, mel in enumerate(features.mel)]
-        return TorchEncoderOutput(torch.stack(rows), n_content)
+        return FakeEncoderOutput(np.stack(rows), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         """Write the script that is heard in each window, and say what a network would have computed."""
@@ -188,12 +208,12 @@ class FakeBackend:
         self.n_encoded += 1
         states = self._written(self._hear(normalize(window.log_mel), row), n_frames)[None]
         weights = plan.cache.padding.log_weights(plan.cache.n_content)
-        log_weights = None if weights is None else torch.tensor([weights])
-        encoded = TorchEncoderOutput(states, (plan.cache.n_content,), log_weights=log_weights)
+        log_weights = None if weights is None else np.array([weights], np.float32)
+        encoded = FakeEncoderOutput(states, (plan.cache.n_content,), log_weights=log_weights)
         return IncrementalResult(encoded, FakeEncoderState(plan.cache), plan.n_computed)
 
-    def _written(self, script: Script, n_frames: int) -> Tensor:
-        states = torch.full((n_frames, self.dims.n_audio_state), NOTHING)
+    def _written(self, script: Script, n_frames: int) -> Floats:
+        states = np.full((n_frames, self.dims.n_audio_state), NOTHING, np.float32)
         for spoken in script.languages:
             states[spoken.start : spoken.end, _LANGUAGE] = self._tokenizer.language_token(spoken.code)
         for token in script.tokens:
@@ -201,23 +221,21 @@ class FakeBackend:
                 states[token.frame, _TOKEN] = token.id
         return states
 
-    def _heard(self, states: Tensor, n_content: int, span: Span | None) -> _Heard:
+    def _heard(self, states: Floats, n_content: int, span: Span | None) -> _Heard:
         """What a row makes of the states (n_frames, d) of a window, within a span."""
-        weights = torch.zeros(len(states))
+        audible = np.arange(len(states)) < n_content
+        bias = np.zeros(len(states), np.float32)
         if span is not None:
-            weights[: span[0]] = weights[span[1] :] = -torch.inf
-        audible = weights > -torch.inf
-        audible[n_content:] = False
-        said = ((states[:, _TOKEN] >= 0) & audible).nonzero()[:, 0]
-        tokens = tuple(zip(states[said, _TOKEN].int().tolist(), said.tolist(), strict=True))
-        shares = weights.masked_fill(~audible, -torch.inf).softmax(0) if audible.any() else weights * 0
-        languages = states[:, _LANGUAGE].int()
-        codes, which = languages.unique(return_inverse=True)
-        summed = torch.zeros(len(codes)).index_add(0, which, shares).tolist()
-        mass = {code: share for code, share in zip(codes.tolist(), summed, strict=True) if share > 0}
-        return _Heard(tokens, mass, weights, languages.tolist())
+            bias[: span[0]] = bias[span[1] :] = -np.inf
+            audible &= np.isfinite(bias)
+        (said,) = ((states[:, _TOKEN] >= 0) & audible).nonzero()
+        tokens = tuple(zip(states[said, _TOKEN].astype(int).tolist(), said.tolist(), strict=True))
+        languages = states[:, _LANGUAGE].astype(int)
+        codes, counts = np.unique(languages[audible], return_counts=True)
+        mass = dict(zip(codes.tolist(), (counts / max(1, counts.sum())).tolist(), strict=True))
+        return _Heard(tokens, mass, bias, languages.tolist())
 
-    def _say(self, heard: _Heard, context: list[int], logits: Tensor) -> int:
+    def _say(self, heard: _Heard, context: list[int], logits: Floats) -> int:
         """Write the logits that follow a context; return the frame that is attended to."""
         names = self._tokenizer
         if not context or names.sot not in context:
@@ -233,7 +251,7 @@ class FakeBackend:
         logits[token] = UNSURE if foreign else SURE
         return frame
 
-    def _name_language(self, heard: _Heard, logits: Tensor) -> None:
+    def _name_language(self, heard: _Heard, logits: Floats) -> None:
         for language, mass in heard.language_mass.items():
             token = self._tokenizer.no_speech if language < 0 else language
             logits[token] = SURE + math.log(mass)
@@ -305,27 +323,27 @@ class FakeRows:
         check_heads(capture, dims)
         check_spans(spans, [len(row.states) for row in self._rows])
         self._backend.note_step(tokens)
-        logits, attention = [torch.zeros(0, dims.n_vocab)], []
+        logits, attention = [np.zeros((0, dims.n_vocab), np.float32)], []
         for at, (row, new, places) in enumerate(zip(self._rows, tokens, wanted, strict=True)):
             heard = self._backend._heard(row.states, row.n_content, None if spans is None else spans[at])
-            found = torch.zeros(len(new), dims.n_vocab)
+            found = np.zeros((len(new), dims.n_vocab), np.float32)
             contexts = [row.read + list(new[: i + 1]) for i in range(len(new))]
             frames = [self._backend._say(heard, *each) for each in zip(contexts, found, strict=True)]
             logits.append(found[list(places)])
             attention.append(_attention(frames, heard.bias, len(capture)))
             if spans is None:
                 row.read += new
-        every = torch.cat(logits)
+        every = np.concatenate(logits)
         n_frames = [one.shape[2] for one in attention]
-        joined = torch.cat([pad(one, (0, max(n_frames) - one.shape[2])) for one in attention], dim=1)
-        logits_of = every.numpy() if vocabulary is None else every.numpy()[:, vocabulary]
-        return RowsOutput(logits_of, joined.numpy(), list(map(len, tokens)), n_frames)
+        joined = [np.pad(one, ((0, 0), (0, 0), (0, max(n_frames) - one.shape[2]))) for one in attention]
+        logits_of = every if vocabulary is None else every[:, vocabulary]
+        return RowsOutput(logits_of, np.concatenate(joined, axis=1), list(map(len, tokens)), n_frames)
 
 
-def _attention(frames: list[int], bias: Tensor, n_heads: int) -> Tensor:
+def _attention(frames: list[int], bias: Floats, n_heads: int) -> Floats:
     """Attention (n_heads, n_new, n_frames) around these frames."""
-    places = torch.arange(len(bias), dtype=torch.float32)
-    centres = torch.tensor(frames, dtype=torch.float32)[:, None]  # (n_new, 1)
-    peaks = -0.5 * ((places - centres) / FOCUS_FRAMES) ** 2
-    weights: Tensor = (peaks + bias).softmax(dim=-1)
-    return weights.expand(n_heads, -1, -1).contiguous()
+    centres = np.array(frames, np.float32)[:, None]  # (n_new, 1)
+    logits = bias - 0.5 * ((np.arange(len(bias), dtype=np.float32) - centres) / FOCUS_FRAMES) ** 2
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.repeat(weights[None], n_heads, axis=0)

@@ -1,4 +1,4 @@
-"""Steps of rows that all read equally many tokens, as tensors."""
+"""Steps of rows that all read equally many tokens, as arrays."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sottovoce.models.backend import Backend, EncoderOutput, RunningRows
 from sottovoce.models.dims import AlignmentHeads, Span
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttHypothesis, AlignAttRequest
+from sottovoce.types import Floats, Ints
 
 
 class Read(NamedTuple):
     """Logits (R, n_new, n_vocabulary) of all positions; attention (R, n_heads, n_new, n_frames)."""
 
-    logits: Tensor
-    attention: Tensor
+    logits: Floats
+    attention: Floats
 
 
 def start(backend: Backend, encoded: EncoderOutput, n_rows: int = 1) -> RunningRows:
@@ -32,27 +31,26 @@ def start(backend: Backend, encoded: EncoderOutput, n_rows: int = 1) -> RunningR
 
 def step(
     rows: RunningRows,
-    tokens: Tensor | Sequence[Sequence[int]],
+    tokens: Ints | Sequence[Sequence[int]],
     *,
-    vocabulary: Tensor | None = None,
+    vocabulary: Ints | None = None,
     capture: AlignmentHeads = (),
     spans: Sequence[Span] | None = None,
 ) -> Read:
     """Read tokens (R, n_new)."""
     new = [list(map(int, row)) for row in tokens]
     wanted = [range(len(row)) for row in new]
-    some = None if vocabulary is None else vocabulary.numpy()
-    found = rows.step(new, wanted, vocabulary=some, capture=capture, spans=spans)
-    logits = torch.from_numpy(found.logits).unflatten(0, (len(new), -1))
-    return Read(logits, torch.from_numpy(np.stack(found.attention)))
+    output = rows.step(new, wanted, vocabulary=vocabulary, capture=capture, spans=spans)
+    logits = output.logits.reshape(len(new), -1, output.logits.shape[1])
+    return Read(logits, np.stack(output.attention))
 
 
 def read(
     backend: Backend,
     encoded: EncoderOutput,
-    tokens: Tensor | Sequence[Sequence[int]],
+    tokens: Ints | Sequence[Sequence[int]],
     *,
-    vocabulary: Tensor | None = None,
+    vocabulary: Ints | None = None,
     capture: AlignmentHeads = (),
 ) -> Read:
     """Read tokens (R, n_new), a row for each window."""

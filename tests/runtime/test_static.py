@@ -51,6 +51,8 @@ from tests.models import tiny
 from tests.runtime.pretended import DEVICE, Counts, InThread, PretendedDevice, pretended_device
 from tests.runtime.reading import decoded
 
+CPU = torch.device("cpu")
+
 N_LAYERS = tiny.dims().n_text_layer
 CLIP = "examples/clips/en.flac"
 FORBIDDEN = np.array([0, 7])
@@ -305,7 +307,7 @@ def test_a_file_on_the_device_is_the_processors(
             checkpoint,
             on(device, TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32)),
         ),
-        Model(checkpoint, TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)),
+        Model(checkpoint, TorchBackend.from_checkpoint(checkpoint, device=CPU, dtype=torch.float32)),
     ]
     fusions: list[ShallowFusion | None] = [None, None]
     if is_fused:
@@ -346,8 +348,7 @@ def test_a_recorded_encoder_computes_what_the_processor_computes(device: Pretend
     """Windows that grow, in recorded functions that run again with other values and companies."""
     checkpoint = tiny.checkpoint(tiny.dims(n_audio_ctx=300))
     ours, theirs = (
-        TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
-        for where in (DEVICE, tiny.CPU)
+        TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32) for where in (DEVICE, CPU)
     )
     on(device, ours)
     states: list[list[EncoderState | None]] = [[None] * 7, [None] * 7]
@@ -422,7 +423,7 @@ def test_live_rows_at_once_are_the_processors(device: PretendedDevice, beam_size
     cached of their prefixes."""
     checkpoint = nano()
     found = []
-    for where in (DEVICE, tiny.CPU):
+    for where in (DEVICE, CPU):
         backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
         if where == DEVICE:
             on(device, backend)
@@ -459,7 +460,7 @@ def test_a_prefix_that_is_cached_but_for_one_token_is_read() -> None:
     checkpoint = nano()
     found = []
     for is_static in (True, False):
-        backend = TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
+        backend = TorchBackend.from_checkpoint(checkpoint, device=CPU, dtype=torch.float32)
         decoder, prefix = live(
             static(backend) if is_static else backend, Model(checkpoint, backend).tokenizer, 1
         )
@@ -508,7 +509,7 @@ def test_live_speech_on_the_device_is_the_processors(device: PretendedDevice) ->
     checkpoint = nano()
     samples = load_audio(CLIP)[: 16000 * 3]
     texts = []
-    for where in (DEVICE, tiny.CPU):
+    for where in (DEVICE, CPU):
         backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
         model = Model(checkpoint, on(device, backend) if where == DEVICE else backend)
         session = model.session(languages=["en", "de"])
@@ -545,7 +546,7 @@ def test_threads_of_live_sessions_are_the_processors(
         return TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
 
     backend = on(device, models(DEVICE))
-    ours, theirs = Model(checkpoint, backend), Model(checkpoint, models(tiny.CPU))
+    ours, theirs = Model(checkpoint, backend), Model(checkpoint, models(CPU))
     shared = batching.BatchingRuntime(backend, batching.ON_ACCELERATOR)
 
     def in_thread(piece: Samples) -> list[str]:
@@ -564,7 +565,7 @@ def test_a_ctc_model_on_the_device_is_the_processors(device: PretendedDevice) ->
     checkpoint = nano()
     features = window_features([log_mel(load_audio(CLIP))], 600)
     found = []
-    for where in (DEVICE, tiny.CPU):
+    for where in (DEVICE, CPU):
         backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
         head = Model(checkpoint, on(device, backend) if where == DEVICE else backend).ctc_head
         assert head is not None

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import IncrementalWindow
@@ -16,14 +15,14 @@ from sottovoce.models.dims import EncoderMode
 from sottovoce.models.whisper import stays_float32
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.runtime.torch_encoder import TorchEncoderOutput
-from sottovoce.types import Features
+from sottovoce.types import Features, Floats
 from tests.models import tiny
 from tests.runtime.reading import read, start, step
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5]])
 
 
-def logits(backend: TorchBackend) -> Tensor:
+def logits(backend: TorchBackend) -> Floats:
     mel = torch.linspace(-1, 1, 80 * 80).sin().reshape(1, 80, 80).numpy()
     return read(backend, backend.encode(Features(mel, (80,))), TOKENS).logits
 
@@ -34,8 +33,8 @@ def test_half_precision_is_close_to_float32(dtype: torch.dtype, tolerance: float
     full = logits(tiny.backend())
     backend = tiny.backend(dtype=dtype)
     half = logits(backend)
-    assert half.dtype == torch.float32
-    assert (half - full).abs().max() < tolerance * full.std()
+    assert half.dtype == np.float32
+    assert np.abs(half - full).max() < tolerance * full.std()
 
 
 def test_norms_and_positions_stay_float32_and_all_else_does_not() -> None:
@@ -69,7 +68,7 @@ def test_logits_may_be_written_to() -> None:
     backend = tiny.backend()
     encoded = backend.encode(Features(torch.randn(1, 80, 40).numpy(), (40,)))
     found = read(backend, encoded, TOKENS, capture=backend.alignment_heads)
-    found.logits[0, 0, :10] = -torch.inf
+    found.logits[0, 0, :10] = -np.inf
     found.attention[..., 0] = 0
 
 
@@ -79,8 +78,8 @@ def test_cuda_equals_the_cpu(dtype: torch.dtype, tolerance: float) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     full = logits(tiny.backend())
-    backend = tiny.backend(dtype=dtype, device=torch.device("cuda"))
-    assert (logits(backend).cpu() - full).abs().max() < tolerance * full.std()
+    backend = tiny.backend(dtype=dtype, device="cuda")
+    assert np.abs(logits(backend) - full).max() < tolerance * full.std()
 
 
 def test_a_frame_that_stands_for_two_counts_twice() -> None:
@@ -132,7 +131,7 @@ def test_a_row_that_left_harms_no_later_one() -> None:
     broken = TorchEncoderOutput(encoded.states * torch.nan, (10,))
     rows = start(backend, encoded)
     rows.admit(broken)
-    assert step(rows, TOKENS.expand(2, -1)).logits[1].isnan().all()
+    assert np.isnan(step(rows, TOKENS.expand(2, -1)).logits[1]).all()
     rows.select([0])
     rows.admit(encoded)
     expected = read(backend, encoded, TOKENS[:, :1]).logits[0]
@@ -156,14 +155,14 @@ def test_growing_windows_in_half_precision_are_close_to_float32(dtype: torch.dty
     mel = torch.randn(80, 60).numpy()
     mode = EncoderMode(stride=3, recompute_s=0.1)
 
-    def said(backend: TorchBackend) -> Tensor:
+    def said(backend: TorchBackend) -> Floats:
         grown = backend.encode_incremental([IncrementalWindow(mel[:, :40], mode)])[0]
         grown = backend.encode_incremental([IncrementalWindow(mel, mode, grown.state)])[0]
         return read(backend, grown.encoded, TOKENS).logits
 
     full = said(tiny.backend())
     half = said(tiny.backend(dtype=dtype))
-    assert (half - full).abs().max() < tolerance * full.std()
+    assert np.abs(half - full).max() < tolerance * full.std()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
