@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo dist try-dist test test-all references check check-docs docs clips clean sanitize
+.PHONY: demo dist try-dist test test-without-torch test-all references check check-docs docs clips clean sanitize
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -60,7 +60,13 @@ try-dist: dist  ## install the wheels into an empty environment, and run command
 	dist/try/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt "$$(ls dist/sottovoce-*.whl)[serve,docx]" dist/sottovoce_kernels-*.whl
 	examples/try_dist.sh dist/try/bin
 
-test-all: test try-dist $(VENV)/test-all  ## those and the long ones, and more drawn examples
+# Of the tests that need no PyTorch, those of what a backend runs beneath.
+test-without-torch: try-dist  ## the tests of backends, search and sessions in that environment
+	dist/try/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pytest pytest-xdist pytest-timeout hypothesis jiwer whisper-normalizer
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= dist/try/bin/python -m pytest --numprocesses auto --dist loadfile --max-worker-restart 0 -m "not long" \
+		tests/contracts tests/runtime tests/kernels tests/decoding tests/streaming tests/offline tests/language tests/real tests/models
+
+test-all: test test-without-torch $(VENV)/test-all  ## those and the long ones, and more drawn examples
 	SOTTOVOCE_EXAMPLES=100 $(PYTEST) -m "long or reference or hypothesis" --references live
 
 references: $(VENV)/test-all  ## the outputs of other programs that tests compare with, made anew

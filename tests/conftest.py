@@ -33,7 +33,8 @@ else:
 # a thread a core, and with a test process a core these wait for each other, five times as slow.
 os.environ.setdefault("NUMBA_NUM_THREADS", N_THREADS)
 # Commands in processes of their own run the source of this checkout too.
-SOURCE = str(Path(__file__).parents[1] / "src")
+ROOT = Path(__file__).parents[1]
+SOURCE = str(ROOT / "src")
 os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 N_EXAMPLES = int(os.environ.get("SOTTOVOCE_EXAMPLES", "40"))
@@ -106,7 +107,7 @@ def shared_dir() -> Path:
 @pytest.fixture(scope="session")
 def model() -> Model:
     """The bundled model."""
-    return load_model("nano", device="cpu", dtype="float32")
+    return load_model("nano", device="cpu", dtype="auto" if torch is None else "float32")
 
 
 @cache
@@ -133,7 +134,21 @@ def kernels() -> None:
     pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
 
 
-NEEDS_TORCH = re.compile(r"^(import|from) (torch|safetensors\.torch|transformers)\b", re.MULTILINE)
+USERS_OF_TORCH = r"torch|safetensors\.torch|transformers|sottovoce\.(?:runtime\.torch|speakers)"
+NEEDS_TORCH = re.compile(rf"^(?:import|from) (?:{USERS_OF_TORCH})\b", re.MULTILINE)
+OF_TESTS = re.compile(r"^from (tests\.[\w.]+) import \(?\s*(\w+)", re.MULTILINE)
+
+
+@cache
+def needs_torch(path: Path) -> bool:
+    """Whether a test file imports PyTorch or a package that needs it, itself or through another test file."""
+    text = path.read_text(encoding="utf-8")
+    places = [ROOT.joinpath(*module.split(".")) for module, _ in OF_TESTS.findall(text)]
+    places += [ROOT.joinpath(*module.split("."), name) for module, name in OF_TESTS.findall(text)]
+    files = [place.with_suffix(".py") for place in places]
+    return bool(NEEDS_TORCH.search(text)) or any(file.exists() and needs_torch(file) for file in files)
+
+
 ALL_LONG = re.compile(r"^pytestmark = \[?\s*[^]]*pytest\.mark\.long\b", re.MULTILINE)
 
 
@@ -146,7 +161,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     text = collection_path.read_text(encoding="utf-8")
     is_long = config.option.markexpr == "not long" and ALL_LONG.search(text)
-    return bool(is_long or (torch is None and NEEDS_TORCH.search(text))) or None
+    return bool(is_long or (torch is None and needs_torch(collection_path))) or None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -169,12 +184,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _same_process() -> Iterator[None]:
     """Leave the root logger and the number of threads as they were: commands in this process set them."""
-    root, n_threads = logging.getLogger(), torch.get_num_threads()
+    root, n_threads = logging.getLogger(), torch and torch.get_num_threads()
     level, handlers = root.level, root.handlers[:]
     yield
     root.setLevel(level)
     root.handlers[:] = handlers
-    if torch.get_num_threads() != n_threads:
+    if torch and torch.get_num_threads() != n_threads:
         torch.set_num_threads(n_threads)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sottovoce.models.backend import EncoderOutput
-from sottovoce.runtime.torch import TorchBackend
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features, Floats
 from tests.models import tiny
+
+if TYPE_CHECKING:
+    from sottovoce.runtime.torch import TorchBackend
 
 N_CTX = 40
 """Encoder frames of the small model's window."""
@@ -25,8 +29,7 @@ def tokenizer(language: str | None = None) -> Tokenizer:
 
 def mel(n_windows: int, *, seed: int = 0, n_frames: int = 2 * N_CTX) -> Floats:
     """Noise that differs from window to window: (n_windows, 80, n_frames)."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn((n_windows, 80, n_frames), generator=generator).numpy()
+    return np.random.default_rng(seed).standard_normal((n_windows, 80, n_frames), np.float32)
 
 
 def encode(model: TorchBackend, mels: Floats) -> EncoderOutput:

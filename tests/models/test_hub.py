@@ -444,7 +444,7 @@ def test_the_size_of_a_network_is_that_of_its_model_card(dims: ModelDims, n_mill
 
 
 def test_a_name_promises_languages_and_nano_keeps_both_promises() -> None:
-    nano = load_model("nano", device="cpu", dtype="float32")
+    nano = load_model("nano", device="cpu")
     assert expected_bytes("nano") == pytest.approx(4 * n_parameters(nano.backend.dims), rel=0.01)
     assert expected_languages("nano") == compact_languages() == nano.languages
     assert expected_languages("distil-small.en") == expected_languages("ggml-tiny.en-q5_1.bin") == ("en",)

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
@@ -125,7 +124,6 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def languages(options: TranscribeOptions) -> list[tuple[str, bool]]:
     """Of the segments, and whether they lie where German is spoken."""
-    torch.manual_seed(0)
     samples = rustle(LENGTH_S)
     german = slice(*(round(16_000 * at_s) for at_s in GERMAN_S))
     samples[german] = 1e-2 * np.cumsum(samples[german])  # deeper

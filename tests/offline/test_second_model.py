@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from torch import Tensor
 
 from sottovoce.audio.io import Recording
 from sottovoce.errors import OptionError
@@ -20,7 +19,7 @@ from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Samples, Segment
+from sottovoce.types import Floats, Samples, Segment
 from tests.offline.transcribing import ENGLISH, HELLO, PAIRS, TOKENIZER, WORLD, Loud, at, rustle, script
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Hear, Script, ScriptedToken
 
@@ -36,7 +35,7 @@ def in_order(*scripts: Script) -> Hear:
     """Say a script a window; the last one over and over."""
     left = [*scripts]
 
-    def hear(_: Tensor, __: int) -> Script:
+    def hear(_: Floats, __: int) -> Script:
         return left.pop(0) if len(left) > 1 else left[0]
 
     return hear

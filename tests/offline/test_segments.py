@@ -7,8 +7,8 @@ import random
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
 from sottovoce.decoding.alignment import (
     TimedWord,
@@ -214,7 +214,7 @@ def test_rules_equal_openai_whispers(
             segments=segments,
             model=None,
             tokenizer=rig.tokenizer("en"),
-            mel=torch.zeros(0),
+            mel=np.zeros(0, np.float32),
             num_frames=3000,
             last_speech_timestamp=last_speech,
         )

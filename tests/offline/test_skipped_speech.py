@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.audio.io import Recording
 from sottovoce.offline.verify import (
@@ -258,7 +257,6 @@ def test_a_segment_leaves_the_time_in_which_other_words_were_found() -> None:
 
 def test_a_second_reading_is_tried_once() -> None:
     """At the first temperature alone: draws make words up."""
-    torch.manual_seed(0)
     windows: list[int] = []
     backend = hesitant(windows)
     hot = replace(ENGLISH, fallback=replace(ENGLISH.fallback, logprob_threshold=100.0))

@@ -6,20 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks.harness.clips import Clip, clips, shown, spread
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import SottovoceError
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.devices import choose_number_format
+from sottovoce.models.devices import CPU, choose_number_format
 from sottovoce.models.load import load_checkpoint
 from sottovoce.runtime.registry import BACKENDS, choose_runtime
 from sottovoce.types import SAMPLE_RATE
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "speech"
-CPU = torch.device("cpu")
 
 
 def weights(name: str, variable: str) -> Checkpoint:
@@ -41,7 +39,8 @@ def tiny_en() -> Checkpoint:
 
 
 def model_of(checkpoint: Checkpoint, dtype: str = "float32") -> Model:
-    return Model(checkpoint, BACKENDS["torch"](checkpoint, CPU, choose_number_format(dtype, CPU)))
+    device = pytest.importorskip("torch").device("cpu")
+    return Model(checkpoint, BACKENDS["torch"](checkpoint, device, choose_number_format(dtype, device)))
 
 
 def usual_model(checkpoint: Checkpoint) -> Model:

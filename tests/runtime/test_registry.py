@@ -28,6 +28,7 @@ from sottovoce.models.dims import ModelDims
 from sottovoce.runtime.registry import BACKENDS, KERNELS, LEAST_TEXT_STATE, RUNTIMES, choose_runtime
 from tests.models import tiny
 
+pytest.importorskip("torch", reason="PyTorch, one of the runtimes, is not installed")
 BEST = "bfloat16" if cpu_has_bfloat16() else "float32"
 
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import Backend, IncrementalWindow
-from sottovoce.runtime.torch_encoder import TorchEncoderOutput
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, encoder_mode
@@ -27,6 +25,7 @@ from sottovoce.types import (
     Samples,
     Word,
 )
+from tests.runtime.fake import FakeEncoderOutput
 from tests.runtime.noting import Noting
 from tests.streaming.speech import WORDS, ToneDetector, backend
 
@@ -112,7 +111,7 @@ def held_s(live: Session) -> float:
 
 
 def blank_window(n_frames: int, start_sample: int = 0) -> AudioWindow:
-    states = TorchEncoderOutput(torch.zeros(1, n_frames, 1), (n_frames,))
+    states = FakeEncoderOutput(np.zeros((1, n_frames, 1), np.float32), (n_frames,))
     return AudioWindow(states, np.zeros((80, 2 * n_frames), np.float32), start_sample)
 
 

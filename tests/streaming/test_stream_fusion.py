@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.lm.base import Floats, Ints
@@ -52,7 +51,7 @@ class AfterThat:
 def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...] = ()) -> AlignAttHypothesis:
     script = Script(tuple(ScriptedToken(token, 10 * i + 5) for i, token in enumerate(SAID)))
     backend = FakeBackend(script)
-    encoded = backend.encode(Features(torch.zeros(1, 80, 100).numpy(), (100,)))
+    encoded = backend.encode(Features(np.zeros((1, 80, 100), np.float32), (100,)))
     reader = AlignAttDecoder(backend, TOKENIZER.eot, VOCABULARY, beam_size, fusion)
     prefix = DecoderPrefix((*SOT, *committed), 0, len(committed))
     (reading,) = decoded(reader, [encoded], [AlignAttRequest(prefix, StopRules(frame_threshold=0))])
